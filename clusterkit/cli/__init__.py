@@ -1,0 +1,11 @@
+"""The command line: one file per verb, imported only when that verb runs.
+
+A verb module holds either a function named like the verb (`lint-env` -> `lint_env`), annotated
+for typer, or, where the verb has verbs of its own, a `typer.Typer` named `app`. The first line of
+its docstring is its help. It prints through `cli.console` and raises `UserError`/`RemoteError`;
+`main` turns those into messages and exit codes.
+"""
+
+from clusterkit.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,78 @@
+"""What a verb prints: answers on stdout, everything else on stderr, colour only on a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import typer
+
+SCHEMA = 1
+
+
+def say(text: str = "") -> None:
+    """Print part of the answer on stdout."""
+    typer.echo(text, color=use_colour(sys.stdout))
+
+
+def note(text: str) -> None:
+    """Print something beside the answer (progress, warnings) on stderr."""
+    typer.echo(text, err=True, color=use_colour(sys.stderr))
+
+
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    note(typer.style("warning: ", fg="yellow", bold=True) + text)
+
+
+def error(text: str) -> None:
+    """Print an error on stderr."""
+    note(typer.style("error: ", fg="red", bold=True) + text)
+
+
+def bold(text: str) -> str:
+    """Return `text` in bold; plain where the output is no terminal."""
+    return typer.style(text, bold=True)
+
+
+def coloured(text: str, colour: str) -> str:
+    """Return `text` in the named ANSI colour; plain where the output is no terminal."""
+    return typer.style(text, fg=colour)
+
+
+def use_colour(stream: Any) -> bool:
+    """Tell whether `stream` is a terminal whose user has not set NO_COLOR.
+
+    NO_COLOR counts when set to anything but the empty string (no-color.org).
+    """
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
+
+
+def wants_json() -> bool:
+    """Tell whether this run was asked for JSON, also where an error came before the flags."""
+    return "--json" in sys.argv[1:]
+
+
+def json_document(document: Mapping[str, Any]) -> None:
+    """Print the one JSON document of this run, with its schema number first."""
+    say(json.dumps({"schema": SCHEMA, **plain(document)}, indent=2, ensure_ascii=False))
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as what JSON knows: dataclasses as objects, enums as their values."""
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return str(value)

@@ -1,0 +1,164 @@
+"""Find the verb, run it, and turn every ending into an exit code and a message."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+
+from clusterkit import __version__
+from clusterkit.cli import console
+from clusterkit.errors import ClusterkitError, RemoteError, UserError
+
+VERBS = (
+    "init",
+    "doctor",
+    "render",
+    "submit",
+    "status",
+    "logs",
+    "wait",
+    "cancel",
+    "hostfile",
+    "config",
+    "explain",
+)
+"""In the order in which a new user meets them."""
+
+EXIT_FINDINGS = 1
+EXIT_COULD_NOT = 2
+EXIT_INTERRUPTED = 130
+
+
+class VerbGroup(TyperGroup):
+    """A command group that imports a verb's module when that verb is asked for."""
+
+    def __init__(self, **attrs: Any) -> None:
+        """Know the verbs by name, so that a misspelt one gets a suggestion."""
+        super().__init__(**attrs)
+        self.commands = cast(Any, dict.fromkeys(VERBS))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of verb `cmd_name`, or None where there is no such verb."""
+        if cmd_name not in self.commands:
+            return None
+        if self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _load_verb(cmd_name)
+        return self.commands[cmd_name]
+
+
+def _load_verb(name: str) -> Any:
+    attribute = name.replace("-", "_")
+    module = importlib.import_module(f"clusterkit.cli.{attribute}")
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        settings = getattr(module, "CONTEXT_SETTINGS", None)
+        app.command(name, context_settings=settings)(getattr(module, attribute))
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.say(f"clusterkit {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=VerbGroup,
+    name="clusterkit",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 nothing to report, 1 findings, 2 could not do it, 130 interrupted.",
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks.", envvar="CLUSTERKIT_DEBUG")
+    ] = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config-file",
+            help="Read this file instead of the nearest clusterkit.yaml.",
+            envvar="CLUSTERKIT_CONFIG_FILE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Take a distributed training job from a script to every node, at full speed."""
+    if debug:
+        os.environ["CLUSTERKIT_DEBUG"] = "1"
+    if config_file is not None:
+        os.environ["CLUSTERKIT_CONFIG_FILE"] = str(config_file)
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        app()
+    except ClusterkitError as error:
+        _report(error)
+        sys.exit(EXIT_COULD_NOT)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_COULD_NOT)
+    except Exception as error:  # the one place that may: a bug must not reach the user raw
+        _report_bug(error)
+        sys.exit(EXIT_COULD_NOT)
+
+
+def _report(error: ClusterkitError) -> None:
+    if os.environ.get("CLUSTERKIT_DEBUG"):
+        traceback.print_exc()
+    if console.wants_json():
+        console.json_document({"error": _error_document(error)})
+    if isinstance(error, UserError):
+        for problem in error.problems:
+            console.error(str(problem))
+    else:
+        console.error(str(error))
+
+
+def _error_document(error: ClusterkitError) -> dict[str, Any]:
+    if isinstance(error, UserError):
+        return {"problems": [console.plain(problem) for problem in error.problems]}
+    if isinstance(error, RemoteError):
+        return {"message": error.message, "node": error.node, "hint": error.hint}
+    return {"message": str(error)}
+
+
+def _report_bug(error: Exception) -> None:
+    if os.environ.get("CLUSTERKIT_DEBUG"):
+        traceback.print_exc()
+        return
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="clusterkit-crash-", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        log.write(f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n")
+        log.write(traceback.format_exc())
+    console.error(
+        f"clusterkit has a bug: {type(error).__name__}: {error}\n"
+        f"hint: the traceback is in {log.name}; please report it, or run again with --debug"
+    )

@@ -1,0 +1,285 @@
+"""The vocabulary as frozen values: clusters, jobs, plans, states. Standard library only.
+
+The words are those of the configuration file, of the flags and of the JSON output; see
+docs/vocabulary.md. Nothing here reads a file, runs a command or knows a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ClusterKind(StrEnum):
+    """How the nodes of a cluster are reached."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    SSH = "ssh"
+
+
+class GpuRequest(StrEnum):
+    """Which option asks Slurm for GPUs; sites differ, and refuse the others."""
+
+    GPUS_PER_NODE = "gpus-per-node"
+    GRES = "gres"
+    GPUS_PER_TASK = "gpus-per-task"
+    NONE = "none"
+
+
+class ContainerRuntime(StrEnum):
+    """What starts a framework inside an image."""
+
+    DOCKER = "docker"
+    APPTAINER = "apptainer"
+    ENROOT = "enroot"
+    PYXIS = "pyxis"
+
+
+class HorovodController(StrEnum):
+    """What a site's Horovod was built on; it decides how ranks are started under Slurm."""
+
+    GLOO = "gloo"
+    MPI = "mpi"
+
+
+class JobState(StrEnum):
+    """State of a job; `unknown` until its own result or the scheduler says otherwise."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    PREEMPTED = "preempted"
+    REQUEUED = "requeued"
+    UNKNOWN = "unknown"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job has ended and will not change state again."""
+        return self in _FINAL_STATES
+
+
+_FINAL_STATES = frozenset(
+    {
+        JobState.SUCCEEDED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.TIMEOUT,
+        JobState.PREEMPTED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A machine named in a hostfile or a cluster, with its slots where they are known."""
+
+    name: str
+    slots: int | None = None
+    max_slots: int | None = None
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """One entry of `clusters:`, with every default filled in.
+
+    The meaning of each key is documented once, in `config/schema.py`, from which the reference
+    page and `clusterkit explain` are made.
+    """
+
+    name: str
+    kind: ClusterKind
+    # Resources
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus_per_node: int | None = None
+    gpu_type: str | None = None
+    gpu_request: GpuRequest = GpuRequest.GPUS_PER_NODE
+    cpus_per_node: int | None = None
+    memory: str | None = None
+    time: str | None = None
+    extra_directives: Mapping[str, str] = field(default_factory=dict)
+    skip_directives: tuple[str, ...] = ()
+    srun_args: tuple[str, ...] = ()
+    # What runs around the training script
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    python: str | None = None
+    network_interface: str | None = None
+    port_range: tuple[int, int] = (20000, 29999)
+    horovod_controller: HorovodController = HorovodController.GLOO
+    # Containers
+    container_runtime: ContainerRuntime | None = None
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    shm_size: str = "16g"
+    # Where things are kept
+    run_dir: str = "~/.clusterkit/runs"
+    templates: str | None = None
+    # ssh
+    hosts: tuple[Host, ...] = ()
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    jump_host: str | None = None
+    host_keys: str = "known"
+    shared_filesystem: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the user asks for: flags and job file merged, nothing decided yet."""
+
+    framework: str
+    script: str
+    args: tuple[str, ...] = ()
+    name: str | None = None
+    nodes: int = 1
+    max_nodes: int | None = None
+    """Upper end of `--nodes MIN:MAX`; None for a fixed number of nodes."""
+    gpus_per_node: tuple[int, ...] = ()
+    """Slots of each node: empty for the cluster's own, one for all nodes alike, or one a node."""
+    processes: int | None = None
+    """Total number of ranks where it is less than all slots; None for one a slot."""
+    time: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    sbatch_options: Mapping[str, str] = field(default_factory=dict)
+    """`--set sbatch.KEY=VALUE`: directives that beat everything else."""
+    launcher_options: Mapping[str, str] = field(default_factory=dict)
+    """`--set FRAMEWORK.KEY=VALUE`: options handed to the framework's own launcher."""
+    image: str | None = None
+    container: ContainerRuntime | None = None
+    requeue: int = 0
+    deepspeed_preset: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value known only where the job runs; a shell variable in everything rendered."""
+
+    name: str
+
+
+Word = str | Ref | tuple[str | Ref, ...]
+"""One argument or value: literal text, a runtime reference, or both joined."""
+
+
+class Runtime:
+    """The runtime variables that every executor provides on every node (see docs/runtime.md)."""
+
+    JOB_ID = Ref("CK_JOB_ID")
+    RESTART_COUNT = Ref("CK_RESTART_COUNT")
+    NNODES = Ref("CK_NNODES")
+    NODE_RANK = Ref("CK_NODE_RANK")
+    NODE_NAME = Ref("CK_NODE_NAME")
+    NODES = Ref("CK_NODES")
+    """Node names in rank order, separated by single spaces."""
+    SLOTS = Ref("CK_SLOTS")
+    """Slots of each node in rank order, separated by single spaces."""
+    HEAD_ADDR = Ref("CK_HEAD_ADDR")
+    PORT = Ref("CK_PORT")
+    TMP = Ref("CK_TMP")
+    """A folder of this job on this node, removed when the node script ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCommand:
+    """What a framework runs on each node.
+
+    `files` are texts that the node script writes into `CK_TMP` before it starts the command
+    (name -> text); `hostfile` asks for `CK_TMP/hostfile`, in the named format, as well.
+    """
+
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    hostfile: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlan:
+    """How the command of a node is put into an image."""
+
+    runtime: ContainerRuntime
+    image: str
+    mounts: tuple[str, ...] = ()
+    shm_size: str = "16g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """Everything decided about a job before it is handed over; the only thing that can be.
+
+    What only an allocation knows (node names on Slurm, the job id, the port) stands in
+    `command` as a `Ref` and is resolved on the node. Equal plans render to equal bytes.
+    """
+
+    name: str
+    framework: str
+    cluster: ClusterSpec
+    nodes: int
+    max_nodes: int | None
+    slots: tuple[int, ...]
+    """Slots of each node; one entry a node (of `max_nodes` where that is given)."""
+    processes: int
+    """Total number of ranks when all `nodes` are there."""
+    node_names: tuple[str, ...]
+    """Names in rank order where they are known beforehand; empty on Slurm."""
+    workdir: str
+    script: str
+    args: tuple[str, ...]
+    command: NodeCommand
+    env: Mapping[str, str]
+    secrets: tuple[str, ...]
+    directives: Mapping[str, str | None]
+    """sbatch options, long names without dashes; None for an option without a value."""
+    time_limit_s: int | None
+    container: ContainerPlan | None
+    requeue: int
+    deepspeed_preset: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedFile:
+    """One rendered file: its name inside the output folder, its text, and who may read it."""
+
+    name: str
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResult:
+    """How the command of one node ended."""
+
+    node_rank: int
+    node: str
+    exit_code: int
+    """Exit code as a shell reports it: 128 + N for a command ended by signal N."""
+    started_at: float
+    """Seconds since the epoch."""
+    ended_at: float
+    reason: str | None = None
+    """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """State of a job and how it is known."""
+
+    state: JobState
+    exit_code: int | None = None
+    reason: str | None = None
+    nodes: tuple[str, ...] = ()
