@@ -1,0 +1,14 @@
+"""A practice cluster on one Linux machine: real Slurm, real sshd, no containers.
+
+``python -m tests.lab up`` starts hosts ``head`` and ``n1`` .. ``nN``. Each host is one
+process tree in its own network, mount, UTS, PID and IPC namespaces; the bridge between
+them lives in a namespace of its own. The machine itself sees no interface, no mount and
+no file outside the lab folder (``/tmp/clusterkit-lab``, or ``CLUSTERKIT_LAB``).
+
+In tests, take the ``lab`` fixture of :mod:`tests.lab.fixtures`.
+"""
+
+from tests.lab.lab import HostProcess, Lab
+from tests.lab.layout import DEFAULT_ROOT, LabError, MissingTools
+
+__all__ = ["DEFAULT_ROOT", "HostProcess", "Lab", "LabError", "MissingTools"]

@@ -1,0 +1,85 @@
+"""The lab folder: its lock, its marker, its removal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.layout import LabError, Layout
+
+MARKER = "lab.json"
+LOCK = "lock"
+
+
+def read_layout(root: Path) -> Layout | None:
+    """Return the layout that was started in a folder; None where there is none."""
+    try:
+        return Layout(root=root, nodes=json.loads((root / MARKER).read_text())["nodes"])
+    except FileNotFoundError:
+        return None
+
+
+def mark(layout: Layout) -> None:
+    """Make a folder a lab's, which allows to remove it later."""
+    partial = layout.root / f"{MARKER}.new"
+    partial.write_text(json.dumps({"nodes": layout.nodes}) + "\n")
+    partial.rename(layout.root / MARKER)
+
+
+@contextmanager
+def locked(root: Path, *, name: str = LOCK) -> Iterator[None]:
+    """Hold a lab folder against other starters and stoppers; makes the folder.
+
+    The lock file goes with the folder, so after waiting for it we may hold the lock of a
+    file that is no more; then we take the new one.
+    """
+    path = root / name
+    while True:
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if _names(path, handle):
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def clear(root: Path) -> None:
+    """Remove everything but the lock from a lab folder.
+
+    Raises:
+        LabError: The folder holds files but no lab; nothing was removed.
+    """
+    inside = [path for path in root.iterdir() if path.name != LOCK]
+    if inside and not (root / MARKER).exists() and any(p.name != f"{MARKER}.new" for p in inside):
+        raise LabError(f"{root} holds no lab but other files; choose another folder")
+    # The marker last: a removal that is cut short can then be repeated.
+    for path in sorted(inside, key=lambda path: path.name == MARKER):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def remove(root: Path) -> None:
+    """Remove a cleared lab folder, with the lock that the caller holds."""
+    (root / LOCK).unlink(missing_ok=True)
+    root.rmdir()
+
+
+def _names(path: Path, handle: int) -> bool:
+    """Tell whether a path still names the file behind an open handle."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,266 @@
+"""The practice cluster as one object: start, use, stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tests.lab import folder, hosts, slurm, sshd
+from tests.lab.layout import (
+    HEAD,
+    MAX_NODES,
+    SWITCH,
+    LabError,
+    Layout,
+    default_root,
+    require_tools,
+    tool_path,
+    write_etc,
+)
+
+IO_Target = int | IO[Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProcess:
+    """A process of a host: its number here, its number there, its arguments."""
+
+    pid: int
+    inner_pid: int
+    argv: tuple[str, ...]
+
+
+class Lab:
+    """A practice cluster, living in one folder; several can run side by side.
+
+    Nothing is started by the constructor. All state is in the folder and in the holder
+    processes, so any process can make a ``Lab`` of a running one and use it.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        """Name the lab in ``root`` (default: ``CLUSTERKIT_LAB`` or /tmp/clusterkit-lab)."""
+        self.root = root.absolute() if root else default_root()
+
+    @property
+    def layout(self) -> Layout:
+        """Return names and paths of the lab as it was started.
+
+        Raises:
+            LabError: It was not started.
+        """
+        layout = folder.read_layout(self.root)
+        if layout is None:
+            raise LabError(f"no lab in {self.root}: python -m tests.lab up")
+        return layout
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Return the compute hosts, ``n1`` to ``nN``."""
+        return self.layout.node_names
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return every host, ``head`` first."""
+        return self.layout.hosts
+
+    @property
+    def shared(self) -> Path:
+        """Return a folder that all hosts and the machine see (so is /tmp as a whole)."""
+        return self.layout.shared
+
+    @property
+    def ssh_config(self) -> Path:
+        """Return the ssh configuration for programs that run outside the hosts."""
+        return self.layout.ssh / "outside_config"
+
+    def env(self) -> dict[str, str]:
+        """Return the environment of a login on a host, with ``SLURM_CONF``."""
+        return {
+            "PATH": tool_path(),
+            "HOME": os.environ.get("HOME", "/root"),
+            "USER": "root",
+            "LOGNAME": "root",
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "SLURM_CONF": str(self.layout.slurm_conf),
+            "CLUSTERKIT_LAB": str(self.root),
+        }
+
+    def is_up(self) -> bool:
+        """Tell whether every host of the lab lives (its daemons are not asked)."""
+        layout = folder.read_layout(self.root)
+        return layout is not None and {SWITCH, *layout.hosts} <= set(hosts.find_holders(self.root))
+
+    def up(self, nodes: int | None = None, *, timeout_s: float = 60.0) -> None:
+        """Start what is not running, and wait until every node takes jobs.
+
+        Heals: a host or daemon that died is started again, the others are left alone.
+
+        Args:
+            nodes: Compute hosts; default is what runs, else 3.
+            timeout_s: How long Slurm may take to call every node idle.
+
+        Raises:
+            MissingTools: This machine cannot run a lab.
+            LabError: It did not come up, or runs with another number of nodes.
+        """
+        require_tools()
+        if nodes is not None and not 1 <= nodes <= MAX_NODES:
+            raise LabError(f"nodes must be 1 to {MAX_NODES}, not {nodes}")
+        with folder.locked(self.root):
+            layout = self._prepare(nodes)
+            for host in (SWITCH, *layout.hosts):
+                if host not in hosts.find_holders(self.root):
+                    hosts.start_holder(layout, host)
+            holders = hosts.find_holders(self.root)
+            sshd.write_outside_config(layout, holders)
+            for host in layout.hosts:
+                hosts.link(layout, holders, host)
+            for host in layout.hosts:
+                self._start_daemons(layout, host)
+            self._wait_idle(layout, timeout_s)
+
+    def down(self, *, keep: bool = False) -> None:
+        """End every process of the lab and remove its folder (logs too, unless ``keep``)."""
+        if not self.root.exists() and not hosts.find_holders(self.root):
+            return
+        with folder.locked(self.root):
+            hosts.kill_holders(list(hosts.find_holders(self.root).values()))
+            if not keep:
+                folder.clear(self.root)
+                folder.remove(self.root)
+
+    def kill_host(self, host: str) -> None:
+        """Cut a host's power: all its processes end at once; ``up`` brings it back."""
+        hosts.kill_holders([self._holder(host)])
+
+    def run(
+        self,
+        host: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        timeout_s: float = 60.0,
+        input: str | None = None,
+        check: bool = False,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host and return its output.
+
+        Args:
+            host: A name of ``hosts``.
+            argv: The command; no shell reads it.
+            env: Variables on top of ``self.env()``; nothing else is inherited.
+            cwd: Folder to run in; default is the current one.
+            timeout_s: After this the command and its children are killed.
+            input: Text for its standard input; default is none at all.
+            check: Raise on a non-zero exit.
+
+        Raises:
+            subprocess.TimeoutExpired: It took longer than ``timeout_s``.
+            LabError: The host is not up, or ``check`` and it failed; carries the output.
+        """
+        stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+        with self.popen(host, argv, env=env, cwd=cwd, stdin=stdin) as process:
+            try:
+                out, err = process.communicate(input, timeout=timeout_s)
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        done = subprocess.CompletedProcess(list(argv), process.returncode, out, err)
+        if check and done.returncode:
+            raise LabError(f"{host}: {list(argv)} exit {done.returncode}\n{out}{err}")
+        return done
+
+    def popen(
+        self,
+        host: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        stdin: IO_Target = subprocess.DEVNULL,
+        stdout: IO_Target = subprocess.PIPE,
+        stderr: IO_Target = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Start a command on a host.
+
+        The process returned is nsenter, leader of a process group that holds the command
+        too: signal the group (``os.killpg(process.pid, ...)``), nsenter passes none on.
+        """
+        entered = hosts.enter_argv(
+            self._holder(host), argv, env={**self.env(), **(env or {})}, cwd=cwd or Path.cwd()
+        )
+        return subprocess.Popen(
+            entered, stdin=stdin, stdout=stdout, stderr=stderr, text=True, start_new_session=True
+        )
+
+    def processes(self, host: str, pattern: str = "") -> list[HostProcess]:
+        """Return the processes of a host whose command line matches a regular expression."""
+        namespace = hosts.pid_namespace(self._holder(host))
+        found = []
+        for pid in hosts.pids():
+            if hosts.pid_namespace(pid) != namespace:
+                continue
+            argv, inner = hosts.read_cmdline(pid), hosts.inner_pid(pid)
+            if argv and inner is not None and re.search(pattern, " ".join(argv)):
+                found.append(HostProcess(pid=pid, inner_pid=inner, argv=argv))
+        return found
+
+    def _holder(self, host: str) -> int:
+        """Return the holder of a living host."""
+        pid = hosts.find_holders(self.root).get(host)
+        if pid is None:
+            raise LabError(f"host {host} of {self.root} is not up: python -m tests.lab up")
+        return pid
+
+    def _prepare(self, nodes: int | None) -> Layout:
+        """Write all files of the lab; whatever a crash left behind goes first."""
+        living = hosts.find_holders(self.root)
+        layout = folder.read_layout(self.root)
+        if layout is None or not living:
+            hosts.kill_holders(list(living.values()))
+            folder.clear(self.root)
+            layout = Layout(root=self.root, nodes=3 if nodes is None else nodes)
+            folder.mark(layout)
+        elif nodes not in (None, layout.nodes):
+            raise LabError(f"runs with {layout.nodes} nodes: python -m tests.lab down first")
+        write_etc(layout)
+        slurm.write_slurm(layout)
+        sshd.write_ssh(layout)
+        layout.shared.mkdir(exist_ok=True)
+        return layout
+
+    def _start_daemons(self, layout: Layout, host: str) -> None:
+        """Start the daemons of a host that do not run."""
+        wanted = {**slurm.daemons(layout, host), "sshd": sshd.daemon(layout, host)}
+        running = {Path(process.argv[0]).name for process in self.processes(host)}
+        running |= {"sshd"} if self.processes(host, r"^sshd: .*\[listener\]") else set()
+        for name, argv in wanted.items():
+            if name in running:
+                continue
+            done = self.run(host, argv, cwd="/")
+            if done.returncode:
+                raise LabError(f"{name} on {host}: exit {done.returncode}\n{done.stderr}")
+
+    def _wait_idle(self, layout: Layout, timeout_s: float) -> None:
+        """Wait until Slurm would start jobs on every node."""
+        query = ["sinfo", "--Node", "--noheader", "--format=%N %T"]
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = self.run(HEAD, query)
+            if slurm.all_idle(answer.stdout, layout.node_names):
+                return
+            if time.monotonic() > deadline:
+                told = f"{answer.stdout}{answer.stderr}{slurm.log_tails(layout)}"
+                raise LabError(f"not all nodes are idle after {timeout_s:.0f} s:\n{told}")
+            time.sleep(0.1)

@@ -1,0 +1,143 @@
+"""Slurm for the practice cluster: its configuration and its daemons.
+
+Traps that shaped this file (Slurm 22.05):
+
+- slurmctld refuses to start on a host not called as in ``SlurmctldHost``.
+- Gres files must be device nodes, but are only looked at, never opened: nodes in the lab
+  folder (``mknod``) serve on any machine.
+- The cgroup plugin cannot be turned off. v1 with a mount point that does not exist does
+  nothing, on machines with v1, v2 or both.
+- Without ``DefMemPerCPU`` a job takes all memory of its nodes, and no two share one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.lab.layout import HEAD, Layout, write_changed
+
+GPUS_PER_NODE = 4
+
+SLURM_CONF = """\
+ClusterName=lab
+SlurmctldHost={head}({head_address})
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+StateSaveLocation={root}/hosts/{head}/state
+SlurmctldPidFile={root}/hosts/{head}/slurmctld.pid
+SlurmctldLogFile={root}/hosts/{head}/slurmctld.log
+SlurmdPidFile={root}/hosts/%n/slurmd.pid
+SlurmdLogFile={root}/hosts/%n/slurmd.log
+SlurmdSpoolDir={root}/hosts/%n/spool
+MailProg=/bin/true
+
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+GresTypes=gpu
+SlurmdParameters=config_overrides
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
+PriorityType=priority/basic
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+KillWait=10
+OverTimeLimit=0
+MinJobAge=300
+CompleteWait=0
+DefMemPerCPU=1000
+# A dead node is noticed within this time; lower values take a busy machine for a dead one.
+SlurmdTimeout=20
+SlurmctldTimeout=20
+
+NodeName={nodes} NodeAddr={node_addresses} CPUs=8 Boards=1 SocketsPerBoard=1 \
+CoresPerSocket=8 ThreadsPerCore=1 RealMemory=20000 Gres=gpu:{gpus}
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 DefaultTime=10 PriorityTier=5 PreemptMode=OFF
+PartitionName=debug Nodes=n1 MaxTime=5 DefaultTime=5 PriorityTier=5 PreemptMode=OFF
+PartitionName=low Nodes=ALL MaxTime=60 DefaultTime=10 PriorityTier=1 PreemptMode=REQUEUE GraceTime=3
+PartitionName=high Nodes=ALL MaxTime=60 DefaultTime=10 PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def write_slurm(layout: Layout) -> None:
+    """Write the configuration, the munge key and the pretend GPUs; keep what is there."""
+    folder = layout.slurm_conf.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = f"n[1-{layout.nodes}]"
+    text = SLURM_CONF.format(
+        root=layout.root,
+        head=HEAD,
+        head_address=layout.address(HEAD),
+        nodes=nodes,
+        node_addresses=f"10.77.0.[1-{layout.nodes}]",
+        gpus=GPUS_PER_NODE,
+    )
+    write_changed(layout.slurm_conf, text)
+    gpu_files = folder / f"gpu[0-{GPUS_PER_NODE - 1}]"
+    write_changed(folder / "gres.conf", f"NodeName={nodes} Name=gpu File={gpu_files}\n")
+    nowhere = folder / "no-cgroups"
+    write_changed(
+        folder / "cgroup.conf",
+        f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={nowhere}\nCgroupAutomount=no\n",
+    )
+    for index in range(GPUS_PER_NODE):
+        device = folder / f"gpu{index}"
+        if not device.exists():
+            os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    key = folder / "munge.key"
+    if not key.exists():
+        key.touch(mode=0o400)
+        key.write_bytes(os.urandom(128))
+    (layout.host_dir(HEAD) / "state").mkdir(parents=True, exist_ok=True)
+    for name in layout.node_names:
+        (layout.host_dir(name) / "spool").mkdir(parents=True, exist_ok=True)
+
+
+def daemons(layout: Layout, host: str) -> dict[str, list[str]]:
+    """Return program name -> command line of the Slurm daemons of one host, in order.
+
+    Each puts itself into the background once it is ready to serve. munged listens at its
+    usual place in the host's private /run, so ``munge | unmunge`` works with no option.
+    """
+    logs = layout.host_dir(host)
+    munge = [
+        "munged",
+        f"--key-file={layout.slurm_conf.parent / 'munge.key'}",
+        f"--log-file={logs / 'munged.log'}",
+        "--socket=/run/munge/munge.socket.2",
+        "--seed-file=/run/munge/munged.seed",
+        "--pid-file=/run/munge/munged.pid",
+    ]
+    slurm = "slurmctld" if host == HEAD else "slurmd"
+    return {"munged": munge, slurm: [slurm]}
+
+
+def all_idle(sinfo: str, nodes: Iterable[str]) -> bool:
+    """Tell from ``sinfo --Node --noheader --format='%N %T'`` whether nodes can take jobs.
+
+    Nodes at work count as well: a lab may be brought up again while jobs run in it.
+    """
+    states = dict(line.split() for line in sinfo.splitlines() if len(line.split()) == 2)
+    return all(states.get(name) in {"idle", "mixed", "allocated", "completing"} for name in nodes)
+
+
+def log_tails(layout: Layout, *, lines: int = 8) -> str:
+    """Return the last lines of every daemon's log, for the message of a failed start."""
+    tails = []
+    for path in sorted(Path(layout.root / "hosts").glob("*/*.log")):
+        last = path.read_text(errors="replace").splitlines()[-lines:]
+        if last:
+            tails.append(f"--- {path}\n" + "\n".join(last))
+    return "\n".join(tails)
