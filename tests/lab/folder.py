@@ -14,6 +14,7 @@ from tests.lab.layout import LabError, Layout
 
 MARKER = "lab.json"
 LOCK = "lock"
+USERS_LOCK = "users.lock"
 
 
 def read_layout(root: Path) -> Layout | None:
@@ -55,13 +56,14 @@ def locked(root: Path, *, name: str = LOCK) -> Iterator[None]:
 
 
 def clear(root: Path) -> None:
-    """Remove everything but the lock from a lab folder.
+    """Remove everything but the locks from a lab folder.
 
     Raises:
         LabError: The folder holds files but no lab; nothing was removed.
     """
-    inside = [path for path in root.iterdir() if path.name != LOCK]
-    if inside and not (root / MARKER).exists() and any(p.name != f"{MARKER}.new" for p in inside):
+    inside = [path for path in root.iterdir() if path.name not in (LOCK, USERS_LOCK)]
+    marked = any(path.name in (MARKER, f"{MARKER}.new") for path in inside)
+    if inside and not marked:
         raise LabError(f"{root} holds no lab but other files; choose another folder")
     # The marker last: a removal that is cut short can then be repeated.
     for path in sorted(inside, key=lambda path: path.name == MARKER):
@@ -73,7 +75,8 @@ def clear(root: Path) -> None:
 
 def remove(root: Path) -> None:
     """Remove a cleared lab folder, with the lock that the caller holds."""
-    (root / LOCK).unlink(missing_ok=True)
+    for name in (USERS_LOCK, LOCK):
+        (root / name).unlink(missing_ok=True)
     root.rmdir()
 
 

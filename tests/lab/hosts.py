@@ -102,10 +102,13 @@ def link(layout: Layout, holders: Mapping[str, int], host: str) -> None:
     Both ends are made inside the namespaces, so the machine's own never holds one, not
     even for a moment.
     """
-    if _ip(holders[host], "link", "show", "eth0").returncode == 0:
+    ends = ((holders[SWITCH], f"v-{host}"), (holders[host], "eth0"))
+    if all(_ip(pid, "link", "show", name).returncode == 0 for pid, name in ends):
         return
-    # The kernel takes a dead host's end away late; a new one of the same name must not wait.
-    _ip(holders[SWITCH], "link", "delete", f"v-{host}")
+    # One end without the other is what a dead host or switch left: the kernel takes it away
+    # late, and its name must be free now.
+    for pid, name in ends:
+        _ip(pid, "link", "delete", name)
     pair = ("link", "add", f"v-{host}", "type", "veth", "peer", "name", "eth0")
     for pid, arguments in (
         (holders[SWITCH], (*pair, "netns", str(holders[host]))),

@@ -1,0 +1,102 @@
+"""The ``lab`` fixture: a running practice cluster, shared by all tests and workers.
+
+Use it with ``pytest_plugins = ("tests.lab.fixtures",)`` in the top conftest or test file.
+A lab that was up before the tests stays up; one that they started is stopped by the last
+pytest process that used it. A test that kills a host of it brings it back with
+``lab.up()``; one that breaks more takes ``own_lab``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.lab import folder
+from tests.lab.lab import Lab
+from tests.lab.layout import MissingTools, require_tools
+
+USERS = "users.json"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker of tests that need the practice cluster."""
+    config.addinivalue_line("markers", "lab: needs the practice cluster (root, Slurm, sshd)")
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Lab]:
+    """Give a running practice cluster."""
+    cluster = Lab()
+    try:
+        acquire(cluster)
+    except MissingTools as error:
+        give_up(error)
+    try:
+        yield cluster
+    finally:
+        release(cluster)
+
+
+@pytest.fixture
+def own_lab() -> Iterator[Lab]:
+    """Give a lab that is not up yet and may be broken: it runs beside the shared one."""
+    try:
+        require_tools()
+    except MissingTools as error:
+        give_up(error)
+    # Not tmp_path: Slurm puts sockets below, and their paths must stay under 108 bytes.
+    base = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
+    cluster = Lab(base / "x")
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+        shutil.rmtree(base)
+
+
+def give_up(error: MissingTools) -> NoReturn:
+    """Skip where a lab cannot run; fail in CI, where it must."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"practice cluster: {error}", pytrace=False)
+    pytest.skip(f"practice cluster: {error}")
+
+
+def acquire(cluster: Lab) -> None:
+    """Start or heal the lab and note this process as a user of it."""
+    with folder.locked(cluster.root, name=folder.USERS_LOCK):
+        ours = not cluster.is_up()
+        cluster.up()
+        started, users = _read(cluster.root)
+        _write(cluster.root, started or (ours and not users), users | {os.getpid()})
+
+
+def release(cluster: Lab) -> None:
+    """Stop the lab if tests started it and no other process uses it."""
+    with folder.locked(cluster.root, name=folder.USERS_LOCK):
+        started, users = _read(cluster.root)
+        users -= {os.getpid()}
+        if started and not users:
+            cluster.down()
+        else:
+            _write(cluster.root, started, users)
+
+
+def _read(root: Path) -> tuple[bool, set[int]]:
+    """Return whether tests started the lab, and the living processes that use it."""
+    try:
+        noted = json.loads((root / USERS).read_text())
+    except FileNotFoundError:
+        return False, set()
+    return noted["started"], {pid for pid in noted["users"] if Path(f"/proc/{pid}").exists()}
+
+
+def _write(root: Path, started: bool, users: set[int]) -> None:
+    """Note the users of the lab."""
+    (root / USERS).write_text(json.dumps({"started": started, "users": sorted(users)}))
