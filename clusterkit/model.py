@@ -206,6 +206,8 @@ class NodeCommand:
     env: Mapping[str, Word] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     hostfile: str | None = None
+    once: bool = False
+    """Whether it runs once, on the first node, and reaches the other nodes by itself (MPI)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,106 @@
+"""`clusterkit render`: write the files that would run."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clusterkit.cli import console
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, job_and_cluster, takes_job_flags
+from clusterkit.cli.main import EXIT_FINDINGS
+from clusterkit.errors import UserError, choices_hint
+
+__all__ = ["CONTEXT_SETTINGS", "render"]
+
+
+@takes_job_flags
+def render(
+    flags: JobFlags,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write into.")
+    ] = Path("rendered"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", help="sbatch, hostfile, compose, node or config; repeatable.", metavar="KIND"
+        ),
+    ] = None,
+    stdout: Annotated[
+        bool, typer.Option("--stdout", help="Print the files instead of writing them.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Compare with the files in the folder; write nothing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Write the sbatch script, node script, hostfile and compose file of a job.
+
+    They stand alone: sbatch, bash and docker compose run them with no clusterkit on the nodes.
+    """
+    from clusterkit.plan import make_plan  # noqa: PLC0415
+    from clusterkit.render import KINDS, render as render_files  # noqa: PLC0415
+
+    kinds = tuple(only or KINDS)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UserError(f"--only {kind}: no such file", hint=choices_hint(kind, KINDS))
+    job, cluster = job_and_cluster(flags)
+    plan = make_plan(job, cluster, workdir=str(Path.cwd()))
+    rendered = render_files(plan, only=kinds)
+    if diff:
+        _diff(rendered, output, as_json=json)
+    elif json:
+        console.json_document({"plan": plan, "files": rendered})
+    elif stdout:
+        for file in rendered:
+            sys.stdout.write(file.text)
+    else:
+        _write(rendered, output)
+    for kind in kinds if only else ():
+        _explain_absence(kind, plan, rendered)
+
+
+def _write(rendered: Any, output: Path) -> None:
+    from clusterkit import files  # noqa: PLC0415
+
+    for file in rendered:
+        path = output / file.name
+        files.write_text(path, file.text, mode=0o755 if file.executable else 0o644)
+        console.say(str(path))
+
+
+def _diff(rendered: Any, output: Path, *, as_json: bool) -> None:
+    changes = {}
+    for file in rendered:
+        path = output / file.name
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True),
+            file.text.splitlines(keepends=True),
+            fromfile=str(path),
+            tofile=f"{path} (rendered)",
+        )
+        changes[file.name] = "".join(lines)
+    changes = {name: text for name, text in changes.items() if text}
+    if as_json:
+        console.json_document({"changed": sorted(changes), "diff": changes})
+    else:
+        for text in changes.values():
+            console.say(text.rstrip("\n"))
+    if changes:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _explain_absence(kind: str, plan: Any, rendered: Any) -> None:
+    names = {file.name for file in rendered}
+    if kind == "hostfile" and "hostfile" not in names:
+        console.note(
+            f"no hostfile: the nodes of a {plan.cluster.kind} cluster are known only when it has "
+            "been given them; node.sh writes it there"
+        )
+    if kind == "config" and "ds_config.json" not in names:
+        console.note("no configuration: ask for one with --ds-preset NAME")

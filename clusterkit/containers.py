@@ -1,0 +1,76 @@
+"""Put a node's command into an image: the words before it, for each container runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from clusterkit.model import ContainerPlan, ContainerRuntime, Runtime, Word
+
+RUNTIME_VARIABLES: tuple[str, ...] = (
+    *(ref.name for ref in vars(Runtime).values() if hasattr(ref, "name")),
+    "CK_VISIBLE_DEVICES",
+    "CK_JOB_UID",
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+)
+"""What a rank inside a container needs of its node, beside the job's own environment."""
+
+
+def container_words(
+    container: ContainerPlan | None, *, workdir: str, environment: Iterable[str], gpus: bool
+) -> tuple[Word, ...]:
+    """Return the words that go before a command to run it in `container`.
+
+    Variables are passed by name, never by value, so no value can be misquoted or shows in `ps`.
+    Pyxis gives none: there `srun` itself enters the image (see `pyxis_arguments`).
+    """
+    if container is None:
+        return ()
+    names = (*RUNTIME_VARIABLES, *environment)
+    mounts: tuple[Word, ...] = (
+        (workdir, ":", workdir),
+        (Runtime.TMP, ":", Runtime.TMP),
+        *container.mounts,
+    )
+    if container.runtime is ContainerRuntime.DOCKER:
+        return _docker(container, workdir, names, mounts, gpus)
+    if container.runtime is ContainerRuntime.APPTAINER:
+        nv = ("--nv",) if gpus else ()
+        binds = [word for mount in mounts for word in ("--bind", mount)]
+        return ("apptainer", "exec", *nv, *binds, "--pwd", workdir, container.image)
+    if container.runtime is ContainerRuntime.ENROOT:
+        options = [word for mount in mounts for word in ("--mount", mount)]
+        options += [word for name in names for word in ("--env", name)]
+        return ("enroot", "start", "--rw", *options, container.image)
+    return ()
+
+
+def pyxis_arguments(container: ContainerPlan | None, *, workdir: str) -> tuple[str, ...]:
+    """Return the `srun` arguments with which pyxis enters the image; empty for other runtimes."""
+    if container is None or container.runtime is not ContainerRuntime.PYXIS:
+        return ()
+    mounts = ",".join((f"{workdir}:{workdir}", *container.mounts))
+    return (
+        f"--container-image={container.image}",
+        f"--container-mounts={mounts}",
+        f"--container-workdir={workdir}",
+    )
+
+
+def _docker(
+    container: ContainerPlan,
+    workdir: str,
+    names: Iterable[str],
+    mounts: tuple[Word, ...],
+    gpus: bool,
+) -> tuple[Word, ...]:
+    words: list[Word] = ["docker", "run", "--rm", "--init", "--network=host"]
+    words += ["--gpus=all"] if gpus else []
+    words += [f"--shm-size={container.shm_size}", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
+    words += [f"--workdir={workdir}"]
+    for mount in mounts:
+        words += ["--volume", mount]
+    for name in names:
+        words += ["--env", name]
+    return (*words, container.image)

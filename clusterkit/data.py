@@ -1,0 +1,18 @@
+"""Where the data that ships with clusterkit lies: `templates/` and `images/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_dir(name: str) -> Path:
+    """Return the folder `name` of the wheel's data, or of the checkout in an editable install."""
+    packaged = _PACKAGE / "_data" / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def read_data(*parts: str) -> str:
+    """Return the text of a shipped file, such as `read_data("templates", "x", "y.json")`."""
+    return data_dir(parts[0]).joinpath(*parts[1:]).read_text(encoding="utf-8")

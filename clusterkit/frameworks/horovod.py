@@ -1,0 +1,72 @@
+"""horovod: inside an allocation without SSH; over MPI where the site's Horovod is built on it.
+
+With gloo, every node runs `templates/horovod/launch.py`: the first node serves Horovod's own
+rendezvous, and each node starts its local ranks with the HOROVOD_* variables that `horovodrun`
+would have set over SSH. With MPI under Slurm, `srun --mpi=pmix` starts one task a rank.
+"""
+
+from __future__ import annotations
+
+from clusterkit.data import read_data
+from clusterkit.errors import UserError
+from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
+from clusterkit.model import HorovodController, NodeCommand, Runtime
+
+
+def command(inputs: LaunchInputs) -> NodeCommand:
+    """Return the command of each node, or the one `srun` of an MPI-built Horovod."""
+    if inputs.horovod_controller is HorovodController.MPI:
+        return _over_mpi(inputs)
+    if inputs.options:
+        option = next(iter(inputs.options))
+        raise UserError(
+            f"horovod has no launcher option {option!r} inside an allocation",
+            hint="set HOROVOD_* variables with --env instead",
+        )
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, "/horovod_launch.py"),
+            f"--processes={inputs.processes}",
+            inputs.python,
+            "-u",
+            inputs.script,
+            *inputs.args,
+        ),
+        files={"horovod_launch.py": read_data("templates", "horovod", "launch.py")},
+    )
+
+
+def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
+    if not inputs.under_slurm:
+        raise UserError(
+            "an MPI-built Horovod is started by srun, which only a Slurm cluster has",
+            hint="set horovod_controller: gloo for this cluster",
+        )
+    return NodeCommand(
+        argv=(
+            "srun",
+            "--mpi=pmix",
+            "--kill-on-bad-exit=1",
+            f"--ntasks={inputs.processes}",
+            f"--ntasks-per-node={inputs.slots[0]}",
+            *option_words(inputs.options),
+            inputs.python,
+            "-u",
+            inputs.script,
+            *inputs.args,
+        ),
+        once=True,
+    )
+
+
+FRAMEWORK = Framework(
+    name="horovod",
+    summary="Horovod on gloo without SSH, or on MPI",
+    package="horovod",
+    image="horovod",
+    command=command,
+    uneven_slots=True,
+    provides=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
+)

@@ -1,0 +1,55 @@
+"""torchrun: one elastic agent a node starts the node's ranks (DDP, FSDP, RPC scripts alike).
+
+A job of fixed size uses the static rendezvous, because c10d sorts node names as strings and so
+loses Slurm's order (pytorch#191190): ranks follow `CK_NODE_RANK`. Only `--nodes MIN:MAX` uses
+c10d, with an id that no earlier attempt of the job has used.
+"""
+
+from __future__ import annotations
+
+from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
+from clusterkit.model import NodeCommand, Runtime, Word
+
+
+def command(inputs: LaunchInputs) -> NodeCommand:
+    """Return the agent's command; every node runs the same one."""
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            "-m",
+            "torch.distributed.run",
+            *_rendezvous(inputs),
+            f"--nproc-per-node={inputs.slots[0]}",
+            *option_words(inputs.options),
+            inputs.script,
+            *inputs.args,
+        )
+    )
+
+
+def _rendezvous(inputs: LaunchInputs) -> tuple[Word, ...]:
+    if inputs.max_nodes is not None:
+        return (
+            f"--nnodes={inputs.nodes}:{inputs.max_nodes}",
+            "--rdzv-backend=c10d",
+            ("--rdzv-endpoint=", Runtime.HEAD_ADDR, ":", Runtime.PORT),
+            ("--rdzv-id=", Runtime.JOB_ID, "-", Runtime.RESTART_COUNT),
+        )
+    return (
+        ("--nnodes=", Runtime.NNODES),
+        ("--node-rank=", Runtime.NODE_RANK),
+        ("--master-addr=", Runtime.HEAD_ADDR),
+        ("--master-port=", Runtime.PORT),
+    )
+
+
+FRAMEWORK = Framework(
+    name="torchrun",
+    summary="PyTorch's own launcher: DDP, FSDP, RPC",
+    package="torch",
+    image="torch",
+    command=command,
+    elastic=True,
+    provides=("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)

@@ -1,0 +1,31 @@
+"""The named DeepSpeed configurations: each is the file `templates/deepspeed/NAME.json`."""
+
+from __future__ import annotations
+
+from clusterkit.data import data_dir
+from clusterkit.errors import Problem, choices_hint
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all presets."""
+    return tuple(sorted(path.stem for path in data_dir("templates").glob("deepspeed/*.json")))
+
+
+def check_preset(name: str, framework: str) -> list[Problem]:
+    """Return what is wrong with asking for preset `name` under `framework`."""
+    problems = []
+    if framework != "deepspeed":
+        problems.append(
+            Problem(
+                message=f"--ds-preset {name} is for deepspeed, and the framework is {framework}",
+                hint="--framework deepspeed, or leave --ds-preset out",
+            )
+        )
+    if name not in preset_names():
+        problems.append(
+            Problem(
+                message=f"unknown DeepSpeed preset {name!r}",
+                hint=choices_hint(name, preset_names()),
+            )
+        )
+    return problems

@@ -1,0 +1,112 @@
+"""Start the Horovod ranks of one node on gloo, without SSH: launch.py --processes N COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
+node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
+variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
+but horovod; ends with the exit code of the first local rank that failed, as a shell gives it.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+from horovod.runner.gloo_run import create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+RENDEZVOUS_TIMEOUT_S = 300
+GRACE_S = 10
+
+
+def main():
+    parser = argparse.ArgumentParser(description="start the Horovod ranks of one node")
+    parser.add_argument("--processes", type=int, required=True, help="ranks on all nodes together")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+
+    nodes = os.environ["CK_NODES"].split()
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    node = nodes[int(os.environ["CK_NODE_RANK"])]
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+    # Horovod itself passes N as the minimum only, and would fill every slot (hosts 4,4 and N=6
+    # give 8 ranks); as minimum and maximum it is the number of ranks.
+    processes = min(options.processes, sum(slots))
+    hosts = [HostInfo(name, count) for name, count in zip(nodes, slots)]
+    assignments = get_host_assignments(hosts, processes, processes)
+
+    if node == nodes[0]:
+        serve_rendezvous(port, assignments)
+    wait_for_rendezvous(head, port)
+    ranks = [
+        subprocess.Popen(options.command, env=rank_environment(slot, head, port))
+        for slot in assignments
+        if slot.hostname == node
+    ]
+    signal.signal(signal.SIGTERM, lambda *_: end(ranks))
+    sys.exit(wait_for(ranks))
+
+
+def serve_rendezvous(port, assignments):
+    server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+    server.init(assignments)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def wait_for_rendezvous(head, port):
+    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT_S
+    while True:
+        try:
+            with socket.create_connection((head, port), timeout=5):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"no rendezvous at {head}:{port} after {RENDEZVOUS_TIMEOUT_S} s: {error}")
+            time.sleep(0.2)
+
+
+def rank_environment(slot, head, port):
+    environment = {
+        **os.environ,
+        **create_slot_env_vars(slot),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(head),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
+    return environment
+
+
+def wait_for(ranks):
+    running = list(ranks)
+    while running:
+        for rank in list(running):
+            code = rank.poll()
+            if code is None:
+                continue
+            running.remove(rank)
+            if code != 0:
+                end(running)
+                return code if code > 0 else 128 - code
+        time.sleep(0.1)
+    return 0
+
+
+def end(ranks):
+    for rank in ranks:
+        rank.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for rank in ranks:
+        try:
+            rank.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+
+
+if __name__ == "__main__":
+    main()
