@@ -1,0 +1,117 @@
+"""From merged values to a `ClusterSpec`, with what can only be judged once all layers are there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterkit import hostfile
+from clusterkit.config.document import read_text
+from clusterkit.config.merge import Given, Merge
+from clusterkit.config.schema import ClusterModel
+from clusterkit.config.sources import display
+from clusterkit.errors import Problem, UserError, did_you_mean
+from clusterkit.model import ClusterKind, ClusterSpec, Host
+
+PATHS = ("run_dir", "templates")
+"""Keys whose relative paths count from the file that they stand in."""
+
+
+def kinds_of(key: str) -> tuple[ClusterKind, ...]:
+    """Return the kinds of cluster that `key` applies to."""
+    extra: Any = ClusterModel.model_fields[key].json_schema_extra
+    return tuple(ClusterKind(kind) for kind in extra["kinds"])
+
+
+def build_cluster(
+    name: str, kind: ClusterKind, merge: Merge, cwd: Path
+) -> tuple[ClusterSpec, tuple[Problem, ...]]:
+    """Return the cluster, and what is wrong with it."""
+    problems = [*_misplaced(name, kind, merge)]
+    values = merge.values()
+    for key in PATHS:
+        given = merge.get(key)
+        if given is not None:
+            values[key] = _anchored(given)
+    try:
+        values["hosts"] = _hosts(merge, cwd)
+    except UserError as error:
+        problems += error.problems
+        values["hosts"] = (Host(name=name),)
+    if kind is ClusterKind.SSH and not values["hosts"]:
+        problems.append(
+            Problem(
+                message=f"cluster {name!r} of kind ssh has no hosts",
+                key=f"clusters.{name}",
+                position=_position(merge.get("kind")),
+                hint="add `hosts: n[1-4]` or `hostfile: PATH`",
+            )
+        )
+    fields = {field.name for field in dataclasses.fields(ClusterSpec)}
+    known = {key: value for key, value in values.items() if key in fields}
+    return ClusterSpec(**{**known, "name": name, "kind": kind}), tuple(problems)
+
+
+def _misplaced(name: str, kind: ClusterKind, merge: Merge) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for path, given in merge.items():
+        key = path[0]
+        if key in seen or kind in kinds_of(key):
+            continue
+        seen.add(key)
+        kinds = " or ".join(kinds_of(key))
+        fitting = [other for other in ClusterModel.model_fields if kind in kinds_of(other)]
+        yield Problem(
+            message=f"{key} does not apply to a cluster of kind {kind}",
+            key=f"clusters.{name}.{key}",
+            position=given.position,
+            hint=did_you_mean(key, fitting) or f"remove it, or write `kind: {kinds}`",
+        )
+    runtime = merge.get("container_runtime")
+    if runtime is not None and runtime.value == "pyxis" and kind is not ClusterKind.SLURM:
+        yield Problem(
+            message=f"pyxis is a part of Slurm; a cluster of kind {kind} has none",
+            key=f"clusters.{name}.container_runtime",
+            position=runtime.position,
+            hint="choose one of: docker, apptainer, enroot",
+        )
+
+
+def _anchored(given: Given) -> str:
+    text = str(given.value)
+    if given.base is None or text.startswith(("/", "~", "$")):
+        return text
+    return str(given.base / text)
+
+
+def _hosts(merge: Merge, cwd: Path) -> tuple[Host, ...]:
+    listed = merge.get("hosts")
+    if listed is not None:
+        return tuple(Host(name=name) for name in listed.value)
+    named = merge.get("hostfile")
+    if named is None:
+        return ()
+    path = Path(_anchored(named)).expanduser()
+    source = display(path, cwd)
+    try:
+        return hostfile.parse(read_text(path, source=source), source=source).hosts
+    except UserError as error:
+        if any(problem.position is not None for problem in error.problems):
+            raise  # a place inside the hostfile says more than ours
+        raise UserError(
+            error.problems[0].message,
+            hint=error.problems[0].hint,
+            key="hostfile",
+            position=named.position,
+        ) from error
+
+
+def _position(given: Given | None) -> Any:
+    return given.position if given is not None else None
+
+
+def as_mapping(spec: ClusterSpec) -> Mapping[str, Any]:
+    """Return the values of a cluster by key, in the order of the schema."""
+    return {key: getattr(spec, key) for key in ClusterModel.model_fields if hasattr(spec, key)}

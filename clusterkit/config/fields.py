@@ -1,0 +1,203 @@
+"""The types of the keys in our files: what is accepted, and what it becomes.
+
+Values arrive as the text that the user wrote, from YAML and from the environment alike.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from clusterkit.config import units
+from clusterkit.errors import UserError
+from clusterkit.hostlist import expand, fold_set
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+_SETTING = re.compile(r"[a-z][a-z0-9_]*\.[A-Za-z][A-Za-z0-9_-]*", re.ASCII)
+_NODES = re.compile(r"[1-9]\d{0,5}(:[1-9]\d{0,5})?", re.ASCII)
+_SLOTS = re.compile(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", re.ASCII)
+
+
+class ValueProblemError(ValueError):
+    """A value that cannot be used, with what to write instead."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        """Hold a sentence about the value and a hint."""
+        self.hint = hint
+        super().__init__(message)
+
+
+def _one_line(text: str) -> str:
+    if not text.strip():
+        raise ValueProblemError("the value is empty", "leave the key out, or give it a value")
+    if not text.isprintable():
+        raise ValueProblemError("a line break or control character is not allowed here")
+    return text.strip()
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueProblemError("a NUL character cannot be handed to a program")
+    return text
+
+
+def _checked(parse: Any) -> AfterValidator:
+    def check(text: str) -> str:
+        parse(text)
+        return text.strip()
+
+    return AfterValidator(check)
+
+
+def _memory(text: str) -> str:
+    units.parse_memory(text)
+    # Slurm refuses the B of `64GB`.
+    return re.sub(r"i?b$", "", text.strip(), flags=re.IGNORECASE)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_words(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise ValueProblemError(f"{value!r} has an open quote", "or write a YAML list") from error
+
+
+def _env_names(env: Mapping[str, str]) -> Mapping[str, str]:
+    for name in env:
+        _env_name(name)
+    return env
+
+
+def _env_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueProblemError(
+            f"{name!r} is no name for an environment variable", "letters, digits and _ only"
+        )
+    return name
+
+
+def _options(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    options = {name.lstrip("-"): "" if text is None else text for name, text in value.items()}
+    for name in options:
+        if not _OPTION.fullmatch(name):
+            raise ValueProblemError(
+                f"{name!r} is no long option of sbatch", "write it without dashes: mail-type"
+            )
+    return options
+
+
+def _option_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_options(dict.fromkeys(names)))
+
+
+def _ports(value: Any) -> Any:
+    text = "-".join(value) if _is_pair(value) else value
+    return units.parse_port_range(text) if isinstance(text, str) else value
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)
+
+
+def _mount(text: str) -> str:
+    parts = text.split(":")
+    if not 2 <= len(parts) <= 3 or not all(parts) or not parts[1].startswith("/"):
+        raise ValueProblemError(
+            f"{text!r} is no mount",
+            "write SOURCE:TARGET or SOURCE:TARGET:ro, TARGET an absolute path",
+        )
+    return text
+
+
+def _hosts(value: Any) -> Any:
+    items = _as_list(value)
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        return value
+    names = [name for item in items for name in _expand(item)]
+    if not names:
+        raise ValueProblemError("hosts names no host", "write a hostlist such as n[1-4], or a list")
+    if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueProblemError(f"hosts named twice: {fold_set(repeated)}", "name each host once")
+    return names
+
+
+def _expand(text: str) -> tuple[str, ...]:
+    try:
+        return expand(text)
+    except UserError as error:
+        problem = error.problems[0]
+        raise ValueProblemError(f"{text!r}: {problem.message}", problem.hint) from error
+
+
+def _matching(pattern: re.Pattern[str], message: str, hint: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueProblemError(f"{text!r} {message}", hint)
+        return text
+
+    return AfterValidator(check)
+
+
+def _joined(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
+    return value
+
+
+def _settings(settings: Mapping[str, str]) -> Mapping[str, str]:
+    for key in settings:
+        if not _SETTING.fullmatch(key):
+            raise ValueProblemError(
+                f"{key!r} names no option", "write sbatch.KEY or FRAMEWORK.KEY, without dashes"
+            )
+    return settings
+
+
+def _hostlist(text: str) -> str:
+    _expand(text)
+    return text
+
+
+Text = Annotated[str, AfterValidator(_one_line)]
+Lines = Annotated[str, AfterValidator(_no_nul)]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=100_000)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+TimeLimit = Annotated[str, _checked(units.parse_time_limit)]
+Memory = Annotated[str, AfterValidator(_memory)]
+PortRange = Annotated[tuple[int, int], BeforeValidator(_ports)]
+Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
+ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
+Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
+Mounts = Annotated[tuple[Annotated[Text, AfterValidator(_mount)], ...], BeforeValidator(_as_list)]
+VariableNames = Annotated[
+    tuple[Annotated[str, AfterValidator(_env_name)], ...], BeforeValidator(_as_list)
+]
+Environment = Annotated[dict[str, Lines], AfterValidator(_env_names)]
+Options = Annotated[dict[str, Lines], BeforeValidator(_options)]
+OptionNames = Annotated[tuple[Text, ...], BeforeValidator(_as_list), AfterValidator(_option_names)]
+Settings = Annotated[dict[str, Lines], AfterValidator(_settings)]
+Hosts = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
+NodeCount = Annotated[
+    str, _matching(_NODES, "is no number of nodes", "a number from 1 up, or MIN:MAX")
+]
+Slots = Annotated[
+    str,
+    BeforeValidator(_joined),
+    _matching(_SLOTS, "is no number of GPUs a node", "a number from 1 up, or one a node: 8,8,4"),
+]
+Hostlist = Annotated[str, BeforeValidator(_joined), AfterValidator(_hostlist)]

@@ -1,0 +1,81 @@
+"""Job files: `submit --job FILE`, the flags of a job as the keys of a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from clusterkit.config import fields, sources
+from clusterkit.config.document import parse_document, read_text
+from clusterkit.config.validate import validate
+from clusterkit.errors import UserError
+from clusterkit.model import ContainerRuntime
+
+
+def _key(description: str, example: str) -> Any:
+    return Field(default=None, description=description, examples=[example])
+
+
+class JobFile(BaseModel):
+    """A job as a file gives it; flags beat it, so every key may be missing.
+
+    Keys are the names of the flags, with hyphens or underscores. Top-level keys that begin with
+    `x-` are left to the user.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    cluster: fields.Text | None = _key("Cluster to run on.", "a100")
+    framework: fields.Text | None = _key("What starts the processes.", "torchrun")
+    script: fields.Text | None = _key(
+        "Training script; a relative path counts from the folder you submit from.", "train.py"
+    )
+    args: fields.Words | None = _key(
+        "Arguments of the script: one text, split like a shell line but with nothing expanded, "
+        "or a list of words.",
+        "--lr 3e-4 --epochs 2",
+    )
+    nodes: fields.NodeCount | None = _key("Number of nodes, or MIN:MAX.", "4")
+    gpus_per_node: fields.Slots | None = _key("Slots of each node: one number, or one a node.", "8")
+    processes: fields.Count | None = _key("Total number of ranks, where less than slots.", "6")
+    time: fields.TimeLimit | None = _key("Time limit.", "4:00:00")
+    name: fields.Text | None = _key("Name of the job.", "llama-7b")
+    image: fields.Text | None = _key("Image to run in.", "clusterkit/torch:latest")
+    container: ContainerRuntime | None = _key("What starts the image.", "apptainer")
+    env: fields.Environment | None = _key("Environment of every process.", "{NCCL_DEBUG: WARN}")
+    secrets: fields.VariableNames | None = _key(
+        "Variables of your shell that the job gets unseen.", "[WANDB_API_KEY]"
+    )
+    exclude: fields.Hostlist | None = _key("Nodes to stay away from.", "n[3,7]")
+    set: fields.Settings | None = _key(
+        "Options of sbatch and of the launcher: `sbatch.KEY` or `FRAMEWORK.KEY`.",
+        "{sbatch.nice: 100}",
+    )
+    preflight: Literal["auto", "full", "off"] | None = _key("Which checks come first.", "full")
+    requeue: fields.CountOrZero | None = _key("How often the job may start again.", "3")
+    deepspeed_preset: fields.Text | None = _key("DeepSpeed configuration to render.", "zero3")
+
+
+def load_job_file(path: Path, *, cwd: Path | None = None) -> Mapping[str, Any]:
+    """Return the keys that a job file gives, spelt with underscores.
+
+    `nodes`, `gpus_per_node` and `exclude` stay texts in the form of their flags; `args` and
+    `secrets` are tuples, `env` and `set` mappings.
+
+    Raises:
+        UserError: with every problem of the file.
+    """
+    source = sources.display(path.absolute(), cwd or Path.cwd())
+    document = parse_document(read_text(path, source=source), source=source, hyphens=True)
+    if document.data is None:
+        raise UserError(
+            f"{source} is empty", hint="write the flags of a job as keys, such as `nodes: 2`"
+        )
+    model, problems = validate(document, JobFile, {1: JobFile.model_fields})
+    if problems:
+        raise UserError(problems=problems)
+    given = {key: getattr(model, key) for key in JobFile.model_fields}
+    return {key: value for key, value in given.items() if value is not None}

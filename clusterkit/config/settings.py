@@ -1,0 +1,65 @@
+"""The settings in force, and where each of them came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from clusterkit.errors import Problem, UserError, choices_hint
+from clusterkit.model import ClusterSpec
+
+
+class Layer(StrEnum):
+    """Where a value can come from; the first that has it wins."""
+
+    FLAG = "flag"
+    ENVIRONMENT = "environment"
+    PROJECT = "project"
+    USER = "user"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The layer, and the file and line or the variable, that gave a value."""
+
+    layer: Layer
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+DEFAULT_ORIGIN = Origin(layer=Layer.DEFAULT, source="default")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every cluster with all layers merged; `local` is always among them."""
+
+    default_cluster: str
+    clusters: Mapping[str, ClusterSpec]
+    origins: Mapping[str, Origin]
+    """Dotted key (`clusters.a100.partition`) -> origin, for every value that was given."""
+    files: tuple[Path, ...]
+    """The files that were read, the strongest first."""
+    warnings: tuple[Problem, ...] = ()
+    """What is odd but does no harm: `CLUSTERKIT_*` variables that nothing reads."""
+
+    def cluster(self, name: str | None = None) -> ClusterSpec:
+        """Return the cluster called `name`, or the default one.
+
+        Raises:
+            UserError: there is none of that name.
+        """
+        wanted = self.default_cluster if name is None else name
+        if wanted not in self.clusters:
+            raise UserError(f"unknown cluster {wanted!r}", hint=choices_hint(wanted, self.clusters))
+        return self.clusters[wanted]
+
+    def origin(self, key: str) -> Origin:
+        """Return where the value of a dotted key came from."""
+        return self.origins.get(key, DEFAULT_ORIGIN)

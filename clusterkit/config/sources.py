@@ -1,0 +1,87 @@
+"""Where settings come from: the files there are, and the variables of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from clusterkit.errors import Position, Problem, UserError, did_you_mean
+
+FILE_NAME = "clusterkit.yaml"
+PREFIX = "CLUSTERKIT_"
+
+FLAG_VARIABLES = frozenset(
+    PREFIX + name
+    for name in (
+        "CLUSTER", "CONFIG_FILE", "CONTAINER", "DEBUG", "DEFAULT_CLUSTER", "ENV", "EXCLUDE",
+        "FIXTURES", "FRAMEWORK", "JOB", "LAB", "NAME", "NODES", "OUTPUT", "PREFLIGHT", "REQUEUE",
+        "WHEELS",
+    )
+)  # fmt: skip
+"""Variables that are read elsewhere: those of flags, and those of our tests."""
+
+
+def project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the file that CLUSTERKIT_CONFIG_FILE names, or the nearest one from `cwd` upward.
+
+    Raises:
+        UserError: the named file does not exist.
+    """
+    if named := environ.get(PREFIX + "CONFIG_FILE"):
+        path = cwd / Path(named).expanduser()
+        if not path.exists():
+            raise UserError(
+                f"there is no configuration file {named}",
+                hint="check --config-file and CLUSTERKIT_CONFIG_FILE",
+            )
+        return path
+    for folder in (cwd, *cwd.parents):
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    return None
+
+
+def user_file(environ: Mapping[str, str]) -> Path | None:
+    """Return where the user's own file would lie; None where there is no home folder."""
+    home = environ.get("HOME", "")
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not Path(base).is_absolute():  # the XDG specification has relative ones ignored
+        base = f"{home}/.config" if home else ""
+    return Path(base) / "clusterkit" / "config.yaml" if base else None
+
+
+def display(path: Path, cwd: Path) -> str:
+    """Return a path as messages name it: relative where it lies below `cwd`."""
+    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+
+
+def variable(key: str) -> str:
+    """Return the name of the variable that sets `key` of the clusters."""
+    return PREFIX + key.upper()
+
+
+def unread_variables(environ: Mapping[str, str], keys: Iterable[str]) -> tuple[Problem, ...]:
+    """Return one problem for each `CLUSTERKIT_*` variable that nothing reads."""
+    known = {variable(key) for key in keys} | FLAG_VARIABLES
+    return tuple(
+        Problem(
+            message=f"nothing reads the variable {name}",
+            hint=_near(name, known) or "remove it",
+        )
+        for name in sorted(environ)
+        if name.startswith(PREFIX) and name not in known
+    )
+
+
+def environment_position(name: str) -> Position:
+    """Return the position that stands for a variable."""
+    return Position(source=f"environment variable {name}")
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    # The common prefix would make every name look close.
+    hint = did_you_mean(
+        name.removeprefix(PREFIX), (word.removeprefix(PREFIX).lower() for word in known)
+    )
+    word = hint.split("'")[1] if hint else None
+    return f"did you mean {variable(word)!r}?" if word else None

@@ -1,0 +1,146 @@
+"""Hold a document against its schema, and say every problem in words that fit the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from clusterkit.config.document import Document, KeyPath, Value, dotted
+from clusterkit.config.fields import ValueProblemError
+from clusterkit.errors import Problem, choices_hint, did_you_mean
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_CHOICES = frozenset({"enum", "literal_error"})
+_BOUNDS = {"greater_than_equal": ("least", "ge"), "less_than_equal": ("most", "le")}
+_MAPPING = ("a mapping (key: value)", None)
+_LIST = ("a list", "write [first, second]")
+_WANTED: dict[str, tuple[str, str | None]] = {
+    "int_": ("a whole number", None),
+    "bool_": ("true or false", None),
+    "string_type": ("a text", 'quote it, or write "" for an empty one'),
+    "model_type": _MAPPING,
+    "model_attributes_type": _MAPPING,
+    "dict_type": _MAPPING,
+    "mapping_type": _MAPPING,
+    "list_type": _LIST,
+    "tuple_type": _LIST,
+}
+"""Start of pydantic's error type -> what was wanted instead, and a hint."""
+
+_ROUNDS = 3
+"""Validators that stop at their first complaint may leave another for the next round."""
+
+
+def validate(
+    document: Document, model: type[Model], keys_at: Mapping[int, Iterable[str]]
+) -> tuple[Model, tuple[Problem, ...]]:
+    """Return what `document` says, and what is wrong with it.
+
+    The model lacks the values that are wrong, so that more can be said of the others. `keys_at`
+    lists the known keys of each depth, for "did you mean".
+    """
+    data = document.data
+    if isinstance(data, dict):
+        data = {key: value for key, value in data.items() if not key.startswith("x-")}
+    problems: list[Problem] = []
+    for _ in range(_ROUNDS):
+        try:
+            return model.model_validate({} if data is None else data), tuple(problems)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            problems += [_problem(document, detail, keys_at) for detail in details]
+            data = _without(data, {_path(detail) for detail in details})
+    return model(), tuple(problems)
+
+
+def _without(data: Value, paths: set[KeyPath], here: KeyPath = ()) -> Value:
+    """Return `data` without the values at `paths`; a list with a bad item goes as a whole."""
+    if here in paths or (
+        isinstance(data, list) and any(path[: len(here)] == here for path in paths)
+    ):
+        return None
+    if not isinstance(data, dict):
+        return data
+    return {
+        key: _without(value, paths, (*here, key))
+        for key, value in data.items()
+        if (*here, key) not in paths
+    }
+
+
+def complaint(detail: ErrorDetails, name: str) -> tuple[str, str | None]:
+    """Return the message and the hint for one of pydantic's errors about the value `name`."""
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+    if kind in _CHOICES:
+        return f"{name} cannot be {shown(value)}", _choices_hint(value, str(context["expected"]))
+    if kind in _BOUNDS:
+        word, bound = _BOUNDS[kind]
+        return f"{name} must be at {word} {context[bound]}, not {value}", None
+    for prefix, (wanted, hint) in _WANTED.items():
+        if kind.startswith(prefix):
+            return f"{name} must be {wanted}, not {shown(value)}", hint
+    cause = context.get("error")
+    if isinstance(cause, ValueError):
+        return f"{name}: {cause}", cause.hint if isinstance(cause, ValueProblemError) else None
+    return f"{name}: {detail['msg']}", None
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message names it."""
+    if value is None:
+        return "empty"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    text = str(value)
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def _problem(
+    document: Document, detail: ErrorDetails, keys_at: Mapping[int, Iterable[str]]
+) -> Problem:
+    path = _path(detail)
+    key = dotted(path)
+    if detail["type"] == "extra_forbidden":
+        word = str(path[-1])
+        return Problem(
+            message=f"unknown key {word!r}",
+            key=key,
+            position=document.key_position(path),
+            hint=_unknown_hint(word, tuple(keys_at.get(len(path), ()))),
+        )
+    message, hint = complaint(detail, _name(path))
+    position = document.value_position(path)
+    return Problem(message=message, key=key or None, position=position, hint=hint)
+
+
+def _path(detail: ErrorDetails) -> KeyPath:
+    return tuple(part for part in detail["loc"] if part != "[key]")
+
+
+def _unknown_hint(word: str, known: tuple[str, ...]) -> str:
+    if len(known) <= 8:
+        return choices_hint(word, known)
+    return did_you_mean(word, known) or "`clusterkit explain config` lists the keys"
+
+
+def _name(path: KeyPath) -> str:
+    if not path:
+        return "the file"
+    names = [part for part in path if isinstance(part, str)]
+    index = path[-1]
+    if isinstance(index, int):
+        return f"item {index + 1} of {names[-1]}" if names else f"item {index + 1}"
+    return str(index)
+
+
+def _choices_hint(value: Any, expected: str) -> str:
+    known = [part.strip("'") for part in expected.replace(" or ", ", ").split(", ")]
+    close = did_you_mean(str(value), known)
+    listed = f"choose one of: {', '.join(known)}"
+    return f"{close} ({listed})" if close else listed
