@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.lab import folder
 from tests.lab.hosts import enter_argv, find_holders
 from tests.lab.lab import Lab
 from tests.lab.layout import HEAD, LabError, require_tools
@@ -46,7 +47,10 @@ def _parser() -> argparse.ArgumentParser:
 def _up(lab: Lab, options: argparse.Namespace) -> int:
     """Start the cluster."""
     start = time.monotonic()
-    lab.up(options.nodes)
+    with folder.locked(lab.root, name=folder.USERS_LOCK):
+        lab.up(options.nodes)
+        # Who types "up" wants to keep it: tests that had started it must not stop it now.
+        (lab.root / folder.USERS).unlink(missing_ok=True)
     print(f"up in {time.monotonic() - start:.1f} s: {' '.join(lab.hosts)}  ({lab.root})")
     return 0
 

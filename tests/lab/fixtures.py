@@ -22,8 +22,6 @@ from tests.lab import folder
 from tests.lab.lab import Lab
 from tests.lab.layout import MissingTools, require_tools
 
-USERS = "users.json"
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of tests that need the practice cluster."""
@@ -91,7 +89,7 @@ def release(cluster: Lab) -> None:
 def _read(root: Path) -> tuple[bool, set[int]]:
     """Return whether tests started the lab, and the living processes that use it."""
     try:
-        noted = json.loads((root / USERS).read_text())
+        noted = json.loads((root / folder.USERS).read_text())
     except FileNotFoundError:
         return False, set()
     return noted["started"], {pid for pid in noted["users"] if Path(f"/proc/{pid}").exists()}
@@ -99,4 +97,4 @@ def _read(root: Path) -> tuple[bool, set[int]]:
 
 def _write(root: Path, started: bool, users: set[int]) -> None:
     """Note the users of the lab."""
-    (root / USERS).write_text(json.dumps({"started": started, "users": sorted(users)}))
+    (root / folder.USERS).write_text(json.dumps({"started": started, "users": sorted(users)}))

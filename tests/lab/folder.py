@@ -14,6 +14,8 @@ from tests.lab.layout import LabError, Layout
 
 MARKER = "lab.json"
 LOCK = "lock"
+# Which test processes use the lab, and whether tests started it; see fixtures.py.
+USERS = "users.json"
 USERS_LOCK = "users.lock"
 
 
