@@ -1,0 +1,9 @@
+"""Hand a plan over to where it runs: this machine, or Slurm; each by way of submitit.
+
+Importing this package imports neither submitit nor a scheduler's code; `executor_for` does.
+"""
+
+from clusterkit.executors.base import Executor, Launched, SchedulerState
+from clusterkit.executors.submission import executor_for, submit_plan
+
+__all__ = ["Executor", "Launched", "SchedulerState", "executor_for", "submit_plan"]

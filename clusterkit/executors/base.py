@@ -1,0 +1,84 @@
+"""What every executor offers, and the environment that a job may see of its submitter."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from clusterkit.model import JobState, LaunchPlan
+from clusterkit.runfolder import RunFolder, Submission
+
+RUN_FOLDER_VARIABLE = "CLUSTERKIT_RUN_FOLDER"
+PYTHON_VARIABLE = "CLUSTERKIT_PYTHON"
+
+_OF_ANOTHER_JOB = re.compile(
+    r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"
+)
+_KEPT = frozenset({"SLURM_CONF"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """What came of handing a job over."""
+
+    job_id: str
+    messages: tuple[str, ...] = ()
+    """What the scheduler said beside the job id: warnings, a message of the day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """What the scheduler (or, locally, the controller) says of a job."""
+
+    state: JobState
+    word: str = ""
+    """The state in the scheduler's own word."""
+    reason: str | None = None
+    exit_code: int | None = None
+
+
+class Executor(Protocol):
+    """One way to run jobs."""
+
+    def check_limits(self, plan: LaunchPlan) -> None:
+        """Refuse a plan that cannot run there, with figures; pass where they cannot be had.
+
+        Raises:
+            UserError: the plan asks for more than there is.
+        """
+
+    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+        """Start the job whose files stand in `run`; the variables `hidden` do not leave here.
+
+        Raises:
+            RemoteError: it was refused, in the words of whoever refused it.
+        """
+
+    def find_lost(self, run: RunFolder) -> str | None:
+        """Return the id of the job that belongs to `run` where nobody wrote it down."""
+
+    def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
+        """Return the state of every job that is still known, asking once for all of them."""
+
+    def cancel(self, run: RunFolder, submission: Submission) -> None:
+        """Ask for the end of a job; one that has ended already is no error.
+
+        Raises:
+            RemoteError: nobody could be asked.
+        """
+
+
+def scrubbed_environment(hidden: Collection[str] = ()) -> dict[str, str]:
+    """Return this process's environment without traces of another job, and without secrets.
+
+    A submission from inside an allocation otherwise hands its CPU binding, node list and step
+    settings down to the new job. SLURM_CONF stays: without it, Slurm is not found.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not (_OF_ANOTHER_JOB.match(name) or name in hidden)
+    }

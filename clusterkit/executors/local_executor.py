@@ -1,0 +1,125 @@
+"""The submitit side of local jobs: pickle the task, start the controller, hand out a Job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core
+
+from clusterkit import files
+from clusterkit.errors import RemoteError
+from clusterkit.executors import local
+from clusterkit.executors.base import scrubbed_environment
+from clusterkit.model import LaunchPlan
+from clusterkit.runfolder import RunFolder, read_submission
+from clusterkit.worker import LaunchTask
+
+_BEGIN_S = 60.0
+_MODULE = "clusterkit.executors.local_controller"
+
+
+class LocalJob(core.Job[Any]):
+    """A local job as submitit knows jobs; its state comes from the run folder."""
+
+    def _register_in_watcher(self) -> None:
+        """Stay out of submitit's watcher, which asks a scheduler."""
+
+    @property
+    def state(self) -> str:
+        """State in submitit's spelling."""
+        run = RunFolder(self.paths.folder.parent)
+        submission = read_submission(run)
+        states = local.EXECUTOR.states({run: submission}) if submission is not None else {}
+        return states[run].state.upper() if run in states else "UNKNOWN"
+
+    def get_info(self, mode: str = "force") -> dict[str, str]:
+        """Return what is known of the job."""
+        del mode
+        return {"State": self.state}
+
+    def done(self, force_check: bool = False) -> bool:
+        """Tell whether the job has ended."""
+        del force_check
+        return self.state not in {"PENDING", "RUNNING"}
+
+    def cancel(self, check: bool = True) -> None:
+        """End the job."""
+        del check
+        run = RunFolder(self.paths.folder.parent)
+        submission = read_submission(run)
+        if submission is not None:
+            files.create_text(run.cancelled, "")
+            local.EXECUTOR.cancel(run, submission)
+
+
+class LocalExecutor(core.PicklingExecutor):
+    """A submitit executor with several nodes on one machine, which submitit's own has not."""
+
+    job_class = LocalJob
+
+    def __init__(self, run: RunFolder, tasks: int, environment: dict[str, str]) -> None:
+        """Submit into the folder of `run`."""
+        super().__init__(run.submitit)
+        self.run = run
+        self.tasks = tasks
+        self.environment = environment
+
+    def _num_tasks(self) -> int:
+        return self.tasks
+
+    def _submit_command(self, command: str) -> LocalJob:
+        del command
+        _begin(self.run, self.environment)
+        job_id = local.job_id_of(self.run)
+        return LocalJob(folder=self.folder, job_id=job_id, tasks=list(range(self.tasks)))
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        del command, uid
+        return (self.run.path / "node.sh").read_text(encoding="utf-8")
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        del submission_file_path
+        return [sys.executable, "-m", _MODULE, str(self.run.path)]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        return string if isinstance(string, str) else string.decode()
+
+
+def launch(plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> str:
+    """Start the job in `run`; return its id.
+
+    Raises:
+        RemoteError: its controller did not come up.
+    """
+    tasks = 1 if plan.command.once else plan.nodes
+    executor = LocalExecutor(run, tasks, scrubbed_environment(hidden))
+    return executor.submit(LaunchTask(str(run.path))).job_id
+
+
+def _begin(run: RunFolder, environment: dict[str, str]) -> None:
+    """Start the controller in a session of its own, so that it outlives this one."""
+    log_path = run.submitit / "controller.log"
+    log = files.open_for_append(log_path)
+    with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
+        controller = subprocess.Popen(
+            [sys.executable, "-u", "-m", _MODULE, str(run.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _BEGIN_S
+    while not run.controller.exists():
+        if controller.poll() is not None or time.monotonic() > deadline:
+            tail = log_path.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
+            raise RemoteError(f"the job's controller did not start\n{tail}", hint=f"see {log_path}")
+        time.sleep(0.01)
+    # It is left on its own from here on; without this Python warns that it still runs.
+    controller.returncode = 0

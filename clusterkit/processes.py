@@ -1,0 +1,162 @@
+"""Find and end every process of a job on this machine, wherever it has hidden itself.
+
+A descendant is known by the variable `CK_JOB_UID` in the environment it was started with: that
+survives daemonising, `setsid` and reparenting, where process groups and sessions do not (torch's
+elastic agent starts every worker in a session of its own).
+
+Standard library only: this file is also run by its path, as the guardian of a worker, which ends
+the job's processes should the worker be killed without a chance to do so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+MARKER = "CK_JOB_UID"
+PROC = Path("/proc")
+
+_PR_SET_CHILD_SUBREAPER = 36
+_STAT_STATE, _STAT_PPID, _STAT_STARTTIME = 0, 1, 19
+"""Positions in /proc/PID/stat behind the command name (proc(5) fields 3, 4 and 22)."""
+
+
+def marked(value: str, *, prefix: bool = False) -> set[int]:
+    """Return the processes whose `CK_JOB_UID` is `value`, or begins with it."""
+    entry = f"{MARKER}={value}".encode()
+    found = set()
+    for pid in _pids():
+        try:
+            environment = (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(item == entry or (prefix and item.startswith(entry)) for item in environment):
+            found.add(pid)
+    return found - {os.getpid()}
+
+
+def children(parent: int) -> set[int]:
+    """Return the children of `parent`, zombies among them."""
+    return set(_tree().get(parent, ()))
+
+
+def descendants(root: int) -> set[int]:
+    """Return the children of `root`, their children, and so on."""
+    tree = _tree()
+    found: set[int] = set()
+    waiting = [root]
+    while waiting:
+        for child in tree.get(waiting.pop(), ()):
+            if child not in found:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Tell whether `pid` has a handler of its own for this signal."""
+    try:
+        status = (PROC / str(pid) / "status").read_text()
+    except OSError:
+        return False
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
+    return False
+
+
+def send(pid: int, signum: int) -> None:
+    """Send a signal to a process that may be gone already, or belong to someone else."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def kill_all(find: Callable[[], set[int]], *, timeout_s: float = 10.0) -> bool:
+    """Kill what `find` returns until it returns nothing that lives; tell whether that came.
+
+    It is asked again after each round, because a process may fork while it is being killed.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        living = {pid for pid in find() if alive(pid)}
+        if not living:
+            return True
+        for pid in living:
+            send(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Tell whether `pid` is there and no zombie."""
+    fields = _stat(pid)
+    return fields is not None and fields[_STAT_STATE] not in {"Z", "X"}
+
+
+def start_time(pid: int) -> str | None:
+    """Return when `pid` started, in clock ticks since boot; None where there is no such process.
+
+    Together with `boot_id` it tells a process from a later one that got the same number.
+    """
+    fields = _stat(pid)
+    return fields[_STAT_STARTTIME] if fields is not None else None
+
+
+def boot_id() -> str:
+    """Return what identifies this boot of this machine."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent dies (Linux only).
+
+    So the tree below this process stays complete, and `descendants` finds also what cleared or
+    overwrote its environment.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def guard(value: str) -> None:
+    """Wait for the end of standard input; kill what is marked unless a byte came before it."""
+    if not os.read(0, 1):
+        kill_all(lambda: marked(value))
+
+
+def _pids() -> Iterator[int]:
+    for name in os.listdir(PROC):  # noqa: PTH208 - a Path per process would cost more than the look
+        if name.isdigit():
+            yield int(name)
+
+
+def _tree() -> dict[int, list[int]]:
+    """Return the children of every process that has any."""
+    tree: dict[int, list[int]] = {}
+    for pid in _pids():
+        fields = _stat(pid)
+        if fields is not None:
+            tree.setdefault(int(fields[_STAT_PPID]), []).append(pid)
+    return tree
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command name stands in parentheses and may itself hold spaces and parentheses.
+    return text.rpartition(")")[2].split()
+
+
+if __name__ == "__main__":
+    guard(sys.argv[1])

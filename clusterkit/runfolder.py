@@ -1,0 +1,251 @@
+"""The run folder: one folder per submitted job, the only thing its parts share.
+
+Everything about a job is a small file here, written atomically, so that the client, the nodes and
+a later shell need no service between them. A person can read it and run the job again by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from clusterkit import files
+from clusterkit.errors import UserError
+from clusterkit.model import ClusterKind, ClusterSpec, JobStatus, NodeResult
+from clusterkit.shell import Secret
+
+SCHEMA = 1
+_RUN_ID = re.compile(r"(?P<name>.+)-(?P<when>\d{8}-\d{6})-(?P<key>[0-9a-f]{6})")
+_ATTEMPTS_AT_A_NAME = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where each file of a run stands."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The name of the folder: job name, time of submission, six random hex digits."""
+        return self.path.name
+
+    @property
+    def key(self) -> str:
+        """The six hex digits at the end of the run id."""
+        return self.run_id[-6:]
+
+    @property
+    def plan(self) -> Path:
+        """The launch plan as JSON."""
+        return self.path / "plan.json"
+
+    @property
+    def submission(self) -> Path:
+        """What was submitted where, and the job id once it is known."""
+        return self.path / "submission.json"
+
+    @property
+    def secrets(self) -> Path:
+        """Secret variables as JSON, readable by the owner only; absent where there are none."""
+        return self.path / "secrets.env"
+
+    @property
+    def submitit(self) -> Path:
+        """Folder of submitit: the pickled task, its results, the workers' own logs."""
+        return self.path / "submitit"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the training output, one file a node."""
+        return self.path / "logs"
+
+    @property
+    def nodes(self) -> Path:
+        """Folder of the node results."""
+        return self.path / "nodes"
+
+    @property
+    def failures(self) -> Path:
+        """Folder of first failures, one file an attempt: small, because every node looks at it."""
+        return self.path / "failures"
+
+    @property
+    def state(self) -> Path:
+        """The final state, once it is known."""
+        return self.path / "state.json"
+
+    @property
+    def cancelled(self) -> Path:
+        """Present once someone asked for the end of the job."""
+        return self.path / "cancelled"
+
+    @property
+    def timeout(self) -> Path:
+        """Present once the local controller has ended the job at its time limit."""
+        return self.path / "timeout"
+
+    @property
+    def controller(self) -> Path:
+        """The process that controls a local job."""
+        return self.path / "controller.json"
+
+    @property
+    def ended(self) -> Path:
+        """How a local job ended, in the words of its controller."""
+        return self.path / "ended.json"
+
+    def log(self, node_rank: int) -> Path:
+        """Return the file of the training output of one node."""
+        return self.logs / f"node-{node_rank}.log"
+
+    def result(self, node_rank: int) -> Path:
+        """Return the file of the result of one node."""
+        return self.nodes / f"{node_rank}.json"
+
+    def marker(self, node_rank: int | None = None) -> str:
+        """Return what marks the processes of one node; without a rank, what all begin with."""
+        return f"{self.run_id}:" + ("" if node_rank is None else str(node_rank))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What stands in `submission.json`."""
+
+    run_id: str
+    name: str
+    cluster: str
+    kind: ClusterKind
+    framework: str
+    nodes: int
+    tasks: int
+    """How many nodes report a result: all, or only the first where that one reaches the others."""
+    submitted_at: float
+    """Seconds since the epoch."""
+    command_line: tuple[str, ...] = ()
+    time_limit_s: int | None = None
+    job_id: str | None = None
+    """None until the scheduler has answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What the nodes of one attempt have reported so far, in rank order."""
+
+    attempt: int
+    of: int
+    """Number of nodes in the attempt; 0 where none has reported."""
+    nodes: tuple[NodeResult, ...]
+
+
+def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:
+    """Create a run folder that no other submission has, however many submit at this moment."""
+    parent = Path(cluster.run_dir).expanduser().absolute()
+    moment = datetime.fromtimestamp(time.time() if now is None else now, tz=UTC).astimezone()
+    # Slurm, shells and log files all get to see this name.
+    safe = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:60] or "job"
+    for _ in range(_ATTEMPTS_AT_A_NAME):
+        path = parent / f"{safe}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        if files.create_folder(path):
+            run = RunFolder(path)
+            for folder in (run.submitit, run.logs, run.nodes, run.failures):
+                files.create_folder(folder)
+            return run
+    raise UserError(f"cannot find an unused name in {parent}", hint="try again")
+
+
+def submitted_when(run_id: str) -> str:
+    """Return the part of a run id that sorts by time; empty for a folder that is no run."""
+    match = _RUN_ID.fullmatch(run_id)
+    return match["when"] if match else ""
+
+
+def write_submission(run: RunFolder, submission: Submission) -> None:
+    """Write `submission.json`."""
+    files.write_json(run.submission, {"schema": SCHEMA, **files.plain(submission)})
+
+
+def read_submission(run: RunFolder) -> Submission | None:
+    """Return what stands in `submission.json`; None where it is missing or unreadable."""
+    return submission_of(files.read_json(run.submission))
+
+
+def submission_of(document: Mapping[str, Any] | None) -> Submission | None:
+    """Return the submission that a JSON object describes; None where it describes none."""
+    if document is None:
+        return None
+    try:
+        values = {f.name: document[f.name] for f in fields(Submission) if f.name in document}
+        values["kind"] = ClusterKind(values["kind"])
+        values["command_line"] = tuple(values.get("command_line", ()))
+        return Submission(**values)
+    except (KeyError, ValueError, TypeError):
+        return None
+
+
+def write_secrets(run: RunFolder, values: Mapping[str, Secret]) -> None:
+    """Write the secret variables, readable by the owner only; nothing where there are none."""
+    if values:
+        revealed = {name: secret.reveal() for name, secret in values.items()}
+        files.write_text(run.secrets, json.dumps(revealed), mode=files.PRIVATE)
+
+
+def read_secrets(run: RunFolder) -> dict[str, str]:
+    """Return the secret variables of a run."""
+    return {str(name): str(value) for name, value in (files.read_json(run.secrets) or {}).items()}
+
+
+def write_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+    """Write the result of one of `of` nodes in this attempt (the number of restarts before it)."""
+    document = {"schema": SCHEMA, "attempt": attempt, "of": of, **files.plain(result)}
+    if result.exit_code != 0 and result.reason is None:
+        # Exclusive creation decides which node failed first, where clocks could not.
+        files.create_text(run.failures / f"{attempt}.json", json.dumps(document))
+    files.write_json(run.result(result.node_rank), document)
+
+
+def read_results(run: RunFolder) -> Results:
+    """Return the results of the latest attempt that any node reports."""
+    documents = [files.read_json(path) for path in run.nodes.glob("*.json")]
+    found = [(d, result) for d in documents if d and (result := _result_of(d)) is not None]
+    attempt = max((int(d.get("attempt", 0)) for d, _ in found), default=0)
+    latest = [(d, result) for d, result in found if int(d.get("attempt", 0)) == attempt]
+    return Results(
+        attempt=attempt,
+        of=max((int(d.get("of", 0)) for d, _ in latest), default=0),
+        nodes=tuple(sorted((result for _, result in latest), key=lambda r: r.node_rank)),
+    )
+
+
+def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
+    """Return the result of the node that failed first and by itself in this attempt, if any."""
+    name = f"{attempt}.json"
+    try:
+        # Listing the folder makes a network file system look again; opening a name that was
+        # missing a moment ago may be answered from its cache for half a minute.
+        present = any(entry.name == name for entry in run.failures.iterdir())
+    except OSError:
+        return None
+    return _result_of(files.read_json(run.failures / name)) if present else None
+
+
+def write_state(run: RunFolder, submission: Submission, status: JobStatus) -> None:
+    """Keep a final state, together with the submission, so that a listing reads one file."""
+    document = {"schema": SCHEMA, **files.plain(submission), "status": files.plain(status)}
+    files.write_json(run.state, document)
+
+
+def _result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
+    if document is None:
+        return None
+    try:
+        return NodeResult(**{f.name: document[f.name] for f in fields(NodeResult)})
+    except KeyError:
+        return None
