@@ -26,9 +26,12 @@ def kinds_of(key: str) -> tuple[ClusterKind, ...]:
 
 
 def build_cluster(
-    name: str, kind: ClusterKind, merge: Merge, cwd: Path
+    name: str, kind: ClusterKind, merge: Merge, cwd: Path, *, hosts_refused: bool = False
 ) -> tuple[ClusterSpec, tuple[Problem, ...]]:
-    """Return the cluster, and what is wrong with it."""
+    """Return the cluster, and what is wrong with it.
+
+    `hosts_refused` says that hosts were given, and have been complained about already.
+    """
     problems = [*_misplaced(name, kind, merge)]
     values = merge.values()
     for key in PATHS:
@@ -40,7 +43,7 @@ def build_cluster(
     except UserError as error:
         problems += error.problems
         values["hosts"] = (Host(name=name),)
-    if kind is ClusterKind.SSH and not values["hosts"]:
+    if kind is ClusterKind.SSH and not values["hosts"] and not hosts_refused:
         problems.append(
             Problem(
                 message=f"cluster {name!r} of kind ssh has no hosts",

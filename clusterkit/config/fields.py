@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -33,6 +34,14 @@ class ValueProblemError(ValueError):
         super().__init__(message)
 
 
+@contextmanager
+def _hinted(hint: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise ValueProblemError(str(error), hint) from error
+
+
 def _one_line(text: str) -> str:
     if not text.strip():
         raise ValueProblemError("the value is empty", "leave the key out, or give it a value")
@@ -47,16 +56,15 @@ def _no_nul(text: str) -> str:
     return text
 
 
-def _checked(parse: Any) -> AfterValidator:
-    def check(text: str) -> str:
-        parse(text)
-        return text.strip()
-
-    return AfterValidator(check)
+def _time(text: str) -> str:
+    with _hinted(f"write {units.TIME_FORMS}"):
+        units.parse_time_limit(text)
+    return text.strip()
 
 
 def _memory(text: str) -> str:
-    units.parse_memory(text)
+    with _hinted(f"write {units.MEMORY_FORMS}"):
+        units.parse_memory(text)
     # Slurm refuses the B of `64GB`.
     return re.sub(r"i?b$", "", text.strip(), flags=re.IGNORECASE)
 
@@ -72,6 +80,14 @@ def _as_words(value: Any) -> Any:
         return shlex.split(value)
     except ValueError as error:
         raise ValueProblemError(f"{value!r} has an open quote", "or write a YAML list") from error
+
+
+def _pairs(value: Any) -> Any:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return value
+    if bad := [item for item in value if "=" not in item]:
+        raise ValueProblemError(f"{bad[0]!r} has no '='", "write NAME=VALUE, or a mapping")
+    return dict(item.split("=", 1) for item in value)
 
 
 def _env_names(env: Mapping[str, str]) -> Mapping[str, str]:
@@ -106,7 +122,10 @@ def _option_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _ports(value: Any) -> Any:
     text = "-".join(value) if _is_pair(value) else value
-    return units.parse_port_range(text) if isinstance(text, str) else value
+    if not isinstance(text, str):
+        return value
+    with _hinted(f"write {units.PORTS_FORMS}"):
+        return units.parse_port_range(text)
 
 
 def _is_pair(value: Any) -> bool:
@@ -177,7 +196,7 @@ Lines = Annotated[str, AfterValidator(_no_nul)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 CountOrZero = Annotated[int, Field(ge=0, le=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-TimeLimit = Annotated[str, _checked(units.parse_time_limit)]
+TimeLimit = Annotated[str, AfterValidator(_time)]
 Memory = Annotated[str, AfterValidator(_memory)]
 PortRange = Annotated[tuple[int, int], BeforeValidator(_ports)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
@@ -187,10 +206,10 @@ Mounts = Annotated[tuple[Annotated[Text, AfterValidator(_mount)], ...], BeforeVa
 VariableNames = Annotated[
     tuple[Annotated[str, AfterValidator(_env_name)], ...], BeforeValidator(_as_list)
 ]
-Environment = Annotated[dict[str, Lines], AfterValidator(_env_names)]
+Environment = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_env_names)]
 Options = Annotated[dict[str, Lines], BeforeValidator(_options)]
 OptionNames = Annotated[tuple[Text, ...], BeforeValidator(_as_list), AfterValidator(_option_names)]
-Settings = Annotated[dict[str, Lines], AfterValidator(_settings)]
+Settings = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_settings)]
 Hosts = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
 NodeCount = Annotated[
     str, _matching(_NODES, "is no number of nodes", "a number from 1 up, or MIN:MAX")

@@ -46,7 +46,7 @@ class JobFile(BaseModel):
     image: fields.Text | None = _key("Image to run in.", "clusterkit/torch:latest")
     container: ContainerRuntime | None = _key("What starts the image.", "apptainer")
     env: fields.Environment | None = _key("Environment of every process.", "{NCCL_DEBUG: WARN}")
-    secrets: fields.VariableNames | None = _key(
+    secret: fields.VariableNames | None = _key(
         "Variables of your shell that the job gets unseen.", "[WANDB_API_KEY]"
     )
     exclude: fields.Hostlist | None = _key("Nodes to stay away from.", "n[3,7]")
@@ -56,14 +56,14 @@ class JobFile(BaseModel):
     )
     preflight: Literal["auto", "full", "off"] | None = _key("Which checks come first.", "full")
     requeue: fields.CountOrZero | None = _key("How often the job may start again.", "3")
-    deepspeed_preset: fields.Text | None = _key("DeepSpeed configuration to render.", "zero3")
+    ds_preset: fields.Text | None = _key("DeepSpeed configuration to render.", "zero3")
 
 
 def load_job_file(path: Path, *, cwd: Path | None = None) -> Mapping[str, Any]:
     """Return the keys that a job file gives, spelt with underscores.
 
     `nodes`, `gpus_per_node` and `exclude` stay texts in the form of their flags; `args` and
-    `secrets` are tuples, `env` and `set` mappings.
+    `secret` are tuples, `env` and `set` mappings.
 
     Raises:
         UserError: with every problem of the file.

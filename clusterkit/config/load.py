@@ -87,7 +87,7 @@ class _Loader:
         self._lay_flags(default)
         clusters = {name: self._build(name, merge) for name, merge in self.merges.items()}
         if self.problems:
-            raise UserError(problems=tuple(dict.fromkeys(self.problems)))
+            raise UserError(problems=sorted(dict.fromkeys(self.problems), key=_place))
         return Settings(
             default_cluster=default.value,
             clusters={name: spec for name, spec in clusters.items() if spec is not None},
@@ -200,13 +200,15 @@ class _Loader:
         if kind is None:
             self._report_missing_kind(name, merge)
             return None
-        spec, problems = build_cluster(name, kind, merge, self.cwd)
+        spec, problems = build_cluster(
+            name, kind, merge, self.cwd, hosts_refused=self._refused(f"clusters.{name}.hosts")
+        )
         self.problems += problems
         return spec
 
     def _report_missing_kind(self, name: str, merge: Merge) -> None:
         where = f"clusters.{name}"
-        if any(problem.key in {where, f"{where}.kind"} for problem in self.problems):
+        if self._refused(where, f"{where}.kind"):
             return  # it was given, and is wrong
         first = next(merge.items(), None)
         self.problems.append(
@@ -218,12 +220,21 @@ class _Loader:
             )
         )
 
+    def _refused(self, *keys: str) -> bool:
+        """Tell whether something is already said against one of the keys."""
+        return any(problem.key in keys for problem in self.problems)
+
     def _origins(self) -> dict[str, Origin]:
         return {
             ".".join(("clusters", name, *path)): given.origin
             for name, merge in self.merges.items()
             for path, given in merge.items()
         }
+
+
+def _place(problem: Problem) -> tuple[str, int]:
+    position = problem.position
+    return (position.source, position.line or 0) if position else ("", 0)
 
 
 def _kind(name: str, merge: Merge) -> ClusterKind | None:

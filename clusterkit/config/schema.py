@@ -55,9 +55,10 @@ class ClusterModel(BaseModel):
     constraint: fields.Text | None = _key(
         "Node features that a job needs (sbatch --constraint).", "a100&ib", kinds=SLURM
     )
-    gpus_per_node: fields.CountOrZero | None = _key(
-        "Slots that a job gets on each node unless --gpus-per-node says otherwise: one process "
-        "for each. Without it, a job has to say; 0 means CPU processes only, no GPU is asked for.",
+    gpus_per_node: fields.Count | None = _key(
+        "Slots that a job gets on each node unless --gpus-per-node says otherwise: one process, "
+        "and one GPU, each. Without it, 1. On CPU-only nodes a slot is a CPU process: write "
+        "`gpu_request: none` beside it.",
         "8",
     )
     gpu_type: fields.Text | None = _key(

@@ -34,14 +34,14 @@ def parse_time_limit(text: str) -> int | None:
         return None
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no time limit; write {TIME_FORMS}")
+        raise ValueError(f"{text!r} is no time limit")
     seconds = sum(
         int(number) * _SECONDS[name.rpartition("_")[2]]
         for name, number in match.groupdict().items()
         if number is not None
     )
     if seconds == 0:
-        raise ValueError(f"a time limit of {text!r} leaves no time; write {TIME_FORMS}")
+        raise ValueError(f"a time limit of {text!r} leaves no time")
     return seconds
 
 
@@ -56,7 +56,7 @@ def parse_memory(text: str, *, default_unit: str = "M") -> int:
     """
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no memory size; write {MEMORY_FORMS}")
+        raise ValueError(f"{text!r} is no memory size")
     return int(match["number"]) * _BYTES[match["unit"].upper() or default_unit]
 
 
@@ -68,10 +68,10 @@ def parse_port_range(text: str) -> tuple[int, int]:
     """
     match = _PORTS.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no port range; write {PORTS_FORMS}")
+        raise ValueError(f"{text!r} is no port range")
     first, last = int(match[1]), int(match[2])
     if not 1024 <= first <= 65535 or not 1024 <= last <= 65535:
-        raise ValueError(f"{text!r} leaves the ports 1024-65535; write {PORTS_FORMS}")
+        raise ValueError(f"{text!r} leaves the ports 1024-65535")
     if last < first:
-        raise ValueError(f"{text!r} ends before it starts; write {last}-{first}")
+        raise ValueError(f"{text!r} ends before it starts")
     return first, last

@@ -1,0 +1,39 @@
+"""`clusterkit explain`: what a word of clusterkit means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli import console
+
+
+def explain(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="A key, a state, a framework, a CK_* variable, or one of the listed topics.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""
+    from clusterkit.explain import all_topics, find_topic  # noqa: PLC0415
+    from clusterkit.explain.topic import table  # noqa: PLC0415
+
+    if topic is not None:
+        found = find_topic(topic)
+        if json:
+            console.json_document({"topic": found})
+            return
+        console.say(console.bold(found.name))
+        console.say(found.text)
+        return
+    topics = all_topics()
+    if json:
+        console.json_document({"topics": tuple(topics.values())})
+        return
+    console.say(table((t.name, t.summary) for t in topics.values() if t.group is None))
+    console.say("\nand each single one of these: clusterkit explain gpu_request")
