@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab import Lab, LabError, MissingTools
+from tests.lab import Lab, LabError, MissingToolsError
 from tests.lab.hosts import find_holders, pid_namespace, pids, read_cmdline
 from tests.lab.layout import require_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytest_plugins = ("tests.lab.fixtures",)
 pytestmark = pytest.mark.lab
@@ -64,7 +67,7 @@ def machine() -> dict[str, object]:
 def test_srun_reaches_every_node(lab: Lab) -> None:
     """One task per node, each under its own host name."""
     done = lab.run("head", ["srun", "-N3", "hostname"])
-    assert done.stdout.split() and sorted(done.stdout.split()) == ["n1", "n2", "n3"], done.stderr
+    assert sorted(done.stdout.split()) == ["n1", "n2", "n3"], done.stderr
 
 
 def test_sbatch_runs_python_soon(lab: Lab) -> None:
@@ -125,7 +128,8 @@ def test_hosts_talk_tcp_but_share_no_memory(lab: Lab) -> None:
     )
     ask = "import socket; print(socket.create_connection(('n2', 29500), 10).recv(99).decode())"
     server = lab.popen("n2", [sys.executable, "-c", serve])
-    assert server.stdout is not None and server.stdout.readline() == "up\n"
+    assert server.stdout is not None
+    assert server.stdout.readline() == "up\n"
     assert lab.run("n1", [sys.executable, "-c", ask], check=True).stdout == "10.77.0.1\n"
     server.communicate(timeout=10)
 
@@ -248,7 +252,8 @@ def test_command_line(own_lab: Lab) -> None:
     assert "idle" in call("status").stdout
     assert f"SLURM_CONF={own_lab.root}" in call("env").stdout
     crowded = call("up", "--nodes", "2")
-    assert crowded.returncode == 2 and "runs with 1 nodes" in crowded.stderr
+    assert crowded.returncode == 2
+    assert "runs with 1 nodes" in crowded.stderr
     assert call("down").returncode == 0
     assert not own_lab.root.exists()
 
@@ -256,8 +261,10 @@ def test_command_line(own_lab: Lab) -> None:
 def test_missing_tools_are_named() -> None:
     """The reason names the program and the line that installs it."""
     if os.geteuid() != 0:
-        with pytest.raises(MissingTools, match="root"):
+        with pytest.raises(MissingToolsError, match="root"):
             require_tools()
         return
-    with pytest.raises(MissingTools, match=r"missing no-such-tool: apt-get install .*slurm-wlm"):
+    with pytest.raises(
+        MissingToolsError, match=r"missing no-such-tool: apt-get install .*slurm-wlm"
+    ):
         require_tools(["no-such-tool", "sh"])

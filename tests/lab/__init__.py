@@ -9,6 +9,6 @@ In tests, take the ``lab`` fixture of :mod:`tests.lab.fixtures`.
 """
 
 from tests.lab.lab import HostProcess, Lab
-from tests.lab.layout import DEFAULT_ROOT, LabError, MissingTools
+from tests.lab.layout import DEFAULT_ROOT, LabError, MissingToolsError
 
-__all__ = ["DEFAULT_ROOT", "HostProcess", "Lab", "LabError", "MissingTools"]
+__all__ = ["DEFAULT_ROOT", "HostProcess", "Lab", "LabError", "MissingToolsError"]

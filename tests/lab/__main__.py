@@ -7,13 +7,16 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab import folder
 from tests.lab.hosts import enter_argv, find_holders
 from tests.lab.lab import Lab
 from tests.lab.layout import HEAD, LabError, require_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,20 +12,17 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from tests.lab import folder
 from tests.lab.lab import Lab
-from tests.lab.layout import MissingTools, require_tools
+from tests.lab.layout import MissingToolsError, require_tools
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of tests that need the practice cluster."""
-    config.addinivalue_line("markers", "lab: needs the practice cluster (root, Slurm, sshd)")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +31,7 @@ def lab() -> Iterator[Lab]:
     cluster = Lab()
     try:
         acquire(cluster)
-    except MissingTools as error:
+    except MissingToolsError as error:
         give_up(error)
     try:
         yield cluster
@@ -47,7 +44,7 @@ def own_lab() -> Iterator[Lab]:
     """Give a lab that is not up yet and may be broken: it runs beside the shared one."""
     try:
         require_tools()
-    except MissingTools as error:
+    except MissingToolsError as error:
         give_up(error)
     # Not tmp_path: Slurm puts sockets below, and their paths must stay under 108 bytes.
     base = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
@@ -59,7 +56,7 @@ def own_lab() -> Iterator[Lab]:
         shutil.rmtree(base)
 
 
-def give_up(error: MissingTools) -> NoReturn:
+def give_up(error: MissingToolsError) -> NoReturn:
     """Skip where a lab cannot run; fail in CI, where it must."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"practice cluster: {error}", pytrace=False)

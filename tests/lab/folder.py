@@ -6,11 +6,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab.layout import LabError, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 MARKER = "lab.json"
 LOCK = "lock"

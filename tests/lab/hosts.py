@@ -13,10 +13,13 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab.layout import SWITCH, LabError, Layout, tool_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 HOLDER = Path(__file__).with_name("holder.sh")
 NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
@@ -24,7 +27,7 @@ NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid")
 
 def pids() -> list[int]:
     """Return the processes that this PID namespace sees."""
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def read_cmdline(pid: int) -> tuple[str, ...]:
@@ -51,7 +54,7 @@ def inner_pid(pid: int) -> int | None:
 def pid_namespace(pid: int) -> str | None:
     """Return the identity of the PID namespace of a process."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
         return None
 

@@ -7,11 +7,10 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tests.lab import folder, hosts, slurm, sshd
 from tests.lab.layout import (
@@ -25,6 +24,9 @@ from tests.lab.layout import (
     tool_path,
     write_etc,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 IO_Target = int | IO[Any] | None
 
@@ -109,7 +111,7 @@ class Lab:
             timeout_s: How long Slurm may take to call every node idle.
 
         Raises:
-            MissingTools: This machine cannot run a lab.
+            MissingToolsError: This machine cannot run a lab.
             LabError: It did not come up, or runs with another number of nodes.
         """
         require_tools()
@@ -150,7 +152,7 @@ class Lab:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         timeout_s: float = 60.0,
-        input: str | None = None,
+        input: str | None = None,  # noqa: A002 - its name in subprocess.run
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host and return its output.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULT_ROOT = Path("/tmp/clusterkit-lab")
 HEAD = "head"
@@ -24,7 +27,7 @@ class LabError(Exception):
     """The practice cluster could not be started, stopped or used."""
 
 
-class MissingTools(LabError):
+class MissingToolsError(LabError):
     """This machine lacks a program or a right that the practice cluster needs."""
 
 
@@ -89,14 +92,14 @@ def require_tools(tools: Sequence[str] = TOOLS) -> None:
     """Check that the lab can run here.
 
     Raises:
-        MissingTools: Some program is missing, or we are not root; says what to type.
+        MissingToolsError: Some program is missing, or we are not root; says what to type.
     """
     if os.geteuid() != 0:
-        raise MissingTools("the practice cluster needs root (namespaces); run it with sudo")
+        raise MissingToolsError("the practice cluster needs root (namespaces); run it with sudo")
     path = tool_path()
     missing = [tool for tool in tools if shutil.which(tool, path=path) is None]
     if missing:
-        raise MissingTools(f"missing {', '.join(missing)}: {APT_LINE}")
+        raise MissingToolsError(f"missing {', '.join(missing)}: {APT_LINE}")
 
 
 def tool_path() -> str:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.lab.layout import HEAD, Layout, write_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GPUS_PER_NODE = 4
 

@@ -9,11 +9,14 @@ the host by nsenter, is the proxy command.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
 from shutil import which
+from typing import TYPE_CHECKING
 
 from tests.lab.hosts import NAMESPACES
 from tests.lab.layout import LabError, Layout, tool_path, write_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SSHD_CONFIG = """\
 Port 22
