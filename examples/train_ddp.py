@@ -1,10 +1,9 @@
-"""Train with PyTorch DistributedDataParallel: every rank holds the whole model and averages the gradients.
+"""Train with PyTorch DDP: every rank holds the whole model, and they average the gradients.
 
-    clusterkit submit --framework torchrun --nodes 2 --gpus-per-node 4 examples/train_ddp.py --steps 200
-    torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --checkpoint-dir /tmp/ddp
+    clusterkit submit --framework torchrun --nodes 2 examples/train_ddp.py --steps 200
+
+By hand, on one machine: `torchrun --standalone --nproc-per-node 2 examples/train_ddp.py`.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -12,30 +11,38 @@ from pathlib import Path
 from typing import Any
 
 import charlm
+import session
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
-    args = charlm.parser(__doc__).parse_args()
-    device = charlm.device()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    """Join the other ranks, train, leave together."""
+    args = session.parser(__doc__).parse_args()
+    device = session.device(int(os.environ["LOCAL_RANK"]))
+    if device.type == "cuda":
+        dist.init_process_group("nccl", device_id=device)
+    else:
+        dist.init_process_group("gloo")
     train(args, device)
-    # A rank that leaves while a peer still uses its gloo sockets would abort that peer: leave together, with
-    # train() returned, so that the DDP module is gone before the process group that it works with.
+    # A rank that leaves while a peer still uses its gloo sockets aborts that peer: leave together,
+    # after train() has returned, so that the DDP module goes before the group it works with.
     dist.barrier()
     dist.destroy_process_group()
 
 
 def train(args: argparse.Namespace, device: torch.device) -> None:
+    """Train until `--steps`, from the checkpoint on if there is one."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    progress = charlm.Progress("ddp", args, rank, world, mean)
+    progress = session.Progress("ddp", args, rank, world, device)
     text = charlm.Text(args, rank, world)
     model = charlm.CharLM(args).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    load(args.checkpoint_dir, model, optimizer, progress)
+    if saved := load(args.checkpoint_dir):
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        progress.resume(saved["progress"])
     ddp = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
     while progress.step < args.steps:
         loss = ddp(text.batch(progress.step).to(device))
@@ -43,39 +50,18 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         loss.backward()
         optimizer.step()
         progress.advance(loss)
-        if progress.save_due():
-            save(args.checkpoint_dir, model, optimizer, progress)
+        if progress.save_due() and rank == 0:
+            session.save(args.checkpoint_dir / "ddp.pt", model, optimizer, progress)
     progress.done()
 
 
-def mean(loss: Tensor) -> float:
-    """Average over the ranks (gloo can only sum)."""
-    total = loss.clone()
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
-
-
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: charlm.Progress) -> None:
-    """Write one file from rank 0, whole or not at all: a killed job leaves the checkpoint before it."""
-    if dist.get_rank() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": progress.state()}
-        torch.save(state, folder / "ddp.pt.tmp")
-        os.replace(folder / "ddp.pt.tmp", folder / "ddp.pt")
-
-
-def load(
-    folder: Path | None, model: nn.Module, optimizer: torch.optim.Optimizer, progress: charlm.Progress
-) -> None:
-    """Read the file on rank 0 alone and hand it round: the hosts need not share a file system."""
-    found: list[dict[str, Any] | None] = [None]
-    if dist.get_rank() == 0 and folder and (folder / "ddp.pt").exists():
-        found = [torch.load(folder / "ddp.pt", map_location="cpu", weights_only=True)]
-    dist.broadcast_object_list(found)
-    if found[0]:
-        model.load_state_dict(found[0]["model"])
-        optimizer.load_state_dict(found[0]["optimizer"])
-        progress.resume(found[0]["progress"])
+def load(folder: Path | None) -> dict[str, Any] | None:
+    """Read the checkpoint on rank 0 and hand it round: the hosts need not share a file system."""
+    saved: list[dict[str, Any] | None] = [None]
+    if folder and dist.get_rank() == 0:
+        saved = [session.load(folder / "ddp.pt")]
+    dist.broadcast_object_list(saved)
+    return saved[0]
 
 
 if __name__ == "__main__":
