@@ -33,12 +33,13 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     progress = session.Progress("horovod", args, rank, world, device, mean)
     text = charlm.Text(args, rank, world)
     model = charlm.CharLM(args).to(device)
-    adam = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), lr=args.lr), named_parameters=model.named_parameters()
+    )
     if saved := load(args.checkpoint_dir):
         model.load_state_dict(saved["model"])
-        adam.load_state_dict(saved["optimizer"])
+        optimizer.load_state_dict(saved["optimizer"])  # after wrapping, which drops all state
         progress.resume(saved["progress"])
-    optimizer = hvd.DistributedOptimizer(adam, named_parameters=model.named_parameters())
     while progress.step < args.steps:
         loss = model(text.batch(progress.step).to(device))
         optimizer.zero_grad()
