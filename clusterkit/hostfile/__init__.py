@@ -1,0 +1,26 @@
+"""Hostfiles of every launcher: a strict writer, an explaining reader, and what follows from them.
+
+Four tools read nearly the same file and disagree in silence (docs/hostfile.md has the table).
+So `parse` reads leniently and warns wherever the tool itself would misread, and `write` gives
+either a text that the tool reads back as exactly the same hosts, or a `UserError`. Pure functions
+throughout: nothing here opens a file or runs a command.
+"""
+
+from clusterkit.hostfile.formats import Format, HostFile
+from clusterkit.hostfile.ranks import Rank, assign_ranks
+from clusterkit.hostfile.reader import parse
+from clusterkit.hostfile.slots import filter_slots, slot_pool
+from clusterkit.hostfile.slurm import hosts_of_allocation
+from clusterkit.hostfile.writer import write
+
+__all__ = [
+    "Format",
+    "HostFile",
+    "Rank",
+    "assign_ranks",
+    "filter_slots",
+    "hosts_of_allocation",
+    "parse",
+    "slot_pool",
+    "write",
+]

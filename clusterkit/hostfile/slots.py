@@ -1,0 +1,100 @@
+"""Choose hosts and slots in the way of DeepSpeed's `--include` and `--exclude`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from clusterkit.errors import Position, Problem, UserError, choices_hint
+from clusterkit.model import Host
+
+
+def slot_pool(
+    hosts: Iterable[Host], default_slots: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return the slot numbers of every host, in the order of the hosts.
+
+    Raises:
+        UserError: the slots of a host are unknown and there is no default.
+    """
+    pool: dict[str, tuple[int, ...]] = {}
+    for host in hosts:
+        slots = host.slots if host.slots is not None else default_slots
+        if slots is None:
+            raise UserError(f"the slots of host {host.name!r} are unknown", hint="say --slots N")
+        pool[host.name] = tuple(range(slots))
+    return pool
+
+
+def filter_slots(
+    pool: Mapping[str, tuple[int, ...]], include: str | None = None, exclude: str | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return the part of `pool` that a filter leaves, in the pool's order.
+
+    A filter is `HOST[:SLOT[,SLOT]...][@HOST...]`; a host alone means all its slots, also where
+    it stands again with some of them. Hosts with no slot left are gone; nothing may be left.
+    Grammar and semantics are those that DeepSpeed documents for `--include` and `--exclude`.
+
+    Raises:
+        UserError: both filters are given, or one names a host or slot that the pool has not, or
+            is not of that form.
+    """
+    if include and exclude:
+        raise UserError("--include and --exclude exclude each other", hint="give one of them")
+    if include:
+        chosen = _parse(include, pool, "--include")
+        left = {host: tuple(sorted(chosen.get(host, ()))) for host in pool}
+    else:
+        removed = _parse(exclude, pool, "--exclude") if exclude else {}
+        left = {
+            host: tuple(slot for slot in slots if slot not in removed.get(host, ()))
+            for host, slots in pool.items()
+        }
+    return {host: slots for host, slots in left.items() if slots}
+
+
+def _parse(
+    text: str, pool: Mapping[str, tuple[int, ...]], flag: str
+) -> Mapping[str, frozenset[int]]:
+    chosen: dict[str, frozenset[int]] = {}
+    problems: list[Problem] = []
+    column = 1
+    for spec in text.split("@"):
+        position = Position(source=flag, line=1, column=column, text=text)
+        column += len(spec) + 1
+        host, colon, numbers = _split(spec, pool)
+        if host not in pool:
+            known = choices_hint(host, pool) if host else "write HOST[:SLOT,...][@HOST...]"
+            problems.append(
+                Problem(message=f"there is no host {host!r}", hint=known, position=position)
+            )
+            continue
+        slots = set(pool[host]) if not colon else set[int]()
+        for number in numbers.split(",") if colon else ():
+            problem = _slot_problem(number, host, pool[host])
+            if problem is None:
+                slots.add(int(number))
+            else:
+                message, hint = problem
+                problems.append(Problem(message=message, hint=hint, position=position))
+        chosen[host] = chosen.get(host, frozenset()) | slots
+    if problems:
+        raise UserError(problems=problems)
+    return chosen
+
+
+def _split(spec: str, pool: Mapping[str, tuple[int, ...]]) -> tuple[str, str, str]:
+    if spec in pool:
+        return spec, "", ""
+    # From the right, as an IPv6 address has colons of its own.
+    host, colon, numbers = spec.rpartition(":")
+    return (host, colon, numbers) if colon else (spec, "", "")
+
+
+def _slot_problem(number: str, host: str, slots: tuple[int, ...]) -> tuple[str, str | None] | None:
+    if not (number.isascii() and number.isdigit()) or len(number) > 9:
+        hint = "write every number: 0,1,2" if "-" in number else "write HOST:0,1"
+        return f"{number!r} is no slot number", hint
+    if int(number) not in slots:
+        known = ",".join(map(str, slots)) or "none"
+        return f"host {host!r} has no slot {int(number)}", f"it has {known}"
+    return None
