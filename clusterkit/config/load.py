@@ -65,6 +65,11 @@ def load_settings(
     ).load()
 
 
+def builtin_settings() -> Settings:
+    """Return the settings without any file, variable or flag: the cluster `local` alone."""
+    return _Loader(cwd=Path("/"), environ={}, overrides={}).merged([])
+
+
 class _Loader:
     """One load: collects problems on the way and raises them together at its end."""
 
@@ -78,8 +83,11 @@ class _Loader:
         self.merges: dict[str, Merge] = {LOCAL: Merge()}
 
     def load(self) -> Settings:
-        """Return the settings, or raise everything that is wrong."""
-        files = [*self._read_files()]
+        """Return the settings of the files there are, or raise everything that is wrong."""
+        return self.merged([*self._read_files()])
+
+    def merged(self, files: list[_File]) -> Settings:
+        """Return the settings that these files, the environment and the flags make."""
         for file in reversed(files):
             self._lay_clusters(file)
         default = self._default_cluster(files)

@@ -1,0 +1,85 @@
+"""Python, the packages that clusterkit needs, and those that a training job needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import sys
+from collections.abc import Iterator
+
+from clusterkit import __version__
+from clusterkit.config.health.patient import Condition, Item, Patient
+
+MIN_PYTHON = (3, 11)
+FRAMEWORK_PACKAGES = ("torch", "deepspeed", "horovod", "accelerate")
+
+
+def python(_patient: Patient) -> Iterator[Item]:
+    """Yield this Python and clusterkit itself."""
+    version = platform.python_version()
+    wanted = ".".join(map(str, MIN_PYTHON))
+    good = sys.version_info[:2] >= MIN_PYTHON
+    yield Item(
+        name="python",
+        condition=Condition.OK if good else Condition.FAIL,
+        summary=f"{version} ({sys.executable})",
+        fix=None if good else f"install Python {wanted} or newer",
+        needed=True,
+    )
+    yield Item(name="clusterkit", condition=Condition.OK, summary=__version__)
+
+
+def packages(_patient: Patient) -> Iterator[Item]:
+    """Yield the packages of this Python."""
+    for name in ("submitit", "fabric"):
+        yield _package(name, _version(name), needed=True)
+    for name in FRAMEWORK_PACKAGES:
+        yield _package(name, _version(name), needed=False)
+
+
+def training_pythons(patient: Patient) -> Iterator[Item]:
+    """Yield what the interpreters that clusters name have, where they are on this machine."""
+    script = (
+        "import importlib.metadata as m, json\n"
+        "def v(n):\n"
+        " try: return m.version(n)\n"
+        " except m.PackageNotFoundError: return None\n"
+        "print(json.dumps({n: v(n) for n in "
+        f"{FRAMEWORK_PACKAGES}}}))"
+    )
+    for python in patient.pythons():
+        answer = patient.run((python, "-c", script))
+        if not answer.found:
+            summary = f"{python} is not on this machine; the nodes may have it"
+            yield Item(name="job python", condition=Condition.WARN, summary=summary)
+            continue
+        try:
+            versions = json.loads(answer.output) if answer.ok else {}
+        except ValueError:
+            versions = {}
+        complaint = "no training framework" if answer.ok else answer.complaint
+        there = ", ".join(f"{package} {v}" for package, v in versions.items() if v)
+        yield Item(
+            name="job python",
+            condition=Condition.OK if there else Condition.WARN,
+            summary=f"{python}: {there or complaint}",
+            fix=None if there else f"{python} -m pip install torch",
+        )
+
+
+def _package(name: str, version: str | None, *, needed: bool) -> Item:
+    return Item(
+        name=name,
+        condition=Condition.OK if version else Condition.MISSING,
+        summary=version or "not in this Python",
+        fix=None if version else f"{sys.executable} -m pip install {name}",
+        needed=needed,
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
