@@ -6,10 +6,10 @@ either a text that the tool reads back as exactly the same hosts, or a `UserErro
 throughout: nothing here opens a file or runs a command.
 """
 
-from clusterkit.hostfile.formats import Format, HostFile
+from clusterkit.hostfile.formats import Format, HostFile, to_format
 from clusterkit.hostfile.ranks import Rank, assign_ranks
 from clusterkit.hostfile.reader import parse
-from clusterkit.hostfile.slots import filter_slots, slot_pool
+from clusterkit.hostfile.slots import filter_hosts, filter_slots, slot_pool
 from clusterkit.hostfile.slurm import hosts_of_allocation
 from clusterkit.hostfile.writer import write
 
@@ -18,9 +18,11 @@ __all__ = [
     "HostFile",
     "Rank",
     "assign_ranks",
+    "filter_hosts",
     "filter_slots",
     "hosts_of_allocation",
     "parse",
     "slot_pool",
+    "to_format",
     "write",
 ]

@@ -39,6 +39,16 @@ class Format(StrEnum):
         """Whether the format can say how many slots a host has."""
         return self not in {Format.HOSTLIST, Format.NAMES}
 
+    @property
+    def has_user(self) -> bool:
+        """Whether the format can say whom to log in as."""
+        return self in {Format.OPENMPI, Format.HYDRA}
+
+    @property
+    def has_port(self) -> bool:
+        """Whether the format can say on which port."""
+        return self is Format.OPENMPI
+
 
 _TOOLS = {
     Format.DEEPSPEED: "DeepSpeed",

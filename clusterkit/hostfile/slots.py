@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterkit.errors import Position, Problem, UserError, choices_hint
 from clusterkit.model import Host
+
+_UNKNOWN = -1
+"""The one slot number of a host whose slots are unknown; no filter can name it."""
 
 
 def slot_pool(
@@ -52,6 +56,40 @@ def filter_slots(
     return {host: slots for host, slots in left.items() if slots}
 
 
+def filter_hosts(
+    hosts: Sequence[Host], include: str | None = None, exclude: str | None = None
+) -> tuple[tuple[Host, ...], tuple[Problem, ...]]:
+    """Return the hosts that a filter leaves, with the slots it leaves, and warnings.
+
+    A hostfile counts slots and launchers number them from 0, so each host of which the filter
+    leaves anything but the first slots gets a warning that says how to have just those. Hosts
+    with unknown slots can be filtered by name.
+
+    Raises:
+        UserError: as `filter_slots`, or no host is left.
+    """
+    unknown = {host.name for host in hosts if host.slots is None}
+    pool = {host.name: tuple(range(host.slots or 0)) or (_UNKNOWN,) for host in hosts}
+    left = filter_slots(pool, include, exclude)
+    if hosts and not left:
+        raise UserError("the filter leaves no host", hint="name fewer hosts in --exclude")
+    warnings = [
+        Problem(
+            message=f"of {name} slots {','.join(map(str, slots))} are left; a hostfile can only "
+            f"say that there are {len(slots)}",
+            hint=f"set CUDA_VISIBLE_DEVICES={','.join(map(str, slots))} on {name}",
+        )
+        for name, slots in left.items()
+        if name not in unknown and slots != tuple(range(len(slots)))
+    ]
+    kept = tuple(
+        host if host.name in unknown else dataclasses.replace(host, slots=len(left[host.name]))
+        for host in hosts
+        if host.name in left
+    )
+    return kept, tuple(warnings)
+
+
 def _parse(
     text: str, pool: Mapping[str, tuple[int, ...]], flag: str
 ) -> Mapping[str, frozenset[int]]:
@@ -94,6 +132,8 @@ def _slot_problem(number: str, host: str, slots: tuple[int, ...]) -> tuple[str, 
     if not (number.isascii() and number.isdigit()) or len(number) > 9:
         hint = "write every number: 0,1,2" if "-" in number else "write HOST:0,1"
         return f"{number!r} is no slot number", hint
+    if slots == (_UNKNOWN,):
+        return f"the slots of host {host!r} are unknown", "say --slots N, or name the host alone"
     if int(number) not in slots:
         known = ",".join(map(str, slots)) or "none"
         return f"host {host!r} has no slot {int(number)}", f"it has {known}"

@@ -133,7 +133,7 @@ def _unsayable(
         alone = [host for host in limited if host.slots is None and default is None]
         yield f"{tool} takes max_slots for slots where those are unknown", alone, "say --slots N"
     users = [host for host in hosts if host.user is not None]
-    if target not in {Format.OPENMPI, Format.HYDRA}:
+    if not target.has_user:
         yield f"{tool} cannot say user", users, _SSH_CONFIG
     else:
         odd = [host for host in users if not _can_log_in(host.user or "", target)]
