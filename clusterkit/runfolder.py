@@ -131,6 +131,8 @@ class Submission:
     """Seconds since the epoch."""
     command_line: tuple[str, ...] = ()
     time_limit_s: int | None = None
+    requeue: int = 0
+    """How often a failed job starts again by itself."""
     job_id: str | None = None
     """None until the scheduler has answered."""
 

@@ -22,7 +22,7 @@ from clusterkit.shell import Secret
 from clusterkit.worker import Identity, LaunchTask
 from tests.plans import environment, make_cluster, node_script
 
-QUICK = "LaunchTask({path!r}, grace_s=4.0, peer_grace_s=0.5, poll_s=0.1)"
+QUICK = "LaunchTask({path!r}, Patience(grace_s=4.0, peer_grace_s=0.5, poll_s=0.1))"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def start(
     script = node_script(body)
     files.write_text(run.path / script.name, script.text)
     code = (
-        "import sys; from clusterkit.worker import LaunchTask; "
+        "from clusterkit.worker import LaunchTask; from clusterkit.worker.watch import Patience; "
         f"print({QUICK.format(path=str(run.path))}())"
     )
     variables = {**os.environ, **environment(rank, nodes), **env}

@@ -61,7 +61,14 @@ class Executor(Protocol):
         """Return the id of the job that belongs to `run` where nobody wrote it down."""
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
-        """Return the state of every job that is still known, asking once for all of them."""
+        """Return the state of every job that is still known, asking once for all of them.
+
+        Raises:
+            RemoteError: nobody could be asked; that a job is not known is another answer.
+        """
+
+    def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
+        """Return the exit code that is held of an ended job, where no node has reported one."""
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask for the end of a job; one that has ended already is no error.

@@ -44,6 +44,9 @@ class LocalJobs:
         found = {run: _state(run, submission) for run, submission in runs.items()}
         return {run: state for run, state in found.items() if state is not None}
 
+    def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
+        """Return nothing: the controller has said what there is to say."""
+
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask the controller to end; end the nodes directly where there is none any more."""
         if run.ended.exists():

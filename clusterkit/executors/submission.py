@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from clusterkit import files, runfolder
-from clusterkit.errors import UserError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import Executor, Launched
-from clusterkit.model import ClusterKind, LaunchPlan, RenderedFile
+from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.shell import Secret
 
@@ -71,6 +71,7 @@ def submit_plan(
         submitted_at=time.time(),
         command_line=tuple(command_line),
         time_limit_s=plan.time_limit_s,
+        requeue=plan.requeue,
     )
     files.write_json(run.plan, {"schema": runfolder.SCHEMA, **files.plain(plan)})
     for file in rendered:
@@ -80,7 +81,12 @@ def submit_plan(
         files.write_text(path, file.text, mode=mode)
     runfolder.write_secrets(run, secrets)
     runfolder.write_submission(run, submission)
-    launched = executor.launch(plan, run, hidden=frozenset(secrets))
+    try:
+        launched = executor.launch(plan, run, hidden=frozenset(secrets))
+    except RemoteError as error:
+        refused = JobStatus(state=JobState.FAILED, reason=error.message)
+        runfolder.write_state(run, submission, refused)
+        raise
     submission = dataclasses.replace(submission, job_id=launched.job_id)
     runfolder.write_submission(run, submission)
     return submission, launched

@@ -1,0 +1,71 @@
+"""What the verbs about submitted jobs have in common: the JOB argument, the answer, exit codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterkit.cli import console
+from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
+from clusterkit.config import load_settings
+from clusterkit.jobs import Job, find_run, list_runs, run_roots
+from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder
+
+JOB_HELP = "Job id, run name or its beginning, run folder, or `latest`."
+
+_COLOURS = {
+    JobState.SUCCEEDED: "green",
+    JobState.RUNNING: "cyan",
+    JobState.PENDING: "yellow",
+    JobState.REQUEUED: "yellow",
+    JobState.UNKNOWN: "magenta",
+}
+
+
+def run_named(word: str) -> RunFolder:
+    """Return the run that the user means.
+
+    Raises:
+        UserError: there is none, or several.
+    """
+    return find_run(word, run_roots(load_settings().clusters.values()))
+
+
+def all_runs() -> list[RunFolder]:
+    """Return every run of every cluster, oldest first."""
+    return list_runs(run_roots(load_settings().clusters.values()))
+
+
+def document_of(job: Job) -> dict[str, Any]:
+    """Return what `--json` tells of a job."""
+    return {
+        "job_id": job.submission.job_id,
+        "cluster": job.submission.cluster,
+        "run_dir": str(job.run.path),
+        "state": job.status.state,
+        "exit_code": job.status.exit_code,
+        "reason": job.status.reason,
+        "name": job.submission.name,
+        "nodes": job.results,
+    }
+
+
+def name_of(job: Job) -> str:
+    """Return what to type to mean this job."""
+    return job.submission.job_id or job.run.run_id
+
+
+def said(job: Job) -> str:
+    """Return the state of a job in one phrase, such as `failed (exit 3): n2 exited with 3`."""
+    status = job.status
+    text = console.coloured(status.state.value, _COLOURS.get(status.state, "red"))
+    if status.exit_code:
+        text += f" (exit {status.exit_code})"
+    return f"{text}: {status.reason}" if status.reason else text
+
+
+def exit_code_of(job: Job) -> int:
+    """Return the exit code of a verb that waited for this job."""
+    if job.status.state is JobState.SUCCEEDED:
+        return 0
+    return EXIT_FINDINGS if job.status.state.final else EXIT_COULD_NOT

@@ -1,0 +1,77 @@
+"""`clusterkit logs`: the output of the nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli import console
+from clusterkit.cli.job_args import JOB_HELP, exit_code_of, name_of, run_named, said
+from clusterkit.cli.main import EXIT_INTERRUPTED
+from clusterkit.jobs import follow as follow_output
+from clusterkit.jobs import read_logs
+from clusterkit.jobs.state import load_job
+from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder
+
+
+def logs(
+    job: Annotated[str, typer.Argument(help=JOB_HELP)],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
+    ] = False,
+    node: Annotated[
+        int | None,
+        typer.Option("--node", min=0, help="Only this node, counted from 0.", show_default=False),
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            "--tail", min=0, help="Begin with the last N lines of each node.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Print what the nodes of a job print; follow it with -f."""
+    run = run_named(job)
+    if follow:
+        raise typer.Exit(follow_run(run, node=node, tail=tail))
+    if not _print(read_logs(run, node, tail=tail)):
+        console.note(f"nothing printed yet; the job is {said(load_job(run))}")
+
+
+def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = None) -> int:
+    """Print the output of a job until it is over; return the exit code of the verb.
+
+    Ctrl-C ends the looking on, not the job.
+    """
+    try:
+        _print(follow_output(run, node, tail=tail))
+        job = load_job(run)
+    except KeyboardInterrupt:
+        name = name_of(load_job(run))
+        console.note(
+            f"\n{name} goes on; come back: clusterkit logs -f {name}, end it: "
+            f"clusterkit cancel {name}"
+        )
+        return EXIT_INTERRUPTED
+    console.note(f"{name_of(job)} {said(job)}")
+    if job.status.state is JobState.UNKNOWN:
+        console.note(f"its files: {run.path}")
+    return exit_code_of(job)
+
+
+def _print(pieces: Iterator[str]) -> bool:
+    """Write as it comes; a log in another encoding must not stop a terminal that knows less."""
+    some = False
+    for piece in pieces:
+        some = True
+        try:
+            sys.stdout.write(piece)
+        except UnicodeEncodeError:
+            encoding = sys.stdout.encoding or "ascii"
+            sys.stdout.write(piece.encode(encoding, errors="replace").decode(encoding))
+        sys.stdout.flush()
+    return some

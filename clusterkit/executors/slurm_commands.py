@@ -1,0 +1,51 @@
+"""Run one of Slurm's commands, with a time limit, and tell apart the ways it can fail."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+MISSING = 127
+TIMED_OUT = 124
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    output: str = ""
+    errors: str = ""
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = 30.0,
+) -> Answer:
+    """Run `command` to its end; `code` is `MISSING` or `TIMED_OUT` where it has no end of its own.
+
+    Bytes that are no UTF-8 (job names may hold any) are replaced.
+    """
+    try:
+        done = subprocess.run(
+            list(command),
+            check=False,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            env=dict(environment) if environment is not None else None,
+            timeout=timeout_s,
+        )
+    except FileNotFoundError:
+        return Answer(code=MISSING, errors=f"{command[0]}: command not found")
+    except PermissionError:
+        return Answer(code=MISSING, errors=f"{command[0]}: permission denied")
+    except subprocess.TimeoutExpired:
+        return Answer(code=TIMED_OUT, errors=f"{command[0]}: no answer in {timeout_s:.0f} s")
+    return Answer(
+        code=done.returncode,
+        output=done.stdout.decode(errors="replace"),
+        errors=done.stderr.decode(errors="replace"),
+    )

@@ -1,0 +1,159 @@
+"""The submitit side of Slurm: our text, our environment, submitit's pickles and Job.
+
+A subclass of submitit's own executor. The overridden methods are private in submitit: the
+dependency is pinned below 1.6, and tests/test_executors_slurm.py holds the contract.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core
+from submitit.slurm import slurm
+
+from clusterkit.errors import RemoteError
+from clusterkit.executors import slurm_states
+from clusterkit.executors.base import (
+    PYTHON_VARIABLE,
+    RUN_FOLDER_VARIABLE,
+    Launched,
+    scrubbed_environment,
+)
+from clusterkit.executors.slurm import SCRIPT
+from clusterkit.executors.slurm_commands import run_command
+from clusterkit.executors.slurm_refusals import refusal
+from clusterkit.model import LaunchPlan
+from clusterkit.runfolder import RunFolder, read_submission
+from clusterkit.worker import LaunchTask
+
+_SBATCH_TIMEOUT_S = 180.0
+
+
+class JobWatcher(slurm.SlurmInfoWatcher):
+    """Ask squeue instead of sacct, which many sites have disabled."""
+
+    def update(self) -> None:
+        """Refresh what is known of the registered jobs."""
+        for job_id in self._registered - self._finished:
+            wanted = self._wanted.get(job_id)
+            found = slurm_states.query({job_id: wanted}) if wanted is not None else {}
+            self._info_dict.update({key: {"State": state.word} for key, state in found.items()})
+        super().update()
+
+    def _make_command(self) -> list[str] | None:
+        return None
+
+    def __init__(self, delay_s: int = 2) -> None:
+        super().__init__(delay_s=delay_s)
+        self._wanted: dict[str, slurm_states.Wanted] = {}
+
+    def expect(self, job_id: str, wanted: slurm_states.Wanted) -> None:
+        """Remember what the job must be for its id to mean ours."""
+        self._wanted[job_id] = wanted
+
+
+class SlurmExecutor(slurm.SlurmExecutor):
+    """Submit the rendered script of one run."""
+
+    def __init__(self, plan: LaunchPlan, run: RunFolder, environment: Mapping[str, str]) -> None:
+        """Submit the script of `run`, with this environment for sbatch."""
+        super().__init__(run.submitit)
+        self.plan = plan
+        self.run = run
+        self.environment = environment
+        self.messages: tuple[str, ...] = ()
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Accept any machine; whether sbatch is there shows when it is called."""
+        return 2
+
+    def _num_tasks(self) -> int:
+        return 1 if self.plan.command.once else self.plan.nodes
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        del command, uid
+        return (self.run.path / SCRIPT).read_text(encoding="utf-8")
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        """Return sbatch with what must not stand in the text: where the run folder is."""
+        # Slurm expands % in the names of output files.
+        log = str(self.run.submitit / "%j_batch.out").replace("%", "%%").replace("%%j_", "%j_")
+        command = ["sbatch", "--parsable", f"--output={log}", f"--error={log}"]
+        command += ["--open-mode=append", f"--chdir={self.plan.workdir}"]
+        exported = self.plan.directives.get("export")
+        if exported is not None and exported.upper() != "ALL":
+            # Names alone: Slurm would cut a value at a comma, and show it to everybody.
+            kept = [] if exported.upper() in {"NONE", "NIL"} else [exported]
+            names = ",".join([*kept, RUN_FOLDER_VARIABLE, PYTHON_VARIABLE])
+            command.append(f"--export={names}")
+        return [*command, str(submission_file_path)]
+
+    def _submit_command(self, command: str) -> core.Job[Any]:
+        del command
+        script = self.run.path / SCRIPT
+        answer = run_command(
+            self._make_submission_command(script),
+            environment=self.environment,
+            timeout_s=_SBATCH_TIMEOUT_S,
+        )
+        if answer.code != 0:
+            raise refusal(answer, self.plan)
+        self.messages = tuple(line for line in answer.errors.splitlines() if line.strip())
+        try:
+            job_id = self._get_job_id_from_submission_command(answer.output)
+        except RemoteError:
+            # A site's own sbatch may say anything; Slurm knows the job by its script.
+            job_id = slurm_states.find_by_script(script) or ""
+            if not job_id:
+                raise
+        tasks = list(range(self._num_tasks()))
+        return SlurmJob(folder=self.folder, job_id=job_id, tasks=tasks)
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        """Read the job id from `sbatch --parsable`: `ID` or `ID;CLUSTER`, on the last such line."""
+        text = string if isinstance(string, str) else string.decode(errors="replace")
+        ids = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", text, re.MULTILINE)
+        if not ids:
+            raise RemoteError(
+                f"no job id in what sbatch printed: {text.strip()!r}",
+                hint="clusterkit status finds the job once Slurm lists it",
+            )
+        return str(ids[-1])
+
+
+class SlurmJob(slurm.SlurmJob[Any]):
+    """A Slurm job as submitit knows jobs, whose state does not need accounting."""
+
+    watcher = JobWatcher()
+
+    def _register_in_watcher(self) -> None:
+        run = RunFolder(self.paths.folder.parent)
+        submission = read_submission(run)
+        if submission is not None:
+            wanted = slurm_states.Wanted(
+                script=run.path / SCRIPT, name=submission.name, since=submission.submitted_at
+            )
+            self.watcher.expect(self.job_id, wanted)
+        super()._register_in_watcher()
+
+
+def launch(plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+    """Submit the job in `run`.
+
+    Raises:
+        RemoteError: sbatch is missing, refused the job, or did not answer.
+    """
+    environment = {
+        **scrubbed_environment(hidden),
+        RUN_FOLDER_VARIABLE: str(run.path),
+        PYTHON_VARIABLE: sys.executable,
+    }
+    executor = SlurmExecutor(plan, run, environment)
+    job = executor.submit(LaunchTask(str(run.path)))
+    return Launched(job_id=str(job.job_id), messages=executor.messages)

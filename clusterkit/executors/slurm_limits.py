@@ -1,0 +1,155 @@
+"""Compare a plan with what its partition has, before sbatch is asked.
+
+Slurm accepts some jobs that can never start and lets them wait; others it refuses without a
+figure. What cannot be found out (no sinfo here, a partition that hides itself) is not checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterkit import hostlist
+from clusterkit.errors import Problem, UserError
+from clusterkit.executors.slurm_commands import run_command
+from clusterkit.model import LaunchPlan
+
+_DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?")
+_GPU = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as sinfo lists it."""
+
+    name: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """What one partition allows and has."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    max_nodes: int | None = None
+    """Most nodes of one job; None for no limit."""
+    max_time_s: int | None = None
+
+
+def check(plan: LaunchPlan) -> None:
+    """Refuse a plan that none of its partitions can ever run.
+
+    Raises:
+        UserError: it asks for more nodes, GPUs or time than there is, with the figures.
+    """
+    wanted = plan.directives.get("partition") or plan.cluster.partition
+    partitions = [p for name in _names(wanted) if (p := _load(name)) is not None]
+    verdicts = [problems_of(plan, partition) for partition in partitions]
+    if verdicts and all(verdicts):
+        raise UserError(problems=verdicts[0])
+
+
+def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
+    """Return why `plan` can never run in `partition`; nothing where it can."""
+    excluded = set(hostlist.expand(plan.directives.get("exclude") or ""))
+    nodes = [node for node in partition.nodes if node.name not in excluded]
+    without = f" without {hostlist.fold_set(excluded)}" if excluded else ""
+    where = f"partition {partition.name}"
+    problems = []
+    if plan.nodes > len(nodes):
+        problems.append(
+            Problem(
+                message=f"{plan.nodes} nodes asked for, but {where} has {len(nodes)}{without}",
+                hint=f"--nodes {len(nodes)}" if nodes else "choose another partition",
+            )
+        )
+    elif partition.max_nodes is not None and plan.nodes > partition.max_nodes:
+        problems.append(
+            Problem(
+                message=f"{plan.nodes} nodes asked for, but {where} gives a job at most "
+                f"{partition.max_nodes}",
+                hint=f"--nodes {partition.max_nodes}",
+            )
+        )
+    gpus = gpus_per_node(plan.directives)
+    able = [node for node in nodes if node.gpus >= gpus]
+    if not problems and gpus and len(able) < plan.nodes:
+        most = max((node.gpus for node in nodes), default=0)
+        problems.append(
+            Problem(
+                message=f"{gpus} GPUs a node asked for on {plan.nodes} nodes, but {len(able)} of "
+                f"the {len(nodes)} nodes of {where}{without} have that many (most: {most})",
+                hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
+            )
+        )
+    limit = partition.max_time_s
+    if limit is not None and plan.time_limit_s is not None and plan.time_limit_s > limit:
+        problems.append(
+            Problem(
+                message=f"{_clock(plan.time_limit_s)} asked for, but {where} allows "
+                f"{_clock(limit)}",
+                hint=f"--time {_clock(limit)}",
+            )
+        )
+    return problems
+
+
+def gpus_per_node(directives: Mapping[str, str | None]) -> int:
+    """Return the GPUs that these sbatch options ask for on each node; 0 for none."""
+    per_node = directives.get("gpus-per-node") or directives.get("gpus-per-task")
+    if per_node:
+        number = per_node.rpartition(":")[2]
+        return int(number) if number.isdigit() else 0
+    return sum(int(number) for number in _GPU.findall(directives.get("gres") or ""))
+
+
+def parse_partition(text: str, sinfo: str) -> Partition | None:
+    """Read a line of `scontrol show partition -o` and `sinfo -h -N -o "%N|%G"`."""
+    fields = dict(word.partition("=")[::2] for word in text.split())
+    if "PartitionName" not in fields:
+        return None
+    rows = [line.split("|", 1) for line in sinfo.splitlines() if "|" in line]
+    if not rows:
+        return None
+    most = fields.get("MaxNodes", "")
+    return Partition(
+        name=fields["PartitionName"],
+        nodes=tuple(
+            Node(name=name.strip(), gpus=sum(int(n) for n in _GPU.findall(gres)))
+            for name, gres in rows
+        ),
+        max_nodes=int(most) if most.isdigit() else None,
+        max_time_s=_seconds(fields.get("MaxTime", "")),
+    )
+
+
+def _names(wanted: str | None) -> list[str]:
+    if wanted:
+        return [name for name in wanted.split(",") if name]
+    answer = run_command(["scontrol", "show", "partition", "-o"])
+    lines = [line for line in answer.output.splitlines() if " Default=YES" in line]
+    return [match[1] for line in lines if (match := re.match(r"PartitionName=(\S+)", line))]
+
+
+def _load(name: str) -> Partition | None:
+    about = run_command(["scontrol", "show", "partition", "-o", name])
+    nodes = run_command(["sinfo", "-h", "-N", "-p", name, "-o", "%N|%G"])
+    if about.code or nodes.code:
+        return None
+    return parse_partition(about.output, nodes.output)
+
+
+def _seconds(text: str) -> int | None:
+    match = _DAYS.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _clock(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}-{text}" if days else text

@@ -1,0 +1,24 @@
+"""Submitted jobs: find them again, tell their state, follow their output, end them.
+
+find   a word that the user typed -> a run folder
+state  run folder and scheduler -> `JobStatus`
+logs   run folder -> lines
+watch  wait for the end, or bring it about
+"""
+
+from clusterkit.jobs.find import find_run, list_runs, run_roots
+from clusterkit.jobs.logs import follow, read_logs
+from clusterkit.jobs.state import Job, load_jobs
+from clusterkit.jobs.watch import cancel, wait
+
+__all__ = [
+    "Job",
+    "cancel",
+    "find_run",
+    "follow",
+    "list_runs",
+    "load_jobs",
+    "read_logs",
+    "run_roots",
+    "wait",
+]

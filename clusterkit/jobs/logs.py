@@ -1,0 +1,152 @@
+"""Read and follow the output of the nodes: lines, in bounded memory, whatever the bytes are."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from clusterkit.errors import UserError
+from clusterkit.jobs.watch import Observer
+from clusterkit.runfolder import RunFolder, read_submission
+
+_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 16
+"""Longer lines are handed out in pieces: a progress bar may never end its line."""
+_IDLE_S = 1.0
+"""An unfinished line is shown when nothing follows it for this long."""
+
+
+class LogReader:
+    """Read a file that grows; start again where it was cut off or replaced."""
+
+    def __init__(self, path: Path, *, prefix: str = "", tail: int | None = None) -> None:
+        """Read `path` from its beginning, or from its last `tail` lines on."""
+        self.path = path
+        self.prefix = prefix
+        self._position = tail_position(path, tail) if tail is not None else 0
+        self._inode: int | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._pending = ""
+        self._last_data = time.monotonic()
+
+    def pieces(self) -> Iterator[str]:
+        """Yield every line there is by now, each with its line end."""
+        while chunk := self._read():
+            self._last_data = time.monotonic()
+            *lines, self._pending = (self._pending + self._decoder.decode(chunk)).split("\n")
+            yield from (f"{self.prefix}{line}\n" for line in lines)
+            while len(self._pending) > _LONGEST_LINE:
+                yield self.prefix + self._pending[:_LONGEST_LINE]
+                self._pending = self._pending[_LONGEST_LINE:]
+
+    def rest(self, *, idle_s: float = 0.0) -> Iterator[str]:
+        """Yield the unfinished last line, where nothing has followed it for `idle_s`."""
+        if self._pending and time.monotonic() - self._last_data >= idle_s:
+            yield self.prefix + self._pending
+            self._pending = ""
+
+    def _read(self) -> bytes:
+        try:
+            with self.path.open("rb") as stream:
+                about = os.fstat(stream.fileno())
+                if about.st_size < self._position or self._inode not in {None, about.st_ino}:
+                    self._position = 0
+                    self._decoder.reset()
+                self._inode = about.st_ino
+                stream.seek(self._position)
+                chunk = stream.read(_CHUNK)
+        except OSError:
+            return b""
+        self._position += len(chunk)
+        return chunk
+
+
+def read_logs(run: RunFolder, node: int | None = None, *, tail: int | None = None) -> Iterator[str]:
+    """Yield the output so far, node by node; with several nodes each line names its own.
+
+    Raises:
+        UserError: there is no such node.
+    """
+    for reader in _readers(run, _ranks(run, node), tail=tail, several=node is None):
+        yield from reader.pieces()
+        for piece in reader.rest():
+            yield piece + "\n"
+
+
+def follow(
+    run: RunFolder, node: int | None = None, *, tail: int | None = None, poll_s: float = 0.2
+) -> Iterator[str]:
+    """Yield the output as it comes, until the job is over and all of it has been read.
+
+    Pieces end with their line ends, but for a line that is not finished yet (one node only).
+
+    Raises:
+        UserError: there is no such node.
+    """
+    observer = Observer(run)
+    readers = _readers(run, _ranks(run, node, planned=True), tail=tail, several=node is None)
+    alone = len(readers) == 1
+    while True:
+        # Looked at before reading, so that what a job wrote last is read after its end.
+        observer.look()
+        over = observer.over
+        for reader in readers:
+            yield from reader.pieces()
+            if alone and not over:
+                yield from reader.rest(idle_s=_IDLE_S)
+        if over:
+            break
+        time.sleep(poll_s)
+    for reader in readers:
+        for piece in reader.rest():
+            yield piece + "\n"
+
+
+def tail_position(path: Path, lines: int) -> int:
+    """Return where the last `lines` lines of a file begin, reading it from its end."""
+    try:
+        with path.open("rb") as stream:
+            position = end = stream.seek(0, os.SEEK_END)
+            wanted = lines
+            while position > 0:
+                start = max(0, position - _CHUNK)
+                stream.seek(start)
+                chunk = stream.read(position - start)
+                if position == end and chunk.endswith(b"\n"):
+                    wanted += 1  # the end of the last line begins no other
+                at = len(chunk)
+                while (at := chunk.rfind(b"\n", 0, at)) >= 0:
+                    wanted -= 1
+                    if wanted == 0:
+                        return start + at + 1
+                position = start
+    except OSError:
+        return 0
+    return 0
+
+
+def _readers(
+    run: RunFolder, ranks: Sequence[int], *, tail: int | None, several: bool
+) -> list[LogReader]:
+    prefixed = several and len(ranks) > 1
+    return [
+        LogReader(run.log(rank), prefix=f"[node-{rank}] " if prefixed else "", tail=tail)
+        for rank in ranks
+    ]
+
+
+def _ranks(run: RunFolder, node: int | None, *, planned: bool = False) -> list[int]:
+    names = [path.stem.removeprefix("node-") for path in run.logs.glob("node-*.log")]
+    there = sorted(int(name) for name in names if name.isdigit())
+    submission = read_submission(run)
+    tasks = submission.tasks if submission is not None else 0
+    if node is None:
+        return sorted({*there, *range(tasks)}) if planned else there
+    if node not in there and node >= tasks:
+        raise UserError(
+            f"no node {node}: the job has {max(tasks, len(there))}", hint="nodes count from 0"
+        )
+    return [node]

@@ -1,0 +1,259 @@
+"""The state of jobs: what their nodes reported first, then what the scheduler says.
+
+A job that neither knows is `unknown`, however long ago it was submitted: nothing is concluded
+from absence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from clusterkit import files, runfolder
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import SchedulerState, executor_for
+from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.runfolder import Results, RunFolder, Submission
+
+_SUBMITTING_S = 180.0
+"""How long a submission may take before a job without an id is given up (sbatch's time-out)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A submitted job and what is known of it now."""
+
+    run: RunFolder
+    submission: Submission
+    status: JobStatus
+    results: tuple[NodeResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything from which the state of a job is concluded."""
+
+    submission: Submission
+    results: Results
+    first_failure: NodeResult | None
+    cancelled: bool
+    scheduler: SchedulerState | None
+    """None where the scheduler does not know the job."""
+    silence: str | None = None
+    """Why the scheduler could not be asked, where it could not."""
+    age_s: float = 0.0
+
+
+def load_jobs(runs: Iterable[RunFolder]) -> list[Job]:
+    """Return the state of every run; each scheduler is asked once, and only where it matters.
+
+    A final state is kept in `state.json`: from then on it costs one small file.
+    """
+    jobs: dict[RunFolder, Job | None] = {run: _kept(run) for run in runs}
+    waiting = {}
+    for run in [run for run, job in jobs.items() if job is None]:
+        submission = runfolder.read_submission(run)
+        if submission is not None:
+            waiting[run] = _with_job_id(run, submission)
+    for run, evidence in gather(waiting).items():
+        jobs[run] = conclude(run, evidence)
+    return [job for job in jobs.values() if job is not None]
+
+
+def load_job(run: RunFolder) -> Job:
+    """Return the state of one run.
+
+    Raises:
+        UserError: its folder holds no submission.
+    """
+    jobs = load_jobs([run])
+    if not jobs:
+        raise UserError(
+            f"{run.path} holds no readable submission.json",
+            hint="the submission was interrupted before anything was started",
+        )
+    if jobs[0].results:
+        return jobs[0]
+    return dataclasses.replace(jobs[0], results=runfolder.read_results(run).nodes)
+
+
+def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
+    """Collect the evidence on these runs, asking each scheduler once."""
+    states: dict[RunFolder, SchedulerState] = {}
+    silences: dict[ClusterKind, str] = {}
+    for kind in {submission.kind for submission in runs.values()}:
+        of_kind = {run: s for run, s in runs.items() if s.kind is kind}
+        try:
+            states |= executor_for(kind).states(of_kind)
+        except (RemoteError, UserError) as error:
+            silences[kind] = str(error)
+    return {
+        run: _evidence(run, submission, states.get(run), silences.get(submission.kind))
+        for run, submission in runs.items()
+    }
+
+
+def conclude(run: RunFolder, evidence: Evidence) -> Job:
+    """Judge the evidence; keep the state where it is final."""
+    status = judge(evidence)
+    if status.state.final and status.exit_code is None and _has_scheduler_code(evidence):
+        code = executor_for(evidence.submission.kind).exit_code(run, evidence.submission)
+        status = dataclasses.replace(status, exit_code=code)
+    if status.state.final:
+        # A run folder of somebody else, or a full disk, must not keep anyone from looking.
+        with suppress(UserError):
+            runfolder.write_state(run, evidence.submission, status)
+            files.remove(run.secrets)
+    return Job(
+        run=run,
+        submission=evidence.submission,
+        status=status,
+        results=evidence.results.nodes,
+    )
+
+
+def judge(evidence: Evidence) -> JobStatus:
+    """Conclude the state of a job from everything that is known of it."""
+    names = tuple(result.node for result in evidence.results.nodes)
+    state, reason = _state(evidence)
+    return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
+
+
+def _state(evidence: Evidence) -> tuple[JobState, str | None]:
+    results = evidence.results.nodes
+    said = evidence.scheduler
+    if said is not None and evidence.submission.kind is ClusterKind.LOCAL:
+        return said.state, said.reason
+    if _complete(evidence):
+        if all(result.exit_code == 0 for result in results):
+            return JobState.SUCCEEDED, None
+        if evidence.first_failure is not None and evidence.submission.requeue == 0:
+            return JobState.FAILED, _blame(evidence.first_failure)
+    if said is not None:
+        return _as_scheduler_says(evidence, said)
+    if evidence.silence is not None:
+        return JobState.UNKNOWN, evidence.silence
+    return _from_results(evidence)
+
+
+def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
+    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    if said.state is JobState.PENDING and evidence.results.nodes:
+        return JobState.REQUEUED, said.reason
+    if said.word == "COMPLETING" and _complete(evidence) and failed:
+        return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
+    if said.state is JobState.SUCCEEDED and failed:
+        return JobState.FAILED, _blame(evidence.first_failure or failed[0])
+    if said.state is JobState.FAILED:
+        if failed and all(result.reason == "cancelled" for result in failed):
+            return JobState.CANCELLED, None
+        blamed = evidence.first_failure
+        return JobState.FAILED, _blame(blamed) if blamed is not None else said.reason
+    return said.state, said.reason
+
+
+def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
+    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    if evidence.first_failure is not None:
+        return JobState.FAILED, _blame(evidence.first_failure)
+    if evidence.cancelled:
+        return JobState.CANCELLED, None
+    if failed:
+        late = all(result.reason == "timeout" for result in failed)
+        return (JobState.TIMEOUT, None) if late else (JobState.FAILED, _blame(failed[0]))
+    if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
+        return JobState.PENDING, "being submitted"
+    count = len(evidence.results.nodes)
+    who = "its controller has gone" if _local(evidence) else "Slurm no longer lists it"
+    return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
+
+
+def _exit_code(evidence: Evidence, state: JobState) -> int | None:
+    if state is JobState.SUCCEEDED:
+        return 0
+    if not state.final:
+        return None
+    if evidence.first_failure is not None:
+        return evidence.first_failure.exit_code
+    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    if failed:
+        return min(failed, key=lambda result: result.ended_at).exit_code
+    return evidence.scheduler.exit_code if evidence.scheduler is not None else None
+
+
+def _blame(result: NodeResult) -> str:
+    if result.exit_code > 128:
+        return f"{result.node} was ended by signal {result.exit_code - 128}"
+    return f"{result.node} exited with {result.exit_code}"
+
+
+def _expected(evidence: Evidence) -> int:
+    tasks = evidence.submission.tasks
+    return tasks if tasks == 1 else evidence.results.of or tasks
+
+
+def _complete(evidence: Evidence) -> bool:
+    return len(evidence.results.nodes) >= _expected(evidence)
+
+
+def _local(evidence: Evidence) -> bool:
+    return evidence.submission.kind is ClusterKind.LOCAL
+
+
+def _has_scheduler_code(evidence: Evidence) -> bool:
+    return evidence.scheduler is not None and not _local(evidence)
+
+
+def _kept(run: RunFolder) -> Job | None:
+    document = files.read_json(run.state)
+    submission = runfolder.submission_of(document)
+    if document is None or submission is None:
+        return None
+    kept = document.get("status", {})
+    try:
+        status = JobStatus(
+            state=JobState(kept["state"]),
+            exit_code=kept["exit_code"],
+            reason=kept["reason"],
+            nodes=tuple(kept["nodes"]),
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
+    return Job(run=run, submission=submission, status=status)
+
+
+def _with_job_id(run: RunFolder, submission: Submission) -> Submission:
+    """Find the job of a client that died between the scheduler's answer and writing it down."""
+    if submission.job_id is not None:
+        return submission
+    try:
+        job_id = executor_for(submission.kind).find_lost(run)
+    except (RemoteError, UserError):
+        return submission
+    if job_id is None:
+        return submission
+    found = dataclasses.replace(submission, job_id=job_id)
+    with suppress(UserError):
+        runfolder.write_submission(run, found)
+    return found
+
+
+def _evidence(
+    run: RunFolder,
+    submission: Submission,
+    scheduler: SchedulerState | None,
+    silence: str | None,
+) -> Evidence:
+    results = runfolder.read_results(run)
+    return Evidence(
+        submission=submission,
+        results=results,
+        first_failure=runfolder.first_failure(run, results.attempt),
+        cancelled=run.cancelled.exists(),
+        scheduler=scheduler,
+        silence=silence,
+        age_s=time.time() - submission.submitted_at,
+    )

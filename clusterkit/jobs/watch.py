@@ -1,0 +1,109 @@
+"""Wait for the end of a job, or bring it about."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from clusterkit import files
+from clusterkit.errors import RemoteError
+from clusterkit.executors import executor_for
+from clusterkit.jobs.state import Job, load_job
+from clusterkit.model import ClusterKind, JobState
+from clusterkit.runfolder import RunFolder
+
+RESULTS_EVERY_S = 0.2
+SCHEDULER_EVERY_S = 2.0
+_UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKind.SSH: 60.0}
+"""How long a job may be unknown before that is the answer; a scheduler may be restarting."""
+_CANCEL_PATIENCE_S = 90.0
+"""More than Slurm's KillWait (30 s) and the epilogue of most sites."""
+
+
+class Observer:
+    """Look at a job often, and bother its scheduler seldom.
+
+    The run folder is looked at on every call; the scheduler is asked when something has changed
+    there, and every two seconds otherwise.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        """Observe the job in `run`."""
+        self.run = run
+        self._job: Job | None = None
+        self._seen = 0
+        self._asked_at = 0.0
+        self._unknown_since: float | None = None
+
+    def look(self) -> Job:
+        """Return what is known of the job now."""
+        seen = self._count_results()
+        now = time.monotonic()
+        local = self._job is not None and self._job.submission.kind is ClusterKind.LOCAL
+        due = local or seen != self._seen or now - self._asked_at >= SCHEDULER_EVERY_S
+        if self._job is None or due:
+            self._job = load_job(self.run)
+            self._seen = seen
+            self._asked_at = now
+        if self._job.status.state is not JobState.UNKNOWN:
+            self._unknown_since = None
+        elif self._unknown_since is None:
+            self._unknown_since = now
+        return self._job
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be learnt by looking again."""
+        if self._job is None:
+            return False
+        if self._unknown_since is not None:
+            patience = _UNKNOWN_PATIENCE_S[self._job.submission.kind]
+            return time.monotonic() - self._unknown_since >= patience
+        return self._job.status.state.final
+
+    def _count_results(self) -> int:
+        try:
+            return sum(1 for entry in self.run.nodes.iterdir() if entry.suffix == ".json")
+        except OSError:
+            return 0
+
+
+def wait(
+    run: RunFolder, *, poll_s: float = RESULTS_EVERY_S, changed: Callable[[Job], None] | None = None
+) -> Job:
+    """Return the job once it is over, or has been unknown for too long; `changed` hears of news."""
+    observer = Observer(run)
+    last: JobState | None = None
+    while True:
+        job = observer.look()
+        if changed is not None and job.status.state is not last:
+            changed(job)
+        last = job.status.state
+        if observer.over:
+            return job
+        time.sleep(poll_s)
+
+
+def cancel(run: RunFolder, *, timeout_s: float = _CANCEL_PATIENCE_S) -> Job:
+    """End the job, wait until it is over, and return it; one that is over stays as it is.
+
+    Raises:
+        RemoteError: nobody could be asked to end it, or it did not end in time.
+    """
+    job = load_job(run)
+    if job.status.state.final:
+        return job
+    # First, so that whoever starts or ends the job from here on knows why.
+    files.create_text(run.cancelled, "")
+    executor_for(job.submission.kind).cancel(run, job.submission)
+    observer = Observer(run)
+    deadline = time.monotonic() + timeout_s
+    while not (job := observer.look()).status.state.final:
+        if time.monotonic() > deadline or observer.over:
+            name = job.submission.job_id or run.run_id
+            raise RemoteError(
+                f"{name} was asked to end and is still {job.status.state.value}",
+                hint=f"look again: clusterkit status {name}",
+            )
+        time.sleep(RESULTS_EVERY_S)
+    return job

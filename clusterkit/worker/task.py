@@ -1,0 +1,103 @@
+"""The callable that submitit runs once per node, and what it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clusterkit import files, processes, runfolder
+from clusterkit.errors import UserError
+from clusterkit.model import NodeResult
+from clusterkit.runfolder import RunFolder
+from clusterkit.worker.identity import Identity
+from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
+
+_START = """trap '' USR1 USR2; exec bash "$0\""""
+"""Start the node script with the notices ignored: schedulers send them to every process of a
+step, and whoever has no handler for them would die. A handler set later still gets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTask:
+    """The callable that submitit runs on each node of the job in `run_folder`."""
+
+    run_folder: str
+    patience: Patience = field(default_factory=Patience)
+
+    def __call__(self) -> NodeResult:
+        """Run the command of this node to its end and return how it ended."""
+        run = RunFolder(Path(self.run_folder))
+        me = Identity.from_environment(os.environ)
+        marker = run.marker(me.rank)
+        with blocked(WATCHED):
+            processes.adopt_orphans()
+            sweep(marker)  # what an earlier attempt may have left on this node
+            started_at = time.time()
+            with _guardian(marker):
+                spared = processes.descendants(os.getpid())
+                pid = _start(run, me, marker)
+                watch = Watch(patience=self.patience, run=run, me=me, pid=pid, spared=spared)
+                exit_code, reason = watch.until_end()
+        result = NodeResult(
+            node_rank=me.rank,
+            node=me.name,
+            exit_code=exit_code,
+            started_at=started_at,
+            ended_at=time.time(),
+            reason=reason,
+        )
+        try:
+            runfolder.write_result(run, result, attempt=me.attempt, of=me.of)
+        except UserError as error:
+            # The exit code is now the only thing that can tell how the command ended.
+            print(f"clusterkit: {error}", file=sys.stderr)
+            raise SystemExit(exit_code) from error
+        return result
+
+
+def _start(run: RunFolder, me: Identity, marker: str) -> int:
+    environment = {**os.environ, **runfolder.read_secrets(run), processes.MARKER: marker}
+    log = files.open_for_append(run.log(me.rank))
+    try:
+        if me.attempt:
+            now = datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds")
+            os.write(log, f"--- clusterkit: restart {me.attempt} on {me.name}, {now}\n".encode())
+        return os.posix_spawnp(
+            "bash",
+            ["bash", "-c", _START, str(run.path / "node.sh")],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+        )
+    except OSError as error:
+        raise UserError(f"cannot start bash on {me.name}: {error.strerror}") from error
+    finally:
+        os.close(log)
+
+
+@contextmanager
+def _guardian(marker: str) -> Iterator[None]:
+    """Keep a process that kills what is marked should this one be killed (SIGKILL, no memory)."""
+    command = [sys.executable, "-I", "-S", processes.__file__, marker]
+    nothing = subprocess.DEVNULL
+    # It keeps the blocked signals of this process, and so outlives those sent to a whole step.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
+    ) as guardian:
+        try:
+            yield
+        finally:
+            with suppress(BrokenPipeError):
+                guardian.communicate(b".")

@@ -1,0 +1,170 @@
+"""Watch over a running command: pass signals on, keep deadlines, notice failing peers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from clusterkit import processes, runfolder
+from clusterkit.model import NodeResult
+from clusterkit.runfolder import RunFolder
+from clusterkit.worker.identity import Identity
+
+TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
+NOTICES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+WATCHED = TERMINATION | NOTICES | {signal.SIGCHLD}
+
+_LATE_S = 30.0
+"""How much later than its job a worker may start: prologue, port probe, imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what."""
+
+    grace_s: float = 10.0
+    """From SIGTERM to SIGKILL; has to stay below Slurm's KillWait (30 s)."""
+    peer_grace_s: float = 5.0
+    """How long a command may still run, and say why, after another node has failed."""
+    poll_s: float = 1.0
+
+
+class Watch:
+    """The life of one command: what has been asked of it, and by when."""
+
+    def __init__(
+        self, *, patience: Patience, run: RunFolder, me: Identity, pid: int, spared: set[int]
+    ) -> None:
+        self.patience = patience
+        self.spared = spared
+        self.run = run
+        self.me = me
+        self.pid = pid
+        self.began = time.time()
+        self.reason: str | None = None
+        self.peer_code: int | None = None
+        self.terminate_at: float | None = None
+        self.kill_at: float | None = None
+
+    def until_end(self) -> tuple[int, str | None]:
+        """Wait for the command; return its exit code and why it ended, if not by itself."""
+        while True:
+            arrived = signal.sigtimedwait(WATCHED, self._next_look_s())
+            code = _reap(self.pid)
+            if code is not None:
+                self._sweep()
+                return self._ending(code)
+            signum = signal.Signals(arrived.si_signo) if arrived else None
+            if signum in TERMINATION:
+                self._terminate(signum)
+            elif signum in NOTICES:
+                _pass_on(signum)
+            self._keep_time()
+
+    def _next_look_s(self) -> float:
+        deadlines = [at for at in (self.terminate_at, self.kill_at) if at is not None]
+        left = min(deadlines, default=float("inf")) - time.monotonic()
+        return max(0.0, min(self.patience.poll_s, left))
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        if self.kill_at is not None:
+            if now >= self.kill_at:
+                self._sweep()
+                self.kill_at = now + self.patience.poll_s
+        elif self.terminate_at is not None:
+            if now >= self.terminate_at:
+                self.reason = "peer"
+                self._terminate(signal.SIGTERM)
+        elif (peer := self._failed_peer()) is not None:
+            self.peer_code = peer.exit_code
+            self.terminate_at = now + self.patience.peer_grace_s
+
+    def _terminate(self, signum: signal.Signals) -> None:
+        if self.kill_at is not None:
+            return  # Slurm repeats itself; a launcher that is tidying up must not be disturbed
+        self.kill_at = time.monotonic() + self.patience.grace_s
+        self.reason = self.reason or self._why()
+        processes.send(self.pid, signum)
+
+    def _why(self) -> str:
+        """Find out why somebody ends this node; the signal itself does not say."""
+        if self.run.cancelled.exists():
+            return "cancelled"
+        peer = self._failed_peer()
+        if peer is not None:
+            self.peer_code = peer.exit_code
+            return "peer"
+        return "timeout" if self.run.timeout.exists() or self._out_of_time() else "terminated"
+
+    def _out_of_time(self) -> bool:
+        """Tell whether Slurm's time limit has come, counted from the start of this worker."""
+        submission = runfolder.read_submission(self.run)
+        limit = submission.time_limit_s if submission is not None else None
+        # Slurm counts from the start of the job and is never early.
+        return limit is not None and time.time() - self.began >= max(limit - _LATE_S, limit / 2)
+
+    def _sweep(self) -> None:
+        # Orphans come back to this process, so the tree also holds what hid its environment.
+        sweep(self.run.marker(self.me.rank), tree=os.getpid(), spared=self.spared)
+
+    def _failed_peer(self) -> NodeResult | None:
+        failure = runfolder.first_failure(self.run, self.me.attempt)
+        return failure if failure is not None and failure.node_rank != self.me.rank else None
+
+    def _ending(self, code: int) -> tuple[int, str | None]:
+        if self.reason == "peer" and self.peer_code:
+            return self.peer_code, self.reason
+        if self.reason is not None and code == 0:
+            # It tidied up and left quietly because it was told to; its work is not done.
+            return 128 + signal.SIGTERM, self.reason
+        return code, self.reason
+
+
+@contextmanager
+def blocked(signals: frozenset[signal.Signals]) -> Iterator[None]:
+    """Hold these signals back, to be fetched by `sigtimedwait` one by one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def sweep(
+    marker: str, *, tree: int | None = None, spared: set[int] | frozenset[int] = frozenset()
+) -> None:
+    """Kill what carries the marker, and what stands below process `tree` but is not spared."""
+
+    def leftovers() -> set[int]:
+        below = processes.descendants(tree) - spared if tree is not None else set()
+        return processes.marked(marker) | below
+
+    processes.kill_all(leftovers)
+
+
+def _reap(pid: int) -> int | None:
+    """Collect every child that has ended; return the exit code of `pid` if it is among them."""
+    code = None
+    with suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == 0:
+                break
+            if ended == pid:
+                raw = os.waitstatus_to_exitcode(status)
+                code = raw if raw >= 0 else 128 - raw
+    return code
+
+
+def _pass_on(signum: signal.Signals) -> None:
+    """Give a notice to every descendant that has a handler for it; it would kill the others."""
+    if "SLURM_STEP_ID" in os.environ:
+        return  # slurmstepd has sent it to every process of the step already
+    for pid in processes.descendants(os.getpid()):
+        if processes.catches(pid, signum):
+            processes.send(pid, signum)
