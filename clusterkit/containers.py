@@ -29,7 +29,7 @@ def container_words(
         return ()
     names = (*RUNTIME_VARIABLES, *environment)
     mounts: tuple[Word, ...] = (
-        (workdir, ":", workdir),
+        f"{workdir}:{workdir}",
         (Runtime.TMP, ":", Runtime.TMP),
         *container.mounts,
     )
@@ -37,11 +37,11 @@ def container_words(
         return _docker(container, workdir, names, mounts, gpus)
     if container.runtime is ContainerRuntime.APPTAINER:
         nv = ("--nv",) if gpus else ()
-        binds = [word for mount in mounts for word in ("--bind", mount)]
-        return ("apptainer", "exec", *nv, *binds, "--pwd", workdir, container.image)
+        binds = [_join("--bind=", mount) for mount in mounts]
+        return ("apptainer", "exec", *nv, *binds, f"--pwd={workdir}", container.image)
     if container.runtime is ContainerRuntime.ENROOT:
-        options = [word for mount in mounts for word in ("--mount", mount)]
-        options += [word for name in names for word in ("--env", name)]
+        options = [_join("--mount=", mount) for mount in mounts]
+        options += [f"--env={name}" for name in names]
         return ("enroot", "start", "--rw", *options, container.image)
     return ()
 
@@ -69,8 +69,10 @@ def _docker(
     words += ["--gpus=all"] if gpus else []
     words += [f"--shm-size={container.shm_size}", "--ulimit=memlock=-1", "--ulimit=stack=67108864"]
     words += [f"--workdir={workdir}"]
-    for mount in mounts:
-        words += ["--volume", mount]
-    for name in names:
-        words += ["--env", name]
+    words += [_join("--volume=", mount) for mount in mounts]
+    words += [f"--env={name}" for name in names]
     return (*words, container.image)
+
+
+def _join(option: str, value: Word) -> Word:
+    return (option, *value) if isinstance(value, tuple) else (option, value)

@@ -45,6 +45,12 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
     _check_slots(framework, cluster, slots, processes)
     command = framework.command(_inputs(job, cluster, slots, processes))
+    container = _container(job, cluster)
+    if command.once and container is not None:
+        raise UserError(
+            f"{framework.name} over MPI starts its ranks by srun, outside any image",
+            hint="start the container in the script itself, or set horovod_controller: gloo",
+        )
     time = job.time or cluster.time
     return LaunchPlan(
         name=_job_name(job),
@@ -63,7 +69,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         secrets=tuple(dict.fromkeys((*cluster.secrets, *job.secrets))),
         directives=_directives(job, cluster, command, slots, time),
         time_limit_s=parse_time_limit(time) if time else None,
-        container=_container(job, cluster),
+        container=container,
         requeue=job.requeue,
         deepspeed_preset=job.deepspeed_preset,
     )
@@ -223,7 +229,11 @@ def _check_slots(
             f"{framework.name} fills every slot: {processes} processes do not fill {written}",
             hint="leave --processes out, or choose --nodes and --gpus-per-node to match",
         )
-    if cluster.kind is ClusterKind.SLURM and not even and cluster.gpu_request is not GpuRequest.NONE:
+    if (
+        cluster.kind is ClusterKind.SLURM
+        and not even
+        and cluster.gpu_request is not GpuRequest.NONE
+    ):
         raise UserError(
             f"Slurm gives every node of a job the same number of GPUs, not {written}",
             hint=f"--gpus-per-node {max(slots)} with --processes {sum(slots)}",

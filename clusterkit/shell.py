@@ -12,10 +12,10 @@ from clusterkit.model import Ref, Word
 
 
 def quote(word: Word) -> str:
-    """Return `word` as one shell word: literal text quoted, runtime references expanded there.
+    r"""Return `word` as one shell word: literal text quoted, runtime references expanded there.
 
     >>> quote("it's")
-    "'it'\\"'\\"'s'"
+    "'it'\"'\"'s'"
     >>> quote(("--node-rank=", Ref("CK_NODE_RANK")))
     '--node-rank="${CK_NODE_RANK}"'
     """

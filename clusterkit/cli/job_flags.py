@@ -28,9 +28,9 @@ class JobFlags:
     script: Annotated[
         str | None, typer.Argument(help="The training script.", show_default=False)
     ] = None
-    args: Annotated[
-        list[str] | None, typer.Argument(help="Its arguments.", show_default=False)
-    ] = None
+    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = (
+        None
+    )
     cluster: Annotated[
         str | None,
         _option(
@@ -104,9 +104,7 @@ class JobFlags:
     ] = None
     container: Annotated[
         str | None,
-        _option(
-            "--container", help_text="docker, apptainer, enroot or pyxis.", panel="Container"
-        ),
+        _option("--container", help_text="docker, apptainer, enroot or pyxis.", panel="Container"),
     ] = None
     job: Annotated[
         Path | None,
@@ -117,8 +115,7 @@ class JobFlags:
 def takes_job_flags(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb(flags, **own)` the parameters of `JobFlags` beside its own."""
     shared = inspect.signature(JobFlags, eval_str=True).parameters
-    own = inspect.signature(verb, eval_str=True).parameters
-    own = {name: own[name] for name in list(own)[1:]}
+    own = dict(list(inspect.signature(verb, eval_str=True).parameters.items())[1:])
 
     def command(**values: Any) -> None:
         flags = JobFlags(**{name: values.pop(name) for name in shared})
@@ -272,9 +269,7 @@ def _parse_container(value: str | None, problems: list[Problem]) -> Any:
     names = [runtime.value for runtime in ContainerRuntime]
     if value not in names:
         problems.append(
-            Problem(
-                message=f"unknown container runtime {value!r}", hint=choices_hint(value, names)
-            )
+            Problem(message=f"unknown container runtime {value!r}", hint=choices_hint(value, names))
         )
         return None
     return ContainerRuntime(value)

@@ -20,9 +20,9 @@ __all__ = ["CONTEXT_SETTINGS", "render"]
 @takes_job_flags
 def render(
     flags: JobFlags,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write into.")
-    ] = Path("rendered"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")] = Path(
+        "rendered"
+    ),
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,7 +42,8 @@ def render(
     They stand alone: sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
     from clusterkit.plan import make_plan  # noqa: PLC0415
-    from clusterkit.render import KINDS, render as render_files  # noqa: PLC0415
+    from clusterkit.render import KINDS  # noqa: PLC0415
+    from clusterkit.render import render as render_files
 
     kinds = tuple(only or KINDS)
     for kind in kinds:

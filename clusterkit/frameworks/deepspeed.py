@@ -22,9 +22,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     files = {"rank.sh": read_data("templates", "deepspeed", "rank.sh")}
     config: tuple[Word, ...] = ()
     if inputs.deepspeed_preset is not None:
-        files[CONFIG_FILE] = read_data(
-            "templates", "deepspeed", f"{inputs.deepspeed_preset}.json"
-        )
+        files[CONFIG_FILE] = read_data("templates", "deepspeed", f"{inputs.deepspeed_preset}.json")
         config = (CONFIG_FLAGS[0], (Runtime.TMP, f"/{CONFIG_FILE}"))
     return NodeCommand(
         argv=(
@@ -57,9 +55,7 @@ def _options(inputs: LaunchInputs) -> dict[str, str]:
     """Write out the slots of bare names in `include`, which releases before 0.18 read as none."""
     slots = ",".join(str(slot) for slot in range(inputs.slots[0]))
     return {
-        key: "@".join(
-            spec if ":" in spec else f"{spec}:{slots}" for spec in value.split("@")
-        )
+        key: "@".join(spec if ":" in spec else f"{spec}:{slots}" for spec in value.split("@"))
         if key == "include"
         else value
         for key, value in inputs.options.items()
@@ -77,7 +73,7 @@ def _refuse_own_options(inputs: LaunchInputs) -> None:
     has_config = any(arg.split("=", 1)[0] in CONFIG_FLAGS for arg in inputs.args)
     if has_config and inputs.deepspeed_preset is not None:
         raise UserError(
-            "two DeepSpeed configurations: a preset, and --deepspeed_config in the script's arguments",
+            "two DeepSpeed configurations: a preset, and --deepspeed_config among the arguments",
             hint="keep one of --ds-preset and --deepspeed_config",
         )
 

@@ -1,0 +1,100 @@
+# clusterkit: `make demo` and `make test` are all that a fresh machine needs.
+# A Debian machine with Python 3.11; as root the missing Debian packages are installed as well.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+# slurm and ssh: the practice cluster; compilers: Horovod has no wheel, DeepSpeed compiles its ops
+DEBIAN_VENV := python3-venv
+DEBIAN_TEST := slurm-wlm munge openssh-server openssh-client iproute2 iputils-ping \
+               g++ make cmake python3-dev
+PYTEST ?= -q
+
+.PHONY: help
+help: ## List the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (torchrun DDP)
+	@clusterkit submit --cluster local --framework torchrun --nodes 2 --follow \
+	  examples/train_ddp.py --steps 60
+
+.PHONY: test
+test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
+	pytest $(PYTEST) tests
+
+.PHONY: lint
+lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter and shellcheck
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+	git ls-files '*.sh' | xargs -r shellcheck
+
+.PHONY: golden
+golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
+	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py
+
+.PHONY: bench
+bench: $(VENV)/test.done ## Measure start-up, and submission against a hand-written sbatch script
+	python -m bench
+
+.PHONY: lab
+lab: $(VENV)/dev.done debian-test ## Start the practice cluster: Slurm and ssh on hosts n1 n2 n3
+	python -m tests.lab up
+
+.PHONY: lab-down
+lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it
+	python -m tests.lab down
+
+.PHONY: clean
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# --- set-up: each step leaves a mark, and runs again when what it depends on has changed ----------
+
+$(VENV)/core.done: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory debian-venv
+	@echo "setting up $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install --constraint constraints.txt 'pip>=25.1'
+	@$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/torch.done: $(VENV)/core.done
+	@echo "installing torch"
+	@$(PIP) install --constraint constraints.txt torch numpy
+	@touch $@
+
+$(VENV)/dev.done: $(VENV)/core.done
+	@echo "installing the development tools"
+	@$(PIP) install --constraint constraints.txt --group dev
+	@touch $@
+
+$(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-wheel.sh | debian-test
+	@echo "installing deepspeed"
+	@$(PIP) install --constraint constraints.txt 'setuptools<80' wheel ninja
+	@DS_BUILD_OPS=0 $(PIP) install --constraint constraints.txt --no-build-isolation deepspeed
+	@echo "installing horovod (built from source once, some minutes; kept in ~/.cache/clusterkit)"
+	@$(PIP) install --constraint constraints.txt "$$(images/horovod/build-wheel.sh --python $(BIN)/python)"
+	@touch $@
+
+.PHONY: debian-venv debian-test
+debian-venv: packages = $(DEBIAN_VENV)
+debian-test: packages = $(DEBIAN_TEST)
+debian-venv debian-test:
+	@missing=$$(for package in $(packages); do \
+	  dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || echo $$package; done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ]; then \
+	  echo "missing Debian packages; as root: apt-get install" $$missing >&2; exit 1; fi; \
+	echo "installing Debian packages:" $$missing; \
+	apt-get -qq update && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+	  apt-get -qq install --yes --no-install-recommends $$missing >/dev/null

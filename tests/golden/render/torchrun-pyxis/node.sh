@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# train: what one node runs (torchrun). Rendered by clusterkit 0.1.0.
+# Inside an allocation everything it needs is in the environment. By hand, on each host:
+#   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+set -euo pipefail
+# A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
+# the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
+trap '' USR1 USR2
+
+[[ -n ${CK_NODES:-} ]] || CK_NODES=localhost
+[[ -n ${CK_SLOTS:-} ]] || CK_SLOTS='4 4'
+read -r -a ck_nodes <<<"$CK_NODES"
+read -r -a ck_slots <<<"$CK_SLOTS"
+CK_NNODES=${#ck_nodes[@]}
+CK_NODE_RANK=${CK_NODE_RANK:-0}
+CK_NODE_NAME=${ck_nodes[CK_NODE_RANK]}
+CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
+CK_PORT=${CK_PORT:-20000}
+CK_JOB_ID=${CK_JOB_ID:-0}
+CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+CK_TMP=$(mktemp -d "${TMPDIR:-/tmp}/clusterkit-$CK_JOB_ID-XXXXXX")
+trap 'rm -rf "$CK_TMP"' EXIT
+export CK_NODES CK_SLOTS CK_NNODES CK_NODE_RANK CK_NODE_NAME CK_HEAD_ADDR CK_PORT CK_JOB_ID
+export CK_RESTART_COUNT CK_TMP
+export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
+# Unless told otherwise, the ranks of a node share its cores; each would start a thread on all.
+threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
+
+# Gloo takes the interface of the host's own name, often the wrong one (127.0.1.1): name the one
+# that has the head's address, or leads to it.
+ck_interface() {
+  local addr dev
+  addr=$(getent ahostsv4 "$CK_HEAD_ADDR" | awk 'NR == 1 { print $1 }')
+  dev=$(ip -4 -o addr show | awk -v addr="$addr" '{ split($4, a, "/"); if (a[1] == addr) print $2 }')
+  [[ -n $dev ]] || dev=$(ip -4 route get "$addr" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
+  printf '%s\n' "${dev%%$'\n'*}"
+}
+if [[ -z ${GLOO_SOCKET_IFNAME:-} ]] && dev=$(ck_interface 2>/dev/null) && [[ -n $dev ]]; then
+  export GLOO_SOCKET_IFNAME=$dev
+fi
+export A='b c'
+
+[[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
+cd "$CK_WORKDIR"
+command=(
+  python3
+  -u
+  -m
+  torch.distributed.run
+  --nnodes="${CK_NNODES}"
+  --node-rank="${CK_NODE_RANK}"
+  --master-addr="${CK_HEAD_ADDR}"
+  --master-port="${CK_PORT}"
+  --nproc-per-node=4
+  train.py
+)
+# In the background, so that a signal is passed on at once and not after the command has ended.
+"${command[@]}" <&0 &
+child=$!
+trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+status=0
+wait "$child" || status=$?
+while kill -0 "$child" 2>/dev/null; do
+  status=0
+  wait "$child" || status=$?
+done
+exit "$status"

@@ -1,0 +1,122 @@
+"""Jobs that together use every branch of the templates; golden files and linters run on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterkit.model import (
+    ClusterKind,
+    ClusterSpec,
+    ContainerRuntime,
+    GpuRequest,
+    HorovodController,
+    Host,
+    JobSpec,
+    LaunchPlan,
+)
+from clusterkit.plan import make_plan
+
+WORKDIR = "/home/ada/my project"
+
+NASTY = {
+    "SPACES": "a b  c",
+    "QUOTES": 'it\'s "quoted"',
+    "DOLLAR": "$HOME `id` $(id) \\",
+    "COMMAS": "a=1,b=2",
+    "LINES": "one\ntwo\n",
+    "UNICODE": "grün ✓",
+    "EMPTY": "",
+}
+NASTY_ARGS = ("--text", 'it\'s "a" $b `c`', "new\nline", "", "--glob=*", "ü ✓", "a,b;c&d|e")
+
+SLURM = ClusterSpec(
+    name="a100",
+    kind=ClusterKind.SLURM,
+    partition="gpu",
+    account="ml",
+    qos="high",
+    constraint="a100&ib",
+    gpus_per_node=8,
+    cpus_per_node=64,
+    memory="900G",
+    time="1-00:00:00",
+    env={"NCCL_DEBUG": "WARN"},
+    network_interface="ib0",
+)
+PLAIN = ClusterSpec(name="plain", kind=ClusterKind.SLURM, gpus_per_node=4)
+RACK = ClusterSpec(
+    name="rack",
+    kind=ClusterKind.SSH,
+    hosts=tuple(Host(name=f"n{i}", slots=4) for i in (3, 1, 2)),
+)
+LOCAL = ClusterSpec(name="local", kind=ClusterKind.LOCAL)
+
+
+def job(framework: str = "torchrun", **values: Any) -> JobSpec:
+    """Return a job on two nodes."""
+    return JobSpec(**{"framework": framework, "script": "train.py", "nodes": 2, **values})
+
+
+def cluster(base: ClusterSpec, **values: Any) -> ClusterSpec:
+    """Return `base` with some keys changed."""
+    names = base.__dataclass_fields__
+    return ClusterSpec(**{**{name: getattr(base, name) for name in names}, **values})
+
+
+def container(runtime: ContainerRuntime) -> JobSpec:
+    """Return a job inside an image."""
+    return job(image="registry.example/team/torch:2", container=runtime, env={"A": "b c"})
+
+
+CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
+    "torchrun-slurm": (job(args=NASTY_ARGS, env=NASTY, secrets=("WANDB_API_KEY",)), SLURM),
+    "torchrun-elastic": (job(nodes=2, max_nodes=4), PLAIN),
+    "torchrun-site": (
+        job(sbatch_options={"mail-user": "ada@example.org", "exclusive": ""}, requeue=2),
+        cluster(
+            PLAIN,
+            gpu_request=GpuRequest.GRES,
+            gpu_type="h100",
+            modules=("cuda/12.8", "nccl"),
+            setup=("source ~/venv/bin/activate", "ulimit -c 0"),
+            extra_directives={"comment": 'team "x"', "reservation": "r1"},
+            skip_directives=("open-mode",),
+            srun_args=("--cpu-bind=none",),
+            port_range=(21000, 21999),
+        ),
+    ),
+    "torchrun-local": (job(gpus_per_node=(2,)), LOCAL),
+    "torchrun-ssh": (job(exclude=("n1",)), RACK),
+    "torchrun-cpu": (job(), cluster(PLAIN, gpu_request=GpuRequest.NONE)),
+    "torchrun-docker": (
+        container(ContainerRuntime.DOCKER),
+        cluster(PLAIN, mounts=("/data:/data:ro",)),
+    ),
+    "torchrun-apptainer": (container(ContainerRuntime.APPTAINER), PLAIN),
+    "torchrun-enroot": (container(ContainerRuntime.ENROOT), PLAIN),
+    "torchrun-pyxis": (container(ContainerRuntime.PYXIS), PLAIN),
+    "deepspeed-slurm": (
+        job(
+            "deepspeed",
+            args=("--deepspeed_config", "ds.json"),
+            launcher_options={"include": "n1@n2:0,1"},
+        ),
+        PLAIN,
+    ),
+    "deepspeed-preset": (job("deepspeed", deepspeed_preset="zero3-offload"), RACK),
+    "deepspeed-no-local-rank": (
+        job("deepspeed", launcher_options={"no_local_rank": ""}),
+        cluster(PLAIN, gpu_request=GpuRequest.GPUS_PER_TASK),
+    ),
+    "horovod-slurm": (job("horovod", processes=6), PLAIN),
+    "horovod-uneven": (
+        job("horovod", gpus_per_node=(4, 2)),
+        cluster(PLAIN, gpu_request=GpuRequest.NONE),
+    ),
+    "horovod-mpi": (job("horovod"), cluster(PLAIN, horovod_controller=HorovodController.MPI)),
+}
+
+
+def plan(case: str) -> LaunchPlan:
+    """Return the plan of a case."""
+    return make_plan(*CASES[case], workdir=WORKDIR)
