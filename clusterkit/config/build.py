@@ -39,7 +39,7 @@ def build_cluster(
         if given is not None:
             values[key] = _anchored(given)
     try:
-        values["hosts"] = _hosts(merge, cwd)
+        values["hosts"] = _hosts(name, merge, cwd)
     except UserError as error:
         problems += error.problems
         values["hosts"] = (Host(name=name),)
@@ -89,7 +89,7 @@ def _anchored(given: Given) -> str:
     return str(given.base / text)
 
 
-def _hosts(merge: Merge, cwd: Path) -> tuple[Host, ...]:
+def _hosts(name: str, merge: Merge, cwd: Path) -> tuple[Host, ...]:
     listed = merge.get("hosts")
     if listed is not None:
         return tuple(Host(name=name) for name in listed.value)
@@ -106,7 +106,7 @@ def _hosts(merge: Merge, cwd: Path) -> tuple[Host, ...]:
         raise UserError(
             error.problems[0].message,
             hint=error.problems[0].hint,
-            key="hostfile",
+            key=f"clusters.{name}.hostfile",
             position=named.position,
         ) from error
 

@@ -7,7 +7,7 @@ schema alone decides what a value is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from clusterkit.errors import Position, Problem, UserError
 
 KeyPath = tuple[str | int, ...]
 Value = str | None | list["Value"] | dict[str, "Value"]
+
+_NOWHERE = ("", 0, 0)
 
 MAX_VALUES = 20_000
 """More than any real file holds; stops aliases that multiply without end."""
@@ -71,6 +73,16 @@ def position_in(source: str, text: str, line: int, column: int | None) -> Positi
     shown = lines[line - 1].rstrip("\r") if line <= len(lines) else ""
     printable = "".join(c if c.isprintable() else " " if c == "\t" else "\ufffd" for c in shown)
     return Position(source=source, line=line, column=column, text=printable)
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems without repetition, in the order of their places."""
+
+    def place(problem: Problem) -> tuple[str, int, int]:
+        position = problem.position
+        return (position.source, position.line or 0, position.column or 0) if position else _NOWHERE
+
+    return tuple(sorted(dict.fromkeys(problems), key=place))
 
 
 def read_text(path: Path, *, source: str | None = None) -> str:
@@ -150,7 +162,9 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str) -> Prob
     line = text.split("\n")[mark.line] if mark is not None and position.text else ""
     what = error.problem or error.context or "it cannot be read"
     return Problem(
-        message=f"this is no YAML: {what}", position=position, hint=_syntax_hint(what, line)
+        message=f"this is no YAML: {what.removeprefix('but ')}",
+        position=position,
+        hint=_syntax_hint(what, line),
     )
 
 
@@ -159,7 +173,7 @@ def _syntax_hint(what: str, line: str) -> str:
         return "indent with spaces; YAML allows no tabs there"
     if "mapping values are not allowed" in what:
         return "quote a value that contains ': ', or check the indentation"
-    if "single document" in what:
+    if "another document" in what:
         return "a file holds one document: remove the '---' between two"
     if "alias" in what:
         return "quote a value that starts with '*'"
@@ -188,7 +202,8 @@ class _Builder:
                 position=self.document.at(*_place(node)),
             )
         if node.tag not in _KNOWN_TAGS:
-            self._problem(f"tag {node.tag!r} is not allowed", path, node, "remove the tag")
+            tag = node.tag.replace(_TAG, "!!")
+            self._problem(f"tag {tag!r} is not allowed", path, node, "remove the tag")
             return None
         if isinstance(node, yaml.ScalarNode):
             return None if node.tag == _TAG + "null" else str(node.value)

@@ -90,12 +90,6 @@ def _pairs(value: Any) -> Any:
     return dict(item.split("=", 1) for item in value)
 
 
-def _env_names(env: Mapping[str, str]) -> Mapping[str, str]:
-    for name in env:
-        _env_name(name)
-    return env
-
-
 def _env_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueProblemError(
@@ -203,10 +197,9 @@ Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
 Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
 Mounts = Annotated[tuple[Annotated[Text, AfterValidator(_mount)], ...], BeforeValidator(_as_list)]
-VariableNames = Annotated[
-    tuple[Annotated[str, AfterValidator(_env_name)], ...], BeforeValidator(_as_list)
-]
-Environment = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_env_names)]
+VariableName = Annotated[str, AfterValidator(_env_name)]
+VariableNames = Annotated[tuple[VariableName, ...], BeforeValidator(_as_list)]
+Environment = Annotated[dict[VariableName, Lines], BeforeValidator(_pairs)]
 Options = Annotated[dict[str, Lines], BeforeValidator(_options)]
 OptionNames = Annotated[tuple[Text, ...], BeforeValidator(_as_list), AfterValidator(_option_names)]
 Settings = Annotated[dict[str, Lines], BeforeValidator(_pairs), AfterValidator(_settings)]

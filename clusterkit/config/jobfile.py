@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from clusterkit.config import fields, sources
-from clusterkit.config.document import parse_document, read_text
+from clusterkit.config.document import in_order, parse_document, read_text
 from clusterkit.config.validate import validate
 from clusterkit.errors import UserError
 from clusterkit.model import ContainerRuntime
@@ -76,6 +76,6 @@ def load_job_file(path: Path, *, cwd: Path | None = None) -> Mapping[str, Any]:
         )
     model, problems = validate(document, JobFile, {1: JobFile.model_fields})
     if problems:
-        raise UserError(problems=problems)
+        raise UserError(problems=in_order(problems))
     given = {key: getattr(model, key) for key in JobFile.model_fields}
     return {key: value for key, value in given.items() if value is not None}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from clusterkit.config import sources
 from clusterkit.config.build import build_cluster, kinds_of
-from clusterkit.config.document import Document, parse_document, read_text
+from clusterkit.config.document import Document, in_order, parse_document, read_text
 from clusterkit.config.merge import Given, Merge, lay_file
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
@@ -95,7 +95,7 @@ class _Loader:
         self._lay_flags(default)
         clusters = {name: self._build(name, merge) for name, merge in self.merges.items()}
         if self.problems:
-            raise UserError(problems=sorted(dict.fromkeys(self.problems), key=_place))
+            raise UserError(problems=in_order(self.problems))
         return Settings(
             default_cluster=default.value,
             clusters={name: spec for name, spec in clusters.items() if spec is not None},
@@ -238,11 +238,6 @@ class _Loader:
             for name, merge in self.merges.items()
             for path, given in merge.items()
         }
-
-
-def _place(problem: Problem) -> tuple[str, int]:
-    position = problem.position
-    return (position.source, position.line or 0) if position else ("", 0)
 
 
 def _kind(name: str, merge: Merge) -> ClusterKind | None:

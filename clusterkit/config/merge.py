@@ -77,8 +77,9 @@ def lay_file(
     merge: Merge, name: str, model: ClusterModel, document: Document, origin: Origin, base: Path
 ) -> Iterator[Problem]:
     """Lay what a file says of cluster `name` over `merge`; yield what contradicts itself."""
+    torn = model.hosts is not None and model.hostfile is not None
     for key in ClusterModel.model_fields:  # the order of the schema, not of the set
-        if key not in model.model_fields_set:
+        if key not in model.model_fields_set or (torn and key == "hostfile"):
             continue
         value = getattr(model, key)
         path = ("clusters", name, key)
@@ -87,7 +88,7 @@ def lay_file(
                 merge.put_item(key, item, _given(text, document, (*path, item), origin, base))
         else:
             merge.put(key, _given(value, document, path, origin, base))
-    if model.hosts is not None and model.hostfile is not None:
+    if torn:
         yield Problem(
             message="hosts and hostfile exclude each other",
             key=f"clusters.{name}.hostfile",

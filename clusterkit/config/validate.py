@@ -115,7 +115,10 @@ def _problem(
             hint=_unknown_hint(word, tuple(keys_at.get(len(path), ()))),
         )
     message, hint = complaint(detail, _name(path))
-    position = document.value_position(path)
+    of_key = detail["loc"][-1:] == ("[key]",)
+    if of_key:
+        message = message.removeprefix(f"{_name(path)}: ")
+    position = document.key_position(path) if of_key else document.value_position(path)
     return Problem(message=message, key=key or None, position=position, hint=hint)
 
 
@@ -143,4 +146,4 @@ def _choices_hint(value: Any, expected: str) -> str:
     known = [part.strip("'") for part in expected.replace(" or ", ", ").split(", ")]
     close = did_you_mean(str(value), known)
     listed = f"choose one of: {', '.join(known)}"
-    return f"{close} ({listed})" if close else listed
+    return f"{close} choices: {', '.join(known)}" if close else listed
