@@ -139,7 +139,7 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
     """Return the partitions that `SINFO` lists; lines of one partition are taken together."""
     partitions: dict[str, Partition] = {}
     for line in text.splitlines():
-        fields = line.strip().split("|")
+        fields = line.strip().split("|") if line.isprintable() else []
         if len(fields) != 6 or not fields[0] or not fields[1].isdigit():
             continue
         name = fields[0].removesuffix("*")

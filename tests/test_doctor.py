@@ -1,0 +1,150 @@
+"""`clusterkit doctor`: what it finds with recorded answers, and with nothing at all."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit.cli.main import app
+from clusterkit.config import load_settings
+from clusterkit.config.discover import Answer
+from clusterkit.config.health import Condition, Item, Patient, examine
+
+
+def _items(
+    tmp_path: Path, text: str = "", answers: Mapping[str, Answer] | None = None, ports: str = ""
+) -> dict[str, Item]:
+    (tmp_path / "clusterkit.yaml").write_text(text, encoding="utf-8")
+    local_ports = tmp_path / "local_ports"
+    local_ports.write_text(ports or "32768\t60999\n", encoding="ascii")
+    known = answers or {}
+    patient = Patient(
+        settings=load_settings(cwd=tmp_path, environ={"CLUSTERKIT_PARTITON": "x"}),
+        run=lambda argv: known.get(" ".join(argv[:2]), known.get(argv[0], Answer(found=False))),
+        local_ports=local_ports,
+    )
+    return {item.name: item for item in examine(patient)}
+
+
+def _ok(output: str) -> Answer:
+    return Answer(found=True, code=0, output=output)
+
+
+SLURM = "clusters: {a: {kind: slurm}}\n"
+
+
+def test_a_laptop_without_tools_is_healthy(tmp_path: Path) -> None:
+    items = _items(tmp_path)
+    assert items["slurm"].condition is Condition.MISSING
+    assert items["ssh"].condition is Condition.MISSING
+    assert not [item for item in items.values() if item.finding]
+    assert items["variable"].fix == "did you mean 'CLUSTERKIT_PARTITION'?"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (SLURM, "slurm"),
+        ("clusters: {a: {kind: ssh, hosts: n1}}\n", "ssh"),
+        ("clusters: {local: {container_runtime: apptainer}}\n", "apptainer"),
+    ],
+)
+def test_what_a_cluster_needs_is_a_finding(tmp_path: Path, text: str, name: str) -> None:
+    item = _items(tmp_path, text)[name]
+    assert item.finding
+    assert item.fix
+
+
+def test_slurm_that_answers(tmp_path: Path) -> None:
+    tool = _ok("slurm-wlm 22.05.8\n")
+    denied = Answer(
+        found=True, code=1, errors="sacct: error: Slurm accounting storage is disabled\n"
+    )
+    answers = {
+        "sbatch": tool, "srun": tool, "squeue": tool, "sacct": denied,
+        "scontrol ping": _ok("Slurmctld(primary) at head is UP\n"),
+    }  # fmt: skip
+    items = _items(tmp_path, SLURM, answers)
+    assert items["slurm"].summary == "slurm-wlm 22.05.8"
+    assert items["slurmctld"].condition is Condition.OK
+    assert items["sacct"].condition is Condition.WARN
+    assert items["sacct"].summary.startswith("Slurm accounting storage is disabled; ")
+    down = {**answers, "scontrol ping": _ok("Slurmctld(primary) at head is DOWN\n")}
+    assert _items(tmp_path, SLURM, down)["slurmctld"].finding
+
+
+def test_gpus_and_agents_and_daemons(tmp_path: Path) -> None:
+    answers = {
+        "nvidia-smi": _ok("NVIDIA H200\nNVIDIA H200\n"),
+        "ssh": Answer(found=True, code=0, errors="OpenSSH_9.2p1\n"),
+        "ssh-add": _ok("256 SHA256:abc me (ED25519)\n"),
+        "docker": Answer(found=True, code=1, errors="Cannot connect\n"),
+    }
+    items = _items(tmp_path, "", answers)
+    assert items["nvidia-smi"].summary == "2 x NVIDIA H200"
+    assert (items["ssh"].summary, items["ssh-agent"].summary) == ("OpenSSH_9.2p1", "1 key")
+    assert (items["docker"].condition, items["docker"].summary) == (
+        Condition.WARN,
+        "Cannot connect",
+    )
+
+
+def test_job_python(tmp_path: Path) -> None:
+    text = f"clusters: {{local: {{python: {sys.executable}}}}}\n"
+    versions = json.dumps({"torch": "2.13.0", "horovod": None})
+    item = _items(tmp_path, text, {sys.executable: _ok(versions)})["job python"]
+    assert item.summary == f"{sys.executable}: torch 2.13.0"
+    for answer in (Answer(found=False), Answer(found=True, code=1), _ok("no json")):
+        item = _items(tmp_path, text, {sys.executable: answer})["job python"]
+        assert item.condition is Condition.WARN
+
+
+@pytest.mark.parametrize(
+    ("ports", "condition", "fix"),
+    [
+        ("32768 60999", Condition.OK, None),
+        ("25000 60999", Condition.WARN, "port_range: 15000-24999"),
+        ("1024 60999", Condition.WARN, "port_range: 61000-65535"),
+        ("1024 65535", Condition.WARN, "sysctl -w net.ipv4.ip_local_port_range='32768 60999'"),
+    ],
+)
+def test_ports(tmp_path: Path, ports: str, condition: Condition, fix: str | None) -> None:
+    item = _items(tmp_path, ports=ports)["ports"]
+    assert (item.condition, item.fix) == (condition, fix)
+
+
+def test_run_dir_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    item = _items(tmp_path, "clusters: {local: {run_dir: file/runs}}\n")["run_dir"]
+    assert item.condition is Condition.FAIL
+
+
+def test_verb_with_an_empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    monkeypatch.delenv("CLUSTERKIT_CONFIG_FILE", raising=False)
+    imported_before = "torch" in sys.modules
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["findings"] == 0
+    text = CliRunner().invoke(app, ["doctor"]).stdout
+    assert "missing  slurm" in text
+    assert ("torch" in sys.modules) is imported_before
+
+
+def test_verb_with_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    (tmp_path / "clusterkit.yaml").write_text("clustrs: {}\n", encoding="utf-8")
+    monkeypatch.delenv("CLUSTERKIT_CONFIG_FILE", raising=False)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    assert "unknown key 'clustrs' (1 in all)" in result.stdout

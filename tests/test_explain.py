@@ -1,0 +1,85 @@
+"""`clusterkit explain` and `clusterkit config`: everything that has a name is explained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit.cli.main import app
+from clusterkit.config.schema import ClusterModel, ConfigModel
+from clusterkit.errors import UserError
+from clusterkit.explain import all_topics, find_topic
+from clusterkit.frameworks import framework_names
+from clusterkit.model import JobState, Ref, Runtime
+
+
+def test_everything_is_explained() -> None:
+    topics = all_topics()
+    wanted = {
+        *ClusterModel.model_fields,
+        *ConfigModel.model_fields,
+        *(state.value for state in JobState),
+        *framework_names(),
+        *(ref.name for ref in vars(Runtime).values() if isinstance(ref, Ref)),
+        "exit-codes", "states", "frameworks", "config", "job-file", "runtime",
+    }  # fmt: skip
+    assert wanted <= set(topics)
+    for topic in topics.values():
+        assert topic.summary
+        assert topic.group is None or topic.group in topics
+        assert not [line for line in topic.text.splitlines() if len(line) > 80], topic.name
+        assert topic.text != "A runtime variable.", topic.name
+
+
+@pytest.mark.parametrize("word", ["gpu_request", "gpu-request", "GPU_REQUEST", " gpu_request "])
+def test_spelling_is_free(word: str) -> None:
+    assert find_topic(word).name == "gpu_request"
+
+
+def test_unknown_topic() -> None:
+    with pytest.raises(UserError, match="did you mean 'preempted'"):
+        find_topic("prempted")
+    with pytest.raises(UserError, match="lists the topics"):
+        find_topic("zzzz")
+
+
+def test_verb() -> None:
+    runner = CliRunner()
+    assert "exit-codes" in runner.invoke(app, ["explain"]).stdout
+    assert "--gres=gpu:N" in runner.invoke(app, ["explain", "gpu_request"]).stdout
+    listed = json.loads(runner.invoke(app, ["explain", "--json"]).stdout)
+    assert {"name", "summary", "text", "group"} == set(listed["topics"][0])
+    one = json.loads(runner.invoke(app, ["explain", "timeout", "--json"]).stdout)
+    assert one["topic"]["group"] == "states"
+
+
+def test_config_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    for name in ("CLUSTERKIT_CONFIG_FILE", "CLUSTERKIT_CLUSTER", "CLUSTERKIT_QOS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLUSTERKIT_ACCOUNT", "mine")
+    (tmp_path / "clusterkit.yaml").write_text(
+        "default_cluster: a\nclusters:\n  a:\n    kind: slurm\n    env: {LONG: "
+        + "x" * 90
+        + ", SHORT: y}\n  r: {kind: ssh, hosts: 'n[1-3]'}\n",
+        encoding="utf-8",
+    )
+    runner = CliRunner()
+    text = runner.invoke(app, ["config", "show", "--cluster", "a", "--origin"]).stdout
+    lines = {line.split()[0]: line for line in text.splitlines() if line.split()}
+    assert lines["kind"].split() == ["kind", "slurm", "clusterkit.yaml:4"]
+    assert lines["account"].split() == ["account", "mine", "CLUSTERKIT_ACCOUNT"]
+    assert lines["gpu_request"].split()[-1] == "default"
+    assert [line for line in text.splitlines() if len(line) > 80] == [lines["env.LONG"]]
+    every = runner.invoke(app, ["config", "show"]).stdout
+    assert "n[1-3]" in every
+    document = json.loads(runner.invoke(app, ["config", "show", "--json"]).stdout)
+    assert document["clusters"]["a"]["account"] == "mine"
+    assert document["origins"]["clusters.a.account"]["layer"] == "environment"
+    paths = runner.invoke(app, ["config", "path"]).stdout
+    assert paths == f"{tmp_path / 'clusterkit.yaml'}\n"
+    assert isinstance(runner.invoke(app, ["config", "show", "--cluster", "b"]).exception, UserError)

@@ -1,0 +1,149 @@
+"""`clusterkit init`: what it makes of recorded answers, and that its file loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit.cli.main import app
+from clusterkit.config import Settings, load_settings
+from clusterkit.config.discover import (
+    NVIDIA_SMI,
+    SCONTROL_CONFIG,
+    SINFO,
+    Answer,
+    discover,
+    parse_gres,
+    parse_sinfo,
+    run_command,
+)
+from clusterkit.config.starter import starter_text
+from clusterkit.errors import UserError
+from clusterkit.model import GpuRequest
+
+MIXED = """\
+cpu*|40|1-00:00:00|(null)|64|256000
+gpu|12|infinite|gpu:a100:8(S:0-1)|128|1000000
+gpu|2|infinite|gpu:h100:4(S:0),nvme:1|96|2000000+
+debug|1|30:00|gpu:2|16|64000
+"""
+
+CONFIG = """\
+Configuration data as of 2026-11-20T12:00:00
+ClusterName             = bear lab!
+SelectType              = select/cons_tres
+"""
+
+
+def recorded(answers: Mapping[tuple[str, ...], str]) -> object:
+    def run(argv: Sequence[str]) -> Answer:
+        text = answers.get(tuple(argv))
+        return Answer(found=False) if text is None else Answer(found=True, code=0, output=text)
+
+    return run
+
+
+def _started(tmp_path: Path, answers: Mapping[tuple[str, ...], str]) -> tuple[str, Settings]:
+    found = discover(recorded(answers), cwd=tmp_path, system=())  # type: ignore[arg-type]
+    text = starter_text(found, folder=tmp_path)
+    (tmp_path / "clusterkit.yaml").write_text(text, encoding="utf-8")
+    return text, load_settings(cwd=tmp_path, environ={})
+
+
+def test_slurm_with_gpus(tmp_path: Path) -> None:
+    text, settings = _started(
+        tmp_path, {SINFO: MIXED, SCONTROL_CONFIG: CONFIG, NVIDIA_SMI: "NVIDIA L4\nNVIDIA L4\n"}
+    )
+    spec = settings.cluster()
+    assert (spec.name, spec.partition, spec.gpus_per_node) == ("bearlab", "gpu", 8)
+    assert spec.gpu_request is GpuRequest.GPUS_PER_NODE
+    assert settings.cluster("local").gpus_per_node == 2
+    assert "# There is also cpu with 40 nodes, no GPUs, 64 CPUs." in text
+    assert "there are a100, h100" in text
+    assert "2 x NVIDIA L4" in text
+
+
+def test_slurm_without_gpus_or_configuration(tmp_path: Path) -> None:
+    _, settings = _started(tmp_path, {SINFO: "all*|3|infinite|(null)|8|20000\n"})
+    spec = settings.cluster()
+    assert (spec.name, spec.partition, spec.gpus_per_node) == ("cluster", "all", 1)
+    assert spec.gpu_request is GpuRequest.NONE
+
+
+def test_hostfiles(tmp_path: Path) -> None:
+    folder = tmp_path / "hostfiles"
+    folder.mkdir()
+    (folder / "rack").write_text("n1 slots=8\nn2 slots=8\n", encoding="utf-8")
+    (folder / "rack.old").write_text("m1 slots=4\n", encoding="utf-8")
+    (folder / "broken").write_text("n1 slots=0\n", encoding="utf-8")
+    _, settings = _started(tmp_path, {})
+    assert set(settings.clusters) == {"local", "rack", "rack-2"}
+    assert settings.cluster().name == "rack"
+    assert [host.name for host in settings.cluster("rack").hosts] == ["n1", "n2"]
+
+
+def test_nothing_found(tmp_path: Path) -> None:
+    text, settings = _started(tmp_path, {})
+    assert settings.cluster().name == "local"
+    assert "no GPU found" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["yes", "123", "a b", "x: y", "#", "~", "été", 'q"q', "\x1b[31m", "null", "- a", "*a"]
+)
+def test_odd_partition_names_still_load(tmp_path: Path, name: str) -> None:
+    text, _ = _started(tmp_path, {SINFO: f"{name}|1|infinite|gpu:{name}:1|1|1\nb|1|x|(null)|1|1\n"})
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("(null)", ((), 0)),
+        ("gpu:8", ((), 8)),
+        ("gpu:a100:8(S:0-1),nvme:1", (("a100",), 8)),
+        ("gpu:a100:4(IDX:0-3),gpu:v100:2", (("a100", "v100"), 6)),
+        ("nvme:2,craynetwork:1", ((), 0)),
+        ("gpu", ((), 0)),
+        ("", ((), 0)),
+    ],
+)
+def test_gres(text: str, expected: object) -> None:
+    assert parse_gres(text) == expected
+
+
+def test_sinfo_of_another_world() -> None:
+    assert parse_sinfo("sinfo: error\n|||||\na|b|c|d|e|f\n") == ()
+
+
+def test_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    runner = CliRunner()
+    first = runner.invoke(app, ["init", "--json"])
+    assert first.exit_code == 0, first.output
+    document = json.loads(first.stdout)
+    assert (document["schema"], document["path"]) == (1, "clusterkit.yaml")
+    assert document["next"] == "clusterkit config show"
+    again = runner.invoke(app, ["init", "--yes"])
+    assert isinstance(again.exception, UserError)
+    assert "--force" in str(again.exception)
+    assert runner.invoke(app, ["init", "--force"]).exit_code == 0
+    assert load_settings(cwd=tmp_path, environ={}).files == (tmp_path / "clusterkit.yaml",)
+
+
+def test_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    answer = run_command(("sh", "-c", "echo $LC_ALL; echo 'sh: error: no' >&2; exit 3"))
+    assert (answer.output, answer.code, answer.complaint) == ("C\n", 3, "no")
+    assert not run_command(("no-such-tool",)).found
+    monkeypatch.setattr("clusterkit.config.discover.TIMEOUT_S", 0.1)
+    assert run_command(("sleep", "5")).complaint == "no answer within 0.1 s"
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\x7fELF")
+    broken.chmod(0o755)
+    assert run_command((str(broken),)).code == 126
