@@ -27,6 +27,10 @@ from clusterkit.hostfile import (
 )
 from clusterkit.model import Host
 
+# A loaded machine must not fail what is right: no time limit on one example.
+settings.register_profile("clusterkit", deadline=None)
+settings.load_profile("clusterkit")
+
 ROOT = Path(__file__).parent.parent
 ORACLES = json.loads((ROOT / "tests" / "oracles" / "hostfiles.json").read_text("utf-8"))
 FILTER = ORACLES["deepspeed_filter"]

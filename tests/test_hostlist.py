@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
 from clusterkit.hostlist import MAX_NAMES, expand, fold, fold_set, parse_tasks_per_node
+
+# A loaded machine must not fail what is right: no time limit on one example.
+settings.register_profile("clusterkit", deadline=None)
+settings.load_profile("clusterkit")
 
 ORACLES = json.loads((Path(__file__).parent / "oracles" / "hostlists.json").read_text("utf-8"))
 
