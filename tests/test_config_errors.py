@@ -1,6 +1,6 @@
 """What a user reads when a file is wrong: one golden text for each file of tests/golden/config.
 
-`UPDATE_GOLDEN=1 pytest tests/test_config_errors.py` rewrites the texts; read the diff.
+`CLUSTERKIT_GOLDEN=write pytest tests/test_config_errors.py` rewrites the texts; read the diff.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _message(name: str) -> str:
 def test_message(name: str) -> None:
     message = _message(name)
     golden = (GOLDEN / name).with_suffix(".txt")
-    if os.environ.get("UPDATE_GOLDEN"):
+    if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
         golden.write_text(message, encoding="utf-8")
     assert message == golden.read_text(encoding="utf-8")
     # Lines that quote the file are as long as the user made them.

@@ -14,11 +14,11 @@ FLAG_VARIABLES = frozenset(
     PREFIX + name
     for name in (
         "CLUSTER", "CONFIG_FILE", "CONTAINER", "DEBUG", "DEFAULT_CLUSTER", "ENV", "EXCLUDE",
-        "FIXTURES", "FRAMEWORK", "JOB", "LAB", "NAME", "NODES", "OUTPUT", "PREFLIGHT", "REQUEUE",
-        "WHEELS",
+        "FIXTURES", "FRAMEWORK", "GOLDEN", "JOB", "LAB", "NAME", "NODES", "OUTPUT", "PREFLIGHT",
+        "REQUEUE", "RUN_FOLDER", "WHEELS",
     )
 )  # fmt: skip
-"""Variables that are read elsewhere: those of flags, and those of our tests."""
+"""Variables that are read elsewhere: by flags, inside a job, and by our tests."""
 
 
 def project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
