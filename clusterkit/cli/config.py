@@ -38,7 +38,7 @@ def show(
     json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Show the effective values of every cluster."""
-    from clusterkit.config import load_settings  # noqa: PLC0415
+    from clusterkit.config import load_settings
 
     settings = load_settings()
     names = [settings.cluster(cluster).name] if cluster else list(settings.clusters)
@@ -61,7 +61,7 @@ def show(
 @app.command()
 def path(json: Annotated[bool, _JSON] = False) -> None:
     """Print the files that are read, the strongest first."""
-    from clusterkit.config import load_settings  # noqa: PLC0415
+    from clusterkit.config import load_settings
 
     files = load_settings().files
     if json:
@@ -74,7 +74,7 @@ def path(json: Annotated[bool, _JSON] = False) -> None:
 
 
 def _document(settings: Settings, names: list[str]) -> dict[str, Any]:
-    from clusterkit.config.build import as_mapping  # noqa: PLC0415
+    from clusterkit.config.build import as_mapping
 
     prefixes = tuple(f"clusters.{name}." for name in names)
     return {
@@ -91,9 +91,9 @@ def _document(settings: Settings, names: list[str]) -> dict[str, Any]:
 
 
 def _rows(settings: Settings, spec: ClusterSpec) -> Iterator[Row]:
-    from clusterkit.config.build import as_mapping, kinds_of  # noqa: PLC0415
-    from clusterkit.config.reference import spell  # noqa: PLC0415
-    from clusterkit.hostlist import fold  # noqa: PLC0415
+    from clusterkit.config.build import as_mapping, kinds_of
+    from clusterkit.config.reference import spell
+    from clusterkit.hostlist import fold
 
     for key, value in as_mapping(spec).items():
         place = f"clusters.{spec.name}.{key}"

@@ -25,8 +25,8 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Say what this machine can and cannot do, with the fix to type."""
-    from clusterkit.config.discover import run_command  # noqa: PLC0415
-    from clusterkit.config.health import Patient, examine  # noqa: PLC0415
+    from clusterkit.config.discover import run_command
+    from clusterkit.config.health import Patient, examine
 
     settings, problems = _settings()
     patient = Patient(settings=settings, run=run_command, problems=problems)
@@ -42,7 +42,7 @@ def doctor(
 
 def _settings() -> tuple[Settings, tuple[Problem, ...]]:
     """Return the settings; where they have errors, the built-in ones and the errors."""
-    from clusterkit.config.load import builtin_settings, load_settings  # noqa: PLC0415
+    from clusterkit.config.load import builtin_settings, load_settings
 
     try:
         return load_settings(), ()

@@ -20,8 +20,8 @@ def explain(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""
-    from clusterkit.explain import all_topics, find_topic  # noqa: PLC0415
-    from clusterkit.explain.topic import table  # noqa: PLC0415
+    from clusterkit.explain import all_topics, find_topic
+    from clusterkit.explain.topic import table
 
     if topic is not None:
         found = find_topic(topic)

@@ -25,9 +25,9 @@ def init(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""
-    from clusterkit.config.discover import discover, run_command  # noqa: PLC0415
-    from clusterkit.config.starter import starter_text  # noqa: PLC0415
-    from clusterkit.files import write_text  # noqa: PLC0415
+    from clusterkit.config.discover import discover, run_command
+    from clusterkit.config.starter import starter_text
+    from clusterkit.files import write_text
 
     if output.exists() and not force:
         raise UserError(
