@@ -130,8 +130,7 @@ def test_the_command_of_a_torchrun_node(desk: Desk) -> None:
     seen = desk.seen(1)
     assert seen["argv"] == [
         "-u",
-        "-m",
-        "torch.distributed.run",
+        f"{seen['env']['CK_TMP']}/agent.py",
         "--nnodes=3",
         "--node-rank=1",
         f"--master-addr={seen['env']['CK_HEAD_ADDR']}",

@@ -146,12 +146,11 @@ def job_and_cluster(flags: JobFlags) -> tuple[Any, Any]:
     }
     if "set_" in given:
         given["set"] = given.pop("set_")
-    merged = {**from_file, **given}
-    cluster = load_settings().cluster(merged.get("cluster"))
-    return _job_spec(merged), cluster
+    cluster = load_settings().cluster(given.get("cluster", from_file.get("cluster")))
+    return _job_spec({**from_file, **given}, from_file), cluster
 
 
-def _job_spec(values: Mapping[str, Any]) -> Any:
+def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> Any:
     from clusterkit import hostlist  # noqa: PLC0415
     from clusterkit.model import JobSpec  # noqa: PLC0415
 
@@ -172,8 +171,11 @@ def _job_spec(values: Mapping[str, Any]) -> Any:
         )
     nodes, max_nodes = _parse_nodes(str(values.get("nodes", "1")), problems)
     slots = _parse_slots(values.get("gpus_per_node", ""), problems)
-    env = _parse_pairs("--env", values.get("env", []), problems)
-    settings = _parse_pairs("--set", values.get("set", []), problems)
+    # Name by name: a flag changes one variable of the job file, not all of them.
+    env, settings = (
+        {**from_file.get(key, {}), **_parse_pairs(f"--{key}", values.get(key, ()), problems)}
+        for key in ("env", "set")
+    )
     sbatch, launcher = _split_settings(settings, values.get("framework") or "", problems)
     container = _parse_container(values.get("container"), problems)
     if problems:

@@ -12,7 +12,7 @@ from clusterkit.model import JobState, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
 
 RUN_FOLDER_VARIABLE = "CLUSTERKIT_RUN_FOLDER"
-PYTHON_VARIABLE = "CLUSTERKIT_PYTHON"
+PYTHON_VARIABLE = "CLUSTERKIT_WORKER_PYTHON"
 
 _OF_ANOTHER_JOB = re.compile(
     r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"

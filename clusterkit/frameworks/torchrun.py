@@ -7,24 +7,30 @@ c10d, with an id that no earlier attempt of the job has used.
 
 from __future__ import annotations
 
+from clusterkit.data import read_data
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
 from clusterkit.model import NodeCommand, Runtime, Word
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
+    module: tuple[Word, ...] = ("-m", "torch.distributed.run")
+    files = {}
+    if inputs.max_nodes is None and inputs.nodes > 1:
+        module = ((Runtime.TMP, "/agent.py"),)  # which says why
+        files["agent.py"] = read_data("templates", "torchrun", "agent.py")
     return NodeCommand(
         argv=(
             inputs.python,
             "-u",
-            "-m",
-            "torch.distributed.run",
+            *module,
             *_rendezvous(inputs),
             f"--nproc-per-node={inputs.slots[0]}",
             *option_words(inputs.options),
             inputs.script,
             *inputs.args,
-        )
+        ),
+        files=files,
     )
 
 

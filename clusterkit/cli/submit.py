@@ -1,0 +1,142 @@
+"""`clusterkit submit`: plan a job, write its run folder, hand it over."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterkit.cli import console
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, job_and_cluster, takes_job_flags
+from clusterkit.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.model import LaunchPlan, RenderedFile
+    from clusterkit.runfolder import RunFolder, Submission
+    from clusterkit.shell import Secret
+
+__all__ = ["CONTEXT_SETTINGS", "submit"]
+
+
+@takes_job_flags
+def submit(
+    flags: JobFlags,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be submitted; submit nothing.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print the job's output until it is over.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Run a training script on every node of a cluster.
+
+    Everything after SCRIPT belongs to the script. Exit codes with --wait or --follow: 0 the job
+    succeeded, 1 it did not.
+    """
+    from clusterkit.plan import make_plan
+    from clusterkit.render import render
+
+    if json and follow:
+        raise UserError(
+            "--follow prints the job's output, and --json one document",
+            hint="submit --json --wait, then clusterkit logs JOB",
+        )
+    job, cluster = job_and_cluster(flags)
+    _require_script(job.script)
+    plan = make_plan(job, cluster, workdir=str(Path.cwd()))
+    rendered = render(plan)
+    if dry_run:
+        _show(plan, rendered, as_json=json)
+        return
+    run, submission = _hand_over(plan, rendered)
+    if json and not wait:
+        _print_document(run)
+    elif not json:
+        _announce(plan, run, submission, brief=follow)
+    if follow:
+        from clusterkit.cli.logs import follow_run
+
+        raise typer.Exit(follow_run(run))
+    if wait:
+        from clusterkit.cli.wait import wait_for_run
+
+        raise typer.Exit(wait_for_run(run, as_json=json))
+
+
+def _require_script(script: str) -> None:
+    path = Path(script)
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise UserError(f"{script} is a folder", hint="name the training script in it")
+    beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
+    close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
+    raise UserError(
+        f"script {script} does not exist",
+        hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
+    )
+
+
+def _hand_over(
+    plan: LaunchPlan, rendered: tuple[RenderedFile, ...]
+) -> tuple[RunFolder, Submission]:
+    from clusterkit import runfolder
+    from clusterkit.executors import submit_plan
+
+    run = runfolder.create(plan.cluster, plan.name)
+    submission, launched = submit_plan(
+        plan, rendered, run, secrets=_secrets(plan), command_line=sys.argv
+    )
+    for message in launched.messages:
+        console.note(message)
+    return run, submission
+
+
+def _secrets(plan: LaunchPlan) -> dict[str, Secret]:
+    from clusterkit.shell import Secret
+
+    return {name: Secret(os.environ[name]) for name in plan.secrets if name in os.environ}
+
+
+def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief: bool) -> None:
+    from clusterkit.render import summary
+
+    job_id = submission.job_id or run.run_id
+    console.note(f"{console.bold(job_id)}  {summary(plan)}, cluster {plan.cluster.name}")
+    console.note(f"  run folder  {run.path}")
+    if not brief:
+        console.note(f"  follow      clusterkit logs -f {job_id}")
+        console.note(f"  cancel      clusterkit cancel {job_id}")
+        console.say(job_id)
+
+
+def _print_document(run: RunFolder) -> None:
+    from clusterkit.cli.job_args import document_of
+    from clusterkit.jobs.state import load_job
+
+    console.json_document(document_of(load_job(run)))
+
+
+def _show(plan: LaunchPlan, rendered: tuple[RenderedFile, ...], *, as_json: bool) -> None:
+    from clusterkit.model import ClusterKind
+    from clusterkit.render import summary
+
+    if as_json:
+        console.json_document({"dry_run": True, "plan": plan, "files": rendered})
+        return
+    main = "job.sbatch" if plan.cluster.kind is ClusterKind.SLURM else "node.sh"
+    text = next(file.text for file in rendered if file.name == main)
+    console.note(f"{console.bold(plan.name)}  {summary(plan)}, cluster {plan.cluster.name}")
+    for name in plan.secrets:
+        console.note(f"  secret      {name} ({'set' if name in os.environ else 'NOT SET'})")
+    how = "sbatch job.sbatch" if main == "job.sbatch" else "bash node.sh, once per node"
+    console.note(f"  would run   {how}, in {shlex.quote(plan.workdir)}")
+    console.note("  submit it   the same command without --dry-run")
+    sys.stdout.write(text)
