@@ -30,6 +30,7 @@ _HINTS = {
     errno.EACCES: "you may not write there: set `run_dir` to a folder of your own",
     errno.EPERM: "you may not write there: set `run_dir` to a folder of your own",
     errno.ENOTDIR: "a part of this path is a file, not a folder",
+    errno.EEXIST: "a file of that name is in the way: remove it, or set `run_dir` elsewhere",
     errno.ENAMETOOLONG: "choose a shorter name or `run_dir`",
     errno.EIO: "the disk or the network file system reports an error; try again, or ask its owner",
 }

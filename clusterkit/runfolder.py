@@ -238,6 +238,13 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
     return _result_of(files.read_json(run.failures / name)) if present else None
 
 
+def blame(result: NodeResult) -> str:
+    """Return how a node failed, in words."""
+    if result.exit_code > 128:
+        return f"{result.node} was ended by signal {result.exit_code - 128}"
+    return f"{result.node} exited with {result.exit_code}"
+
+
 def write_state(run: RunFolder, submission: Submission, status: JobStatus) -> None:
     """Keep a final state, together with the submission, so that a listing reads one file."""
     document = {"schema": SCHEMA, **files.plain(submission), "status": files.plain(status)}

@@ -52,7 +52,7 @@ def document_of(job: Job) -> dict[str, Any]:
 
 def name_of(job: Job) -> str:
     """Return what to type to mean this job."""
-    return job.submission.job_id or job.run.run_id
+    return job.submission.job_id or job.run.key
 
 
 def said(job: Job) -> str:

@@ -140,7 +140,7 @@ class Controller:
         if first is not None:
             # A node failed by itself before anybody ended the job.
             state = JobState.FAILED
-        reason = f"{first.node} exited with {first.exit_code}" if first else None
+        reason = runfolder.blame(first) if first else None
         if len(results.nodes) < len(codes) and state is JobState.FAILED and reason is None:
             reason = f"a worker ended without a result, see {self.run.submitit}"
         document = {"schema": runfolder.SCHEMA, "state": state, "exit_code": exit_code}

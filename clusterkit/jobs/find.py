@@ -46,7 +46,12 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     if word == LATEST and runs:
         return runs[-1]
     exact = [run for run in runs if word in {run.run_id, f"local-{run.key}"}]
-    found = exact or _by_job_id(word, runs) or [r for r in runs if r.run_id.startswith(word)]
+    found = (
+        exact
+        or _by_job_id(word, runs)
+        or [run for run in runs if word == run.key]
+        or [run for run in runs if run.run_id.startswith(word)]
+    )
     if not found:
         raise _unknown(word, runs, roots)
     if len(found) > 1:

@@ -110,6 +110,8 @@ def tail_position(path: Path, lines: int) -> int:
     try:
         with path.open("rb") as stream:
             position = end = stream.seek(0, os.SEEK_END)
+            if lines == 0:
+                return end
             wanted = lines
             while position > 0:
                 start = max(0, position - _CHUNK)

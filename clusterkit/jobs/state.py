@@ -22,6 +22,10 @@ _SUBMITTING_S = 180.0
 """How long a submission may take before a job without an id is given up (sbatch's time-out)."""
 
 
+_MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
+"""States that Slurm shows for a moment before it starts the same job again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A submitted job and what is known of it now."""
@@ -131,7 +135,7 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
         if all(result.exit_code == 0 for result in results):
             return JobState.SUCCEEDED, None
         if evidence.first_failure is not None and evidence.submission.requeue == 0:
-            return JobState.FAILED, _blame(evidence.first_failure)
+            return JobState.FAILED, runfolder.blame(evidence.first_failure)
     if said is not None:
         return _as_scheduler_says(evidence, said)
     if evidence.silence is not None:
@@ -141,29 +145,39 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
 
 def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    again = evidence.results.attempt < evidence.submission.requeue
     if said.state is JobState.PENDING and evidence.results.nodes:
         return JobState.REQUEUED, said.reason
-    if said.word == "COMPLETING" and _complete(evidence) and failed:
+    if said.word in _MAY_RETURN and again:
+        return JobState.REQUEUED, said.word.lower()
+    if said.word == "COMPLETING" and _complete(evidence) and failed and not again:
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
     if said.state is JobState.SUCCEEDED and failed:
-        return JobState.FAILED, _blame(evidence.first_failure or failed[0])
+        return JobState.FAILED, runfolder.blame(evidence.first_failure or failed[0])
     if said.state is JobState.FAILED:
-        if failed and all(result.reason == "cancelled" for result in failed):
-            return JobState.CANCELLED, None
-        blamed = evidence.first_failure
-        return JobState.FAILED, _blame(blamed) if blamed is not None else said.reason
+        return _why_it_failed(evidence, said)
     return said.state, said.reason
+
+
+def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
+    if evidence.first_failure is not None:
+        return JobState.FAILED, runfolder.blame(evidence.first_failure)
+    reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
+    if reasons == {"cancelled"}:
+        return JobState.CANCELLED, None
+    told = reasons == {"terminated"}
+    return JobState.FAILED, "it was told to end (SIGTERM)" if told else said.reason
 
 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
     if evidence.first_failure is not None:
-        return JobState.FAILED, _blame(evidence.first_failure)
+        return JobState.FAILED, runfolder.blame(evidence.first_failure)
     if evidence.cancelled:
         return JobState.CANCELLED, None
     if failed:
         late = all(result.reason == "timeout" for result in failed)
-        return (JobState.TIMEOUT, None) if late else (JobState.FAILED, _blame(failed[0]))
+        return (JobState.TIMEOUT, None) if late else (JobState.FAILED, runfolder.blame(failed[0]))
     if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
         return JobState.PENDING, "being submitted"
     count = len(evidence.results.nodes)
@@ -182,12 +196,6 @@ def _exit_code(evidence: Evidence, state: JobState) -> int | None:
     if failed:
         return min(failed, key=lambda result: result.ended_at).exit_code
     return evidence.scheduler.exit_code if evidence.scheduler is not None else None
-
-
-def _blame(result: NodeResult) -> str:
-    if result.exit_code > 128:
-        return f"{result.node} was ended by signal {result.exit_code - 128}"
-    return f"{result.node} exited with {result.exit_code}"
 
 
 def _expected(evidence: Evidence) -> int:

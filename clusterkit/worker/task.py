@@ -59,7 +59,23 @@ class LaunchTask:
             # The exit code is now the only thing that can tell how the command ended.
             print(f"clusterkit: {error}", file=sys.stderr)
             raise SystemExit(exit_code) from error
+        if result.reason == "terminated":
+            _linger(run, self.patience.linger_s)
         return result
+
+
+def _linger(run: RunFolder, seconds: float) -> None:
+    """Stay until Slurm kills this process, where the job is to be started again.
+
+    A job that is being preempted and ends by itself within the grace time counts as failed, and
+    is not requeued; only one that has to be killed is.
+    """
+    submission = runfolder.read_submission(run)
+    if submission is None or not submission.requeue or "SLURM_JOB_ID" not in os.environ:
+        return
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not run.cancelled.exists():
+        time.sleep(1.0)
 
 
 def _start(run: RunFolder, me: Identity, marker: str) -> int:

@@ -22,15 +22,21 @@ _LATE_S = 30.0
 """How much later than its job a worker may start: prologue, port probe, imports."""
 
 
+_SAME_SIGNAL_S = 0.3
+"""How far apart a signal to all processes of a step may reach two of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How long to wait for what."""
 
-    grace_s: float = 10.0
-    """From SIGTERM to SIGKILL; has to stay below Slurm's KillWait (30 s)."""
+    grace_s: float = 8.0
+    """From SIGTERM to SIGKILL; has to stay below Slurm's KillWait (30 s, at some sites 10)."""
     peer_grace_s: float = 5.0
     """How long a command may still run, and say why, after another node has failed."""
     poll_s: float = 1.0
+    linger_s: float = 600.0
+    """How long a job that may be requeued stays after SIGTERM, for Slurm to kill it."""
 
 
 class Watch:
@@ -53,17 +59,23 @@ class Watch:
     def until_end(self) -> tuple[int, str | None]:
         """Wait for the command; return its exit code and why it ended, if not by itself."""
         while True:
-            arrived = signal.sigtimedwait(WATCHED, self._next_look_s())
+            self._heed(signal.sigtimedwait(WATCHED, self._next_look_s()))
             code = _reap(self.pid)
             if code is not None:
+                if code != 0 and self.reason is None:
+                    # Slurm sends SIGTERM to every process of a step, so the command may be gone
+                    # before this process has seen its own.
+                    self._heed(signal.sigtimedwait(TERMINATION, _SAME_SIGNAL_S))
                 self._sweep()
                 return self._ending(code)
-            signum = signal.Signals(arrived.si_signo) if arrived else None
-            if signum in TERMINATION:
-                self._terminate(signum)
-            elif signum in NOTICES:
-                _pass_on(signum)
             self._keep_time()
+
+    def _heed(self, arrived: signal.struct_siginfo | None) -> None:
+        signum = signal.Signals(arrived.si_signo) if arrived is not None else None
+        if signum in TERMINATION:
+            self._terminate(signum)
+        elif signum in NOTICES:
+            _pass_on(signum)
 
     def _next_look_s(self) -> float:
         deadlines = [at for at in (self.terminate_at, self.kill_at) if at is not None]

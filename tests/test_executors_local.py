@@ -1,0 +1,304 @@
+"""Local jobs from submission to the last sweep, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterkit import files, processes, runfolder
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import submit_plan
+from clusterkit.executors.local_nodes import free_port, split_devices, visible_gpus
+from clusterkit.jobs import Job, cancel, wait
+from clusterkit.jobs.state import load_job
+from clusterkit.model import ClusterKind, JobState, LaunchPlan
+from clusterkit.runfolder import RunFolder
+from clusterkit.shell import Secret
+from tests.plans import make_cluster, make_plan, node_script
+
+
+class Runs:
+    """Start local jobs, and see to it that none is left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[RunFolder] = []
+
+    def plan(self, **changes: object) -> LaunchPlan:
+        return make_plan(make_cluster(self.folder), **changes)
+
+    def start(self, body: str, plan: LaunchPlan | None = None, **secrets: Secret) -> RunFolder:
+        plan = plan or self.plan()
+        run = runfolder.create(plan.cluster, plan.name)
+        self.started.append(run)
+        submit_plan(plan, [node_script(body)], run, secrets=secrets, command_line=["test"])
+        return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Iterator[Runs]:
+    made = Runs(tmp_path)
+    yield made
+    for run in made.started:
+        left = processes.marked(run.marker(), prefix=True)
+        processes.kill_all(lambda run=run: processes.marked(run.marker(), prefix=True))
+        assert not [pid for pid in left if processes.alive(pid)], run.run_id
+
+
+def said(job: Job) -> tuple[JobState, int | None]:
+    return job.status.state, job.status.exit_code
+
+
+def log(run: RunFolder, rank: int = 0) -> str:
+    return run.log(rank).read_text()
+
+
+def await_line(run: RunFolder, line: str, rank: int = 0) -> None:
+    deadline = time.monotonic() + 30
+    while not run.log(rank).exists() or line not in log(run, rank):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def test_success_and_what_each_node_is_given(runs: Runs) -> None:
+    run = runs.start(
+        'echo "$CK_NODE_RANK $CK_NODE_NAME|$CK_NODES|$CK_SLOTS|$CK_NNODES|$CK_HEAD_ADDR|$CK_PORT"'
+    )
+    assert said(wait(run)) == (JobState.SUCCEEDED, 0)
+    first, second = log(run, 0).split("|"), log(run, 1).split("|")
+    assert (first[0], second[0]) == ("0 node0", "1 node1")
+    assert first[1:] == second[1:]
+    assert first[1:5] == ["node0 node1", "1 1", "2", "127.0.0.1"]
+    assert 20000 <= int(first[5]) <= 29999
+
+
+def test_the_first_failure_decides_and_the_others_are_ended(runs: Runs) -> None:
+    run = runs.start('[[ $CK_NODE_RANK = 0 ]] && { trap "" TERM; sleep 100; }; sleep 0.3; exit 3')
+    began = time.monotonic()
+    job = wait(run)
+    assert said(job) == (JobState.FAILED, 3)
+    assert job.status.reason == "node1 exited with 3"
+    assert time.monotonic() - began < 60
+
+
+def test_a_signal_is_never_success(runs: Runs) -> None:
+    run = runs.start("kill -SEGV $$", runs.plan(nodes=1))
+    job = wait(run)
+    assert said(job) == (JobState.FAILED, 139)
+    assert job.status.reason == "node0 was ended by signal 11"
+
+
+def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
+    catcher = (
+        "import signal,time,sys\n"
+        "signal.signal(signal.SIGUSR2, lambda *a: print('notice', flush=True))\n"
+        "time.sleep(0.1)\nprint('ready', flush=True)\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    files.write_text(runs.folder / "catcher.py", catcher)
+    run = runs.start(
+        f'trap "kill \\$child" TERM; {sys.executable} {runs.folder}/catcher.py & child=$!; '
+        "wait $child; wait $child",
+        runs.plan(nodes=1, time_limit_s=6),
+    )
+    job = wait(run)
+    assert said(job) == (JobState.TIMEOUT, 143)
+    assert log(run).splitlines() == ["ready", "notice"]
+    assert job.results[0].reason == "timeout"
+
+
+def test_cancel_a_running_job_twice(runs: Runs) -> None:
+    run = runs.start("echo ready; sleep 100")
+    await_line(run, "ready")
+    assert said(cancel(run)) == (JobState.CANCELLED, 143)
+    assert said(cancel(run)) == (JobState.CANCELLED, 143)
+    assert {r.reason for r in load_job(run).results} == {"cancelled"}
+
+
+def test_cancel_before_anything_started(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = runs.plan()
+    run = runfolder.create(plan.cluster, plan.name)
+    files.create_text(run.cancelled, "")
+    submit_plan(plan, [node_script("echo never")], run, secrets={}, command_line=[])
+    assert said(wait(run)) == (JobState.CANCELLED, None)
+    assert not run.log(0).exists()
+
+
+def test_cancel_leaves_a_finished_job_as_it_is(runs: Runs) -> None:
+    run = runs.start("true")
+    wait(run)
+    assert said(cancel(run)) == (JobState.SUCCEEDED, 0)
+    assert not run.cancelled.exists()
+
+
+def test_a_killed_controller_means_unknown_and_can_be_cancelled(runs: Runs) -> None:
+    run = runs.start("echo ready; trap '' TERM; sleep 100")
+    await_line(run, "ready")
+    controller = files.read_json(run.controller)
+    assert controller is not None
+    os.kill(controller["pid"], signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while processes.alive(controller["pid"]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    status = load_job(run).status
+    assert status.state is JobState.UNKNOWN
+    assert status.reason is not None
+    assert "its controller has gone" in status.reason
+    # Its workers are on their own now; cancelling ends what they started.
+    assert said(cancel(run))[0] in {JobState.CANCELLED, JobState.FAILED}
+
+
+def test_a_killed_worker_leaves_nothing_and_the_job_failed(runs: Runs) -> None:
+    run = runs.start("echo ready; setsid sleep 100 & sleep 100")
+    await_line(run, "ready")
+    for pid in processes.children(files.read_json(run.controller)["pid"]):  # type: ignore[index]
+        os.kill(pid, signal.SIGKILL)
+    job = wait(run)
+    assert said(job) == (JobState.FAILED, 137)
+
+
+def test_the_job_survives_its_client(runs: Runs, tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from pathlib import Path\n"
+        "from tests.plans import *\n"
+        "from clusterkit import runfolder\n"
+        "from clusterkit.executors import submit_plan\n"
+        f"plan = make_plan(make_cluster(Path({str(tmp_path)!r})))\n"
+        "run = runfolder.create(plan.cluster, plan.name)\n"
+        "submit_plan(plan, [node_script('sleep 2; echo done')], run, secrets={})\n"
+        "print(run.path, flush=True)\n"
+        "import os, signal; os.killpg(0, signal.SIGKILL)\n"
+    )
+    client = subprocess.run(
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        cwd=Path(__file__).parents[1],
+    )
+    assert client.returncode == -signal.SIGKILL
+    run = RunFolder(Path(client.stdout.strip()))
+    runs.started.append(run)
+    assert said(wait(run)) == (JobState.SUCCEEDED, 0)
+    assert "done" in log(run, 1)
+
+
+def test_another_jobs_environment_does_not_leak_in(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CPU_BIND", "PMIX_RANK", "SBATCH_EXCLUSIVE", "CK_PORT", "SUBMITIT_EXECUTOR"):
+        monkeypatch.setenv(name, "leak")
+    monkeypatch.setenv("SLURM_CONF", "/etc/here")
+    monkeypatch.setenv("MINE", "kept")
+    run = runs.start("env", runs.plan(nodes=1))
+    wait(run)
+    variables = log(run).splitlines()
+    assert not [line for line in variables if line.endswith("=leak")]
+    assert "MINE=kept" in variables
+    assert "SLURM_CONF=/etc/here" in variables
+
+
+def test_secrets_reach_the_command_and_nothing_else(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "hush-hush")
+    plan = runs.plan(nodes=1, secrets=("TOKEN",))
+    run = runs.start("[[ $TOKEN = hush-* ]] && echo ok", plan, TOKEN=Secret("hush-hush"))
+    assert run.secrets.stat().st_mode & 0o777 == 0o600
+    controller = files.read_json(run.controller)
+    assert controller is not None
+    environment = Path(f"/proc/{controller['pid']}/environ")
+    assert b"hush" not in (environment.read_bytes() if environment.exists() else b"")
+    assert said(wait(run)) == (JobState.SUCCEEDED, 0)
+    assert log(run) == "ok\n"
+    assert not run.secrets.exists(), "gone once the job is over"
+    for path in run.path.rglob("*"):
+        assert path.is_dir() or b"hush-hush" not in path.read_bytes(), path
+
+
+def test_a_missing_secret_is_named_before_anything_starts(runs: Runs) -> None:
+    with pytest.raises(UserError, match="TOKEN"):
+        runs.start("true", runs.plan(secrets=("TOKEN",)))
+
+
+def test_ssh_comes_later(tmp_path: Path) -> None:
+    plan = make_plan(make_cluster(tmp_path, kind=ClusterKind.SSH))
+    run = runfolder.create(plan.cluster, plan.name)
+    with pytest.raises(UserError, match="later release"):
+        submit_plan(plan, [], run, secrets={})
+
+
+def test_a_controller_that_cannot_start_says_why(runs: Runs) -> None:
+    cluster = make_cluster(runs.folder, port_range=(25000, 25009))
+    with socket.create_server(("127.0.0.1", 25000)), pytest.raises(RemoteError, match="free port"):
+        runs.start("true", make_plan(cluster))
+
+
+def test_submissions_at_the_same_moment_never_meet(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
+    made = {runfolder.create(cluster, "a/b c", now=0.0).path for _ in range(50)}
+    assert len(made) == 50
+    assert all(path.name.startswith("a-b-c-") for path in made)
+
+
+def test_a_run_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot create .*/file") as caught:
+        runfolder.create(make_cluster(tmp_path / "file"), "toy")
+    assert caught.value.problems[0].hint
+    with pytest.raises(UserError, match="cannot create /proc/"):
+        runfolder.create(make_cluster(Path("/proc/runs")), "toy")
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full")
+    with pytest.raises(UserError, match="No space left on device") as caught:
+        files.append_text(full, "x" * 100)
+    assert "disk is full" in (caught.value.problems[0].hint or "")
+
+
+def test_devices_are_split_where_there_are_enough() -> None:
+    assert split_devices("0123", (2, 2)) == (("0", "1"), ("2", "3"))
+    assert split_devices("0123", (1, 2)) == (("0",), ("1", "2"))
+    assert split_devices("0", (1, 1)) is None
+    assert split_devices("", (1,)) is None
+
+
+def test_visible_devices_of_the_caller_are_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, 3")
+    assert visible_gpus() == ("GPU-a", "3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus() == ()
+
+
+def test_ports_follow_from_the_job_and_avoid_what_is_taken() -> None:
+    first = free_port(21000, 21999, seed="local-1", address="127.0.0.1")
+    assert first == free_port(21000, 21999, seed="local-1", address="127.0.0.1")
+    with socket.create_server(("127.0.0.1", first)):
+        second = free_port(21000, 21999, seed="local-1", address="127.0.0.1")
+    assert second != first
+    assert first % 10 == second % 10 == 0
+
+
+def test_the_folder_can_be_read_by_a_person(runs: Runs) -> None:
+    run = runs.start("true")
+    wait(run)
+    plan = json.loads(run.plan.read_text())
+    assert plan["framework"] == "torchrun"
+    assert plan["cluster"]["kind"] == "local"
+    submission = json.loads(run.submission.read_text())
+    assert submission["job_id"] == f"local-{run.key}"
+    assert submission["command_line"] == ["test"]

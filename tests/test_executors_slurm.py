@@ -1,0 +1,320 @@
+"""Slurm: the parsers, sbatch's refusals, and the contract with submitit, under fake commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from clusterkit import runfolder
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import slurm_limits, slurm_states, submit_plan
+from clusterkit.executors.slurm_states import Wanted, parse_sacct, parse_squeue, state_of
+from clusterkit.jobs.state import load_job, load_jobs
+from clusterkit.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile
+from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.shell import Secret
+from tests.plans import make_cluster, make_plan, node_script
+
+SCRIPT = Path("/runs/a b|c/job.sbatch")
+WANTED = {"7": Wanted(script=SCRIPT, name="toy", since=0.0)}
+PARTITION = (
+    "PartitionName=gpu AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=1-02:00:00 "
+    "Nodes=n[1-3] State=UP TotalCPUs=24 TotalNodes=3\n"
+)
+SINFO = "n1|gpu:4\nn2|gpu:a100:8(S:0-1),shard:a100:16(S:0)\nn3|(null)\n"
+
+Fake = Callable[..., Path]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Put commands of one's own first on PATH; by default no Slurm command is there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("bash", "env", "cat", "sleep"):
+        for place in ("/usr/bin", "/bin"):
+            if Path(place, tool).exists() and not (folder / tool).exists():
+                (folder / tool).symlink_to(Path(place, tool))
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make(name: str, body: str) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/bash\n{textwrap.dedent(body)}")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def slurm_plan(tmp_path: Path, **changes: object) -> LaunchPlan:
+    cluster = make_cluster(
+        tmp_path / "runs 100%", name="c", kind=ClusterKind.SLURM, gpu_request=GpuRequest.GRES
+    )
+    return make_plan(cluster, **changes)
+
+
+def submit(plan: LaunchPlan, **secrets: Secret) -> tuple[RunFolder, Submission, tuple[str, ...]]:
+    run = runfolder.create(plan.cluster, plan.name)
+    files = [node_script("true"), RenderedFile(name="job.sbatch", text="#!/bin/bash\n# ours\n")]
+    submission, launched = submit_plan(plan, files, run, secrets=secrets, command_line=[])
+    return run, submission, launched.messages
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("PENDING", JobState.PENDING),
+        ("CONFIGURING", JobState.PENDING),
+        ("RUNNING", JobState.RUNNING),
+        ("COMPLETING", JobState.RUNNING),
+        ("COMPLETED", JobState.SUCCEEDED),
+        ("CANCELLED by 1000", JobState.CANCELLED),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("TIMEOUT", JobState.TIMEOUT),
+        ("DEADLINE", JobState.TIMEOUT),
+        ("PREEMPTED", JobState.PREEMPTED),
+        ("NODE_FAIL", JobState.FAILED),
+        ("OUT_OF_MEMORY", JobState.FAILED),
+        ("BOOT_FAIL", JobState.FAILED),
+        ("REQUEUED", JobState.REQUEUED),
+        ("REQUEUE_HOLD", JobState.REQUEUED),
+        ("SPECIAL_EXIT", JobState.REQUEUED),
+        ("SOMETHING_NEW", JobState.UNKNOWN),
+        ("", JobState.UNKNOWN),
+    ],
+)
+def test_slurms_states(word: str, state: JobState) -> None:
+    assert state_of(word).state is state
+
+
+def test_squeue_rows_are_ours_only_with_our_script() -> None:
+    ours = f"7|RUNNING|None|{SCRIPT}\n"
+    assert parse_squeue(ours, WANTED)["7"].state is JobState.RUNNING
+    assert parse_squeue("7|RUNNING|None|/somebody/else.sh\n", WANTED) == {}
+    assert parse_squeue("slurm_load_jobs error: nonsense\n\n7|\n", WANTED) == {}
+    pending = parse_squeue(f"7|PENDING|Resources|{SCRIPT}\n", WANTED)["7"]
+    assert (pending.state, pending.reason) == (JobState.PENDING, "Resources")
+
+
+def test_sacct_rows_are_ours_only_with_our_name() -> None:
+    found = parse_sacct("7|FAILED|3:0|toy\n8|FAILED|1:0|toy\n", WANTED)
+    assert found["7"].exit_code == 3
+    assert list(found) == ["7"]
+    assert parse_sacct("7|COMPLETED|0:0|other\n", WANTED) == {}
+    assert parse_sacct("7|OUT_OF_MEMORY|0:125|toy\n", WANTED)["7"].reason == "out of memory"
+    assert parse_sacct("7|CANCELLED by 0|0:15|toy\n", WANTED)["7"].exit_code == 143
+
+
+def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|{SCRIPT}"')
+    fake("sacct", f'echo "sacct $*" >>{asked}; echo "8|COMPLETED|0:0|toy"')
+    wanted = {**WANTED, "8": WANTED["7"]}
+    found = slurm_states.query(wanted)
+    assert {job: state.state.value for job, state in found.items()} == {
+        "7": "running",
+        "8": "succeeded",
+    }
+    lines = asked.read_text().splitlines()
+    assert len(lines) == 2
+    assert "-j 7,8 " in lines[0]
+    assert "-j 8 " in lines[1]
+
+
+def test_disabled_accounting_is_silent(fake: Fake, capfd: pytest.CaptureFixture[str]) -> None:
+    fake("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
+    fake("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
+    assert slurm_states.query(WANTED) == {}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_answer_is_not_a_job_that_has_gone(fake: Fake) -> None:
+    fake("squeue", 'echo "Unable to contact slurm controller (connect failure)" >&2; exit 1')
+    with pytest.raises(RemoteError, match="Unable to contact"):
+        slurm_states.query(WANTED)
+
+
+SBATCH = """
+    env >"$CLUSTERKIT_RUN_FOLDER/seen-env"
+    printf '%s\\n' "$@" >"$CLUSTERKIT_RUN_FOLDER/seen-args"
+    echo 'sbatch: a word of warning' >&2
+    echo 'Welcome to the cluster'
+    echo '4711;west'
+"""
+
+
+def test_submission_hands_over_our_text_in_a_clean_environment(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("sbatch", SBATCH)
+    for name in ("SLURM_CPU_BIND", "SBATCH_PARTITION", "PMI_RANK", "SRUN_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "leak")
+    monkeypatch.setenv("SLURM_CONF", "/etc/here")
+    monkeypatch.setenv("TOKEN", "hush-hush")
+    plan = slurm_plan(tmp_path, workdir="/", secrets=("TOKEN",))
+    run, submission, messages = submit(plan, TOKEN=Secret("hush-hush"))
+    assert submission.job_id == "4711"
+    assert messages == ("sbatch: a word of warning",)
+    seen = (run.path / "seen-env").read_text()
+    assert "leak" not in seen
+    assert "hush" not in seen
+    assert "SLURM_CONF=/etc/here" in seen
+    assert f"CLUSTERKIT_WORKER_PYTHON={sys.executable}" in seen
+    arguments = (run.path / "seen-args").read_text().splitlines()
+    assert arguments[-1] == str(run.path / "job.sbatch")
+    assert "--parsable" in arguments
+    assert f"--output={run.submitit}/%j_batch.out".replace("100%", "100%%") in arguments
+    assert (run.path / "job.sbatch").read_text() == "#!/bin/bash\n# ours\n"
+    assert (run.submitit / "4711_submitted.pkl").exists()
+    assert json.loads(run.submission.read_text())["job_id"] == "4711"
+
+
+@pytest.mark.parametrize(
+    ("directives", "expected"),
+    [
+        ({}, None),
+        ({"export": "ALL"}, None),
+        ({"export": "NONE"}, "--export=CLUSTERKIT_RUN_FOLDER,CLUSTERKIT_WORKER_PYTHON"),
+        (
+            {"export": "HOME,A=b"},
+            "--export=HOME,A=b,CLUSTERKIT_RUN_FOLDER,CLUSTERKIT_WORKER_PYTHON",
+        ),
+    ],
+)
+def test_our_two_variables_get_through_whatever_is_exported(
+    fake: Fake, tmp_path: Path, directives: Mapping[str, str], expected: str | None
+) -> None:
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path, directives=directives))
+    arguments = (run.path / "seen-args").read_text().splitlines()
+    assert [a for a in arguments if a.startswith("--export")] == ([expected] if expected else [])
+
+
+REFUSALS = [
+    ("Batch job submission failed: Invalid partition name specified", "set `partition`"),
+    ("Batch job submission failed: Invalid account or account/partition combination", "`account`"),
+    ("Batch job submission failed: Invalid qos specification", "set `qos`"),
+    ("Batch job submission failed: Invalid generic resource (gres) specification", "`gpu_request`"),
+    ("Batch job submission failed: Requested time limit is invalid (missing or exceeds", "--time"),
+    ("Batch job submission failed: Memory specification can not be satisfied", "set `memory`"),
+    ("Batch job submission failed: Node count specification invalid", "fewer nodes"),
+    ("Batch job submission failed: Requested node configuration is not available", "fewer nodes"),
+    ("Batch job submission failed: Invalid feature specification", "`constraint`"),
+    ("sbatch: unrecognized option '--gpus-per-node=1'", "`gpu_request`"),
+    ("sbatch: unrecognized option '--oversubscribe'", "`skip_directives`"),
+    ("Batch job submission failed: Unable to contact slurm controller", "slurmctld"),
+    ("Plugin says: come back on Monday", "run folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "hint"), REFUSALS)
+def test_sbatchs_own_words_and_our_hint(fake: Fake, tmp_path: Path, words: str, hint: str) -> None:
+    fake("sbatch", f'echo "sbatch: error: {words.replace(chr(39), "")}" >&2; exit 1')
+    with pytest.raises(RemoteError) as caught:
+        submit(slurm_plan(tmp_path))
+    assert words.replace("'", "").removeprefix("sbatch: ") in caught.value.message
+    assert hint in (caught.value.hint or "")
+    (folder,) = (tmp_path / "runs 100%").iterdir()
+    status = load_job(RunFolder(folder)).status
+    assert status.state is JobState.FAILED
+    assert not (folder / "secrets.env").exists()
+
+
+def test_no_sbatch_here(fake: Fake, tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match="sbatch: command not found") as caught:
+        submit(slurm_plan(tmp_path))
+    assert "--cluster local" in (caught.value.hint or "")
+
+
+def test_an_sbatch_that_says_no_id_is_asked_about_by_script(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", 'echo "thank you"; echo "${@: -1}" >"$CLUSTERKIT_RUN_FOLDER/script"')
+    fake("squeue", f'echo "12|/other"; for s in {tmp_path}/*/*/script; do :; done')
+    with pytest.raises(RemoteError, match="no job id"):
+        submit(slurm_plan(tmp_path))
+    (script,) = (tmp_path / "runs 100%").glob("*/script")
+    fake("squeue", f'echo "12|/other"; echo "13|{script.read_text().strip()}"')
+    assert slurm_states.find_by_script(script.parent / "job.sbatch") == "13"
+
+
+def test_a_job_whose_client_died_is_found_by_its_script(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    document = json.loads(run.submission.read_text())
+    run.submission.write_text(json.dumps({**document, "job_id": None}))
+    fake(
+        "squeue",
+        f"""
+        case "$*" in
+            *-j*) echo "99|PENDING|Priority|{run.path}/job.sbatch" ;;
+            *) echo "99|{run.path}/job.sbatch" ;;
+        esac
+        """,
+    )
+    job = load_job(run)
+    assert (job.submission.job_id, job.status.state) == ("99", JobState.PENDING)
+    assert json.loads(run.submission.read_text())["job_id"] == "99"
+
+
+def test_many_jobs_cost_one_question(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    runs = [submit(slurm_plan(tmp_path))[0] for _ in range(5)]
+    asked = tmp_path / "asked"
+    fake("squeue", f"echo x >>{asked}")
+    assert {job.status.state for job in load_jobs(runs)} == {JobState.UNKNOWN}
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_path: Path) -> None:
+    from clusterkit.executors.slurm_executor import SlurmJob  # noqa: PLC0415
+
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    fake("squeue", f'echo "4711|RUNNING|None|{run.path}/job.sbatch"')
+    job = SlurmJob(folder=run.submitit, job_id="4711", tasks=[0, 1])
+    assert job.state == "RUNNING"
+    assert job.num_tasks == 2
+
+
+def limits(**changes: object) -> list[str]:
+    partition = slurm_limits.parse_partition(PARTITION, SINFO)
+    assert partition is not None
+    plan = make_plan(make_cluster(Path("/x"), kind=ClusterKind.SLURM), **changes)
+    return [problem.message for problem in slurm_limits.problems_of(plan, partition)]
+
+
+def test_limits_name_the_figures() -> None:
+    assert limits(nodes=3) == []
+    assert limits(nodes=5) == ["5 nodes asked for, but partition gpu has 3"]
+    assert limits(nodes=3, directives={"exclude": "n[2-3]"}) == [
+        "3 nodes asked for, but partition gpu has 1 without n[2-3]"
+    ]
+    assert limits(nodes=2, directives={"gpus-per-node": "4"}) == []
+    assert limits(nodes=2, directives={"gpus-per-node": "a100:8"}) == [
+        (
+            "8 GPUs a node asked for on 2 nodes, but 1 of the 3 nodes of partition gpu have that "
+            "many (most: 8)"
+        )
+    ]
+    assert limits(nodes=1, directives={"gres": "gpu:a100:9,shard:2"})[0].startswith("9 GPUs a node")
+    assert limits(nodes=1, time_limit_s=200_000) == [
+        "2-07:33:20 asked for, but partition gpu allows 1-02:00:00"
+    ]
+
+
+def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:
+    slurm_limits.check(slurm_plan(tmp_path, nodes=500))
+    fake("scontrol", f"printf '%s' '{PARTITION}'")
+    fake("sinfo", f"printf '%s' '{SINFO}'")
+    with pytest.raises(UserError, match="500 nodes asked for, but partition gpu has 3"):
+        slurm_limits.check(slurm_plan(tmp_path, nodes=500))
+
+
+def test_every_state_of_the_manual_is_known() -> None:
+    assert {"RUNNING", "STAGE_OUT", "REVOKED", "SIGNALING"} <= set(slurm_states.known_states())
+    assert os.environ["PATH"]

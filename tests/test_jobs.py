@@ -1,0 +1,369 @@
+"""Find jobs, judge their state, follow their output, and the verbs about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterkit import files, runfolder
+from clusterkit.errors import UserError
+from clusterkit.executors import SchedulerState
+from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
+from clusterkit.jobs.logs import LogReader, tail_position
+from clusterkit.jobs.state import Evidence, judge
+from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.runfolder import Results, RunFolder, Submission
+from tests.plans import make_cluster, make_plan, node_script
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def make_run(folder: Path, name: str = "toy", *, now: float = 0.0, **changes: object) -> RunFolder:
+    run = runfolder.create(make_cluster(folder), name, now=now)
+    submission = Submission(
+        run_id=run.run_id, name=name, cluster="c", kind=ClusterKind.SLURM, framework="torchrun",
+        nodes=2, tasks=2, submitted_at=now, job_id="7",
+    )  # fmt: skip
+    runfolder.write_submission(run, dataclasses.replace(submission, **changes))  # type: ignore[arg-type]
+    return run
+
+
+def node(rank: int, code: int = 0, reason: str | None = None, ended: float = 0.0) -> NodeResult:
+    return NodeResult(
+        node_rank=rank, node=f"n{rank}", exit_code=code, started_at=0.0, ended_at=ended,
+        reason=reason,
+    )  # fmt: skip
+
+
+def verdict(
+    *nodes: NodeResult,
+    said: SchedulerState | None = None,
+    kind: ClusterKind = ClusterKind.SLURM,
+    attempt: int = 0,
+    requeue: int = 0,
+    cancelled: bool = False,
+    silence: str | None = None,
+    job_id: str | None = "7",
+    age_s: float = 1e6,
+) -> tuple[str, int | None]:
+    submission = Submission(
+        run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=2,
+        submitted_at=0.0, job_id=job_id, requeue=requeue,
+    )  # fmt: skip
+    own = [result for result in nodes if result.exit_code and result.reason is None]
+    evidence = Evidence(
+        submission=submission,
+        results=Results(attempt=attempt, of=2 if nodes else 0, nodes=nodes),
+        first_failure=own[0] if own else None,
+        cancelled=cancelled,
+        scheduler=said,
+        silence=silence,
+        age_s=age_s,
+    )
+    status = judge(evidence)
+    return status.state.value, status.exit_code
+
+
+def says(state: JobState, word: str = "", code: int | None = None) -> SchedulerState:
+    return SchedulerState(state=state, word=word or state.upper(), exit_code=code)
+
+
+def test_absence_is_never_success() -> None:
+    assert verdict() == ("unknown", None)
+    assert verdict(node(0)) == ("unknown", None)
+    assert verdict(silence="Slurm does not answer") == ("unknown", None)
+    assert verdict(kind=ClusterKind.LOCAL) == ("unknown", None)
+    assert verdict(job_id=None, age_s=5) == ("pending", None)
+    assert verdict(job_id=None) == ("unknown", None)
+
+
+def test_own_results_come_first() -> None:
+    assert verdict(node(0), node(1)) == ("succeeded", 0)
+    assert verdict(node(0), node(1), said=says(JobState.RUNNING, "COMPLETING")) == ("succeeded", 0)
+    assert verdict(node(0), node(1, 3)) == ("failed", 3)
+    assert verdict(node(0), node(1, 3), said=says(JobState.SUCCEEDED)) == ("failed", 3)
+    assert verdict(node(0, 5, "peer"), node(1, 5), said=says(JobState.FAILED, code=143)) == (
+        "failed",
+        5,
+    )
+    assert verdict(node(1, 3), silence="down") == ("unknown", None)
+    assert verdict(node(0), node(1, 3), silence="down") == ("failed", 3)
+
+
+def test_the_scheduler_knows_why() -> None:
+    both = (node(0, 143, "terminated"), node(1, 143, "terminated"))
+    assert verdict(*both, said=says(JobState.TIMEOUT)) == ("timeout", 143)
+    assert verdict(*both, said=says(JobState.PREEMPTED)) == ("preempted", 143)
+    assert verdict(said=says(JobState.FAILED, "NODE_FAIL", 1)) == ("failed", 1)
+    assert verdict(said=says(JobState.SUCCEEDED)) == ("succeeded", 0)
+    assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
+
+
+def test_a_requeued_job_is_not_over() -> None:
+    both = (node(0, 143, "terminated"), node(1, 143, "terminated"))
+    assert verdict(*both, said=says(JobState.PENDING), requeue=1) == ("requeued", None)
+    assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1) == ("requeued", None)
+    assert verdict(*both, said=says(JobState.RUNNING, "COMPLETING"), requeue=1)[0] == "running"
+    assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1, attempt=1)[0] == "preempted"
+
+
+def test_cancelled() -> None:
+    both = (node(0, 143, "cancelled"), node(1, 143, "cancelled"))
+    assert verdict(*both, cancelled=True, said=says(JobState.CANCELLED)) == ("cancelled", 143)
+    assert verdict(*both, cancelled=True) == ("cancelled", 143)
+    assert verdict(cancelled=True) == ("cancelled", None)
+    assert verdict(node(0), node(1), cancelled=True) == ("succeeded", 0)
+
+
+def test_find_by_every_name(tmp_path: Path) -> None:
+    first = make_run(tmp_path, "alpha", now=1e9, job_id="41")
+    second = make_run(tmp_path, "beta", now=2e9, job_id="42")
+    older = make_run(tmp_path, "gamma", now=0.5e9, job_id="42")
+    roots = [tmp_path]
+    assert find_run("41", roots) == first
+    assert find_run("42", roots) == second, "ids are used again; the newest counts"
+    assert find_run("latest", roots) == second
+    assert find_run("bet", roots) == second
+    assert find_run(older.run_id, roots) == older
+    assert find_run(older.key, roots) == older
+    assert find_run(f"local-{older.key}", roots) == older
+    assert find_run(str(first.path), roots) == first
+    assert [run.run_id for run in list_runs(roots)] == [
+        run.run_id for run in (older, first, second)
+    ]
+
+
+def test_a_job_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there are no runs"):
+        find_run("7", [tmp_path])
+    run = make_run(tmp_path, "alpha", job_id="12345")
+    make_run(tmp_path, "alpha", job_id="12399")
+    with pytest.raises(UserError, match="could be any of 2 runs"):
+        find_run("alpha", [tmp_path])
+    with pytest.raises(UserError) as caught:
+        find_run("12346", [tmp_path])
+    assert caught.value.problems[0].hint == "did you mean '12345'?"
+    with pytest.raises(UserError, match="no run folder"):
+        find_run(str(tmp_path), [tmp_path])
+    with pytest.raises(UserError, match="no such folder"):
+        find_run(str(run.path) + "x", [tmp_path])
+
+
+def test_five_hundred_old_jobs_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")  # nobody is asked about what is over
+    for number in range(500):
+        run = make_run(tmp_path, now=number * 60.0, job_id=str(number))
+        submission = runfolder.read_submission(run)
+        assert submission is not None
+        runfolder.write_state(run, submission, JobStatus(state=JobState.FAILED, exit_code=3))
+    began = time.monotonic()
+    jobs = load_jobs(list_runs([tmp_path]))
+    assert time.monotonic() - began < 1.0
+    assert len(jobs) == 500
+    assert {job.status.exit_code for job in jobs} == {3}
+
+
+def test_a_final_state_is_kept_and_a_stranger_may_look(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    files.write_text(run.secrets, "{}", mode=0o600)
+    for rank in (0, 1):
+        runfolder.write_result(run, node(rank), attempt=0, of=2)
+    (job,) = load_jobs([run])
+    assert job.status.state is JobState.SUCCEEDED
+    assert not run.secrets.exists()
+    for path in run.nodes.iterdir():
+        path.unlink()
+    (again,) = load_jobs([run])
+    assert again.status == job.status
+
+
+# Output ----------------------------------------------------------------------------------------
+
+
+def test_lines_of_bytes_of_any_kind(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"ok\n\xff\xfe bad\n\xc3")
+    reader = LogReader(path)
+    assert list(reader.pieces()) == ["ok\n", "\ufffd\ufffd bad\n"]
+    with path.open("ab") as stream:
+        stream.write(b"\xa9 after\nrest")
+    assert list(reader.pieces()) == ["é after\n"]
+    assert list(reader.rest()) == ["rest"]
+    assert list(reader.rest()) == []
+
+
+def test_a_log_that_was_cut_off_or_replaced_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\n")
+    reader = LogReader(path)
+    assert list(reader.pieces()) == ["one\n", "two\n"]
+    path.write_text("new\n")
+    assert list(reader.pieces()) == ["new\n"]
+    path.rename(tmp_path / "log.1")
+    assert list(reader.pieces()) == []
+    path.write_text("a longer line in another file\n")
+    assert list(reader.pieces()) == ["a longer line in another file\n"]
+
+
+def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 1_000_000)
+    pieces = list(LogReader(path).pieces())
+    assert max(map(len, pieces)) <= 1 << 16
+    assert sum(map(len, pieces)) > 900_000
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("lines", [1, 3, 20_000])
+@pytest.mark.parametrize("wanted", [0, 1, 2, 5000, 30_000])
+def test_tail(tmp_path: Path, lines: int, wanted: int, end: str) -> None:
+    path = tmp_path / "log"
+    text = [f"line {number}" for number in range(lines)]
+    path.write_text("\n".join(text) + end)
+    position = tail_position(path, wanted)
+    rest = path.read_text()[position:].splitlines()
+    assert rest == (text[-wanted:] if wanted else [])
+
+
+def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    files.write_text(run.log(0), "a\nb")
+    files.write_text(run.log(1), "c\n")
+    assert list(read_logs(run)) == ["[node-0] a\n", "[node-0] b\n", "[node-1] c\n"]
+    assert list(read_logs(run, 0, tail=1)) == ["b\n"]
+    with pytest.raises(UserError, match="no node 5: the job has 2"):
+        list(read_logs(run, 5))
+
+
+def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
+    run = make_run(tmp_path, job_id=None, submitted_at=time.time())
+
+    def write() -> None:
+        for number in range(5):
+            files.append_text(run.log(0), f"step {number}\n")
+            time.sleep(0.1)
+        files.append_text(run.log(1), "late, without end")
+        for rank in (0, 1):
+            runfolder.write_result(run, node(rank), attempt=0, of=2)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    lines = list(itertools.islice(follow(run, poll_s=0.02), 100))
+    writer.join()
+    assert lines == [*(f"[node-0] step {n}\n" for n in range(5)), "[node-1] late, without end\n"]
+
+
+# Verbs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clusterkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point the command line at a folder of runs of its own."""
+    config = tmp_path / "clusterkit.yaml"
+    folder = tmp_path / "runs"
+    config.write_text(f"clusters:\n  mine: {{kind: local, run_dir: {folder}}}\n")
+    monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", str(config))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def start(folder: Path, body: str) -> RunFolder:
+    from clusterkit.executors import submit_plan  # noqa: PLC0415
+
+    plan = make_plan(make_cluster(folder))
+    run = runfolder.create(plan.cluster, plan.name)
+    submit_plan(plan, [node_script(body)], run, secrets={}, command_line=[])
+    return run
+
+
+def ck(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clusterkit", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
+    run = start(clusterkit, "echo hello; exit $((CK_NODE_RANK * 3))")
+    waited = ck("wait", f"local-{run.key}", "--json")
+    assert waited.returncode == 1
+    document = json.loads(waited.stdout)
+    assert document["schema"] == 1
+    assert (document["state"], document["exit_code"]) == ("failed", 3)
+    assert document["run_dir"] == str(run.path)
+    assert document["job_id"] == f"local-{run.key}"
+    assert [result["exit_code"] for result in document["nodes"]] == [0, 3]
+    status = ck("status", "latest")
+    assert status.returncode == 1
+    assert "failed (exit 3): node1 exited with 3" in status.stdout
+    assert ck("logs", "latest").stdout == "[node-0] hello\n[node-1] hello\n"
+    assert ck("logs", "latest", "-f", "--node", "1").stdout == "hello\n"
+    table = ck("status")
+    assert table.returncode == 0
+    assert all(len(line) <= 80 for line in table.stdout.splitlines())
+    assert "failed" in table.stdout.splitlines()[-1]
+    listed = json.loads(ck("status", "--json").stdout)
+    assert [job["state"] for job in listed["jobs"]] == ["failed"]
+
+
+def test_cancel_and_wait(clusterkit: Path) -> None:
+    run = start(clusterkit, "sleep 100")
+    cancelled = ck("cancel", run.run_id)
+    assert cancelled.returncode == 0
+    assert "cancelled" in cancelled.stdout
+    assert ck("wait", run.run_id).returncode == 1
+
+
+def test_an_unknown_job_exits_2(clusterkit: Path) -> None:
+    nothing = ck("status", "toi")
+    assert nothing.returncode == 2
+    assert "there are no runs" in nothing.stderr
+    run = start(clusterkit, "true")
+    for verb in ("status", "logs", "wait", "cancel"):
+        unknown = ck(verb, run.run_id[:-1] + "x")
+        assert unknown.returncode == 2
+        assert f"did you mean '{run.run_id}'?" in unknown.stderr
+        assert "Traceback" not in unknown.stderr
+
+
+def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
+    run = start(clusterkit, "echo ready; sleep 4; echo done")
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "clusterkit", "logs", "-f", "latest"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert watching.stdout is not None
+    watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, errors = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert f"clusterkit logs -f local-{run.key}" in errors
+    assert ck("wait", "latest").returncode == 0
+    assert "done" in run.log(0).read_text()
+
+
+def test_wait_notices_the_end_within_two_seconds(clusterkit: Path) -> None:
+    run = start(clusterkit, "sleep 2")
+    assert ck("wait", "latest").returncode == 0
+    ended = max(result.ended_at for result in runfolder.read_results(run).nodes)
+    assert time.time() - ended < 2.0
