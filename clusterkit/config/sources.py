@@ -15,7 +15,7 @@ FLAG_VARIABLES = frozenset(
     for name in (
         "CLUSTER", "CONFIG_FILE", "CONTAINER", "DEBUG", "DEFAULT_CLUSTER", "ENV", "EXCLUDE",
         "FIXTURES", "FRAMEWORK", "GOLDEN", "JOB", "LAB", "NAME", "NODES", "OUTPUT", "PREFLIGHT",
-        "REQUEUE", "RUN_FOLDER", "WHEELS",
+        "REQUEUE", "RUN_FOLDER", "WHEELS", "WORKER_PYTHON",
     )
 )  # fmt: skip
 """Variables that are read elsewhere: by flags, inside a job, and by our tests."""

@@ -1,0 +1,32 @@
+"""What all tests share: the practice cluster, and how tests are spread over processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ("tests.lab.fixtures",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what runs on the practice cluster in one process: two cores are few for six ranks."""
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.xdist_group("lab"))
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the user's own configuration and CLUSTERKIT_* variables out of the tests."""
+    import os
+
+    for name in os.environ:
+        if name.startswith("CLUSTERKIT_") and name not in {
+            "CLUSTERKIT_LAB",
+            "CLUSTERKIT_WHEELS",
+            "CLUSTERKIT_FIXTURES",
+            "CLUSTERKIT_GOLDEN",
+        }:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
