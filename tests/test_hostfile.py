@@ -203,12 +203,18 @@ def test_open_mpi_says_everything() -> None:
         ([host("fe80::1", 4)], "hydra", "cannot name a host 'fe80::1'"),
         ([host("fe80::1")], "hostlist", "cannot name a host 'fe80::1'"),
         ([host("slots", 4)], "openmpi", "cannot name a host 'slots'"),
+        ([host("n1.a", 4), host("n1.b", 4)], "openmpi", r"takes for one machine: n1.a,n1.b"),
         ([host("007", 4)], "openmpi", "cannot name a host '007'"),
     ],
 )
 def test_what_a_format_cannot_say_is_named(hosts: list[Host], format_: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         write(hosts, format_)
+
+
+def test_addresses_are_no_names_with_domains() -> None:
+    text = "10.0.0.1 slots=1\n10.0.0.2 slots=1\n"
+    assert write([host("10.0.0.1", 1), host("10.0.0.2", 1)], "openmpi") == text
 
 
 def test_all_that_cannot_be_said_is_named_at_once() -> None:
@@ -292,7 +298,9 @@ def test_converting_there_and_back_is_lossless_or_refused(
 
 @given(plain_hosts)
 def test_slots_survive_every_format_that_has_them(hosts: list[Host]) -> None:
-    hosts = list({item.name: item for item in hosts if not item.name.isdigit()}.values())
+    # Open MPI strips domains and leading zeros.
+    shorts = {item.name.partition(".")[0]: item for item in hosts if not item.name.isdigit()}
+    hosts = list(shorts.values())
     if not hosts:
         return
     for target in Format:

@@ -16,6 +16,7 @@ MAX_SLOTS = 65_536
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME_LENGTH - 1}}}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_IPV4 = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]+")
 
 
@@ -87,6 +88,11 @@ def to_format(name: str) -> Format:
 def is_host_name(text: str) -> bool:
     """Tell whether `text` is a host name or an IPv4 or IPv6 address, and safe as an argument."""
     return _NAME.fullmatch(text) is not None or is_ipv6(text)
+
+
+def short_name(name: str) -> str:
+    """Return the host name without its domain; an address as it is."""
+    return name if is_ipv6(name) or _IPV4.fullmatch(name) else name.partition(".")[0]
 
 
 def is_ipv6(text: str) -> bool:

@@ -61,7 +61,7 @@ _HAZARDS: Mapping[Format, Mapping[Mark, tuple[str, str]]] = {
         Mark.BARE: ("Hydra counts a host without ':N' as one process", "write 'host:N'"),
         Mark.SLOTS: ("Hydra and Intel MPI refuse slots=", "write 'host:N'"),
         Mark.ALIAS: ("Hydra and Intel MPI know only 'host:N'", "write 'host:N'"),
-        Mark.JOINED: ("Hydra does not take several hosts on a line", _ONE_LINE_EACH),
+        Mark.JOINED: ("Hydra does not take several hosts on a line, silently", _ONE_LINE_EACH),
         Mark.BRACKETS: ("Hydra does not take hostlists", _ONE_LINE_EACH),
         Mark.JUNK: ("Hydra ignores what follows the digits silently", "remove it"),
         Mark.MAX_SLOTS: ("Hydra refuses max_slots", "remove it"),

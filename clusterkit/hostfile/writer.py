@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from clusterkit import hostlist
@@ -14,6 +15,7 @@ from clusterkit.hostfile.formats import (
     is_host_name,
     is_ipv6,
     is_user_name,
+    short_name,
     to_format,
 )
 from clusterkit.model import Host
@@ -119,25 +121,35 @@ def _unsayable(
         yield f"{tool} needs slots, and they are unknown", unknown, "say --slots N"
     if not target.has_slots:
         known = [host for host in hosts if host.slots not in {None, default}]
-        alike = len({host.slots for host in hosts}) == 1
-        hint = f"say --slots {hosts[0].slots} to leave them to whoever reads it" if alike else None
-        yield f"{tool} cannot say slots", known, hint
-    limited = [host for host in hosts if host.max_slots is not None]
-    if target is not Format.OPENMPI:
-        ports = [host for host in hosts if host.port is not None]
-        yield f"{tool} cannot say max_slots", limited, "remove it"
-        yield f"{tool} cannot say port", ports, _SSH_CONFIG
+        uniform = len({host.slots for host in hosts}) == 1
+        hint = f"say --slots {known[0].slots} to leave them to whoever reads it" if known else None
+        yield f"{tool} cannot say slots", known, hint if uniform else None
+    if target is Format.OPENMPI:
+        yield from _unsayable_to_openmpi(hosts, default)
     else:
-        low = [host for host in limited if (host.max_slots or 0) < (host.slots or default or 1)]
-        yield "max_slots is less than slots", low, None
-        alone = [host for host in limited if host.slots is None and default is None]
-        yield f"{tool} takes max_slots for slots where those are unknown", alone, "say --slots N"
+        limited = [host for host in hosts if host.max_slots is not None]
+        yield f"{tool} cannot say max_slots", limited, "remove it"
+        ports = [host for host in hosts if host.port is not None]
+        yield f"{tool} cannot say port", ports, _SSH_CONFIG
     users = [host for host in hosts if host.user is not None]
     if not target.has_user:
         yield f"{tool} cannot say user", users, _SSH_CONFIG
     else:
         odd = [host for host in users if not _can_log_in(host.user or "", target)]
         yield f"{tool} cannot take this user name", odd, _SSH_CONFIG
+
+
+def _unsayable_to_openmpi(
+    hosts: Sequence[Host], default: int | None
+) -> Iterator[tuple[str, list[Host], str | None]]:
+    shorts = Counter(map(short_name, {host.name for host in hosts}))
+    alike = [host for host in hosts if shorts[short_name(host.name)] > 1]
+    yield "Open MPI strips domains, and so takes for one machine", alike, "give addresses"
+    limited = [host for host in hosts if host.max_slots is not None]
+    low = [host for host in limited if (host.max_slots or 0) < (host.slots or default or 1)]
+    yield "max_slots is less than slots", low, None
+    alone = [host for host in limited if host.slots is None and default is None]
+    yield "Open MPI takes max_slots for slots where those are unknown", alone, "say --slots N"
 
 
 def _can_log_in(user: str, target: Format) -> bool:
