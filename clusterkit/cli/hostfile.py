@@ -122,7 +122,7 @@ def _find(
 
 
 def _of_file(file: str, slots: int | None) -> Found:
-    from clusterkit.config.document import read_text  # noqa: PLC0415
+    from clusterkit.config.document import read_text
 
     source = "<stdin>" if file == "-" else file
     path = Path("/dev/stdin" if file == "-" else file)
@@ -141,7 +141,7 @@ def _of_allocation(slots: int | None) -> tuple[Host, ...]:
 
 
 def _of_cluster(name: str, slots: int | None, target: Format) -> Found:
-    from clusterkit.config import load_settings  # noqa: PLC0415
+    from clusterkit.config import load_settings
 
     settings = load_settings(overrides={"cluster": name})
     spec = settings.cluster(name)
