@@ -1,0 +1,198 @@
+"""Jobs on a real Slurm without accounting: failing, ending, being found again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit import runfolder
+from clusterkit.runfolder import RunFolder
+from tests.lab import Lab
+
+pytest_plugins = ("tests.lab.fixtures",)
+pytestmark = pytest.mark.lab
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+class Cluster:
+    """The head of the practice cluster, with a configuration of its own."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        config = folder / "clusterkit.yaml"
+        config.write_text(f"clusters:\n  lab: {{kind: slurm, run_dir: {folder}/runs}}\n")
+        self.environment = {"CLUSTERKIT_CONFIG_FILE": str(config)}
+
+    def submit(self, body: str, *, path: str = "", **options: Any) -> RunFolder:
+        environment = {"PATH": f"{path}:{os.environ['PATH']}"} if path else {}
+        done = self.lab.run(
+            "head",
+            [sys.executable, "-m", "tests.lab_client", f"{self.folder}/runs", body,
+             json.dumps(options)],
+            env={**self.environment, **environment},
+            cwd=REPOSITORY,
+        )  # fmt: skip
+        assert path or done.returncode == 0, done.stderr
+        return RunFolder(Path(done.stdout.strip()))
+
+    def ck(self, *arguments: str, timeout_s: float = 120.0) -> tuple[int, str]:
+        done = self.lab.run(
+            "head",
+            [sys.executable, "-m", "clusterkit", *arguments],
+            env=self.environment,
+            cwd=REPOSITORY,
+            timeout_s=timeout_s,
+        )
+        return done.returncode, done.stdout
+
+    def state(self, run: RunFolder) -> tuple[str, int | None]:
+        document = json.loads(self.ck("status", run.run_id, "--json")[1])
+        return document["state"], document["exit_code"]
+
+    def left(self, run: RunFolder) -> list[str]:
+        """Return the command lines of the job's processes on every node."""
+        found = []
+        for node in self.lab.nodes:
+            for process in self.lab.processes(node):
+                environ = Path(f"/proc/{process.pid}/environ")
+                try:
+                    ours = run.run_id.encode() in environ.read_bytes()
+                except OSError:
+                    continue
+                if ours:
+                    found.append(" ".join(process.argv))
+        return found
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    return Cluster(lab, tmp_path)
+
+
+def await_true(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.2)
+
+
+def started(run: RunFolder, nodes: int = 3) -> Callable[[], bool]:
+    return lambda: all(run.log(k).exists() and run.log(k).stat().st_size for k in range(nodes))
+
+
+def test_success_is_noticed_within_two_seconds(cluster: Cluster) -> None:
+    run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
+    assert cluster.ck("wait", run.run_id)[0] == 0
+    results = runfolder.read_results(run).nodes
+    assert time.time() - max(result.ended_at for result in results) < 2.0
+    assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
+    assert not run.submitit.joinpath("core").exists()
+    assert cluster.left(run) == []
+
+
+def test_one_fails_and_the_others_hang(cluster: Cluster) -> None:
+    run = cluster.submit(
+        'echo on; [[ $CK_NODE_RANK = 1 ]] && { sleep 1; exit 3; }; trap "" TERM; '
+        "setsid sleep 300 & sleep 300"
+    )
+    began = time.monotonic()
+    assert cluster.ck("wait", run.run_id)[0] == 1
+    assert time.monotonic() - began < 60
+    assert cluster.state(run) == ("failed", 3)
+    await_true(lambda: not cluster.left(run))
+
+
+def test_a_rank_killed_by_a_signal(cluster: Cluster) -> None:
+    run = cluster.submit("echo on; kill -KILL $$", nodes=1)
+    assert cluster.ck("wait", run.run_id)[0] == 1
+    assert cluster.state(run) == ("failed", 137)
+
+
+def test_a_killed_worker_leaves_nothing(cluster: Cluster) -> None:
+    run = cluster.submit("echo on; setsid sleep 300 & sleep 300", nodes=2)
+    await_true(started(run, 2))
+    for process in cluster.lab.processes("n2", rf"clusterkit\.worker .*{run.run_id}"):
+        os.kill(process.pid, 9)
+    assert cluster.ck("wait", run.run_id)[0] == 1
+    assert cluster.state(run)[0] == "failed"
+    await_true(lambda: not cluster.left(run))
+
+
+def test_cancel_running_then_pending(cluster: Cluster) -> None:
+    running = cluster.submit("echo on; sleep 300", directives={"cpus-per-task": "5"})
+    await_true(started(running))
+    pending = cluster.submit("echo never", directives={"cpus-per-task": "5"})
+    assert cluster.state(pending) == ("pending", None)
+    assert cluster.ck("cancel", pending.run_id, running.run_id)[0] == 0
+    assert cluster.state(pending) == ("cancelled", None)
+    assert cluster.state(running) == ("cancelled", 143)
+    assert {result.reason for result in runfolder.read_results(running).nodes} == {"cancelled"}
+    assert cluster.ck("cancel", running.run_id)[0] == 0
+    assert not pending.log(0).exists()
+    await_true(lambda: not cluster.left(running))
+
+
+def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
+    catcher = cluster.folder / "catcher.py"
+    catcher.write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: print('notice', flush=True))\n"
+        "print('on', flush=True)\n"
+        "while True: time.sleep(0.5)\n"
+    )
+    run = cluster.submit(
+        f"sleep 300 & {sys.executable} {catcher}",
+        time="1",
+        nodes=2,
+        directives={"signal": "USR2@55"},
+    )
+    assert cluster.ck("wait", run.run_id, timeout_s=180)[0] == 1
+    assert cluster.state(run) == ("timeout", 143)
+    assert run.log(1).read_text().split() == ["on", "notice"], "once, and deadly to nobody"
+    assert {result.reason for result in runfolder.read_results(run).nodes} == {"timeout"}
+
+
+def test_a_preempted_job_is_started_again(cluster: Cluster) -> None:
+    whole = {"cpus-per-task": "5"}
+    low = cluster.submit(
+        "echo attempt $CK_RESTART_COUNT; sleep 100", partition="low", requeue=1, directives=whole
+    )
+    await_true(started(low))
+    high = cluster.submit("echo on", partition="high", directives=whole)
+    assert cluster.ck("wait", high.run_id)[0] == 0
+    await_true(lambda: cluster.state(low)[0] == "requeued")
+    assert cluster.ck("cancel", low.run_id)[0] == 0
+    assert cluster.state(low)[0] == "cancelled"
+
+
+def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
+    tools = cluster.folder / "bin"
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text('#!/bin/bash\n/usr/bin/sbatch "$@" >/dev/null; kill -9 $PPID\n')
+    sbatch.chmod(0o755)
+    run = cluster.submit("echo on; sleep 3", path=str(tools))
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    assert cluster.state(run)[0] in {"pending", "running"}
+    assert cluster.ck("wait", run.run_id)[0] == 0
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    assert (submission.job_id or "").isdigit()
+    assert len(list(run.submitit.glob("*_result.pkl"))) == 3
+
+
+def test_the_environment_arrives_unchanged(cluster: Cluster) -> None:
+    value = 'it\'s "two"\nlines, $HOME `x` ü \\'
+    run = cluster.submit('printf %s "$ODD"', nodes=1, env={"ODD": value})
+    assert cluster.ck("wait", run.run_id)[0] == 0
+    assert run.log(0).read_text() == value

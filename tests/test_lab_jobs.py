@@ -1,0 +1,210 @@
+"""Jobs on the practice cluster that go wrong, are ended, or carry difficult values."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from tests.desk import Desk
+from tests.render_cases import NASTY, NASTY_ARGS
+
+pytestmark = pytest.mark.lab
+
+TELL = """
+import json, os, sys
+rank = os.environ.get("RANK") or os.environ["HOROVOD_RANK"]
+with open(f"rank-{rank}.json", "w") as out:
+    json.dump({"argv": sys.argv[1:], "env": dict(os.environ)}, out)
+print("told by", rank)
+"""
+FAIL = """
+import os, signal, sys, time
+rank = int(os.environ.get("RANK") or os.environ["HOROVOD_RANK"])
+if rank == 3:
+    {what}
+time.sleep(300)
+"""
+SLEEP = """
+import os, time
+print("asleep", flush=True)
+time.sleep(300)
+"""
+FRAMEWORKS = ("torchrun", "deepspeed", "horovod")
+THREE = ("--nodes", "3")
+
+
+def leftovers(desk: Desk, script: str) -> dict[str, list[Any]]:
+    """Return the processes that still run `script`, by host."""
+    found = {host: desk.lab.processes(host, script) for host in desk.lab.nodes}
+    return {host: processes for host, processes in found.items() if processes}
+
+
+def test_values_arguments_and_secrets_reach_every_rank(desk: Desk) -> None:
+    script = desk.write("tell.py", TELL)
+    (desk.folder / "job.yaml").write_text(json.dumps({"env": NASTY}))
+    leaks = {"SLURM_CPU_BIND": "mask_cpu:0x1", "SBATCH_QOS": "wrong", "PMI_RANK": "7"}
+    done = desk.submit(
+        "--wait", "--framework", "torchrun", *THREE, "--job", "job.yaml", "--secret", "TOKEN",
+        script, *NASTY_ARGS,
+        env={"TOKEN": "hush-5a1e", **leaks},
+    )  # fmt: skip
+    assert done["state"] == "succeeded"
+    for rank in range(6):
+        told = json.loads((desk.folder / f"rank-{rank}.json").read_text())
+        assert tuple(told["argv"]) == NASTY_ARGS
+        assert {name: told["env"][name] for name in NASTY} == NASTY
+        assert told["env"]["TOKEN"] == "hush-5a1e"
+        assert told["env"]["SLURM_CONF"]
+        assert told["env"].get("PMI_RANK") != "7"
+        assert "0x1," not in told["env"].get("SLURM_CPU_BIND", "")
+
+
+def test_a_secret_is_in_one_private_file_only(desk: Desk) -> None:
+    script = desk.write("sleep.py", SLEEP)
+    done = desk.submit(
+        "--framework", "torchrun", *THREE, "--secret", "TOKEN", script, env={"TOKEN": "hush-77fe"}
+    )
+    wait_for_output(desk, done["job_id"], "asleep")
+    said = desk.lab.run("head", ["scontrol", "show", "job", done["job_id"]]).stdout
+    said += "".join(
+        desk.lab.run(host, ["ps", "axww", "-o", "args"]).stdout for host in desk.lab.nodes
+    )
+    assert "hush-77fe" not in said
+    run = desk.folder / "runs" / os.path.basename(done["run_dir"])
+    holders = [
+        path for path in run.rglob("*") if path.is_file() and b"hush-77fe" in path.read_bytes()
+    ]
+    assert [path.name for path in holders] == ["secrets.env"]
+    assert holders[0].stat().st_mode & 0o777 == 0o600
+    desk.clusterkit("cancel", done["job_id"])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "what", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["exit", "signal"]
+)
+def test_a_rank_that_dies_ends_the_job(desk: Desk, framework: str, what: str) -> None:
+    script = desk.write("dies.py", FAIL.format(what=what))
+    started = time.monotonic()
+    done = desk.submit("--wait", "--framework", framework, *THREE, script)
+    assert time.monotonic() - started < 90
+    assert done["returncode"] == 1
+    assert done["state"] == "failed"
+    assert done["exit_code"] not in (0, None)
+    assert "n2" in done["reason"]
+    assert leftovers(desk, str(script)) == {}
+
+
+def test_the_exit_code_of_a_horovod_rank_is_the_exit_code_of_the_job(desk: Desk) -> None:
+    # torchrun and deepspeed have codes of their own; here the rank's own comes through.
+    script = desk.write("dies.py", FAIL.format(what="sys.exit(3)"))
+    assert desk.submit("--wait", "--framework", "horovod", *THREE, script)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_cancel_leaves_no_process(desk: Desk, framework: str) -> None:
+    script = desk.write("sleep-here.py", SLEEP)
+    job = desk.submit("--framework", framework, *THREE, script)["job_id"]
+    wait_for_output(desk, job, "asleep")
+    assert leftovers(desk, script)
+    assert desk.clusterkit("cancel", job).returncode == 0
+    assert desk.state(job) == "cancelled"
+    assert leftovers(desk, script) == {}
+
+
+def test_a_pending_job_can_be_cancelled(desk: Desk) -> None:
+    script = desk.write("sleep.py", SLEEP)
+    words = ("--framework", "torchrun", "--nodes", "3", "--set", "sbatch.exclusive=")
+    running = desk.submit(*words, script)["job_id"]
+    pending = desk.submit(*words, script)["job_id"]
+    assert desk.state(pending) == "pending"
+    assert desk.clusterkit("cancel", pending).returncode == 0
+    assert desk.state(pending) == "cancelled"
+    desk.clusterkit("cancel", running)
+
+
+def test_the_time_limit_is_named(desk: Desk) -> None:
+    script = desk.write("sleep.py", SLEEP)
+    done = desk.submit("--wait", "--framework", "torchrun", *THREE, "--time", "1", script)
+    assert (done["returncode"], done["state"]) == (1, "timeout")
+    assert leftovers(desk, script) == {}
+
+
+def test_more_nodes_than_there_are_is_said_before_sbatch(desk: Desk) -> None:
+    script = desk.write("sleep.py", SLEEP)
+    for words in (("--nodes", "4"), ("--nodes", "1", "--gpus-per-node", "9")):
+        done = desk.clusterkit("submit", "--framework", "torchrun", *words, script)
+        assert done.returncode == 2
+        assert "gpu" in done.stderr
+        assert "hint:" in done.stderr
+    assert not (desk.folder / "runs").exists() or not any((desk.folder / "runs").iterdir())
+
+
+def test_sbatchs_own_words_come_through(desk: Desk) -> None:
+    script = desk.write("sleep.py", SLEEP)
+    words = ("--framework", "torchrun", "--set", "sbatch.partition=nowhere", script)
+    done = desk.clusterkit("submit", *words)
+    assert done.returncode == 2
+    assert "invalid partition" in done.stderr.lower()
+    assert "hint:" in done.stderr
+
+
+def test_two_submissions_at_the_same_moment(desk: Desk) -> None:
+    script = desk.write("tell.py", TELL)
+    argv = [sys.executable, "-m", "clusterkit", "submit", "--wait", "--json"]
+    argv += ["--framework", "torchrun", "--nodes", "1", script]
+    running = [
+        desk.lab.popen("head", argv, cwd=desk.folder, env=desk.environment(), stdout=-1)
+        for _ in range(2)
+    ]
+    documents = [json.loads(process.communicate(timeout=200)[0]) for process in running]
+    assert [document["state"] for document in documents] == ["succeeded"] * 2
+    assert len({document["run_dir"] for document in documents}) == 2
+    assert len({document["job_id"] for document in documents}) == 2
+
+
+def test_a_client_killed_right_after_sbatch_loses_nothing(desk: Desk) -> None:
+    script = desk.write("tell.py", TELL)
+    fake = desk.folder / "bin"
+    fake.mkdir(exist_ok=True)
+    sbatch = desk.lab.run("head", ["sh", "-c", "command -v sbatch"]).stdout.strip()
+    (fake / "sbatch").write_text(
+        textwrap.dedent(f"""\
+            #!/bin/sh
+            {sbatch} "$@"
+            kill -9 $PPID
+            """)
+    )
+    (fake / "sbatch").chmod(0o755)
+    path = desk.lab.env()["PATH"]
+    words = ("--framework", "torchrun", *THREE, script)
+    killed = desk.clusterkit("submit", *words, env={"PATH": f"{fake}:{path}"})
+    assert killed.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    [run] = (desk.folder / "runs").iterdir()
+    waited = desk.clusterkit("wait", run.name, "--json")
+    assert json.loads(waited.stdout)["state"] == "succeeded", waited.stderr
+    assert json.loads(waited.stdout)["job_id"]
+
+
+def test_the_end_is_noticed_within_two_seconds(desk: Desk) -> None:
+    script = desk.write("tell.py", TELL)
+    done = desk.submit("--wait", "--framework", "torchrun", *THREE, script)
+    noticed = time.time()
+    ended = max(node["ended_at"] for node in done["nodes"])
+    assert len(done["nodes"]) == 3
+    assert noticed - ended < 2 + 1  # the command line itself takes its time to end as well
+
+
+def wait_for_output(desk: Desk, job: str, text: str) -> None:
+    """Wait until a job has printed `text`."""
+    deadline = time.monotonic() + 90
+    while text not in desk.clusterkit("logs", job).stdout:
+        assert time.monotonic() < deadline, desk.clusterkit("status", job).stdout
+        time.sleep(0.5)
