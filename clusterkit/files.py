@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -121,6 +122,11 @@ def remove(path: Path) -> None:
     """Remove the file `path`, if there is one."""
     with explained(path, "remove"):
         path.unlink(missing_ok=True)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder of ours with everything in it, as far as that can be done."""
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

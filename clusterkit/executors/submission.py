@@ -52,14 +52,43 @@ def submit_plan(
         UserError: the folder cannot be written, a secret has no value, or the cluster is too small.
         RemoteError: the job was refused.
     """
-    executor = executor_for(plan.cluster.kind)
+    try:
+        executor = executor_for(plan.cluster.kind)
+        _require_secrets(plan, secrets)
+        executor.check_limits(plan)
+        submission = _prepare(plan, rendered, run, secrets, command_line)
+    except BaseException:
+        files.remove_tree(run.path)  # nothing was started; half a run would only confuse
+        raise
+    try:
+        launched = executor.launch(plan, run, hidden=frozenset(secrets))
+    except RemoteError as error:
+        refused = JobStatus(state=JobState.FAILED, reason=error.message)
+        runfolder.write_state(run, submission, refused)
+        files.remove(run.secrets)
+        raise
+    submission = dataclasses.replace(submission, job_id=launched.job_id)
+    runfolder.write_submission(run, submission)
+    return submission, launched
+
+
+def _require_secrets(plan: LaunchPlan, secrets: Mapping[str, Secret]) -> None:
     missing = [name for name in plan.secrets if name not in secrets]
     if missing:
         raise UserError(
             f"no value for the secret variable {', '.join(missing)}",
             hint="export it in the shell that submits",
         )
-    executor.check_limits(plan)
+
+
+def _prepare(
+    plan: LaunchPlan,
+    rendered: Iterable[RenderedFile],
+    run: RunFolder,
+    secrets: Mapping[str, Secret],
+    command_line: Sequence[str],
+) -> Submission:
+    """Write everything about the job into its folder."""
     submission = Submission(
         run_id=run.run_id,
         name=plan.name,
@@ -75,18 +104,10 @@ def submit_plan(
     )
     files.write_json(run.plan, {"schema": runfolder.SCHEMA, **files.plain(plan)})
     for file in rendered:
-        mode = files.EXECUTABLE if file.executable else files.PUBLIC
         path = run.path / file.name
         files.create_folder(path.parent)
+        mode = files.EXECUTABLE if file.executable else files.PUBLIC
         files.write_text(path, file.text, mode=mode)
     runfolder.write_secrets(run, secrets)
     runfolder.write_submission(run, submission)
-    try:
-        launched = executor.launch(plan, run, hidden=frozenset(secrets))
-    except RemoteError as error:
-        refused = JobStatus(state=JobState.FAILED, reason=error.message)
-        runfolder.write_state(run, submission, refused)
-        raise
-    submission = dataclasses.replace(submission, job_id=launched.job_id)
-    runfolder.write_submission(run, submission)
-    return submission, launched
+    return submission

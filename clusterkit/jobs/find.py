@@ -43,8 +43,11 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     if "/" in word or path.is_dir():
         return _at(path.absolute())
     runs = list_runs(roots)
-    if word == LATEST and runs:
-        return runs[-1]
+    if word == LATEST:
+        # A folder without a submission belongs to one that is just being made.
+        newest = next((run for run in reversed(runs) if _submitted(run)), None)
+        if newest is not None:
+            return newest
     exact = [run for run in runs if word in {run.run_id, f"local-{run.key}"}]
     found = (
         exact
@@ -75,9 +78,13 @@ def _by_job_id(word: str, runs: Sequence[RunFolder]) -> list[RunFolder]:
     return next(([run] for run in reversed(runs) if job_id_in(run) == word), [])
 
 
+def _submitted(run: RunFolder) -> bool:
+    return run.submission.exists() or run.state.exists()
+
+
 def _at(path: Path) -> RunFolder:
     run = RunFolder(path)
-    if run.submission.exists() or run.state.exists():
+    if _submitted(run):
         return run
     raise UserError(
         f"{path} is no run folder" if path.is_dir() else f"no such folder: {path}",

@@ -105,7 +105,8 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
     status = judge(evidence)
     if status.state.final and status.exit_code is None and _has_scheduler_code(evidence):
         code = executor_for(evidence.submission.kind).exit_code(run, evidence.submission)
-        status = dataclasses.replace(status, exit_code=code)
+        # Slurm holds 0 for a job that never ran; a job that did not succeed never has 0.
+        status = dataclasses.replace(status, exit_code=code or None)
     if status.state.final:
         # A run folder of somebody else, or a full disk, must not keep anyone from looking.
         with suppress(UserError):
@@ -195,7 +196,7 @@ def _exit_code(evidence: Evidence, state: JobState) -> int | None:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
     if failed:
         return min(failed, key=lambda result: result.ended_at).exit_code
-    return evidence.scheduler.exit_code if evidence.scheduler is not None else None
+    return (evidence.scheduler.exit_code or None) if evidence.scheduler is not None else None
 
 
 def _expected(evidence: Evidence) -> int:
