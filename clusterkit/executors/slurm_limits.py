@@ -55,36 +55,12 @@ def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
     """Return why `plan` can never run in `partition`; nothing where it can."""
     excluded = set(hostlist.expand(plan.directives.get("exclude") or ""))
     nodes = [node for node in partition.nodes if node.name not in excluded]
-    without = f" without {hostlist.fold_set(excluded)}" if excluded else ""
     where = f"partition {partition.name}"
-    problems = []
-    if plan.nodes > len(nodes):
-        problems.append(
-            Problem(
-                message=f"{plan.nodes} nodes asked for, but {where} has {len(nodes)}{without}",
-                hint=f"--nodes {len(nodes)}" if nodes else "choose another partition",
-            )
-        )
-    elif partition.max_nodes is not None and plan.nodes > partition.max_nodes:
-        problems.append(
-            Problem(
-                message=f"{plan.nodes} nodes asked for, but {where} gives a job at most "
-                f"{partition.max_nodes}",
-                hint=f"--nodes {partition.max_nodes}",
-            )
-        )
-    gpus = gpus_per_node(plan.directives)
-    able = [node for node in nodes if node.gpus >= gpus]
-    if not problems and gpus and len(able) < plan.nodes:
-        most = max((node.gpus for node in nodes), default=0)
-        problems.append(
-            Problem(
-                message=f"{gpus} GPUs a node asked for on {plan.nodes} nodes, but {len(able)} of "
-                f"the {len(nodes)} nodes of {where}{without} have that many (most: {most})",
-                hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
-            )
-        )
+    without = f" without {hostlist.fold_set(excluded)}" if excluded else ""
     limit = partition.max_time_s
+    problems = _too_many_nodes(plan, partition, len(nodes), without)
+    if not problems:
+        problems = _too_many_gpus(plan, nodes, f"{where}{without}")
     if limit is not None and plan.time_limit_s is not None and plan.time_limit_s > limit:
         problems.append(
             Problem(
@@ -94,6 +70,34 @@ def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
             )
         )
     return problems
+
+
+def _too_many_nodes(
+    plan: LaunchPlan, partition: Partition, count: int, without: str
+) -> list[Problem]:
+    asked = f"{plan.nodes} nodes asked for, but partition {partition.name}"
+    most = partition.max_nodes
+    if plan.nodes > count:
+        hint = f"--nodes {count}" if count else "choose another partition"
+        return [Problem(message=f"{asked} has {count}{without}", hint=hint)]
+    if most is not None and plan.nodes > most:
+        return [Problem(message=f"{asked} gives a job at most {most}", hint=f"--nodes {most}")]
+    return []
+
+
+def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Problem]:
+    gpus = gpus_per_node(plan.directives)
+    able = [node for node in nodes if node.gpus >= gpus]
+    if not gpus or len(able) >= plan.nodes:
+        return []
+    most = max((node.gpus for node in nodes), default=0)
+    return [
+        Problem(
+            message=f"{gpus} GPUs a node asked for on {plan.nodes} nodes, but {len(able)} of "
+            f"the {len(nodes)} nodes of {where} have that many (most: {most})",
+            hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
+        )
+    ]
 
 
 def gpus_per_node(directives: Mapping[str, str | None]) -> int:
