@@ -100,7 +100,9 @@ def _locate(position: Position, key: str | None) -> list[str]:
     lines = [f"  --> {where}" + (f"  ({key})" if key else "")]
     if position.text is not None and position.line is not None:
         gutter = f"{position.line} | "
-        lines.append(gutter + position.text)
+        # A file may hold terminal escape sequences; each becomes one harmless character.
+        shown = "".join(char if char.isprintable() else " " for char in position.text)
+        lines.append(gutter + shown)
         if position.column is not None:
             lines.append(" " * (len(gutter) - 2) + "| " + " " * (position.column - 1) + "^")
     return lines

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from pathlib import PurePath
 
 from clusterkit.config.units import parse_time_limit
+from clusterkit.directives import sbatch_directives
 from clusterkit.errors import Problem, UserError
 from clusterkit.frameworks import Framework, LaunchInputs, load_framework
 from clusterkit.model import (
@@ -18,12 +18,8 @@ from clusterkit.model import (
     GpuRequest,
     JobSpec,
     LaunchPlan,
-    NodeCommand,
 )
 from clusterkit.presets import check_preset
-
-SIGNAL_AHEAD_S = 90
-"""How long before the time limit USR2 is sent, so that a script can write a checkpoint."""
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -67,7 +63,9 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         command=command,
         env={**cluster.env, **job.env},
         secrets=tuple(dict.fromkeys((*cluster.secrets, *job.secrets))),
-        directives=_directives(job, cluster, command, slots, time),
+        directives=sbatch_directives(
+            job, cluster, name=_job_name(job), once=command.once, slots=max(slots), time=time
+        ),
         time_limit_s=parse_time_limit(time) if time else None,
         container=container,
         requeue=job.requeue,
@@ -271,79 +269,3 @@ def _container(job: JobSpec, cluster: ClusterSpec) -> ContainerPlan | None:
     return ContainerPlan(
         runtime=runtime, image=image, mounts=cluster.mounts, shm_size=cluster.shm_size
     )
-
-
-def _directives(
-    job: JobSpec,
-    cluster: ClusterSpec,
-    command: NodeCommand,
-    slots: tuple[int, ...],
-    time: str | None,
-) -> Mapping[str, str | None]:
-    nodes = f"{job.nodes}-{job.max_nodes}" if job.max_nodes else str(job.nodes)
-    wanted: dict[str, str | None] = {
-        "job-name": _job_name(job),
-        "nodes": nodes,
-        "ntasks-per-node": str(max(slots)) if command.once else "1",
-        **_gpu_directive(job, cluster, max(slots), command),
-        **_given(
-            {
-                "cpus-per-task": cluster.cpus_per_node and str(cluster.cpus_per_node),
-                "mem": cluster.memory,
-                "time": time,
-                "partition": cluster.partition,
-                "account": cluster.account,
-                "qos": cluster.qos,
-                "constraint": cluster.constraint,
-                "exclude": ",".join(job.exclude) or None,
-            }
-        ),
-        "signal": f"USR2@{SIGNAL_AHEAD_S}",
-        "requeue" if job.requeue else "no-requeue": None,
-        "open-mode": "append",
-        "output": "%x-%j.out",
-    }
-    wanted |= {key: value or None for key, value in cluster.extra_directives.items()}
-    wanted = {key: value for key, value in wanted.items() if key not in cluster.skip_directives}
-    wanted |= {key: value or None for key, value in job.sbatch_options.items()}
-    _check_directives(wanted)
-    return wanted
-
-
-def _gpu_directive(
-    job: JobSpec, cluster: ClusterSpec, gpus: int, command: NodeCommand
-) -> dict[str, str | None]:
-    # Without a word about GPUs anywhere, a slot is a CPU process and Slurm is not asked for any.
-    if not (job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type):
-        return {}
-    typed = f"{cluster.gpu_type}:{gpus}" if cluster.gpu_type else str(gpus)
-    match cluster.gpu_request:
-        case GpuRequest.GPUS_PER_NODE:
-            return {"gpus-per-node": typed}
-        case GpuRequest.GRES:
-            return {"gres": f"gpu:{typed}"}
-        case GpuRequest.GPUS_PER_TASK:
-            per_task = "1" if command.once else typed
-            return {"gpus-per-task": per_task}
-        case GpuRequest.NONE:
-            return {}
-
-
-def _given(directives: Mapping[str, str | int | None]) -> dict[str, str | None]:
-    return {key: str(value) for key, value in directives.items() if value}
-
-
-def _check_directives(directives: Mapping[str, str | None]) -> None:
-    problems = []
-    for key, value in directives.items():
-        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
-            problems.append(
-                Problem(
-                    message=f"{key!r} is no sbatch option",
-                    hint="write its long name without dashes in front, such as sbatch.mail-user=me",
-                )
-            )
-        if value is not None and ("\n" in value or "\r" in value):
-            problems.append(Problem(message=f"sbatch.{key}: the value has a line break"))
-    if problems:
-        raise UserError(problems=problems)

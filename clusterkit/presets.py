@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from clusterkit.data import data_dir
+from clusterkit.data import data_dir, read_data
 from clusterkit.errors import Problem, choices_hint
 
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets."""
     return tuple(sorted(path.stem for path in data_dir("templates").glob("deepspeed/*.json")))
+
+
+def preset_text(name: str) -> str:
+    """Return the preset as it is written to `ds_config.json`."""
+    return read_data("templates", "deepspeed", f"{name}.json")
 
 
 def check_preset(name: str, framework: str) -> list[Problem]:

@@ -1,6 +1,6 @@
 """Submit a rendered job whose command is a line of bash: `lab_client RUN_DIR BODY [JSON]`.
 
-Run on a host of the practice cluster, by tests/test_jobs_lab.py. JSON holds fields of `JobSpec`,
+Run on a host of the practice cluster, by tests/test_lab_worker.py. JSON holds fields of `JobSpec`,
 and the partition.
 """
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
 from collections.abc import Mapping
-from enum import Enum
 from typing import Any
 
 import typer
+
+from clusterkit.files import plain
 
 SCHEMA = 1
 
@@ -61,18 +61,3 @@ def wants_json() -> bool:
 def json_document(document: Mapping[str, Any]) -> None:
     """Print the one JSON document of this run, with its schema number first."""
     say(json.dumps({"schema": SCHEMA, **plain(document)}, indent=2, ensure_ascii=False))
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as what JSON knows: dataclasses as objects, enums as their values."""
-    if isinstance(value, Enum):
-        return value.value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
-    if isinstance(value, str | int | float | bool) or value is None:
-        return value
-    return str(value)

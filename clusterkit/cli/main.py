@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from clusterkit import __version__
+from clusterkit import __version__, files
 from clusterkit.cli import console
 from clusterkit.errors import ClusterkitError, RemoteError, UserError
 
@@ -143,7 +143,7 @@ def _report(error: ClusterkitError) -> None:
 
 def _error_document(error: ClusterkitError) -> dict[str, Any]:
     if isinstance(error, UserError):
-        return {"problems": [console.plain(problem) for problem in error.problems]}
+        return {"problems": [files.plain(problem) for problem in error.problems]}
     if isinstance(error, RemoteError):
         return {"message": error.message, "node": error.node, "hint": error.hint}
     return {"message": str(error)}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, job_and_cluster, takes_job_flags
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
 from clusterkit.cli.main import EXIT_FINDINGS
 from clusterkit.errors import UserError, choices_hint
 
@@ -41,8 +41,9 @@ def render(
 
     They stand alone: sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
-    from clusterkit.plan import make_plan  # noqa: PLC0415
-    from clusterkit.render import KINDS  # noqa: PLC0415
+    from clusterkit.cli.job_request import job_and_cluster
+    from clusterkit.plan import make_plan
+    from clusterkit.render import KINDS
     from clusterkit.render import render as render_files
 
     kinds = tuple(only or KINDS)
@@ -66,7 +67,7 @@ def render(
 
 
 def _write(rendered: Any, output: Path) -> None:
-    from clusterkit import files  # noqa: PLC0415
+    from clusterkit import files
 
     for file in rendered:
         path = output / file.name

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, job_and_cluster, takes_job_flags
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def submit(
     Everything after SCRIPT belongs to the script. Exit codes with --wait or --follow: 0 the job
     succeeded, 1 it did not.
     """
+    from clusterkit.cli.job_request import job_and_cluster
     from clusterkit.plan import make_plan
     from clusterkit.render import render
 

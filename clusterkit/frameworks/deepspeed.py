@@ -11,6 +11,7 @@ from clusterkit.data import read_data
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
 from clusterkit.model import NodeCommand, Runtime, Word
+from clusterkit.presets import preset_text
 
 CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed-config")
 CONFIG_FILE = "ds_config.json"
@@ -22,7 +23,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     files = {"rank.sh": read_data("templates", "deepspeed", "rank.sh")}
     config: tuple[Word, ...] = ()
     if inputs.deepspeed_preset is not None:
-        files[CONFIG_FILE] = read_data("templates", "deepspeed", f"{inputs.deepspeed_preset}.json")
+        files[CONFIG_FILE] = preset_text(inputs.deepspeed_preset)
         config = (CONFIG_FLAGS[0], (Runtime.TMP, f"/{CONFIG_FILE}"))
     return NodeCommand(
         argv=(

@@ -16,7 +16,6 @@ from clusterkit import runfolder
 from clusterkit.runfolder import RunFolder
 from tests.lab import Lab
 
-pytest_plugins = ("tests.lab.fixtures",)
 pytestmark = pytest.mark.lab
 
 REPOSITORY = Path(__file__).parents[1]
@@ -189,10 +188,3 @@ def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     assert submission is not None
     assert (submission.job_id or "").isdigit()
     assert len(list(run.submitit.glob("*_result.pkl"))) == 3
-
-
-def test_the_environment_arrives_unchanged(cluster: Cluster) -> None:
-    value = 'it\'s "two"\nlines, $HOME `x` ü \\'
-    run = cluster.submit('printf %s "$ODD"', nodes=1, env={"ODD": value})
-    assert cluster.ck("wait", run.run_id)[0] == 0
-    assert run.log(0).read_text() == value

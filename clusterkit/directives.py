@@ -1,0 +1,92 @@
+"""The `#SBATCH` directives of a job: the plan's, the site's own, and the user's last word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from clusterkit import hostlist
+from clusterkit.errors import Problem, UserError
+from clusterkit.model import ClusterSpec, GpuRequest, JobSpec
+
+SIGNAL_AHEAD_S = 90
+"""How long before the time limit USR2 is sent, so that a script can write a checkpoint."""
+
+
+def sbatch_directives(
+    job: JobSpec, cluster: ClusterSpec, *, name: str, once: bool, slots: int, time: str | None
+) -> Mapping[str, str | None]:
+    """Return sbatch options by their long names; None for one that takes no value.
+
+    `slots` are those of one node; a job that starts `once` gets a Slurm task for each of them,
+    any other job one task a node.
+
+    Raises:
+        UserError: a directive of the site or of the user cannot be one.
+    """
+    nodes = f"{job.nodes}-{job.max_nodes}" if job.max_nodes else str(job.nodes)
+    wanted: dict[str, str | None] = {
+        "job-name": name,
+        "nodes": nodes,
+        "ntasks-per-node": str(slots) if once else "1",
+        **_gpu_directive(job, cluster, slots, once=once),
+        **_given(
+            {
+                "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
+                "mem": cluster.memory,
+                "time": time,
+                "partition": cluster.partition,
+                "account": cluster.account,
+                "qos": cluster.qos,
+                "constraint": cluster.constraint,
+                "exclude": hostlist.fold(job.exclude),
+            }
+        ),
+        "signal": f"USR2@{SIGNAL_AHEAD_S}",
+        "requeue" if job.requeue else "no-requeue": None,
+        "open-mode": "append",
+        "output": "%x-%j.out",
+    }
+    wanted |= {key: value or None for key, value in cluster.extra_directives.items()}
+    wanted = {key: value for key, value in wanted.items() if key not in cluster.skip_directives}
+    wanted |= {key: value or None for key, value in job.sbatch_options.items()}
+    _check_directives(wanted)
+    return wanted
+
+
+def _gpu_directive(
+    job: JobSpec, cluster: ClusterSpec, gpus: int, *, once: bool
+) -> dict[str, str | None]:
+    # Without a word about GPUs anywhere, a slot is a CPU process and Slurm is not asked for any.
+    if not (job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type):
+        return {}
+    typed = f"{cluster.gpu_type}:{gpus}" if cluster.gpu_type else str(gpus)
+    match cluster.gpu_request:
+        case GpuRequest.GPUS_PER_NODE:
+            return {"gpus-per-node": typed}
+        case GpuRequest.GRES:
+            return {"gres": f"gpu:{typed}"}
+        case GpuRequest.GPUS_PER_TASK:
+            return {"gpus-per-task": "1" if once else typed}
+        case GpuRequest.NONE:
+            return {}
+
+
+def _given(directives: Mapping[str, str | int | None]) -> dict[str, str | None]:
+    return {key: str(value) for key, value in directives.items() if value}
+
+
+def _check_directives(directives: Mapping[str, str | None]) -> None:
+    problems = []
+    for key, value in directives.items():
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
+            problems.append(
+                Problem(
+                    message=f"{key!r} is no sbatch option",
+                    hint="write its long name without dashes in front, such as sbatch.mail-user=me",
+                )
+            )
+        if value is not None and ("\n" in value or "\r" in value):
+            problems.append(Problem(message=f"sbatch.{key}: the value has a line break"))
+    if problems:
+        raise UserError(problems=problems)

@@ -1,0 +1,136 @@
+"""Jinja as strict as it gets: a value enters a rendered file through a filter, or not at all.
+
+Templates come from `templates/` at the top of the repository; a folder of the site may shadow any
+of them. An expression without a filter, or with an unknown name, does not render.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from clusterkit import shell
+from clusterkit.data import data_dir
+from clusterkit.errors import Position, UserError
+
+
+def template_path(name: str, shadow: str | None) -> Path:
+    """Return the file of template `name`: the one in folder `shadow` if it is there."""
+    if shadow is not None:
+        path = Path(shadow).expanduser() / name
+        if path.is_file():
+            return path
+    return data_dir("templates") / name
+
+
+def render_template(path: Path, **values: Any) -> str:
+    """Return the text of the template at `path`.
+
+    Raises:
+        UserError: the template is wrong, with its line.
+    """
+    source = path.read_text(encoding="utf-8")
+    try:
+        return _environment().from_string(source).render(**values)
+    except jinja2.TemplateSyntaxError as error:
+        raise _template_error(path, source, error.lineno, error.message or str(error)) from error
+    except (jinja2.UndefinedError, UnquotedError) as error:
+        raise _template_error(path, source, _template_line(error), str(error)) from error
+
+
+class Quoted(str):
+    """Text that has passed a filter and may stand in a rendered file as it is."""
+
+    __slots__ = ()
+
+
+class UnquotedError(Exception):
+    """An expression in a template reached the output without a filter."""
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(  # noqa: S701 # `finalize` is stricter than autoescape
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        comment_start_string="{##",  # `{#` is bash: ${#array[@]}
+        comment_end_string="##}",
+        finalize=_require_quoted,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def _require_quoted(value: Any) -> str:
+    if isinstance(value, jinja2.Undefined | Quoted):
+        return str(value)
+    raise UnquotedError(f"an expression ({value!r}) has no filter; use one of {', '.join(FILTERS)}")
+
+
+def _name(value: str) -> Quoted:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", value):
+        raise UnquotedError(f"{value!r} is no name")
+    return Quoted(value)
+
+
+def _comment(value: str) -> Quoted:
+    return Quoted(" ".join(value.split()))
+
+
+def _shell_line(value: str) -> Quoted:
+    return Quoted(value.rstrip("\n"))
+
+
+def _directive(value: str) -> Quoted:
+    safe = re.fullmatch(r"[A-Za-z0-9_@%+=:,./()\[\]{}|&*~<>-]+", value)
+    return Quoted(value) if safe else Quoted('"' + value.replace('"', '\\"') + '"')
+
+
+def _heredoc(value: str, delimiter: str) -> Quoted:
+    if delimiter in value.splitlines():
+        raise UnquotedError(f"a line {delimiter!r} would end the here-document")
+    return Quoted(value.rstrip("\n"))
+
+
+def _yaml(value: str) -> Quoted:
+    # Double-quoted flow scalars on one line; `$` doubled, as Compose would interpolate it.
+    text = yaml.safe_dump(value, default_style='"', width=2**31, allow_unicode=True)
+    return Quoted(text.strip().replace("$", "$$"))
+
+
+FILTERS: Mapping[str, Any] = {
+    "sh": lambda word: Quoted(shell.quote(word)),
+    "name": _name,
+    "comment": _comment,
+    "shell_line": _shell_line,
+    "directive": _directive,
+    "heredoc": _heredoc,
+    "yaml": _yaml,
+}
+"""Filters by name; each returns `Quoted`, and nothing else may enter a rendered file."""
+
+
+def _template_error(path: Path, source: str, line: int | None, message: str) -> UserError:
+    lines = source.splitlines()
+    text = lines[line - 1] if line is not None and 0 < line <= len(lines) else None
+    return UserError(
+        f"template: {message}",
+        position=Position(source=str(path), line=line, text=text),
+        hint="see docs/how-to/templates.md for the variables and filters",
+    )
+
+
+def _template_line(error: BaseException) -> int | None:
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
