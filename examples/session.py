@@ -5,6 +5,8 @@ What a framework asks for itself stands in its own script.
 
 import argparse
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +46,22 @@ def mean(loss: Tensor) -> float:
     total = loss.clone()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()
+
+
+def leave() -> None:
+    """End the process together with its peers, for the scripts that work with torch.distributed.
+
+    DDP, DTensor and ZeRO keep the group alive beyond its destruction, and its gloo threads with
+    it. One that lets go of a tensor while Python shuts down aborts the process ("terminate called
+    without an active exception"), so on gloo Python does not get to shut down.
+    """
+    on_gloo = dist.get_backend() == "gloo"
+    dist.barrier()  # a peer may still be using this rank's sockets
+    dist.destroy_process_group()
+    if on_gloo:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 class Progress:

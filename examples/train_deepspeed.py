@@ -41,9 +41,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     deepspeed.init_distributed()
     train(args)
-    # A rank that leaves while a peer still uses its gloo sockets aborts that peer: leave together.
-    comm.barrier()
-    comm.destroy_process_group()
+    session.leave()
 
 
 def train(args: argparse.Namespace) -> None:

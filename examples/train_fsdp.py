@@ -34,9 +34,7 @@ def main() -> None:
     else:
         dist.init_process_group("gloo")
     train(args, device)
-    # A rank that leaves while a peer still uses its gloo sockets aborts that peer: leave together.
-    dist.barrier()
-    dist.destroy_process_group()
+    session.leave()
 
 
 def train(args: argparse.Namespace, device: torch.device) -> None:
