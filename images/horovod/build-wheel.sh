@@ -63,8 +63,12 @@ for tool in cmake make g++; do
     command -v "$tool" >/dev/null || die "$tool is missing" "type: apt-get install --yes cmake make g++"
 done
 "$python" -m pip --version >/dev/null 2>&1 || die "$python has no pip" "type: $python -m ensurepip"
-[[ $kind == gloo ]] || command -v nvcc >/dev/null || [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] ||
-    die "nvcc is missing, and --with nccl compiles CUDA kernels" "start from a CUDA *devel* image, or set CUDA_HOME"
+if [[ $kind == nccl ]]; then
+    "$python" -c 'import sys, torch; sys.exit(torch.version.cuda is None)' ||
+        die "--with nccl needs a CUDA build of torch, and $python has $torch" "type: build-wheel.sh --with gloo"
+    command -v nvcc >/dev/null || [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]] ||
+        die "nvcc is missing, and --with nccl compiles CUDA kernels" "use a CUDA devel image, or set CUDA_HOME"
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -100,7 +104,7 @@ export HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1
 
 say "building $wheel_name with $(nproc) cores: some minutes (log: $output/horovod-build.log)"
 if ! pip -vv wheel --no-deps --no-build-isolation --wheel-dir "$work/dist" "$source" 2>"$output/horovod-build.log"; then
-    tail -n 30 "$output/horovod-build.log" >&2
+    grep --ignore-case --max-count 20 -E '(^|[^a-z])error[ :]' "$output/horovod-build.log" >&2 || true
     die "horovod did not compile; the whole log: $output/horovod-build.log"
 fi
 [[ -f $work/dist/$wheel_name ]] || die "unexpected wheel name: $(cd "$work/dist" && echo ./*), not $wheel_name"
