@@ -20,7 +20,6 @@ from tests.lab.layout import require_tools
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytest_plugins = ("tests.lab.fixtures",)
 pytestmark = pytest.mark.lab
 
 REPOSITORY = Path(__file__).parents[1]
