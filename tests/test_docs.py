@@ -30,14 +30,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize(("page", "text"), blocks("yaml"))
+@pytest.mark.parametrize(("page", "text"), list(blocks("yaml")))
 def test_configurations_load(page: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "clusterkit.yaml").write_text(text)
     assert load_settings(cwd=tmp_path, environ={}).files, page
 
 
 def test_the_framework_of_the_how_to_plans_a_command() -> None:
-    [(_, text)] = blocks("python")
+    text = dict(blocks("python"))["docs/how-to/framework.md"]
     module = types.ModuleType("how_to")
     exec(compile(text, "framework.md", "exec"), module.__dict__)
     framework = module.FRAMEWORK

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_args import JOB_HELP, exit_code_of, name_of, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
+from clusterkit.errors import UserError
 from clusterkit.jobs import follow as follow_output
 from clusterkit.jobs import read_logs
 from clusterkit.jobs.state import load_job
@@ -33,13 +34,35 @@ def logs(
             "--tail", min=0, help="Begin with the last N lines of each node.", show_default=False
         ),
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Print what the nodes of a job print; follow it with -f."""
     run = run_named(job)
+    if json:
+        if follow:
+            raise UserError("--follow has no end that one JSON document could wait for")
+        console.json_document(_document(run, node, tail))
+        return
     if follow:
         raise typer.Exit(follow_run(run, node=node, tail=tail))
     if not _print(read_logs(run, node, tail=tail)):
         console.note(f"nothing printed yet; the job is {said(load_job(run))}")
+
+
+def _document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
+    ranks = range(load_job(run).submission.nodes) if node is None else [node]
+    return {
+        "job_id": name_of(load_job(run)),
+        "run_dir": str(run.path),
+        "nodes": [
+            {
+                "node_rank": rank,
+                "path": str(run.log(rank)),
+                "text": "".join(read_logs(run, rank, tail=tail)),
+            }
+            for rank in ranks
+        ],
+    }
 
 
 def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = None) -> int:

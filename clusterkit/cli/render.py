@@ -69,9 +69,11 @@ def render(
 def _write(rendered: Any, output: Path) -> None:
     from clusterkit import files
 
+    files.create_folder(output)
     for file in rendered:
         path = output / file.name
-        files.write_text(path, file.text, mode=0o755 if file.executable else 0o644)
+        mode = files.EXECUTABLE if file.executable else files.PUBLIC
+        files.write_text(path, file.text, mode=mode)
         console.say(str(path))
 
 

@@ -13,7 +13,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
-from clusterkit.errors import UserError
+from clusterkit.errors import UserError, choices_hint
 
 if TYPE_CHECKING:
     from clusterkit.model import LaunchPlan, RenderedFile
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clusterkit.shell import Secret
 
 __all__ = ["CONTEXT_SETTINGS", "submit"]
+
+PREFLIGHTS = ("auto", "off")
 
 
 @takes_job_flags
@@ -33,6 +35,14 @@ def submit(
     follow: Annotated[
         bool, typer.Option("--follow", help="Print the job's output until it is over.")
     ] = False,
+    preflight: Annotated[
+        str,
+        typer.Option(
+            "--preflight",
+            help="auto: compare the job with its partition first; off: leave that to the scheduler.",
+            metavar="auto|off",
+        ),
+    ] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a training script on every node of a cluster.
@@ -49,6 +59,11 @@ def submit(
             "--follow prints the job's output, and --json one document",
             hint="submit --json --wait, then clusterkit logs JOB",
         )
+    if preflight not in PREFLIGHTS:
+        raise UserError(
+            f"--preflight {preflight}: this release can check auto or off",
+            hint=choices_hint(preflight, PREFLIGHTS),
+        )
     job, cluster = job_and_cluster(flags)
     _require_script(job.script)
     plan = make_plan(job, cluster, workdir=str(Path.cwd()))
@@ -56,7 +71,7 @@ def submit(
     if dry_run:
         _show(plan, rendered, as_json=json)
         return
-    run, submission = _hand_over(plan, rendered)
+    run, submission = _hand_over(plan, rendered, check_limits=preflight == "auto")
     if json and not wait:
         _print_document(run)
     elif not json:
@@ -86,14 +101,19 @@ def _require_script(script: str) -> None:
 
 
 def _hand_over(
-    plan: LaunchPlan, rendered: tuple[RenderedFile, ...]
+    plan: LaunchPlan, rendered: tuple[RenderedFile, ...], *, check_limits: bool
 ) -> tuple[RunFolder, Submission]:
     from clusterkit import runfolder
     from clusterkit.executors import submit_plan
 
     run = runfolder.create(plan.cluster, plan.name)
     submission, launched = submit_plan(
-        plan, rendered, run, secrets=_secrets(plan), command_line=sys.argv
+        plan,
+        rendered,
+        run,
+        secrets=_secrets(plan),
+        command_line=sys.argv,
+        check_limits=check_limits,
     )
     for message in launched.messages:
         console.note(message)

@@ -42,6 +42,7 @@ def submit_plan(
     *,
     secrets: Mapping[str, Secret],
     command_line: Sequence[str] = (),
+    check_limits: bool = True,
 ) -> tuple[Submission, Launched]:
     """Write the run folder, then start the job; return what stands in `submission.json`.
 
@@ -55,7 +56,8 @@ def submit_plan(
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
-        executor.check_limits(plan)
+        if check_limits:
+            executor.check_limits(plan)
         submission = _prepare(plan, rendered, run, secrets, command_line)
     except BaseException:
         files.remove_tree(run.path)  # nothing was started; half a run would only confuse
