@@ -1,0 +1,180 @@
+"""What is printed and stored of the measurements."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Figures, median_difference, median_ratio
+from bench.race import BY_HAND, CLUSTERKIT, Round
+from bench.stages import STAGES, Milestones, stages
+from bench.startup import Startup
+from clusterkit import __version__
+
+SCHEMA = 1
+RACE_GOAL = 1.2
+
+
+def frame(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the document before any measurement: what was run, when, on what."""
+    return {
+        "schema": SCHEMA,
+        "began": datetime.now(tz=UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "-m", "bench", *argv[1:]]),
+        "clusterkit": __version__,
+        "commit": _commit(),
+        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def finish(document: dict[str, Any]) -> None:
+    """Add what is known at the end only."""
+    document["load_after"] = os.getloadavg()[0]
+
+
+def heading(document: dict[str, Any]) -> str:
+    """Return the lines above the tables."""
+    return (
+        f"{document['command']}\n"
+        f"{document['began']}, clusterkit {document['clusterkit']} at {document['commit']}\n"
+        f"Python {document['python']}, {document['machine']}"
+    )
+
+
+def closing(document: dict[str, Any]) -> str:
+    """Return the lines below the tables."""
+    before, after = document["load_before"], document["load_after"]
+    text = f"\nload average {before:.1f} before, {after:.1f} after"
+    if before > len(os.sched_getaffinity(0)):
+        text += "\nthe machine was busy: ratios and processor time say more than the clock"
+    return text
+
+
+def startup_table(found: Sequence[Startup]) -> str:
+    """Return the table of the start-up times, in milliseconds."""
+    head = f"{'start-up, ms':30}{'median':>8}{'p90':>8}{'least':>8}{'cpu':>8}{'x bare':>8}  goal"
+    rows = [
+        f"{one.title:30}{_ms(one.wall.median_s)}{_ms(one.wall.p90_s)}{_ms(one.wall.least_s)}"
+        f"{_ms(one.cpu.median_s)}{one.yardsticks:8.1f}  {_startup_goal(one)}".rstrip()
+        for one in found
+    ]
+    return "\n".join(["", head, *rows])
+
+
+def startup_document(found: Sequence[Startup]) -> list[dict[str, Any]]:
+    """Return the start-up times for the JSON document."""
+    return [{**dataclasses.asdict(one), "met": _met(one)} for one in found]
+
+
+def race_table(rounds: Sequence[Round]) -> str:
+    """Return the table of the races, in seconds: the whole, then where the difference went."""
+    document = race_document(rounds)
+    lines = [
+        "",
+        f"{'submit to first line, s':30}{'by hand':>9}{'clusterkit':>12}{'ratio':>8}  goal",
+    ]
+    for title, key in (("every rank (median)", "all"), ("first rank (median)", "first")):
+        row = document[key]
+        lines.append(
+            f"{title:30}{row['by_hand']['median_s']:9.2f}{row['clusterkit']['median_s']:12.2f}"
+            f"{row['ratio']:8.2f}"
+        )
+    verdict = "met" if document["met"] else "MISSED"
+    lines[2] += f"  {RACE_GOAL} {verdict}"
+    row = document["all"]
+    ratios = " ".join(f"{ratio:.2f}" for ratio in row["ratios"])
+    lines += [
+        f"{'every rank (p90)':30}{row['by_hand']['p90_s']:9.2f}{row['clusterkit']['p90_s']:12.2f}",
+        f"  ratios of the {len(rounds)} rounds: {ratios}",
+        "",
+        f"{'where it goes (medians), s':30}{'by hand':>9}{'clusterkit':>12}{'more':>8}",
+    ]
+    for stage in document["stages"]:
+        lines.append(
+            f"{stage['stage']:30}{stage['by_hand_s']:9.2f}{stage['clusterkit_s']:12.2f}"
+            f"{stage['more_s']:+8.2f}"
+        )
+    return "\n".join(lines)
+
+
+def race_document(rounds: Sequence[Round]) -> dict[str, Any]:
+    """Return the races for the JSON document."""
+    to_all = _pair(rounds, "all_lines")
+    return {
+        "contenders": [BY_HAND, CLUSTERKIT],
+        "goal": RACE_GOAL,
+        "met": to_all["ratio"] <= RACE_GOAL,
+        "all": to_all,
+        "first": _pair(rounds, "first_line"),
+        "stages": [_stage(rounds, stage, meaning) for stage, meaning in STAGES.items()],
+        "rounds": [
+            {"by_hand": _since(one.by_hand), "clusterkit": _since(one.clusterkit)} for one in rounds
+        ],
+    }
+
+
+def _pair(rounds: Sequence[Round], milestone: str) -> dict[str, Any]:
+    by_hand = [_since(one.by_hand)[milestone] for one in rounds]
+    clusterkit = [_since(one.clusterkit)[milestone] for one in rounds]
+    return {
+        "by_hand": dataclasses.asdict(Figures.of(by_hand)),
+        "clusterkit": dataclasses.asdict(Figures.of(clusterkit)),
+        "ratio": median_ratio(clusterkit, by_hand),
+        "ratios": [more / less for more, less in zip(clusterkit, by_hand, strict=True)],
+    }
+
+
+def _stage(rounds: Sequence[Round], stage: str, meaning: str) -> dict[str, Any]:
+    by_hand = [stages(one.by_hand)[stage] for one in rounds]
+    clusterkit = [stages(one.clusterkit)[stage] for one in rounds]
+    return {
+        "stage": stage,
+        "meaning": meaning,
+        "by_hand_s": Figures.of(by_hand).median_s,
+        "clusterkit_s": Figures.of(clusterkit).median_s,
+        "more_s": median_difference(clusterkit, by_hand),
+    }
+
+
+def _since(of: Milestones) -> dict[str, float]:
+    """Return the milestones in seconds since the command was typed."""
+    moments = dataclasses.asdict(of)
+    return {name: at - of.typed for name, at in moments.items() if at is not None}
+
+
+def _met(one: Startup) -> bool | None:
+    return None if one.goal_s is None else one.wall.median_s <= one.goal_s
+
+
+def _startup_goal(one: Startup) -> str:
+    if one.goal_s is None:
+        return ""
+    return f"{one.goal_s * 1000:.0f} {'met' if _met(one) else 'MISSED'}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:8.0f}"
+
+
+def _commit() -> str:
+    argv = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    match = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match[1].strip() if match else platform.machine()

@@ -1,0 +1,98 @@
+"""How long the command line takes to answer, beside a Python that does nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.figures import BenchError, Figures, median_ratio
+
+YARDSTICK = "python -c pass"
+CLUSTERKIT = Path(sys.executable).with_name("clusterkit")
+CONFIG = Path(__file__).with_name("race") / "clusterkit.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command line to start again and again."""
+
+    title: str
+    argv: tuple[str, ...]
+    goal_s: float | None = None
+
+
+COMMANDS = (
+    Command(title=YARDSTICK, argv=(sys.executable, "-c", "pass")),
+    Command(title="clusterkit --version", argv=(str(CLUSTERKIT), "--version"), goal_s=0.150),
+    Command(
+        title="clusterkit submit --dry-run",
+        argv=(
+            str(CLUSTERKIT), "submit", "--dry-run", "--framework", "torchrun", "--nodes", "3",
+            "first_line.py",
+        ),
+        goal_s=0.600,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startup:
+    """What one command took: on the clock, and of a processor (user and system)."""
+
+    title: str
+    goal_s: float | None
+    wall: Figures
+    cpu: Figures
+    yardsticks: float
+    """Median of its time over that of the bare Python started just before."""
+
+
+def measure(runs: int) -> tuple[Startup, ...]:
+    """Start every command `runs` times, in turns, after one round that does not count.
+
+    Raises:
+        BenchError: a command failed.
+    """
+    walls: dict[str, list[float]] = {command.title: [] for command in COMMANDS}
+    cpus: dict[str, list[float]] = {command.title: [] for command in COMMANDS}
+    with tempfile.TemporaryDirectory(prefix="ck-bench-") as name:
+        desk = Path(name)
+        (desk / "clusterkit.yaml").write_text(CONFIG.read_text())
+        (desk / "first_line.py").touch()
+        for counts in (False, *[True] * runs):
+            for command in COMMANDS:
+                wall_s, cpu_s = _start(command, desk)
+                if counts:
+                    walls[command.title].append(wall_s)
+                    cpus[command.title].append(cpu_s)
+    return tuple(
+        Startup(
+            title=command.title,
+            goal_s=command.goal_s,
+            wall=Figures.of(walls[command.title]),
+            cpu=Figures.of(cpus[command.title]),
+            yardsticks=median_ratio(walls[command.title], walls[YARDSTICK]),
+        )
+        for command in COMMANDS
+    )
+
+
+def _start(command: Command, desk: Path) -> tuple[float, float]:
+    """Return the wall and the processor seconds of one start."""
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(desk)}
+    began = time.perf_counter()
+    with subprocess.Popen(
+        command.argv, cwd=desk, env=environment, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        _, status, used = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise BenchError(f"{' '.join(command.argv)}: exit {process.returncode}")
+    return wall_s, used.ru_utime + used.ru_stime
