@@ -156,7 +156,9 @@ def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
     )
     assert cluster.ck("wait", run.run_id, timeout_s=180)[0] == 1
     assert cluster.state(run) == ("timeout", 143)
-    assert run.log(1).read_text().split() == ["on", "notice"], "once, and deadly to nobody"
+    # Once, and deadly to nobody; what bash says of the end at the time limit may follow.
+    assert run.log(1).read_text().split()[:2] == ["on", "notice"]
+    assert run.log(1).read_text().count("notice") == 1
     assert {result.reason for result in runfolder.read_results(run).nodes} == {"timeout"}
 
 
