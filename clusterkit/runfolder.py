@@ -126,13 +126,15 @@ class Submission:
     framework: str
     nodes: int
     tasks: int
-    """How many nodes report a result: all, or only the first where that one reaches the others."""
+    """How many nodes get a worker: all (MIN of an elastic job), or the first alone with `once`."""
     submitted_at: float
     """Seconds since the epoch."""
     command_line: tuple[str, ...] = ()
     time_limit_s: int | None = None
     requeue: int = 0
     """How often a failed job starts again by itself."""
+    once: bool = False
+    """Whether only the first node reports, because its command reaches the others itself (MPI)."""
     job_id: str | None = None
     """None until the scheduler has answered."""
 

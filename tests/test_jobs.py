@@ -55,15 +55,18 @@ def verdict(
     silence: str | None = None,
     job_id: str | None = "7",
     age_s: float = 1e6,
+    tasks: int = 2,
+    of: int = 2,
+    once: bool = False,
 ) -> tuple[str, int | None]:
     submission = Submission(
-        run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=2,
-        submitted_at=0.0, job_id=job_id, requeue=requeue,
+        run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
+        submitted_at=0.0, job_id=job_id, requeue=requeue, once=once,
     )  # fmt: skip
     own = [result for result in nodes if result.exit_code and result.reason is None]
     evidence = Evidence(
         submission=submission,
-        results=Results(attempt=attempt, of=2 if nodes else 0, nodes=nodes),
+        results=Results(attempt=attempt, of=of if nodes else 0, nodes=nodes),
         first_failure=own[0] if own else None,
         cancelled=cancelled,
         scheduler=said,
@@ -98,6 +101,17 @@ def test_own_results_come_first() -> None:
     )
     assert verdict(node(1, 3), silence="down") == ("unknown", None)
     assert verdict(node(0), node(1, 3), silence="down") == ("failed", 3)
+
+
+def test_an_elastic_job_is_as_large_as_its_attempt() -> None:
+    running = says(JobState.RUNNING)
+    assert verdict(node(0), said=running, tasks=1, of=4) == ("running", None)
+    assert verdict(node(0), tasks=1, of=4) == ("unknown", None)
+    assert verdict(*map(node, range(4)), said=running, tasks=1, of=4) == ("succeeded", 0)
+
+
+def test_of_a_command_that_runs_once_the_first_node_tells_all() -> None:
+    assert verdict(node(0), tasks=1, of=2, once=True) == ("succeeded", 0)
 
 
 def test_the_scheduler_knows_why() -> None:

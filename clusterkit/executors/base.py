@@ -78,6 +78,11 @@ class Executor(Protocol):
         """
 
 
+def tasks_of(plan: LaunchPlan) -> int:
+    """Return how many nodes get a worker: all, or the first alone where it reaches the others."""
+    return 1 if plan.command.once else plan.nodes
+
+
 def scrubbed_environment(hidden: Collection[str] = ()) -> dict[str, str]:
     """Return this process's environment without traces of another job, and without secrets.
 

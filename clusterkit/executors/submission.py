@@ -10,7 +10,7 @@ from typing import cast
 
 from clusterkit import files, runfolder
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors.base import Executor, Launched
+from clusterkit.executors.base import Executor, Launched, tasks_of
 from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.shell import Secret
@@ -98,7 +98,8 @@ def _prepare(
         kind=plan.cluster.kind,
         framework=plan.framework,
         nodes=plan.nodes,
-        tasks=1 if plan.command.once else plan.nodes,
+        tasks=tasks_of(plan),
+        once=plan.command.once,
         submitted_at=time.time(),
         command_line=tuple(command_line),
         time_limit_s=plan.time_limit_s,

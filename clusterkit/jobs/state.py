@@ -200,8 +200,9 @@ def _exit_code(evidence: Evidence, state: JobState) -> int | None:
 
 
 def _expected(evidence: Evidence) -> int:
-    tasks = evidence.submission.tasks
-    return tasks if tasks == 1 else evidence.results.of or tasks
+    # Only the nodes of an attempt know how many an elastic job was given.
+    submission = evidence.submission
+    return 1 if submission.once else evidence.results.of or submission.tasks
 
 
 def _complete(evidence: Evidence) -> bool:
