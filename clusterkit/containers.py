@@ -10,6 +10,7 @@ RUNTIME_VARIABLES: tuple[str, ...] = (
     *(ref.name for ref in vars(Runtime).values() if hasattr(ref, "name")),
     "CK_VISIBLE_DEVICES",
     "CK_JOB_UID",
+    "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "GLOO_SOCKET_IFNAME",
     "NCCL_SOCKET_IFNAME",
@@ -42,7 +43,9 @@ def container_words(
     if container.runtime is ContainerRuntime.ENROOT:
         options = [_join("--mount=", mount) for mount in mounts]
         options += [f"--env={name}" for name in names]
-        return ("enroot", "start", "--rw", *options, container.image)
+        # enroot has no option for the working directory.
+        inside = ("sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", workdir)
+        return ("enroot", "start", "--rw", *options, container.image, *inside)
     return ()
 
 

@@ -12,9 +12,21 @@ from clusterkit.model import ClusterSpec, GpuRequest, JobSpec
 SIGNAL_AHEAD_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint."""
 
+DECIDED = {
+    "array": "submit once for each task; arrays are not there yet",
+    "nodes": "--nodes N",
+    "ntasks": "--processes N",
+    "ntasks-per-node": "--gpus-per-node N",
+    "chdir": "submit from the folder that the job should run in",
+    "output": "clusterkit logs JOB shows the output, which stands in the run folder",
+    "error": "clusterkit logs JOB shows the output, which stands in the run folder",
+    "export-file": "--env K=V, or env: in the cluster",
+}
+"""Options that would contradict the plan -> what to use instead."""
+
 
 def sbatch_directives(
-    job: JobSpec, cluster: ClusterSpec, *, name: str, once: bool, slots: int, time: str | None
+    job: JobSpec, cluster: ClusterSpec, *, name: str, once: bool, slots: int
 ) -> Mapping[str, str | None]:
     """Return sbatch options by their long names; None for one that takes no value.
 
@@ -34,7 +46,7 @@ def sbatch_directives(
             {
                 "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
                 "mem": cluster.memory,
-                "time": time,
+                "time": job.time or cluster.time,
                 "partition": cluster.partition,
                 "account": cluster.account,
                 "qos": cluster.qos,
@@ -49,8 +61,12 @@ def sbatch_directives(
     }
     wanted |= {key: value or None for key, value in cluster.extra_directives.items()}
     wanted = {key: value for key, value in wanted.items() if key not in cluster.skip_directives}
-    wanted |= {key: value or None for key, value in job.sbatch_options.items()}
-    _check_directives(wanted)
+    last_word = {key: value or None for key, value in job.sbatch_options.items()}
+    for one, other in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
+        if one in last_word:
+            wanted.pop(other, None)
+    wanted |= last_word
+    _check_directives(wanted, last_word)
     return wanted
 
 
@@ -76,8 +92,14 @@ def _given(directives: Mapping[str, str | int | None]) -> dict[str, str | None]:
     return {key: str(value) for key, value in directives.items() if value}
 
 
-def _check_directives(directives: Mapping[str, str | None]) -> None:
-    problems = []
+def _check_directives(
+    directives: Mapping[str, str | None], last_word: Mapping[str, str | None]
+) -> None:
+    problems = [
+        Problem(message=f"sbatch.{key} is decided by the plan", hint=DECIDED[key])
+        for key in last_word
+        if key in DECIDED
+    ]
     for key, value in directives.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             problems.append(

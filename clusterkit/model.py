@@ -199,13 +199,13 @@ class NodeCommand:
     """What a framework runs on each node.
 
     `files` are texts that the node script writes into `CK_TMP` before it starts the command
-    (name -> text); `hostfile` asks for `CK_TMP/hostfile`, in the named format, as well.
+    (name -> text); `hostfile` asks for `CK_TMP/hostfile` (`host slots=N`, in rank order) as well.
     """
 
     argv: tuple[Word, ...]
     env: Mapping[str, Word] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    hostfile: str | None = None
+    hostfile: bool = False
     once: bool = False
     """Whether it runs once, on the first node, and reaches the other nodes by itself (MPI)."""
 
@@ -243,6 +243,8 @@ class LaunchPlan:
     script: str
     args: tuple[str, ...]
     command: NodeCommand
+    one_host_command: NodeCommand
+    """The same training on one host inside an image, as a compose file starts it."""
     env: Mapping[str, str]
     secrets: tuple[str, ...]
     directives: Mapping[str, str | None]
@@ -255,7 +257,7 @@ class LaunchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedFile:
-    """One rendered file: its name inside the output folder, its text, and who may read it."""
+    """One rendered file: its name inside the output folder, its text, whether it is a script."""
 
     name: str
     text: str
@@ -274,7 +276,8 @@ class NodeResult:
     """Seconds since the epoch."""
     ended_at: float
     reason: str | None = None
-    """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`."""
+    """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`,
+    or `terminated` by somebody unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,15 @@ from clusterkit.model import (
     ContainerPlan,
     ContainerRuntime,
     GpuRequest,
+    HorovodController,
     JobSpec,
     LaunchPlan,
 )
 from clusterkit.presets import check_preset
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAKEN = re.compile(r"(?i:CK)_.*|BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID")
+"""Variables of the node script, and those that bash lets nobody set."""
 
 
 def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan:
@@ -32,22 +35,26 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
             problems at once where they do not depend on each other.
     """
     framework = load_framework(job.framework)
-    _check(job, cluster, framework)
+    _check(job, cluster, framework, workdir)
     if cluster.kind is ClusterKind.LOCAL and cluster.network_interface is None:
         cluster = dataclasses.replace(cluster, network_interface="lo")
     most = job.max_nodes or job.nodes
     node_names = _node_names(job, cluster, most)
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
-    _check_slots(framework, cluster, slots, processes)
-    command = framework.command(_inputs(job, cluster, slots, processes))
+    _check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
+    inputs = _inputs(job, cluster, slots, processes)
+    command = framework.command(inputs)
     container = _container(job, cluster)
     if command.once and container is not None:
         raise UserError(
             f"{framework.name} over MPI starts its ranks by srun, outside any image",
             hint="start the container in the script itself, or set horovod_controller: gloo",
         )
-    time = job.time or cluster.time
+    directives = sbatch_directives(
+        job, cluster, name=_job_name(job), once=command.once, slots=max(slots)
+    )
+    time = directives.get("time") or job.time or cluster.time
     return LaunchPlan(
         name=_job_name(job),
         framework=framework.name,
@@ -61,11 +68,10 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         script=job.script,
         args=job.args,
         command=command,
+        one_host_command=framework.command(_on_one_host(inputs)),
         env={**cluster.env, **job.env},
         secrets=tuple(dict.fromkeys((*cluster.secrets, *job.secrets))),
-        directives=sbatch_directives(
-            job, cluster, name=_job_name(job), once=command.once, slots=max(slots), time=time
-        ),
+        directives=directives,
         time_limit_s=parse_time_limit(time) if time else None,
         container=container,
         requeue=job.requeue,
@@ -73,11 +79,11 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     )
 
 
-def _check(job: JobSpec, cluster: ClusterSpec, framework: Framework) -> None:
+def _check(job: JobSpec, cluster: ClusterSpec, framework: Framework, workdir: str) -> None:
     problems = [
         *_check_nodes(job, framework),
         *_check_environment(job, cluster),
-        *_check_container(job, cluster),
+        *_check_container(job, cluster, workdir),
     ]
     if job.requeue < 0:
         problems.append(Problem(message=f"--requeue {job.requeue}: must be 0 or more"))
@@ -144,6 +150,11 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
         if "\0" in value
     ]
     problems += [
+        Problem(message=f"{name} cannot be set: it belongs to the node script or to bash")
+        for name in (*environment, *cluster.secrets, *job.secrets)
+        if _TAKEN.fullmatch(name)
+    ]
+    problems += [
         Problem(
             message=f"{name} is both a secret and a plain variable, which would be written down",
             hint=f"remove it from env: (or --env), and keep --secret {name}",
@@ -154,7 +165,7 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
     return problems
 
 
-def _check_container(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
+def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> list[Problem]:
     runtime = job.container or cluster.container_runtime
     if job.image is not None and runtime is None:
         return [
@@ -166,6 +177,8 @@ def _check_container(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
         ]
     if job.container is not None and job.image is None and cluster.image is None:
         return [Problem(message=f"--container {job.container} needs an image", hint="--image NAME")]
+    if runtime is not None and ":" in workdir:
+        return [Problem(message=f"no image can mount the folder {workdir}: it has a colon")]
     if runtime is ContainerRuntime.PYXIS and cluster.kind is not ClusterKind.SLURM:
         return [
             Problem(
@@ -208,7 +221,12 @@ def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
 
 
 def _check_slots(
-    framework: Framework, cluster: ClusterSpec, slots: tuple[int, ...], processes: int
+    framework: Framework,
+    cluster: ClusterSpec,
+    slots: tuple[int, ...],
+    *,
+    nodes: int,
+    processes: int,
 ) -> None:
     written = ",".join(str(count) for count in slots)
     if processes > sum(slots):
@@ -222,7 +240,7 @@ def _check_slots(
             f"{framework.name} needs the same number of processes on every node, not {written}",
             hint=f"--gpus-per-node {min(slots)}, or --framework horovod, which accepts them",
         )
-    if not framework.uneven_slots and processes % slots[0]:
+    if not framework.uneven_slots and processes != sum(slots[:nodes]):
         raise UserError(
             f"{framework.name} fills every slot: {processes} processes do not fill {written}",
             hint="leave --processes out, or choose --nodes and --gpus-per-node to match",
@@ -250,14 +268,28 @@ def _inputs(
         processes=processes,
         python=cluster.python or "python3",
         options=job.launcher_options,
+        srun_args=cluster.srun_args,
+        cpus_per_rank=cluster.cpus_per_node and max(1, cluster.cpus_per_node // max(slots)),
         horovod_controller=cluster.horovod_controller,
         under_slurm=cluster.kind is ClusterKind.SLURM,
         deepspeed_preset=job.deepspeed_preset,
     )
 
 
+def _on_one_host(inputs: LaunchInputs) -> LaunchInputs:
+    return dataclasses.replace(
+        inputs,
+        nodes=1,
+        max_nodes=None,
+        slots=inputs.slots[:1],
+        processes=inputs.slots[0],
+        python="python3",
+        horovod_controller=HorovodController.GLOO,
+    )
+
+
 def _job_name(job: JobSpec) -> str:
-    name = job.name or PurePath(job.script).stem
+    name = job.sbatch_options.get("job-name") or job.name or PurePath(job.script).stem
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
 
 
@@ -267,5 +299,8 @@ def _container(job: JobSpec, cluster: ClusterSpec) -> ContainerPlan | None:
     if runtime is None or image is None:
         return None
     return ContainerPlan(
-        runtime=runtime, image=image, mounts=cluster.mounts, shm_size=cluster.shm_size
+        runtime=runtime,
+        image=image,
+        mounts=cluster.mounts,
+        shm_size=cluster.shm_size,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +19,10 @@ PORT_STRIDE = 10
 """Ports that belong to one job; the next job id gets the next ten."""
 
 
+COMPOSE_NODE = "compose-node.sh"
+"""The node script inside the image: one host, and nothing of the site around it."""
+
+
 def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFile, ...]:
     """Return the files of `plan`; the kinds that it has no file for are left out.
 
@@ -25,23 +30,22 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
         UserError: a shadowing template is wrong (with its line).
     """
     makers = {
-        "sbatch": _sbatch,
-        "node": _node,
-        "hostfile": _hostfile,
-        "compose": _compose,
-        "config": _config,
+        "sbatch": lambda: [_sbatch(plan)],
+        "node": lambda: [_node(plan)],
+        "hostfile": lambda: _hostfile(plan),
+        "compose": lambda: _compose(plan),
+        "config": lambda: _config(plan),
     }
-    rendered = (makers[kind](plan) for kind in KINDS if kind in set(only))
-    return tuple(file for file in rendered if file is not None)
+    wanted = set(only)
+    return tuple(file for kind in KINDS if kind in wanted for file in makers[kind]())
 
 
-def _node(plan: LaunchPlan) -> RenderedFile:
-    gpus = plan.cluster.gpu_request is not GpuRequest.NONE
+def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
     prefix = container_words(
         plan.container,
         workdir=plan.workdir,
-        environment=(*plan.env, *plan.secrets),
-        gpus=gpus,
+        environment=(*plan.command.env, *plan.env, *plan.secrets),
+        gpus=plan.cluster.gpu_request is not GpuRequest.NONE,
     )
     text = _render(
         "node/node.sh.j2",
@@ -52,7 +56,7 @@ def _node(plan: LaunchPlan) -> RenderedFile:
         default_slots=_slots(plan),
         default_port=str(plan.cluster.port_range[0]),
     )
-    return RenderedFile(name="node.sh", text=text, executable=True)
+    return RenderedFile(name=name, text=text, executable=True)
 
 
 def _sbatch(plan: LaunchPlan) -> RenderedFile:
@@ -76,40 +80,60 @@ def _sbatch(plan: LaunchPlan) -> RenderedFile:
     return RenderedFile(name="job.sbatch", text=text, executable=True)
 
 
-def _hostfile(plan: LaunchPlan) -> RenderedFile | None:
+def _hostfile(plan: LaunchPlan) -> list[RenderedFile]:
     if not plan.node_names:
-        return None  # Slurm names the nodes; node.sh writes the hostfile there
+        return []  # Slurm names the nodes; node.sh writes the hostfile there
     hosts = tuple(
         Host(name=name, slots=slots)
         for name, slots in zip(plan.node_names, plan.slots, strict=False)
     )
     # Of all formats the one that DeepSpeed, Horovod and Open MPI read alike.
-    return RenderedFile(name="hostfile", text=hostfile.write(hosts, hostfile.Format.DEEPSPEED))
+    return [RenderedFile(name="hostfile", text=hostfile.write(hosts, hostfile.Format.DEEPSPEED))]
 
 
-def _compose(plan: LaunchPlan) -> RenderedFile:
+def _compose(plan: LaunchPlan) -> list[RenderedFile]:
+    inside = _inside_the_image(plan)
     container = plan.container
     default_image = f"clusterkit/{load_framework(plan.framework).image}:latest"
     text = _render(
         "compose/compose.yaml.j2",
         plan,
         project=re.sub(r"[^a-z0-9_-]+", "-", plan.name.lower()).strip("-_") or "train",
-        summary=f"{plan.framework}, {plan.slots[0]} processes",
+        summary=summary(inside),
         image=container.image if container else plan.cluster.image or default_image,
-        slots=str(plan.slots[0]),
+        node_script=COMPOSE_NODE,
+        script_mount=f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
         nccl_env=[pair for pair in plan.env.items() if pair[0].startswith("NCCL_")],
         workdir_mount=f"{plan.workdir}:{plan.workdir}",
         mounts=container.mounts if container else plan.cluster.mounts,
         shm_size=container.shm_size if container else plan.cluster.shm_size,
         gpus=None if plan.cluster.gpu_request is GpuRequest.NONE else "all",
     )
-    return RenderedFile(name="compose.yaml", text=text)
+    return [RenderedFile(name="compose.yaml", text=text), _node(inside, name=COMPOSE_NODE)]
 
 
-def _config(plan: LaunchPlan) -> RenderedFile | None:
+def _inside_the_image(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan of one host, where the image has what the site sets up elsewhere."""
+    cluster = dataclasses.replace(
+        plan.cluster, modules=(), setup=(), network_interface="lo", python=None
+    )
+    return dataclasses.replace(
+        plan,
+        cluster=cluster,
+        nodes=1,
+        max_nodes=None,
+        slots=plan.slots[:1],
+        processes=plan.slots[0],
+        node_names=(),
+        command=plan.one_host_command,
+        container=None,
+    )
+
+
+def _config(plan: LaunchPlan) -> list[RenderedFile]:
     if plan.deepspeed_preset is None:
-        return None
-    return RenderedFile(name="ds_config.json", text=preset_text(plan.deepspeed_preset))
+        return []
+    return [RenderedFile(name="ds_config.json", text=preset_text(plan.deepspeed_preset))]
 
 
 def summary(plan: LaunchPlan) -> str:

@@ -6,7 +6,7 @@ Everything interpolated into a rendered script passes through `quote`; there is 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from clusterkit.model import Ref, Word
 
@@ -24,11 +24,6 @@ def quote(word: Word) -> str:
     if isinstance(word, tuple):
         return "".join(quote(part) for part in word if part != "") or "''"
     return shlex.quote(word)
-
-
-def join(words: Iterable[Word]) -> str:
-    """Return the words as one shell command line."""
-    return " ".join(quote(word) for word in words)
 
 
 def resolve(word: Word, values: Mapping[str, str]) -> str:

@@ -18,13 +18,25 @@ from clusterkit import shell
 from clusterkit.data import data_dir
 from clusterkit.errors import Position, UserError
 
+_WRONG = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+"""What an expression in a template can raise; all of it is the template's fault."""
+
 
 def template_path(name: str, shadow: str | None) -> Path:
-    """Return the file of template `name`: the one in folder `shadow` if it is there."""
+    """Return the file of template `name`: the one in folder `shadow` if it is there.
+
+    Raises:
+        UserError: there is no folder `shadow`.
+    """
     if shadow is not None:
-        path = Path(shadow).expanduser() / name
-        if path.is_file():
-            return path
+        folder = Path(shadow).expanduser()
+        if not folder.is_dir():
+            raise UserError(
+                f"the template folder {shadow} does not exist",
+                hint="see templates: in clusterkit config show --origin",
+            )
+        if (folder / name).is_file():
+            return folder / name
     return data_dir("templates") / name
 
 
@@ -34,12 +46,15 @@ def render_template(path: Path, **values: Any) -> str:
     Raises:
         UserError: the template is wrong, with its line.
     """
-    source = path.read_text(encoding="utf-8")
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"template {path} cannot be read: {error}") from error
     try:
         return _environment().from_string(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
         raise _template_error(path, source, error.lineno, error.message or str(error)) from error
-    except (jinja2.UndefinedError, UnquotedError) as error:
+    except _WRONG as error:
         raise _template_error(path, source, _template_line(error), str(error)) from error
 
 
@@ -49,12 +64,13 @@ class Quoted(str):
     __slots__ = ()
 
 
-class UnquotedError(Exception):
+class UnquotedError(ValueError):
     """An expression in a template reached the output without a filter."""
 
 
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(  # noqa: S701 # `finalize` is stricter than autoescape
+        loader=jinja2.FunctionLoader(lambda _: None),  # no template includes another
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

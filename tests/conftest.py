@@ -23,7 +23,8 @@ class OneProcessForTheLab(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "lab" if Path(nodeid.split("::", maxsplit=1)[0]).name.startswith("test_lab") else nodeid
+        file = Path(nodeid.split("::", maxsplit=1)[0])
+        return "lab" if file.name.startswith("test_lab") else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneProcessForTheLab:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ from tests.desk import CHECKOUT, Desk
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
 EXAMPLES = CHECKOUT / "examples"
-STEPS = "30"
+STEPS = "20"
 
 JOBS = {
     "ddp": ("torchrun", "train_ddp.py", ()),
@@ -25,6 +27,7 @@ JOBS = {
     "zero3": ("deepspeed", "train_deepspeed.py", ("--zero", "3")),
     "horovod": ("horovod", "train_horovod.py", ()),
 }
+
 
 def losses(output: str) -> tuple[float, float]:
     """Return the first and the last loss of a training log."""
@@ -48,9 +51,7 @@ def test_training_on_three_nodes(job: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("job", ["ddp", "zero2", "horovod"])
-def test_the_rendered_sbatch_script_trains_without_clusterkit(
-    job: str, desk: Desk
-) -> None:
+def test_the_rendered_sbatch_script_trains_without_clusterkit(job: str, desk: Desk) -> None:
     framework, script, args = JOBS[job]
     words = ("--framework", framework, "--nodes", "3", str(EXAMPLES / script), "--steps", "10")
     rendered = desk.clusterkit("render", "--only", "sbatch", "--output", ".", *words, *args)
@@ -79,3 +80,44 @@ def test_four_slots_on_two_nodes_hold_six_horovod_ranks(desk: Desk) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     output = desk.clusterkit("logs", json.loads(done.stdout)["job_id"]).stdout
     assert "world size 6" in output
+
+
+RPC = """
+import os
+import torch.distributed.rpc as rpc
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+interface = os.environ["GLOO_SOCKET_IFNAME"]
+options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=60)
+os.environ["TP_SOCKET_IFNAME"] = interface
+rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world, rpc_backend_options=options)
+if rank == 0:
+    squares = [rpc.rpc_sync(f"rank{other}", pow, args=(other, 2)) for other in range(1, world)]
+    print("sum", sum(squares))
+rpc.shutdown()
+"""
+
+
+def test_rpc_scripts_run_under_torchrun(desk: Desk) -> None:
+    script = desk.write("rpc.py", RPC)
+    done = desk.submit("--wait", "--framework", "torchrun", "--nodes", "3", script)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    assert "sum 55" in output
+
+
+def test_horovodrun_over_ssh_by_hand(desk: Desk) -> None:
+    words = ("hostfile", "--hostlist", "n[1-3]", "--slots", "2", "--format", "horovod")
+    (desk.folder / "hostfile").write_text(desk.clusterkit(*words).stdout)
+    binaries = Path(sys.executable).parent
+    done = desk.lab.run(
+        "head",
+        [str(binaries / "horovodrun"), "--gloo", "-np", "6", "--hostfile", "hostfile",
+         "--network-interfaces", "eth0", sys.executable, str(EXAMPLES / "train_horovod.py"),
+         "--steps", "5"],
+        cwd=desk.folder,
+        env={"OMP_NUM_THREADS": "1"},
+        timeout_s=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "world size 6" in done.stdout

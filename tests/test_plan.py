@@ -10,7 +10,6 @@ from clusterkit import frameworks
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import (
-    ClusterKind,
     ContainerRuntime,
     GpuRequest,
     HorovodController,
@@ -43,6 +42,11 @@ def refused(*words: str, **values: Any) -> UserError:
         ({"gpus_per_node": (8, 4)}, ("torchrun needs the same", "8,4", "horovod")),
         ({"processes": 9}, ("9 processes", "8 slots")),
         ({"processes": 7}, ("torchrun fills every slot",)),
+        ({"processes": 4}, ("torchrun fills every slot",)),
+        ({"env": {"CK_NODE_RANK": "5"}}, ("CK_NODE_RANK cannot be set",)),
+        ({"env": {"UID": "5"}}, ("UID cannot be set",)),
+        ({"sbatch_options": {"array": "0-3"}}, ("sbatch.array is decided by the plan",)),
+        ({"sbatch_options": {"nodes": "4"}}, ("--nodes N",)),
         ({"env": {"1A": "x"}}, ("'1A'",)),
         ({"env": {"A": "\0"}}, ("NUL",)),
         ({"env": {"TOKEN": "x"}, "secrets": ("TOKEN",)}, ("both a secret and a plain",)),
@@ -161,8 +165,12 @@ def test_names_fit_slurm_and_folders() -> None:
     assert plan(name="..").name == "job"
 
 
-def test_the_ssh_cluster_is_rendered_from_its_hosts() -> None:
-    assert plan(base=RACK).cluster.kind is ClusterKind.SSH
+def test_the_users_word_on_time_name_and_requeue_holds_everywhere() -> None:
+    made = plan(
+        time="10", requeue=2, sbatch_options={"time": "5", "job-name": "x", "no-requeue": ""}
+    )
+    assert (made.time_limit_s, made.name) == (300, "x")
+    assert "requeue" not in made.directives
 
 
 class Ours:

@@ -116,7 +116,7 @@ def test_render_writes_and_diff_tells_what_changed(desk: Path) -> None:
     words = (*TORCHRUN, "--nodes", "2", "train.py")
     done = run(desk, "render", *words)
     assert done.stdout.split() == [
-        f"rendered/{name}" for name in ("job.sbatch", "node.sh", "compose.yaml")
+        f"rendered/{name}" for name in ("job.sbatch", "node.sh", "compose.yaml", "compose-node.sh")
     ]
     assert os.access(desk / "rendered" / "node.sh", os.X_OK)
     assert run(desk, "render", "--diff", *words).returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -44,6 +43,9 @@ def test_a_site_shadows_one_template_and_keeps_the_others(tmp_path: Path) -> Non
         ("a\n{{ value }}\n", 2, "no filter"),
         ("a\nb\n{{ valeu | sh }}\n", 3, "'valeu' is undefined"),
         ("{% if %}\n", 1, "template"),
+        ("{{ 1 | sh }}\n", 1, "template"),
+        ("{% include 'x' %}\n", 1, "template"),
+        ("{{ value.nosuch.deeper | sh }}\n", 1, "no attribute"),
         ("a\n{{ value | nosuch }}\n", 2, "nosuch"),
         ("a\n{{ 'two words' | name }}\n", 2, "no name"),
         ("<<EOF\n{{ 'EOF' | heredoc('EOF') }}\nEOF\n", 2, "here-document"),
@@ -67,17 +69,20 @@ def test_bash_reads_back_every_word(value: str) -> None:
     assert done.stdout == value.encode()
 
 
+@settings(deadline=None, max_examples=30)
 @given(TEXT, TEXT)
 def test_references_are_expanded_and_the_rest_is_not(before: str, after: str) -> None:
     word = (before, Ref("CK_PORT"), after)
-    assert shell.resolve(word, {"CK_PORT": "7"}) == f"{before}7{after}"
-    quoted = shell.quote(word).replace('"${CK_PORT}"', "7")
-    assert shlex.split(quoted, posix=True) == [f"{before}7{after}"] or "7" in before + after
+    script = f"CK_PORT=7; printf %s {shell.quote(word)}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode() == shell.resolve(word, {"CK_PORT": "7"}) == f"{before}7{after}"
 
 
 @given(TEXT)
 def test_compose_reads_back_every_value(value: str) -> None:
-    assert yaml.safe_load(str(FILTERS["yaml"](value))).replace("$$", "$") == value or "$" in value
+    text = str(FILTERS["yaml"](value))
+    # Compose takes two dollars for one, after YAML has been read.
+    assert yaml.safe_load(text) == value.replace("$", "$$")
 
 
 @given(TEXT)

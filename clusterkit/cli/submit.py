@@ -39,7 +39,7 @@ def submit(
         str,
         typer.Option(
             "--preflight",
-            help="auto: compare the job with its partition first; off: leave that to the scheduler.",
+            help="auto: compare the job with its partition first; off: do not.",
             metavar="auto|off",
         ),
     ] = "auto",
@@ -51,6 +51,7 @@ def submit(
     succeeded, 1 it did not.
     """
     from clusterkit.cli.job_request import job_and_cluster
+    from clusterkit.model import ContainerRuntime
     from clusterkit.plan import make_plan
     from clusterkit.render import render
 
@@ -65,8 +66,14 @@ def submit(
             hint=choices_hint(preflight, PREFLIGHTS),
         )
     job, cluster = job_and_cluster(flags)
-    _require_script(job.script)
     plan = make_plan(job, cluster, workdir=str(Path.cwd()))
+    if plan.container is None:  # an image may have a script that this machine has not
+        _require_script(job.script)
+    elif plan.container.runtime is ContainerRuntime.PYXIS and not dry_run:
+        raise UserError(
+            "submit cannot run its worker inside a pyxis image yet",
+            hint="clusterkit render with the same flags, then sbatch rendered/job.sbatch",
+        )
     rendered = render(plan)
     if dry_run:
         _show(plan, rendered, as_json=json)

@@ -64,7 +64,7 @@ def parse_port_range(text: str) -> tuple[int, int]:
     """Return the first and last port of `FIRST-LAST`.
 
     Raises:
-        ValueError: no such form, a port outside 1024-65535, or last before first.
+        ValueError: no such form, a port outside 1024-65535, last before first, or fewer than ten.
     """
     match = _PORTS.fullmatch(text.strip())
     if match is None:
@@ -72,6 +72,8 @@ def parse_port_range(text: str) -> tuple[int, int]:
     first, last = int(match[1]), int(match[2])
     if not 1024 <= first <= 65535 or not 1024 <= last <= 65535:
         raise ValueError(f"{text!r} leaves the ports 1024-65535")
+    if first <= last < first + 9:
+        raise ValueError(f"{text!r} holds fewer than the ten ports of one job")
     if last < first:
         raise ValueError(f"{text!r} ends before it starts")
     return first, last

@@ -31,6 +31,8 @@ def _topic(name: str) -> Topic:
     rows.append(("slots", f"nodes {uneven}"))
     if framework.provides:
         rows.append(("sets", ", ".join(framework.provides)))
+    if framework.by_hand:
+        rows.append(("by hand", framework.by_hand))
     return Topic(
         name=name,
         summary=framework.summary,

@@ -23,7 +23,9 @@ class LaunchInputs:
     python: str = "python3"
     options: Mapping[str, str] = field(default_factory=dict)
     """`--set FRAMEWORK.KEY=VALUE`, keys as the launcher spells them, without dashes."""
-    network_interface: str | None = None
+    srun_args: tuple[str, ...] = ()
+    """What the site adds to every `srun`."""
+    cpus_per_rank: int | None = None
     horovod_controller: HorovodController = HorovodController.GLOO
     under_slurm: bool = False
     deepspeed_preset: str | None = None
@@ -49,6 +51,8 @@ class Framework:
     """Whether `--nodes MIN:MAX` makes sense."""
     provides: tuple[str, ...] = ()
     """Environment variables that every rank finds."""
+    by_hand: str = ""
+    """How to start it over SSH, with the rendered files and without clusterkit."""
 
 
 def option_words(options: Mapping[str, str], *, skip: tuple[str, ...] = ()) -> tuple[str, ...]:

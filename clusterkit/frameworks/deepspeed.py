@@ -15,6 +15,11 @@ from clusterkit.presets import preset_text
 
 CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed-config")
 CONFIG_FILE = "ds_config.json"
+DECIDED = frozenset(
+    {"hostfile", "include", "exclude", "num_nodes", "num_gpus", "node_rank", "master_addr"}
+    | {"master_port", "no_ssh", "no_python", "launcher"}
+)
+"""Options of the launcher that the plan decides; a filter here would also leave nodes behind."""
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
@@ -38,7 +43,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             ("--master_port=", Runtime.PORT),
             "--no_local_rank",
             "--no_python",
-            *option_words(_options(inputs), skip=("no_local_rank",)),
+            *option_words(inputs.options, skip=("no_local_rank",)),
             "sh",
             (Runtime.TMP, "/rank.sh"),
             inputs.python,
@@ -48,28 +53,17 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         env={"CK_NO_LOCAL_RANK": "1"} if "no_local_rank" in inputs.options else {},
         files=files,
-        hostfile="deepspeed",
+        hostfile=True,
     )
 
 
-def _options(inputs: LaunchInputs) -> dict[str, str]:
-    """Write out the slots of bare names in `include`, which releases before 0.18 read as none."""
-    slots = ",".join(str(slot) for slot in range(inputs.slots[0]))
-    return {
-        key: "@".join(spec if ":" in spec else f"{spec}:{slots}" for spec in value.split("@"))
-        if key == "include"
-        else value
-        for key, value in inputs.options.items()
-    }
-
-
 def _refuse_own_options(inputs: LaunchInputs) -> None:
-    decided = {"hostfile", "node_rank", "master_addr", "master_port", "no_ssh", "launcher"}
-    taken = sorted(decided & set(inputs.options))
+    taken = [option for option in inputs.options if option in DECIDED]
     if taken:
         raise UserError(
             f"deepspeed.{taken[0]} is decided by clusterkit",
-            hint=f"remove --set deepspeed.{taken[0]}=...",
+            hint="choose with --nodes, --exclude and --gpus-per-node; "
+            "clusterkit hostfile --include filters a hostfile",
         )
     has_config = any(arg.split("=", 1)[0] in CONFIG_FLAGS for arg in inputs.args)
     if has_config and inputs.deepspeed_preset is not None:
@@ -86,4 +80,5 @@ FRAMEWORK = Framework(
     image="deepspeed",
     command=command,
     provides=("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    by_hand="deepspeed --hostfile hostfile --master_addr HOST1 train.py",
 )

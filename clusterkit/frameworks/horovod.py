@@ -49,6 +49,11 @@ def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
             "srun",
             "--mpi=pmix",
             "--kill-on-bad-exit=1",
+            "--unbuffered",
+            "--export=ALL",
+            # srun inherits sbatch's in some releases only (not in 22.05).
+            *((f"--cpus-per-task={inputs.cpus_per_rank}",) if inputs.cpus_per_rank else ()),
+            *inputs.srun_args,
             f"--ntasks={inputs.processes}",
             f"--ntasks-per-node={inputs.slots[0]}",
             *option_words(inputs.options),
@@ -68,5 +73,6 @@ FRAMEWORK = Framework(
     image="horovod",
     command=command,
     uneven_slots=True,
+    by_hand="horovodrun -np N --hostfile hostfile python train.py",
     provides=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
 )

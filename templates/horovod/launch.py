@@ -36,7 +36,7 @@ def main():
     # Horovod itself passes N as the minimum only, and would fill every slot (hosts 4,4 and N=6
     # give 8 ranks); as minimum and maximum it is the number of ranks.
     processes = min(options.processes, sum(slots))
-    hosts = [HostInfo(name, count) for name, count in zip(nodes, slots)]
+    hosts = [HostInfo(name, count) for name, count in zip(nodes, slots, strict=True)]
     assignments = get_host_assignments(hosts, processes, processes)
 
     if node == nodes[0]:

@@ -13,20 +13,24 @@ trap '' USR1 USR2
 read -r -a ck_nodes <<<"$CK_NODES"
 read -r -a ck_slots <<<"$CK_SLOTS"
 CK_NNODES=${#ck_nodes[@]}
+while ((${#ck_slots[@]} < CK_NNODES)); do ck_slots+=("${ck_slots[0]}"); done
+CK_SLOTS="${ck_slots[*]:0:CK_NNODES}"
 CK_NODE_RANK=${CK_NODE_RANK:-0}
 CK_NODE_NAME=${ck_nodes[CK_NODE_RANK]}
 CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
-CK_TMP=$(mktemp -d "${TMPDIR:-/tmp}/clusterkit-$CK_JOB_ID-XXXXXX")
+# TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
+[[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
+CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
 trap 'rm -rf "$CK_TMP"' EXIT
 export CK_NODES CK_SLOTS CK_NNODES CK_NODE_RANK CK_NODE_NAME CK_HEAD_ADDR CK_PORT CK_JOB_ID
-export CK_RESTART_COUNT CK_TMP
+export CK_RESTART_COUNT CK_TMP TMPDIR
 export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
 # Unless told otherwise, the ranks of a node share its cores; each would start a thread on all.
-threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((threads > 0 ? threads : 1))}
+ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
 
 # Gloo takes the interface of the host's own name, often the wrong one (127.0.1.1): name the one
 # that has the head's address, or leads to it.
@@ -37,10 +41,9 @@ ck_interface() {
   [[ -n $dev ]] || dev=$(ip -4 route get "$addr" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
   printf '%s\n' "${dev%%$'\n'*}"
 }
-if [[ -z ${GLOO_SOCKET_IFNAME:-} ]] && dev=$(ck_interface 2>/dev/null) && [[ -n $dev ]]; then
-  export GLOO_SOCKET_IFNAME=$dev
+if [[ -z ${GLOO_SOCKET_IFNAME:-} ]] && ck_dev=$(ck_interface 2>/dev/null) && [[ -n $ck_dev ]]; then
+  export GLOO_SOCKET_IFNAME=$ck_dev
 fi
-export A='b c'
 
 cat >"$CK_TMP"/agent.py <<'CK_FILE'
 """torchrun, with a store that outlives its agents: agent.py TORCHRUN_ARGUMENTS...
@@ -82,7 +85,7 @@ CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
 cd "$CK_WORKDIR"
-command=(
+ck_command=(
   python3
   -u
   "${CK_TMP}"/agent.py
@@ -93,14 +96,15 @@ command=(
   --nproc-per-node=4
   train.py
 )
+export A='b c'
 # In the background, so that a signal is passed on at once and not after the command has ended.
-"${command[@]}" <&0 &
-child=$!
-trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
-status=0
-wait "$child" || status=$?
-while kill -0 "$child" 2>/dev/null; do
-  status=0
-  wait "$child" || status=$?
+"${ck_command[@]}" <&0 &
+ck_child=$!
+trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+ck_status=0
+wait "$ck_child" || ck_status=$?
+while kill -0 "$ck_child" 2>/dev/null; do
+  ck_status=0
+  wait "$ck_child" || ck_status=$?
 done
-exit "$status"
+exit "$ck_status"

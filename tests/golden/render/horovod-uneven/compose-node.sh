@@ -1,0 +1,173 @@
+#!/usr/bin/env bash
+# train: what one node runs (horovod). Rendered by clusterkit 0.1.0.
+# Inside an allocation everything it needs is in the environment. By hand, on each host:
+#   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+set -euo pipefail
+# A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
+# the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
+trap '' USR1 USR2
+
+[[ -n ${CK_NODES:-} ]] || CK_NODES=localhost
+[[ -n ${CK_SLOTS:-} ]] || CK_SLOTS=4
+read -r -a ck_nodes <<<"$CK_NODES"
+read -r -a ck_slots <<<"$CK_SLOTS"
+CK_NNODES=${#ck_nodes[@]}
+while ((${#ck_slots[@]} < CK_NNODES)); do ck_slots+=("${ck_slots[0]}"); done
+CK_SLOTS="${ck_slots[*]:0:CK_NNODES}"
+CK_NODE_RANK=${CK_NODE_RANK:-0}
+CK_NODE_NAME=${ck_nodes[CK_NODE_RANK]}
+CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
+CK_PORT=${CK_PORT:-20000}
+CK_JOB_ID=${CK_JOB_ID:-0}
+CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
+[[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
+CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
+trap 'rm -rf "$CK_TMP"' EXIT
+export CK_NODES CK_SLOTS CK_NNODES CK_NODE_RANK CK_NODE_NAME CK_HEAD_ADDR CK_PORT CK_JOB_ID
+export CK_RESTART_COUNT CK_TMP TMPDIR
+export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
+# Unless told otherwise, the ranks of a node share its cores; each would start a thread on all.
+ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
+
+cat >"$CK_TMP"/horovod_launch.py <<'CK_FILE'
+"""Start the Horovod ranks of one node on gloo, without SSH: launch.py --processes N COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
+node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
+variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
+but horovod; ends with the exit code of the first local rank that failed, as a shell gives it.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+from horovod.runner.gloo_run import create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+RENDEZVOUS_TIMEOUT_S = 300
+GRACE_S = 10
+
+
+def main():
+    parser = argparse.ArgumentParser(description="start the Horovod ranks of one node")
+    parser.add_argument("--processes", type=int, required=True, help="ranks on all nodes together")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+
+    nodes = os.environ["CK_NODES"].split()
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    node = nodes[int(os.environ["CK_NODE_RANK"])]
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+    # Horovod itself passes N as the minimum only, and would fill every slot (hosts 4,4 and N=6
+    # give 8 ranks); as minimum and maximum it is the number of ranks.
+    processes = min(options.processes, sum(slots))
+    hosts = [HostInfo(name, count) for name, count in zip(nodes, slots, strict=True)]
+    assignments = get_host_assignments(hosts, processes, processes)
+
+    if node == nodes[0]:
+        serve_rendezvous(port, assignments)
+    wait_for_rendezvous(head, port)
+    ranks = [
+        subprocess.Popen(options.command, env=rank_environment(slot, head, port))
+        for slot in assignments
+        if slot.hostname == node
+    ]
+    signal.signal(signal.SIGTERM, lambda *_: end(ranks))
+    sys.exit(wait_for(ranks))
+
+
+def serve_rendezvous(port, assignments):
+    server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+    server.init(assignments)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def wait_for_rendezvous(head, port):
+    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT_S
+    while True:
+        try:
+            with socket.create_connection((head, port), timeout=5):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"no rendezvous at {head}:{port} after {RENDEZVOUS_TIMEOUT_S} s: {error}")
+            time.sleep(0.2)
+
+
+def rank_environment(slot, head, port):
+    environment = {
+        **os.environ,
+        **create_slot_env_vars(slot),
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(head),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+    }
+    environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
+    return environment
+
+
+def wait_for(ranks):
+    running = list(ranks)
+    while running:
+        for rank in list(running):
+            code = rank.poll()
+            if code is None:
+                continue
+            running.remove(rank)
+            if code != 0:
+                end(running)
+                return code if code > 0 else 128 - code
+        time.sleep(0.1)
+    return 0
+
+
+def end(ranks):
+    for rank in ranks:
+        rank.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for rank in ranks:
+        try:
+            rank.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+
+
+if __name__ == "__main__":
+    main()
+CK_FILE
+
+[[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
+cd "$CK_WORKDIR"
+ck_command=(
+  python3
+  -u
+  "${CK_TMP}"/horovod_launch.py
+  --processes=4
+  python3
+  -u
+  train.py
+)
+export NCCL_SOCKET_IFNAME=lo
+export GLOO_SOCKET_IFNAME=lo
+# In the background, so that a signal is passed on at once and not after the command has ended.
+"${ck_command[@]}" <&0 &
+ck_child=$!
+trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+ck_status=0
+wait "$ck_child" || ck_status=$?
+while kill -0 "$ck_child" 2>/dev/null; do
+  ck_status=0
+  wait "$ck_child" || ck_status=$?
+done
+exit "$ck_status"
