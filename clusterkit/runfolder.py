@@ -159,8 +159,12 @@ def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunF
         path = parent / f"{safe}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
         if files.create_folder(path):
             run = RunFolder(path)
-            for folder in (run.submitit, run.logs, run.nodes, run.failures):
-                files.create_folder(folder)
+            try:
+                for folder in (run.submitit, run.logs, run.nodes, run.failures):
+                    files.create_folder(folder)
+            except BaseException:
+                files.remove_tree(path)
+                raise
             return run
     raise UserError(f"cannot find an unused name in {parent}", hint="try again")
 

@@ -45,6 +45,7 @@ def make_plan(cluster: ClusterSpec, **changes: Any) -> LaunchPlan:
         script="train.py",
         args=(),
         command=NodeCommand(argv=("true",)),
+        one_host_command=NodeCommand(argv=("true",)),
         env={},
         secrets=(),
         directives={},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
@@ -13,8 +15,9 @@ import pytest
 
 from clusterkit import runfolder
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import slurm_limits, slurm_states, submit_plan
+from clusterkit.executors import executor_for, slurm_limits, slurm_states, submit_plan
 from clusterkit.executors.slurm_states import Wanted, parse_sacct, parse_squeue, state_of
+from clusterkit.jobs import find_run
 from clusterkit.jobs.state import load_job, load_jobs
 from clusterkit.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
@@ -196,6 +199,157 @@ def test_our_two_variables_get_through_whatever_is_exported(
     assert [a for a in arguments if a.startswith("--export")] == ([expected] if expected else [])
 
 
+def test_flags_that_the_cluster_skips_are_left_out(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    skipped = ("open-mode", "output", "error")
+    cluster = make_cluster(tmp_path, kind=ClusterKind.SLURM, skip_directives=skipped)
+    run, _, _ = submit(make_plan(cluster))
+    flags = [a.partition("=")[0] for a in (run.path / "seen-args").read_text().splitlines()]
+    assert flags == ["--parsable", "--chdir", str(run.path / "job.sbatch")]
+
+
+def test_commands_answer_in_english_and_sbatch_keeps_the_users_language(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|{SCRIPT}'")
+    slurm_states.query(WANTED)
+    assert (tmp_path / "lang").read_text() == "C\n"
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    assert "LC_ALL=de_DE.UTF-8" in (run.path / "seen-env").read_text()
+
+
+def test_a_job_cancelled_on_its_way_is_ended_when_its_id_is_known(
+    fake: Fake, tmp_path: Path
+) -> None:
+    fake("sbatch", ': >"$CLUSTERKIT_RUN_FOLDER/cancelled"\n' + textwrap.dedent(SBATCH))
+    fake("scancel", f'echo "$@" >{tmp_path}/ended')
+    submit(slurm_plan(tmp_path))
+    assert (tmp_path / "ended").read_text() == "4711\n"
+
+
+def test_cancel_waits_for_an_id_that_is_on_its_way(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    run, submission, _ = submit(slurm_plan(tmp_path))
+    unknown = dataclasses.replace(submission, job_id=None)
+    runfolder.write_submission(run, unknown)
+    fake("scancel", f'echo "$@" >{tmp_path}/ended')
+    fake(
+        "squeue",
+        f'[[ -e {tmp_path}/asked ]] && echo "99|{run.path}/job.sbatch"; : >{tmp_path}/asked',
+    )
+    executor_for(ClusterKind.SLURM).cancel(run, unknown)
+    assert (tmp_path / "ended").read_text() == "99\n"
+
+
+def test_a_run_reached_through_a_link_is_the_same(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    fake(
+        "squeue",
+        f"""
+        case "$*" in
+            *-j*) echo "4711|RUNNING|None|{run.path}/job.sbatch" ;;
+            *) echo "4711|{run.path}/job.sbatch" ;;
+        esac
+        """,
+    )
+    (tmp_path / "roots").symlink_to(run.path.parent)
+    by_root = RunFolder(tmp_path / "roots" / run.run_id)
+    assert load_job(by_root).status.state is JobState.RUNNING
+    assert executor_for(ClusterKind.SLURM).find_lost(by_root) == "4711"
+    (tmp_path / "mine").symlink_to(run.path)
+    by_name = find_run(str(tmp_path / "mine"), [])
+    assert by_name.run_id == run.run_id
+    assert load_job(by_name).status.state is JobState.RUNNING
+
+
+def test_an_sbatch_that_did_not_answer_may_have_accepted(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterkit.executors.slurm_executor._SBATCH_TIMEOUT_S", 0.5)
+    fake("sbatch", "exec sleep 10")
+    with pytest.raises(RemoteError, match="may have been accepted"):
+        submit(slurm_plan(tmp_path))
+    (folder,) = (tmp_path / "runs 100%").iterdir()
+    fake("squeue", f'echo "7|PENDING|Priority|{folder}/job.sbatch"')
+    submission = runfolder.read_submission(RunFolder(folder))
+    assert submission is not None
+    runfolder.write_submission(RunFolder(folder), dataclasses.replace(submission, job_id="7"))
+    assert load_job(RunFolder(folder)).status.state is JobState.PENDING
+
+
+FULL = r"""
+    import json, subprocess, sys
+    from pathlib import Path
+    from clusterkit import runfolder
+    from clusterkit.errors import UserError
+    from clusterkit.executors import submit_plan
+    from clusterkit.model import ClusterKind, RenderedFile
+    from tests.plans import make_cluster, make_plan
+
+    mount, options = Path(sys.argv[1]), sys.argv[2:]
+    called = mount.parent / "called"
+    for option in options:
+        called.unlink(missing_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", mount], check=True)
+        said, job_id = [], None
+        try:
+            plan = make_plan(make_cluster(mount / "runs", kind=ClusterKind.SLURM))
+            run = runfolder.create(plan.cluster, plan.name)
+            script = RenderedFile(name="job.sbatch", text="#!/bin/bash\n" + "#" * 5000)
+            submission, launched = submit_plan(plan, [script], run, secrets={})
+            job_id, said = submission.job_id, list(launched.messages)
+        except UserError as error:
+            said = [str(error)]
+        left = len(list(mount.glob("runs/*")))
+        subprocess.run(["umount", mount], check=True)
+        print(json.dumps([called.exists(), job_id, left, said]))
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param([f"size=1m,nr_inodes={n}" for n in range(2, 18)], id="inodes"),
+        pytest.param([f"nr_inodes=100,size={4 * n}k" for n in range(1, 16)], id="blocks"),
+    ],
+)
+def test_a_disk_that_fills_up_at_any_moment(tmp_path: Path, options: list[str]) -> None:
+    """Nothing is left where nothing was started, and no id is lost where something was."""
+    mount, tools = tmp_path / "disk", tmp_path / "bin"
+    mount.mkdir()
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text(f"#!/bin/bash\n: >{tmp_path}/called\necho 4711\n")
+    sbatch.chmod(0o755)
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no mount namespace to fill a disk in")
+        pytest.skip("a disk to fill needs root (unshare -m)")
+    done = subprocess.run(
+        ["unshare", "-m", sys.executable, "-c", textwrap.dedent(FULL), str(mount), *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+    )
+    assert done.returncode == 0, done.stderr
+    seen = set()
+    for called, job_id, left, said in map(json.loads, done.stdout.splitlines()):
+        if not called:
+            assert (job_id, left) == (None, 0), said
+            assert "No space left on device" in said[0]
+            assert "the disk is full" in said[0]
+        else:
+            assert (job_id, left) == ("4711", 1), said
+            assert not said or said[0].startswith("job 4711 was accepted, but cannot write ")
+        seen.add((called, bool(said)))
+    assert seen == {(False, True), (True, True), (True, False)}
+
+
 REFUSALS = [
     ("Batch job submission failed: Invalid partition name specified", "set `partition`"),
     ("Batch job submission failed: Invalid account or account/partition combination", "`account`"),
@@ -305,6 +459,9 @@ def test_limits_name_the_figures() -> None:
     assert limits(nodes=1, time_limit_s=200_000) == [
         "2-07:33:20 asked for, but partition gpu allows 1-02:00:00"
     ]
+    assert limits(nodes=1, directives={"time": "UNLIMITED"}) == [
+        "no time limit asked for, but partition gpu allows 1-02:00:00"
+    ]
 
 
 def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:
@@ -313,8 +470,3 @@ def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path)
     fake("sinfo", f"printf '%s' '{SINFO}'")
     with pytest.raises(UserError, match="500 nodes asked for, but partition gpu has 3"):
         slurm_limits.check(slurm_plan(tmp_path, nodes=500))
-
-
-def test_every_state_of_the_manual_is_known() -> None:
-    assert {"RUNNING", "STAGE_OUT", "REVOKED", "SIGNALING"} <= set(slurm_states.known_states())
-    assert os.environ["PATH"]

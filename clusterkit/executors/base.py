@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from clusterkit.errors import RemoteError
 from clusterkit.model import JobState, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
 
@@ -18,6 +19,10 @@ _OF_ANOTHER_JOB = re.compile(
     r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"
 )
 _KEPT = frozenset({"SLURM_CONF"})
+
+
+class RefusalError(RemoteError):
+    """A job that was handed over and is certain not to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +55,22 @@ class Executor(Protocol):
             UserError: the plan asks for more than there is.
         """
 
-    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+    def launch(
+        self,
+        plan: LaunchPlan,
+        run: RunFolder,
+        *,
+        hidden: Collection[str],
+        handing_over: Callable[[], None],
+    ) -> Launched:
         """Start the job whose files stand in `run`; the variables `hidden` do not leave here.
 
+        `handing_over` is called at the last moment at which nothing can have been started.
+
         Raises:
-            RemoteError: it was refused, in the words of whoever refused it.
+            UserError: the run folder cannot be written.
+            RefusalError: it was refused, in the words of whoever refused it.
+            RemoteError: nobody can tell whether it was accepted.
         """
 
     def find_lost(self, run: RunFolder) -> str | None:

@@ -21,8 +21,8 @@ from typing import Any
 from clusterkit import files, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
-from clusterkit.executors.local import job_id_of
 from clusterkit.executors.local_nodes import LocalLayout, node_environment
+from clusterkit.executors.local_runs import job_id_of
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
@@ -152,7 +152,7 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     run = RunFolder(Path(arguments[0]))
     processes.adopt_orphans()
-    layout = LocalLayout.from_plan(job_id_of(run), _plan(run))
+    layout = LocalLayout.from_plan(job_id_of(run), _plan(run), tasks=_tasks(run))
     files.write_json(
         run.controller,
         {
@@ -173,6 +173,13 @@ def _plan(run: RunFolder) -> dict[str, Any]:
     if plan is None:
         raise UserError(f"no plan in {run.plan}", hint="the folder was made by `clusterkit submit`")
     return plan
+
+
+def _tasks(run: RunFolder) -> int:
+    submission = runfolder.read_submission(run)
+    if submission is None:
+        raise UserError(f"no submission in {run.submission}")
+    return submission.tasks
 
 
 def _reap_orphans(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from submitit.core import core
 
 from clusterkit import files
-from clusterkit.errors import RemoteError
-from clusterkit.executors import local
-from clusterkit.executors.base import scrubbed_environment
+from clusterkit.executors import local_runs
+from clusterkit.executors.base import Launched, RefusalError, scrubbed_environment, tasks_of
+from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, read_submission
-from clusterkit.worker import LaunchTask
 
 _BEGIN_S = 60.0
 _MODULE = "clusterkit.executors.local_controller"
@@ -34,8 +33,8 @@ class LocalJob(core.Job[Any]):
         """State in submitit's spelling."""
         run = RunFolder(self.paths.folder.parent)
         submission = read_submission(run)
-        states = local.EXECUTOR.states({run: submission}) if submission is not None else {}
-        return states[run].state.upper() if run in states else "UNKNOWN"
+        known = local_runs.state_of(run, submission) if submission is not None else None
+        return known.state.upper() if known is not None else "UNKNOWN"
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
         """Return what is known of the job."""
@@ -54,7 +53,7 @@ class LocalJob(core.Job[Any]):
         submission = read_submission(run)
         if submission is not None:
             files.create_text(run.cancelled, "")
-            local.EXECUTOR.cancel(run, submission)
+            local_runs.end(run, submission)
 
 
 class LocalExecutor(core.PicklingExecutor):
@@ -62,20 +61,31 @@ class LocalExecutor(core.PicklingExecutor):
 
     job_class = LocalJob
 
-    def __init__(self, run: RunFolder, tasks: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        tasks: int,
+        environment: dict[str, str],
+        handing_over: Callable[[], None],
+    ) -> None:
         """Submit into the folder of `run`."""
         super().__init__(run.submitit)
         self.run = run
         self.tasks = tasks
         self.environment = environment
+        self.handing_over = handing_over
+        self.launched: Launched | None = None
+        """What came of it, once the controller is there."""
 
     def _num_tasks(self) -> int:
         return self.tasks
 
     def _submit_command(self, command: str) -> LocalJob:
         del command
-        _begin(self.run, self.environment)
-        job_id = local.job_id_of(self.run)
+        with files.explained(self.run.submitit):
+            _begin(self.run, self.environment, self.handing_over)
+        job_id = local_runs.job_id_of(self.run)
+        self.launched = Launched(job_id=job_id)
         return LocalJob(folder=self.folder, job_id=job_id, tasks=list(range(self.tasks)))
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
@@ -91,22 +101,29 @@ class LocalExecutor(core.PicklingExecutor):
         return string if isinstance(string, str) else string.decode()
 
 
-def launch(plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> str:
-    """Start the job in `run`; return its id.
+def launch(
+    plan: LaunchPlan,
+    run: RunFolder,
+    *,
+    hidden: Collection[str],
+    handing_over: Callable[[], None],
+) -> Launched:
+    """Start the job in `run`.
 
     Raises:
-        RemoteError: its controller did not come up.
+        UserError: the task cannot be written.
+        RefusalError: its controller did not come up.
     """
-    tasks = 1 if plan.command.once else plan.nodes
-    executor = LocalExecutor(run, tasks, scrubbed_environment(hidden))
-    return executor.submit(LaunchTask(str(run.path))).job_id
+    executor = LocalExecutor(run, tasks_of(plan), scrubbed_environment(hidden), handing_over)
+    return launch_by(executor, run)
 
 
-def _begin(run: RunFolder, environment: dict[str, str]) -> None:
+def _begin(run: RunFolder, environment: dict[str, str], handing_over: Callable[[], None]) -> None:
     """Start the controller in a session of its own, so that it outlives this one."""
     log_path = run.submitit / "controller.log"
     log = files.open_for_append(log_path)
     with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
+        handing_over()
         controller = subprocess.Popen(
             [sys.executable, "-u", "-m", _MODULE, str(run.path)],
             stdin=subprocess.DEVNULL,
@@ -118,8 +135,11 @@ def _begin(run: RunFolder, environment: dict[str, str]) -> None:
     deadline = time.monotonic() + _BEGIN_S
     while not run.controller.exists():
         if controller.poll() is not None or time.monotonic() > deadline:
+            controller.kill()
             tail = log_path.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
-            raise RemoteError(f"the job's controller did not start\n{tail}", hint=f"see {log_path}")
+            raise RefusalError(
+                f"the job's controller did not start\n{tail}", hint=f"see {log_path}"
+            )
         time.sleep(0.01)
     # It is left on its own from here on; without this Python warns that it still runs.
     controller.returncode = 0

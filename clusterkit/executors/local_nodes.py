@@ -36,8 +36,8 @@ class LocalLayout:
     time_limit_s: float | None
 
     @classmethod
-    def from_plan(cls, job_id: str, plan: Mapping[str, Any]) -> LocalLayout:
-        """Lay out the nodes of a `plan.json`.
+    def from_plan(cls, job_id: str, plan: Mapping[str, Any], *, tasks: int) -> LocalLayout:
+        """Lay out the nodes of a `plan.json`, of which the first `tasks` get a worker.
 
         Raises:
             RemoteError: no port is free.
@@ -50,7 +50,7 @@ class LocalLayout:
             job_id=job_id,
             names=names,
             slots=slots,
-            tasks=1 if plan["command"]["once"] else count,
+            tasks=tasks,
             port=free_port(low, high, seed=job_id, address=address_of(0)),
             devices=split_devices(visible_gpus(), slots),
             time_limit_s=plan["time_limit_s"],

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from clusterkit.errors import RemoteError
 from clusterkit.executors import slurm_limits, slurm_states
 from clusterkit.executors.base import Launched, SchedulerState
 from clusterkit.executors.slurm_commands import run_command
+from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.model import LaunchPlan
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.runfolder import RunFolder, Submission, read_submission
 
-SCRIPT = "job.sbatch"
-"""The rendered file that is submitted, word for word."""
-
+_SBATCH_PATIENCE_S = 180.0
+"""How long sbatch may take; an older job without an id never had one."""
+_IN_FLIGHT_S = 8.0
+"""How long `cancel` waits for the id. Afterwards the client that submits, or the job itself when it
+starts, finds it cancelled."""
 _GONE = ("invalid job id", "already completed", "job/step already completing or completed")
 
 
@@ -26,11 +30,18 @@ class SlurmJobs:
         """Refuse what the partition cannot give; sbatch would let some of it wait forever."""
         slurm_limits.check(plan)
 
-    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+    def launch(
+        self,
+        plan: LaunchPlan,
+        run: RunFolder,
+        *,
+        hidden: Collection[str],
+        handing_over: Callable[[], None],
+    ) -> Launched:
         """Hand the rendered script to sbatch."""
         from clusterkit.executors import slurm_executor  # noqa: PLC0415 - submitit loads slowly
 
-        return slurm_executor.launch(plan, run, hidden=hidden)
+        return slurm_executor.launch(plan, run, hidden=hidden, handing_over=handing_over)
 
     def find_lost(self, run: RunFolder) -> str | None:
         """Return the job whose script is the one in this run folder."""
@@ -39,9 +50,7 @@ class SlurmJobs:
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return what Slurm says of these jobs, in one question for all of them."""
         wanted = {
-            submission.job_id: slurm_states.Wanted(
-                script=run.path / SCRIPT, name=submission.name, since=submission.submitted_at
-            )
+            submission.job_id: Wanted.of(run, submission)
             for run, submission in runs.items()
             if submission.job_id is not None
         }
@@ -59,7 +68,7 @@ class SlurmJobs:
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask Slurm to end the job; one that it no longer knows has ended."""
-        job_id = submission.job_id or self.find_lost(run)
+        job_id = submission.job_id or self._await_job_id(run, submission)
         if job_id is None:
             return
         answer = run_command(["scancel", job_id])
@@ -69,6 +78,17 @@ class SlurmJobs:
             f"scancel {job_id}: {answer.errors.strip() or 'failed'}",
             hint=f"try again, or: scancel {job_id}",
         )
+
+    def _await_job_id(self, run: RunFolder, submission: Submission) -> str | None:
+        """Wait for the job of an sbatch that may still be on its way."""
+        young = time.time() - submission.submitted_at < _SBATCH_PATIENCE_S
+        deadline = time.monotonic() + (_IN_FLIGHT_S if young else 0.0)
+        while (job_id := self.find_lost(run)) is None and time.monotonic() < deadline:
+            time.sleep(0.5)
+            known = read_submission(run)
+            if known is not None and known.job_id is not None:
+                return known.job_id
+        return job_id
 
 
 EXECUTOR = SlurmJobs()

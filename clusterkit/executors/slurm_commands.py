@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MISSING = 127
 TIMED_OUT = 124
+CANNOT_RUN = 126
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +27,9 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> Answer:
-    """Run `command` to its end; `code` is `MISSING` or `TIMED_OUT` where it has no end of its own.
+    """Run `command` to its end; `code` says where it has no end of its own.
 
+    It answers in English, unless it is given an `environment`: sbatch hands that on to the job.
     Bytes that are no UTF-8 (job names may hold any) are replaced.
     """
     try:
@@ -35,13 +38,15 @@ def run_command(
             check=False,
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            env=dict(environment) if environment is not None else None,
+            env=dict(environment if environment is not None else {**os.environ, "LC_ALL": "C"}),
             timeout=timeout_s,
         )
     except FileNotFoundError:
         return Answer(code=MISSING, errors=f"{command[0]}: command not found")
     except PermissionError:
         return Answer(code=MISSING, errors=f"{command[0]}: permission denied")
+    except OSError as error:
+        return Answer(code=CANNOT_RUN, errors=f"{command[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Answer(code=TIMED_OUT, errors=f"{command[0]}: no answer in {timeout_s:.0f} s")
     return Answer(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from clusterkit.executors.base import (
     RUN_FOLDER_VARIABLE,
     Launched,
     scrubbed_environment,
+    tasks_of,
 )
-from clusterkit.executors.slurm import SCRIPT
 from clusterkit.executors.slurm_commands import run_command
 from clusterkit.executors.slurm_refusals import refusal
+from clusterkit.executors.slurm_states import SCRIPT, Wanted
+from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, read_submission
-from clusterkit.worker import LaunchTask
 
 _SBATCH_TIMEOUT_S = 180.0
 
@@ -49,9 +50,9 @@ class JobWatcher(slurm.SlurmInfoWatcher):
 
     def __init__(self, delay_s: int = 2) -> None:
         super().__init__(delay_s=delay_s)
-        self._wanted: dict[str, slurm_states.Wanted] = {}
+        self._wanted: dict[str, Wanted] = {}
 
-    def expect(self, job_id: str, wanted: slurm_states.Wanted) -> None:
+    def expect(self, job_id: str, wanted: Wanted) -> None:
         """Remember what the job must be for its id to mean ours."""
         self._wanted[job_id] = wanted
 
@@ -59,13 +60,21 @@ class JobWatcher(slurm.SlurmInfoWatcher):
 class SlurmExecutor(slurm.SlurmExecutor):
     """Submit the rendered script of one run."""
 
-    def __init__(self, plan: LaunchPlan, run: RunFolder, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        run: RunFolder,
+        environment: Mapping[str, str],
+        handing_over: Callable[[], None],
+    ) -> None:
         """Submit the script of `run`, with this environment for sbatch."""
         super().__init__(run.submitit)
         self.plan = plan
         self.run = run
         self.environment = environment
-        self.messages: tuple[str, ...] = ()
+        self.handing_over = handing_over
+        self.launched: Launched | None = None
+        """What came of it, once sbatch has accepted the job."""
 
     @classmethod
     def affinity(cls) -> int:
@@ -73,7 +82,7 @@ class SlurmExecutor(slurm.SlurmExecutor):
         return 2
 
     def _num_tasks(self) -> int:
-        return 1 if self.plan.command.once else self.plan.nodes
+        return tasks_of(self.plan)
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         del command, uid
@@ -83,8 +92,10 @@ class SlurmExecutor(slurm.SlurmExecutor):
         """Return sbatch with what must not stand in the text: where the run folder is."""
         # Slurm expands % in the names of output files.
         log = str(self.run.submitit / "%j_batch.out").replace("%", "%%").replace("%%j_", "%j_")
-        command = ["sbatch", "--parsable", f"--output={log}", f"--error={log}"]
-        command += ["--open-mode=append", f"--chdir={self.plan.workdir}"]
+        flags = {"output": log, "error": log, "open-mode": "append", "chdir": self.plan.workdir}
+        skipped = self.plan.cluster.skip_directives
+        given = [f"--{name}={value}" for name, value in flags.items() if name not in skipped]
+        command = ["sbatch", "--parsable", *given]
         exported = self.plan.directives.get("export")
         if exported is not None and exported.upper() != "ALL":
             # Names alone: Slurm would cut a value at a comma, and show it to everybody.
@@ -96,6 +107,7 @@ class SlurmExecutor(slurm.SlurmExecutor):
     def _submit_command(self, command: str) -> core.Job[Any]:
         del command
         script = self.run.path / SCRIPT
+        self.handing_over()
         answer = run_command(
             self._make_submission_command(script),
             environment=self.environment,
@@ -103,7 +115,6 @@ class SlurmExecutor(slurm.SlurmExecutor):
         )
         if answer.code != 0:
             raise refusal(answer, self.plan)
-        self.messages = tuple(line for line in answer.errors.splitlines() if line.strip())
         try:
             job_id = self._get_job_id_from_submission_command(answer.output)
         except RemoteError:
@@ -111,6 +122,8 @@ class SlurmExecutor(slurm.SlurmExecutor):
             job_id = slurm_states.find_by_script(script) or ""
             if not job_id:
                 raise
+        messages = tuple(line for line in answer.errors.splitlines() if line.strip())
+        self.launched = Launched(job_id=job_id, messages=messages)
         tasks = list(range(self._num_tasks()))
         return SlurmJob(folder=self.folder, job_id=job_id, tasks=tasks)
 
@@ -136,24 +149,27 @@ class SlurmJob(slurm.SlurmJob[Any]):
         run = RunFolder(self.paths.folder.parent)
         submission = read_submission(run)
         if submission is not None:
-            wanted = slurm_states.Wanted(
-                script=run.path / SCRIPT, name=submission.name, since=submission.submitted_at
-            )
-            self.watcher.expect(self.job_id, wanted)
+            self.watcher.expect(self.job_id, Wanted.of(run, submission))
         super()._register_in_watcher()
 
 
-def launch(plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
+def launch(
+    plan: LaunchPlan,
+    run: RunFolder,
+    *,
+    hidden: Collection[str],
+    handing_over: Callable[[], None],
+) -> Launched:
     """Submit the job in `run`.
 
     Raises:
-        RemoteError: sbatch is missing, refused the job, or did not answer.
+        UserError: the task cannot be written.
+        RefusalError: sbatch is missing, or refused the job.
+        RemoteError: sbatch did not answer, or not with a job id.
     """
     environment = {
         **scrubbed_environment(hidden),
         RUN_FOLDER_VARIABLE: str(run.path),
         PYTHON_VARIABLE: sys.executable,
     }
-    executor = SlurmExecutor(plan, run, environment)
-    job = executor.submit(LaunchTask(str(run.path)))
-    return Launched(job_id=str(job.job_id), messages=executor.messages)
+    return launch_by(SlurmExecutor(plan, run, environment, handing_over), run)

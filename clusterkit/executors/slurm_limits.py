@@ -57,19 +57,10 @@ def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
     nodes = [node for node in partition.nodes if node.name not in excluded]
     where = f"partition {partition.name}"
     without = f" without {hostlist.fold_set(excluded)}" if excluded else ""
-    limit = partition.max_time_s
     problems = _too_many_nodes(plan, partition, len(nodes), without)
     if not problems:
         problems = _too_many_gpus(plan, nodes, f"{where}{without}")
-    if limit is not None and plan.time_limit_s is not None and plan.time_limit_s > limit:
-        problems.append(
-            Problem(
-                message=f"{_clock(plan.time_limit_s)} asked for, but {where} allows "
-                f"{_clock(limit)}",
-                hint=f"--time {_clock(limit)}",
-            )
-        )
-    return problems
+    return [*problems, *_too_long(plan, partition)]
 
 
 def _too_many_nodes(
@@ -83,6 +74,22 @@ def _too_many_nodes(
     if most is not None and plan.nodes > most:
         return [Problem(message=f"{asked} gives a job at most {most}", hint=f"--nodes {most}")]
     return []
+
+
+def _too_long(plan: LaunchPlan, partition: Partition) -> list[Problem]:
+    limit = partition.max_time_s
+    seconds = plan.time_limit_s
+    if limit is None or (seconds is not None and seconds <= limit):
+        return []
+    if seconds is None and not plan.directives.get("time"):
+        return []  # the partition's own default
+    asked = _clock(seconds) if seconds is not None else "no time limit"
+    return [
+        Problem(
+            message=f"{asked} asked for, but partition {partition.name} allows {_clock(limit)}",
+            hint=f"--time {_clock(limit)}",
+        )
+    ]
 
 
 def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from clusterkit.errors import RemoteError
+from clusterkit.executors.base import RefusalError
 from clusterkit.executors.slurm_commands import MISSING, TIMED_OUT, Answer
 from clusterkit.model import LaunchPlan
 
@@ -55,9 +56,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
 
 
 def refusal(answer: Answer, plan: LaunchPlan) -> RemoteError:
-    """Return the error for an sbatch that did not accept the job: its own words, and a hint."""
+    """Return the error for an sbatch that did not accept the job: its own words, and a hint.
+
+    It is a `RefusalError` where the job is certain not to run.
+    """
     if answer.code == MISSING:
-        return RemoteError(
+        return RefusalError(
             answer.errors,
             hint=f"submit where Slurm is installed (cluster {plan.cluster.name} is of kind slurm), "
             "or use --cluster local",
@@ -68,7 +72,7 @@ def refusal(answer: Answer, plan: LaunchPlan) -> RemoteError:
             hint="clusterkit status finds it if so",
         )
     words = _own_words(answer.errors) or _own_words(answer.output)
-    return RemoteError(
+    return RefusalError(
         f"sbatch refused the job: {words or f'exit code {answer.code}'}",
         hint=_hint(words, plan) or "the script that was refused stands in the run folder",
     )

@@ -7,8 +7,9 @@ as ours only where its script (squeue) or its name (sacct) is ours too.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,10 @@ from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.slurm_commands import run_command
 from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder, Submission
+
+SCRIPT = "job.sbatch"
+"""The rendered file that is submitted, word for word."""
 
 _STATES = {
     "PENDING": JobState.PENDING,
@@ -71,6 +76,11 @@ class Wanted:
     since: float
     """When it was submitted, in seconds since the epoch."""
 
+    @classmethod
+    def of(cls, run: RunFolder, submission: Submission) -> Wanted:
+        """Return what the job of this run must be."""
+        return cls(script=run.path / SCRIPT, name=submission.name, since=submission.submitted_at)
+
 
 def query(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
     """Return the state of every job of these ids that Slurm still knows and that is ours.
@@ -97,7 +107,7 @@ def find_by_script(script: Path) -> str | None:
     ids = [
         int(job_id)
         for job_id, _, command in (line.partition("|") for line in answer.output.splitlines())
-        if job_id.isdigit() and command.strip() == str(script)
+        if job_id.isdigit() and is_script(command.strip(), script)
     ]
     return str(max(ids)) if ids else None
 
@@ -117,7 +127,7 @@ def parse_squeue(text: str, wanted: Mapping[str, Wanted]) -> dict[str, Scheduler
         if len(parts) != 4 or parts[0] not in wanted:
             continue
         job_id, word, reason, command = (part.strip() for part in parts)
-        if command == str(wanted[job_id].script):
+        if is_script(command, wanted[job_id].script):
             found[job_id] = state_of(word, reason=reason)
     return found
 
@@ -135,6 +145,18 @@ def parse_sacct(text: str, wanted: Mapping[str, Wanted]) -> dict[str, SchedulerS
             known = status.isdigit() and signum.isdigit()
             found[job_id] = state_of(word, code=shell_code(status, signum) if known else None)
     return found
+
+
+def is_script(command: str, script: Path) -> bool:
+    """Tell whether what Slurm calls the command of a job is this script, by whatever path.
+
+    The folder of a run has a name that no other has; only paths with that name are resolved,
+    which takes a look at the disk.
+    """
+    if command == str(script):
+        return True
+    same_end = Path(command).parts[-2:] == script.parts[-2:]
+    return same_end and os.path.realpath(command) == os.path.realpath(script)
 
 
 def state_of(word: str, *, reason: str = "", code: int | None = None) -> SchedulerState:
@@ -165,8 +187,3 @@ def _query_accounting(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]
     command = ["sacct", "-n", "-X", "-P", "-S", start, "-j", ",".join(wanted)]
     answer = run_command([*command, "-o", _SACCT_FIELDS])
     return parse_sacct(answer.output, wanted) if answer.code == 0 else {}
-
-
-def known_states() -> Iterable[str]:
-    """Return every state of Slurm that is understood."""
-    return _STATES.keys()

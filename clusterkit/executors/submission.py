@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from clusterkit import files, runfolder
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors.base import Executor, Launched, tasks_of
+from clusterkit.executors.base import Executor, Launched, RefusalError, tasks_of
 from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.shell import Secret
@@ -46,32 +47,71 @@ def submit_plan(
 ) -> tuple[Submission, Launched]:
     """Write the run folder, then start the job; return what stands in `submission.json`.
 
+    Whatever is raised before the job was handed over takes the run folder with it.
     Everything is on disk before anything is launched, so that a client which dies at any moment
     loses nothing: the worker, or a later `clusterkit status`, finds the job by its folder.
 
     Raises:
         UserError: the folder cannot be written, a secret has no value, or the cluster is too small.
-        RemoteError: the job was refused.
+        RefusalError: the job was refused.
+        RemoteError: nobody can tell whether it was accepted; `clusterkit status` will.
     """
+    handed_over = threading.Event()
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
         if check_limits:
             executor.check_limits(plan)
         submission = _prepare(plan, rendered, run, secrets, command_line)
-    except BaseException:
-        files.remove_tree(run.path)  # nothing was started; half a run would only confuse
+        launched = executor.launch(
+            plan, run, hidden=frozenset(secrets), handing_over=handed_over.set
+        )
+    except RefusalError as error:
+        _keep_refusal(run, submission, error)
         raise
-    try:
-        launched = executor.launch(plan, run, hidden=frozenset(secrets))
-    except RemoteError as error:
-        refused = JobStatus(state=JobState.FAILED, reason=error.message)
-        runfolder.write_state(run, submission, refused)
-        files.remove(run.secrets)
+    except BaseException:
+        if not handed_over.is_set():
+            files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         raise
     submission = dataclasses.replace(submission, job_id=launched.job_id)
-    runfolder.write_submission(run, submission)
-    return submission, launched
+    warnings = (*_write_job_id(run, submission), *_end_if_cancelled(executor, run, submission))
+    return submission, dataclasses.replace(launched, messages=(*launched.messages, *warnings))
+
+
+def _keep_refusal(run: RunFolder, submission: Submission, error: RefusalError) -> None:
+    """Keep the run with the reason why it never ran; or remove it, where there is no room."""
+    try:
+        status = JobStatus(state=JobState.FAILED, reason=error.message)
+        runfolder.write_state(run, submission, status)
+        files.remove(run.secrets)
+    except UserError:
+        files.remove_tree(run.path)
+
+
+def _write_job_id(run: RunFolder, submission: Submission) -> tuple[str, ...]:
+    """Write the job id down; return what to say where that fails, because the job runs."""
+    try:
+        runfolder.write_submission(run, submission)
+    except UserError as error:
+        how = "by its script " if submission.kind is ClusterKind.SLURM else ""
+        message = (
+            f"job {submission.job_id} was accepted, but {error.problems[0].message}; "
+            f"clusterkit status finds it {how}once there is room"
+        )
+        return (message,)
+    return ()
+
+
+def _end_if_cancelled(
+    executor: Executor, run: RunFolder, submission: Submission
+) -> tuple[str, ...]:
+    """End a job that was cancelled while it was on its way, by someone who had no id of it."""
+    if run.cancelled.exists():
+        try:
+            executor.cancel(run, submission)
+        except RemoteError as error:
+            return (f"job {submission.job_id} was cancelled meanwhile, but: {error}",)
+    return ()
 
 
 def _require_secrets(plan: LaunchPlan, secrets: Mapping[str, Secret]) -> None:

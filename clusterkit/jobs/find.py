@@ -41,7 +41,8 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     """
     path = Path(word).expanduser()
     if "/" in word or path.is_dir():
-        return _at(path.absolute())
+        # A link to a run folder may have any name; the run id is that of the folder itself.
+        return _at(path.resolve())
     runs = list_runs(roots)
     if word == LATEST:
         # A folder without a submission belongs to one that is just being made.
