@@ -29,9 +29,10 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
     Raises:
         UserError: a shadowing template is wrong (with its line).
     """
+    node = _node(plan)
     makers = {
-        "sbatch": lambda: [_sbatch(plan)],
-        "node": lambda: [_node(plan)],
+        "sbatch": lambda: [_sbatch(plan, node.text)],
+        "node": lambda: [node],
         "hostfile": lambda: _hostfile(plan),
         "compose": lambda: _compose(plan),
         "config": lambda: _config(plan),
@@ -59,7 +60,7 @@ def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
     return RenderedFile(name=name, text=text, executable=True)
 
 
-def _sbatch(plan: LaunchPlan) -> RenderedFile:
+def _sbatch(plan: LaunchPlan, node_script: str) -> RenderedFile:
     low, high = plan.cluster.port_range
     text = _render(
         "sbatch/job.sbatch.j2",
@@ -75,7 +76,7 @@ def _sbatch(plan: LaunchPlan) -> RenderedFile:
             *plan.cluster.srun_args,
             *pyxis_arguments(plan.container, workdir=plan.workdir),
         ),
-        node_script=_node(plan).text.rstrip("\n"),
+        node_script=node_script.rstrip("\n"),
     )
     return RenderedFile(name="job.sbatch", text=text, executable=True)
 

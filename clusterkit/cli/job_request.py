@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterkit import hostlist
 from clusterkit.cli.job_flags import JobFlags
-from clusterkit.config import load_job_file, load_settings
+from clusterkit.config import load_settings
 from clusterkit.errors import Problem, UserError, choices_hint
 from clusterkit.model import ClusterSpec, ContainerRuntime, JobSpec
 
@@ -20,7 +20,11 @@ def job_and_cluster(flags: JobFlags) -> tuple[JobSpec, ClusterSpec]:
     Raises:
         UserError: anything in them is wrong; all problems of one source at once.
     """
-    from_file: Mapping[str, Any] = load_job_file(flags.job) if flags.job else {}
+    from_file: Mapping[str, Any] = {}
+    if flags.job:
+        from clusterkit.config import load_job_file
+
+        from_file = load_job_file(flags.job)
     given = {
         field.name: value
         for field in dataclasses.fields(flags)
