@@ -1,7 +1,7 @@
 """The only writer: atomic, explained where it fails, and private from the first byte on.
 
 A reader on another node never sees half a file: everything but an append is written beside its
-target and renamed over it. What the disk refuses becomes a `UserError` that names the path.
+target and then given its name. What the disk refuses becomes a `UserError` that names the path.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from clusterkit.errors import UserError
 PUBLIC = 0o644
 PRIVATE = 0o600
 EXECUTABLE = 0o755
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
+"""What file systems without hard links answer (SMB, some in user space)."""
 
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space, or set `run_dir` to another disk",
@@ -50,19 +53,12 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
 def write_text(path: Path, text: str, *, mode: int = PUBLIC) -> None:
     """Replace `path` by a file that holds `text`, at once and with these permissions."""
     with explained(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        written = _write_beside(path, text, mode)
         try:
-            # mkstemp creates with 0600; widening comes first, so that a rename publishes the
-            # final permissions together with the text.
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-                os.fchmod(descriptor, mode)
-                stream.write(text)
-                stream.flush()
-                os.fsync(descriptor)
-            Path(name).replace(path)
+            written.replace(path)
         except BaseException:
             with suppress(OSError):
-                Path(name).unlink()
+                written.unlink()
             raise
 
 
@@ -76,23 +72,26 @@ def create_text(path: Path, text: str, *, mode: int = PUBLIC) -> bool:
 
     Exactly one of any number of callers, on any number of nodes, gets True.
     """
-    try:
-        with explained(path):
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
-                stream.write(text)
-    except UserError as error:
-        if isinstance(error.__cause__, FileExistsError):
+    with explained(path):
+        written = _write_beside(path, text, mode)
+        try:
+            _name_once(written, path)
+        except FileExistsError:
             return False
-        raise
+        finally:
+            with suppress(OSError):
+                written.unlink()
     return True
 
 
-def append_text(path: Path, text: str, *, mode: int = PUBLIC) -> None:
-    """Add `text` at the end of `path`, creating it where there is none."""
-    descriptor = open_for_append(path, mode=mode)
-    with explained(path), os.fdopen(descriptor, "a", encoding="utf-8", newline="") as stream:
-        stream.write(text)
+def create_link(path: Path, target: str) -> bool:
+    """Create the symbolic link `path`, and tell whether it was this call that created it."""
+    with explained(path):
+        try:
+            path.symlink_to(target)
+        except FileExistsError:
+            return False
+    return True
 
 
 def open_for_append(path: Path, *, mode: int = PUBLIC) -> int:
@@ -136,6 +135,35 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return document if isinstance(document, dict) else None
+
+
+def _name_once(written: Path, path: Path) -> None:
+    """Give a file its name where there is no file of that name yet."""
+    try:
+        path.hardlink_to(written)  # unlike a rename, a link replaces nothing
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        written.replace(path)
+
+
+def _write_beside(path: Path, text: str, mode: int) -> Path:
+    """Write `text` into a new file beside `path`, safe on the disk, and return its name."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    written = Path(name)
+    try:
+        # mkstemp creates with 0600; whoever sees the final name sees the final permissions too.
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            os.fchmod(descriptor, mode)
+            stream.write(text)
+            stream.flush()
+            os.fsync(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            written.unlink()
+        raise
+    return written
 
 
 def plain(value: Any) -> Any:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+PORT_STRIDE = 10
+"""Ports that belong to one job; the next job gets the next ten."""
+
 
 class ClusterKind(StrEnum):
     """How the nodes of a cluster are reached."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -265,9 +266,27 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full")
-    with pytest.raises(UserError, match="No space left on device") as caught:
-        files.append_text(full, "x" * 100)
+    with pytest.raises(UserError, match="No space left on device") as caught, files.explained(full):
+        full.write_text("x")
     assert "disk is full" in (caught.value.problems[0].hint or "")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_is_created_once_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+    path = tmp_path / "first"
+    assert files.create_text(path, "one", mode=0o640)
+    assert not files.create_text(path, "two")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("one", 0o640)
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(UserError, match="cannot write"):
+        files.create_text(tmp_path / "no" / "folder", "")
 
 
 def test_devices_are_split_where_there_are_enough() -> None:

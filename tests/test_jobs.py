@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit import files, runfolder
+from clusterkit.cli.status import endings
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState
 from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
@@ -257,8 +258,28 @@ def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None
     files.write_text(run.log(1), "c\n")
     assert list(read_logs(run)) == ["[node-0] a\n", "[node-0] b\n", "[node-1] c\n"]
     assert list(read_logs(run, 0, tail=1)) == ["b\n"]
-    with pytest.raises(UserError, match="no node 5: the job has 2"):
+    with pytest.raises(UserError, match="no node 5: the job has output of 2"):
         list(read_logs(run, 5))
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as stream:
+        stream.write(text)
+
+
+def test_following_finds_the_nodes_that_an_elastic_job_was_given_beyond_its_least(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, job_id=None, submitted_at=time.time(), tasks=1)
+    append(run.log(0), "first\n")
+    lines = follow(run, poll_s=0.02)
+    assert next(lines) == "first\n"
+    append(run.log(2), "another node\n")
+    assert next(lines) == "[node-2] another node\n"
+    append(run.log(0), "more\n")
+    for rank in range(3):
+        runfolder.write_result(run, node(rank), attempt=0, of=3)
+    assert list(lines) == ["[node-0] more\n"]
 
 
 def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
@@ -266,9 +287,9 @@ def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
 
     def write() -> None:
         for number in range(5):
-            files.append_text(run.log(0), f"step {number}\n")
+            append(run.log(0), f"step {number}\n")
             time.sleep(0.1)
-        files.append_text(run.log(1), "late, without end")
+        append(run.log(1), "late, without end")
         for rank in (0, 1):
             runfolder.write_result(run, node(rank), attempt=0, of=2)
 
@@ -335,6 +356,25 @@ def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
     assert "failed" in table.stdout.splitlines()[-1]
     listed = json.loads(ck("status", "--json").stdout)
     assert [job["state"] for job in listed["jobs"]] == ["failed"]
+
+
+def test_logs_of_a_command_that_runs_once_are_those_of_one_node(clusterkit: Path) -> None:
+    run = make_run(clusterkit, tasks=1, once=True, now=time.time())
+    files.write_text(run.log(0), "from everywhere\n")
+    runfolder.write_result(run, node(0), attempt=0, of=2)
+    document = json.loads(ck("logs", run.run_id, "--json").stdout)
+    assert [(n["node_rank"], n["text"]) for n in document["nodes"]] == [(0, "from everywhere\n")]
+    assert "runs once" in ck("logs", run.run_id, "--node", "1").stderr
+
+
+def test_nodes_that_ended_alike_share_a_line_and_the_worst_comes_last() -> None:
+    alike = [node(rank) for rank in (1, 2, 3, 5)]
+    assert endings([node(4, 3, ended=7.0), node(6, 143, "peer"), *alike]) == [
+        "n[1-3,5]  exit 0 after 0 s",
+        "n6        exit 143 (peer) after 0 s",
+        "n4        exit 3 after 7 s",
+    ]
+    assert endings([]) == []
 
 
 def test_cancel_and_wait(clusterkit: Path) -> None:

@@ -39,9 +39,14 @@ def marked(run: RunFolder) -> set[int]:
 def start(
     run: RunFolder, body: str, rank: int = 0, nodes: int = 1, **env: str
 ) -> subprocess.Popen[bytes]:
-    """Start LaunchTask in a process of its own, as submitit would."""
+    """Write a node.sh of this body and launch it."""
     script = node_script(body)
     files.write_text(run.path / script.name, script.text)
+    return launch(run, rank, nodes, **env)
+
+
+def launch(run: RunFolder, rank: int = 0, nodes: int = 1, **env: str) -> subprocess.Popen[bytes]:
+    """Start LaunchTask in a process of its own, as submitit would."""
     code = (
         "from clusterkit.worker import LaunchTask; from clusterkit.worker.watch import Patience; "
         f"print({QUICK.format(path=str(run.path))}())"
@@ -86,12 +91,17 @@ def test_exit_code_is_the_commands_own(run: RunFolder, body: str, code: int) -> 
 
 
 def test_a_missing_node_script_is_a_failure(run: RunFolder) -> None:
-    process = start(run, "true")
-    process.kill()
-    process.wait()
-    (run.path / "node.sh").unlink()
-    start(run, "exit 0").wait(20)  # writes it again
-    assert result(run).exit_code == 0
+    launch(run).wait(20)
+    assert (result(run).exit_code, result(run).reason) == (127, None)
+    assert "node.sh: No such file or directory" in log(run)
+
+
+def test_a_job_cancelled_before_it_started_never_starts(run: RunFolder) -> None:
+    files.create_text(run.cancelled, "")
+    start(run, "echo never").wait(20)
+    assert (result(run).exit_code, result(run).reason) == (143, "cancelled")
+    assert not run.log(0).exists()
+    assert not list(run.failures.iterdir())
 
 
 def test_output_of_both_streams_in_order_and_undecoded(run: RunFolder) -> None:

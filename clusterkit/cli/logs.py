@@ -14,6 +14,7 @@ from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.errors import UserError
 from clusterkit.jobs import follow as follow_output
 from clusterkit.jobs import read_logs
+from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
@@ -50,7 +51,6 @@ def logs(
 
 
 def _document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
-    ranks = range(load_job(run).submission.nodes) if node is None else [node]
     return {
         "job_id": name_of(load_job(run)),
         "run_dir": str(run.path),
@@ -60,7 +60,7 @@ def _document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, A
                 "path": str(run.log(rank)),
                 "text": "".join(read_logs(run, rank, tail=tail)),
             }
-            for rank in ranks
+            for rank in ranks_of(run, node)
         ],
     }
 

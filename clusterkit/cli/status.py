@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+from clusterkit import hostlist
 from clusterkit.cli import console
 from clusterkit.cli.job_args import (
     JOB_HELP,
@@ -20,7 +23,7 @@ from clusterkit.cli.job_args import (
 )
 from clusterkit.jobs import Job, load_jobs
 from clusterkit.jobs.state import load_job
-from clusterkit.model import JobState
+from clusterkit.model import JobState, JobStatus, NodeResult
 
 _UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
 
@@ -81,8 +84,8 @@ def _table(jobs: list[Job]) -> None:
 
 def said_in(job: Job, width: int) -> str:
     """Return the state, coloured and padded to `width`."""
-    word = job.status.state.value
-    return said(job).partition(":")[0].partition(" ")[0] + " " * (width - len(word))
+    word = dataclasses.replace(job, status=JobStatus(state=job.status.state))
+    return said(word) + " " * (width - len(job.status.state.value))
 
 
 def _describe(job: Job) -> None:
@@ -94,15 +97,30 @@ def _describe(job: Job) -> None:
     console.say(f"  cluster    {submission.cluster}")
     console.say(f"  submitted  {when:%Y-%m-%d %H:%M:%S}")
     console.say(f"  folder     {job.run.path}")
-    for result in job.results:
-        why = f" ({result.reason})" if result.reason else ""
-        seconds = result.ended_at - result.started_at
-        console.say(
-            f"  node {result.node_rank:<5} {result.node} exit {result.exit_code}{why} "
-            f"after {seconds:.0f} s"
-        )
+    for line in endings(job.results):
+        console.say(f"  {line}")
     follow = "" if job.status.state.final else "-f "
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
+
+
+def endings(results: Iterable[NodeResult]) -> list[str]:
+    """Return a line for each way in which nodes have ended, the worst last."""
+    alike: dict[tuple[int, str | None], list[NodeResult]] = {}
+    for result in results:
+        alike.setdefault((result.exit_code, result.reason), []).append(result)
+    rows = []
+    for (code, reason), nodes in sorted(alike.items(), key=lambda item: _badness(*item[0])):
+        names = hostlist.fold_set(node.node for node in nodes)
+        why = f" ({reason})" if reason else ""
+        seconds = max(node.ended_at - node.started_at for node in nodes)
+        rows.append((names, f"exit {code}{why} after {seconds:.0f} s"))
+    width = min(40, max((len(names) for names, _ in rows), default=0))
+    return [f"{names:<{width}}  {how}" for names, how in rows]
+
+
+def _badness(code: int, reason: str | None) -> tuple[bool, bool, int]:
+    """Sort success first, then those that others brought down, then those that failed alone."""
+    return code != 0, reason is None, code
 
 
 def _cut(text: str, width: int) -> str:

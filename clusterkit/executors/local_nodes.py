@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.errors import RemoteError
-from clusterkit.model import Runtime
+from clusterkit.model import PORT_STRIDE, Runtime
 
-_PORT_STRIDE = 10
-"""Ports next to CK_PORT are left to the same job."""
 _GPU_DEVICE = re.compile(r"nvidia\d+")
 
 
@@ -95,10 +93,10 @@ def free_port(low: int, high: int, *, seed: str, address: str) -> int:
     Raises:
         RemoteError: all are taken.
     """
-    steps = max(1, (high - low + 1) // _PORT_STRIDE)
+    steps = max(1, (high - low + 1) // PORT_STRIDE)
     start = zlib.crc32(seed.encode()) % steps
     for step in range(steps):
-        port = low + (start + step) % steps * _PORT_STRIDE
+        port = low + (start + step) % steps * PORT_STRIDE
         if _is_free(address, port):
             return port
     raise RemoteError(f"no free port in {low}-{high}", hint="set `port_range` to another range")

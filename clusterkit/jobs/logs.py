@@ -70,7 +70,8 @@ def read_logs(run: RunFolder, node: int | None = None, *, tail: int | None = Non
     Raises:
         UserError: there is no such node.
     """
-    for reader in _readers(run, _ranks(run, node), tail=tail, several=node is None):
+    ranks = _there(run) if node is None else ranks_of(run, node)
+    for reader in _readers(run, ranks, tail=tail, several=node is None):
         yield from reader.pieces()
         for piece in reader.rest():
             yield piece + "\n"
@@ -87,22 +88,44 @@ def follow(
         UserError: there is no such node.
     """
     observer = Observer(run)
-    readers = _readers(run, _ranks(run, node, planned=True), tail=tail, several=node is None)
-    alone = len(readers) == 1
+    ranks = ranks_of(run, node)
+    readers = dict(zip(ranks, _readers(run, ranks, tail=tail, several=node is None), strict=True))
     while True:
         # Looked at before reading, so that what a job wrote last is read after its end.
         observer.look()
         over = observer.over
-        for reader in readers:
+        if node is None:
+            _add_new(run, readers)
+        for reader in readers.values():
             yield from reader.pieces()
-            if alone and not over:
+            if len(readers) == 1 and not over:
                 yield from reader.rest(idle_s=_IDLE_S)
         if over:
             break
         time.sleep(poll_s)
-    for reader in readers:
+    for reader in readers.values():
         for piece in reader.rest():
             yield piece + "\n"
+
+
+def ranks_of(run: RunFolder, node: int | None = None) -> list[int]:
+    """Return the nodes that have output or will have some; `node` alone where that is one of them.
+
+    Raises:
+        UserError: there is no such node.
+    """
+    there = _there(run)
+    submission = read_submission(run)
+    tasks = submission.tasks if submission is not None else 0
+    if node is None:
+        return sorted({*there, *range(tasks)})
+    if node not in there and node >= tasks:
+        count = max(tasks, len(there))
+        only = ", because its command runs once" if submission and submission.once else ""
+        raise UserError(
+            f"no node {node}: the job has output of {count}{only}", hint="nodes count from 0"
+        )
+    return [node]
 
 
 def tail_position(path: Path, lines: int) -> int:
@@ -135,20 +158,24 @@ def _readers(
 ) -> list[LogReader]:
     prefixed = several and len(ranks) > 1
     return [
-        LogReader(run.log(rank), prefix=f"[node-{rank}] " if prefixed else "", tail=tail)
+        LogReader(run.log(rank), prefix=_prefix(rank) if prefixed else "", tail=tail)
         for rank in ranks
     ]
 
 
-def _ranks(run: RunFolder, node: int | None, *, planned: bool = False) -> list[int]:
+def _add_new(run: RunFolder, readers: dict[int, LogReader]) -> None:
+    """Read also what has appeared since: an elastic job has more nodes than it must have."""
+    new = [rank for rank in _there(run) if rank not in readers]
+    if new:
+        readers |= {rank: LogReader(run.log(rank)) for rank in new}
+        for rank, reader in readers.items():
+            reader.prefix = _prefix(rank)
+
+
+def _prefix(rank: int) -> str:
+    return f"[node-{rank}] "
+
+
+def _there(run: RunFolder) -> list[int]:
     names = [path.stem.removeprefix("node-") for path in run.logs.glob("node-*.log")]
-    there = sorted(int(name) for name in names if name.isdigit())
-    submission = read_submission(run)
-    tasks = submission.tasks if submission is not None else 0
-    if node is None:
-        return sorted({*there, *range(tasks)}) if planned else there
-    if node not in there and node >= tasks:
-        raise UserError(
-            f"no node {node}: the job has {max(tasks, len(there))}", hint="nodes count from 0"
-        )
-    return [node]
+    return sorted(int(name) for name in names if name.isdigit())

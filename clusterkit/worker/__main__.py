@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from clusterkit import files, runfolder
@@ -51,7 +50,7 @@ def _run_in_submitit(run: RunFolder) -> None:
     _adopt_pickle(run, paths.submitted_pickle)
     _adopt_job_id(run, environment.job_id)
     for leftover in (paths.result_pickle, paths.result_pickle.with_suffix(".pkl.save_tmp")):
-        leftover.unlink(missing_ok=True)  # of an attempt before a restart
+        files.remove(leftover)  # of an attempt before a restart
     submission.process_job(run.submitit)
 
 
@@ -65,9 +64,7 @@ def _adopt_pickle(run: RunFolder, wanted: Path) -> None:
         if wanted.exists():
             return
         if not candidate.name.endswith(("_submitted.pkl", "_result.pkl")):
-            # A file that has gone was renamed by the client: the wanted name is there now.
-            with suppress(FileExistsError, FileNotFoundError):
-                wanted.symlink_to(candidate.name)
+            files.create_link(wanted, candidate.name)
 
 
 def _adopt_job_id(run: RunFolder, job_id: str) -> None:

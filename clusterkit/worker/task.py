@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,11 +41,7 @@ class LaunchTask:
             processes.adopt_orphans()
             sweep(marker)  # what an earlier attempt may have left on this node
             started_at = time.time()
-            with _guardian(marker):
-                spared = processes.descendants(os.getpid())
-                pid = _start(run, me, marker)
-                watch = Watch(patience=self.patience, run=run, me=me, pid=pid, spared=spared)
-                exit_code, reason = watch.until_end()
+            exit_code, reason = self._run_command(run, me, marker)
         result = NodeResult(
             node_rank=me.rank,
             node=me.name,
@@ -62,6 +59,16 @@ class LaunchTask:
         if result.reason == "terminated":
             _linger(run, self.patience.linger_s)
         return result
+
+    def _run_command(self, run: RunFolder, me: Identity, marker: str) -> tuple[int, str | None]:
+        if run.cancelled.exists():
+            # Cancelled before anyone knew the id of the job, and so by this file alone.
+            return 128 + signal.SIGTERM, "cancelled"
+        with _guardian(marker):
+            spared = processes.descendants(os.getpid())
+            pid = _start(run, me, marker)
+            watch = Watch(patience=self.patience, run=run, me=me, pid=pid, spared=spared)
+            return watch.until_end()
 
 
 def _linger(run: RunFolder, seconds: float) -> None:
