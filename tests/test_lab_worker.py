@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +191,21 @@ def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     assert submission is not None
     assert (submission.job_id or "").isdigit()
     assert len(list(run.submitit.glob("*_result.pkl"))) == 3
+
+
+@pytest.mark.parametrize("seconds", [3, 14], ids=["id in time", "id too late"])
+def test_cancel_while_sbatch_is_on_its_way(cluster: Cluster, seconds: int) -> None:
+    tools = cluster.folder / "bin"
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text(f'#!/bin/bash\nsleep {seconds}\nexec /usr/bin/sbatch "$@"\n')
+    sbatch.chmod(0o755)
+    with ThreadPoolExecutor() as pool:
+        submitting = pool.submit(cluster.submit, "echo never; sleep 300", path=str(tools))
+        await_true(lambda: any(cluster.folder.glob("runs/*/submission.json")))
+        (path,) = cluster.folder.glob("runs/*")
+        assert cluster.ck("cancel", str(path))[0] == 0
+        run = submitting.result()
+    assert cluster.state(run)[0] == "cancelled"
+    await_true(lambda: not cluster.lab.run("head", ["squeue", "-h"]).stdout.strip())
+    assert not any(run.log(rank).exists() for rank in range(3))
