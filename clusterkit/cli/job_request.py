@@ -63,7 +63,6 @@ def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpe
     container = _parse_container(values.get("container"), problems)
     if problems:
         raise UserError(problems=problems)
-    exclude = values.get("exclude", "")
     return JobSpec(
         framework=values["framework"],
         script=values["script"],
@@ -76,7 +75,7 @@ def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpe
         time=values.get("time") and str(values["time"]),
         env=env,
         secrets=tuple(values.get("secret", ())),
-        exclude=tuple(hostlist.expand(exclude)) if isinstance(exclude, str) else tuple(exclude),
+        exclude=hostlist.expand(values.get("exclude", ""), source="--exclude"),
         sbatch_options=sbatch,
         launcher_options=launcher,
         image=values.get("image"),
