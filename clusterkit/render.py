@@ -10,13 +10,11 @@ from typing import Any
 from clusterkit import __version__, hostfile
 from clusterkit.containers import container_words, pyxis_arguments
 from clusterkit.frameworks import load_framework
-from clusterkit.model import GpuRequest, Host, LaunchPlan, RenderedFile, Word
+from clusterkit.model import PORT_STRIDE, GpuRequest, Host, LaunchPlan, RenderedFile, Word
 from clusterkit.presets import preset_text
 from clusterkit.templating import render_template, template_path
 
 KINDS = ("sbatch", "node", "hostfile", "compose", "config")
-PORT_STRIDE = 10
-"""Ports that belong to one job; the next job id gets the next ten."""
 
 
 COMPOSE_NODE = "compose-node.sh"
