@@ -1,0 +1,171 @@
+"""What is refused before planning: contradictions in a job, its cluster and its framework."""
+
+from __future__ import annotations
+
+import re
+
+from clusterkit.config.units import parse_time_limit
+from clusterkit.errors import Problem, UserError
+from clusterkit.frameworks import Framework
+from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
+from clusterkit.presets import check_preset
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAKEN = re.compile(r"(?i:CK)_.*|BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID")
+"""Variables of the node script, and those that bash lets nobody set."""
+
+
+def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, workdir: str) -> None:
+    """Refuse what cannot be planned, all problems at once.
+
+    Raises:
+        UserError: the job contradicts itself, the cluster or the framework.
+    """
+    problems = [
+        *_check_nodes(job, framework),
+        *_check_environment(job, cluster),
+        *_check_container(job, cluster, workdir),
+    ]
+    if job.requeue < 0:
+        problems.append(Problem(message=f"--requeue {job.requeue}: must be 0 or more"))
+    if job.deepspeed_preset is not None:
+        problems += check_preset(job.deepspeed_preset, framework.name)
+    for what, value in (("script", job.script), *(("argument", arg) for arg in job.args)):
+        if "\0" in value:
+            problems.append(Problem(message=f"{what} {value!r} holds a NUL character"))
+    time = job.time or cluster.time
+    try:
+        parse_time_limit(time or "1")
+    except ValueError as error:
+        problems.append(Problem(message=f"--time: {error}"))
+    if problems:
+        raise UserError(problems=problems)
+
+
+def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
+    problems = []
+    if job.nodes < 1:
+        problems.append(
+            Problem(message=f"--nodes {job.nodes}: a job needs at least 1 node", hint="--nodes 1")
+        )
+    if job.max_nodes is not None and job.max_nodes < job.nodes:
+        problems.append(
+            Problem(
+                message=f"--nodes {job.nodes}:{job.max_nodes}: the maximum is below the minimum",
+                hint=f"--nodes {job.max_nodes}:{job.nodes}",
+            )
+        )
+    if job.max_nodes is not None and not framework.elastic:
+        problems.append(
+            Problem(
+                message=f"--nodes {job.nodes}:{job.max_nodes}: {framework.name} cannot change its "
+                "number of nodes",
+                hint=f"--nodes {job.max_nodes}, or --framework torchrun",
+            )
+        )
+    if job.processes is not None and job.processes < 1:
+        problems.append(Problem(message=f"--processes {job.processes}: must be at least 1"))
+    if any(count < 1 for count in job.gpus_per_node):
+        problems.append(
+            Problem(
+                message="--gpus-per-node: every node needs at least 1 slot",
+                hint="for a CPU-only job a slot is one process: --gpus-per-node 1",
+            )
+        )
+    return problems
+
+
+def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
+    environment = {**cluster.env, **job.env}
+    problems = [
+        Problem(
+            message=f"{name!r} is no name of an environment variable",
+            hint="letters, digits and underscores, no digit first",
+        )
+        for name in (*environment, *cluster.secrets, *job.secrets)
+        if not _ENV_NAME.fullmatch(name)
+    ]
+    problems += [
+        Problem(message=f"the value of {name} holds a NUL character")
+        for name, value in environment.items()
+        if "\0" in value
+    ]
+    problems += [
+        Problem(message=f"{name} cannot be set: it belongs to the node script or to bash")
+        for name in (*environment, *cluster.secrets, *job.secrets)
+        if _TAKEN.fullmatch(name)
+    ]
+    problems += [
+        Problem(
+            message=f"{name} is both a secret and a plain variable, which would be written down",
+            hint=f"remove it from env: (or --env), and keep --secret {name}",
+        )
+        for name in (*cluster.secrets, *job.secrets)
+        if name in environment
+    ]
+    return problems
+
+
+def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> list[Problem]:
+    runtime = job.container or cluster.container_runtime
+    if job.image is not None and runtime is None:
+        return [
+            Problem(
+                message=f"--image {job.image} needs a container runtime",
+                hint="--container docker|apptainer|enroot|pyxis, or container_runtime: in the "
+                "cluster's configuration",
+            )
+        ]
+    if job.container is not None and job.image is None and cluster.image is None:
+        return [Problem(message=f"--container {job.container} needs an image", hint="--image NAME")]
+    if runtime is not None and ":" in workdir:
+        return [Problem(message=f"no image can mount the folder {workdir}: it has a colon")]
+    if runtime is ContainerRuntime.PYXIS and cluster.kind is not ClusterKind.SLURM:
+        return [
+            Problem(
+                message=f"pyxis is a plugin of Slurm, and {cluster.name} is {cluster.kind}",
+                hint="--container docker, apptainer or enroot",
+            )
+        ]
+    return []
+
+
+def check_slots(
+    framework: Framework,
+    cluster: ClusterSpec,
+    slots: tuple[int, ...],
+    *,
+    nodes: int,
+    processes: int,
+) -> None:
+    """Refuse ranks that do not fit the slots, or slots that the framework cannot fill.
+
+    Raises:
+        UserError: with what to ask for instead.
+    """
+    written = ",".join(str(count) for count in slots)
+    if processes > sum(slots):
+        raise UserError(
+            f"{processes} processes do not fit into {sum(slots)} slots ({written})",
+            hint="lower --processes, or raise --nodes or --gpus-per-node",
+        )
+    even = len(set(slots)) == 1
+    if not framework.uneven_slots and not even:
+        raise UserError(
+            f"{framework.name} needs the same number of processes on every node, not {written}",
+            hint=f"--gpus-per-node {min(slots)}, or --framework horovod, which accepts them",
+        )
+    if not framework.uneven_slots and processes != sum(slots[:nodes]):
+        raise UserError(
+            f"{framework.name} fills every slot: {processes} processes do not fill {written}",
+            hint="leave --processes out, or choose --nodes and --gpus-per-node to match",
+        )
+    if (
+        cluster.kind is ClusterKind.SLURM
+        and not even
+        and cluster.gpu_request is not GpuRequest.NONE
+    ):
+        raise UserError(
+            f"Slurm gives every node of a job the same number of GPUs, not {written}",
+            hint=f"--gpus-per-node {max(slots)} with --processes {sum(slots)}",
+        )
