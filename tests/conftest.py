@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from tests.desk import Desk
 from tests.lab.lab import Lab
 
 pytest_plugins = ("tests.lab.fixtures",)
+
+
+def pytest_configure() -> None:
+    """Let the commands under test be interrupted also where the tests run in the background.
+
+    A shell without job control starts background jobs with SIGINT ignored, and whatever they start
+    inherits that.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class OneProcessForTheLab(LoadScopeScheduling):  # type: ignore[misc]
