@@ -8,7 +8,7 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # slurm and ssh: the practice cluster; compilers: Horovod has no wheel, DeepSpeed compiles its ops
@@ -25,6 +25,8 @@ help: ## List the targets
 demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (torchrun DDP)
 	@clusterkit submit --cluster local --framework torchrun --nodes 2 --follow \
 	  examples/train_ddp.py --steps 60
+	@echo
+	@echo 'next: export PATH="$$PWD/.venv/bin:$$PATH", then clusterkit status'
 
 .PHONY: test
 test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
@@ -69,7 +71,7 @@ $(VENV)/core.done: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/torch.done: $(VENV)/core.done
-	@echo "installing torch"
+	@echo "installing torch (hundreds of megabytes, some minutes)"
 	@$(PIP) install --constraint constraints.txt torch numpy
 	@touch $@
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterkit.config.units import parse_time_limit
+from clusterkit.config.units import TIME_FORMS, parse_time_limit
 from clusterkit.errors import Problem, UserError
 from clusterkit.frameworks import Framework
 from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
@@ -37,7 +37,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
     try:
         parse_time_limit(time or "1")
     except ValueError as error:
-        problems.append(Problem(message=f"--time: {error}"))
+        problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}"))
     if problems:
         raise UserError(problems=problems)
 

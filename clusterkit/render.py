@@ -10,7 +10,15 @@ from typing import Any
 from clusterkit import __version__, hostfile
 from clusterkit.containers import container_words, pyxis_arguments
 from clusterkit.frameworks import load_framework
-from clusterkit.model import PORT_STRIDE, GpuRequest, Host, LaunchPlan, RenderedFile, Word
+from clusterkit.model import (
+    PORT_STRIDE,
+    ClusterKind,
+    GpuRequest,
+    Host,
+    LaunchPlan,
+    RenderedFile,
+    Word,
+)
 from clusterkit.presets import preset_text
 from clusterkit.templating import render_template, template_path
 
@@ -29,7 +37,7 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
     """
     node = _node(plan)
     makers = {
-        "sbatch": lambda: [_sbatch(plan, node.text)],
+        "sbatch": lambda: _sbatch(plan, node.text),
         "node": lambda: [node],
         "hostfile": lambda: _hostfile(plan),
         "compose": lambda: _compose(plan),
@@ -58,7 +66,9 @@ def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
     return RenderedFile(name=name, text=text, executable=True)
 
 
-def _sbatch(plan: LaunchPlan, node_script: str) -> RenderedFile:
+def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:
+    if plan.cluster.kind is not ClusterKind.SLURM:
+        return []  # it would name the interface, the Python and the folders of other machines
     low, high = plan.cluster.port_range
     text = _render(
         "sbatch/job.sbatch.j2",
@@ -76,7 +86,7 @@ def _sbatch(plan: LaunchPlan, node_script: str) -> RenderedFile:
         ),
         node_script=node_script.rstrip("\n"),
     )
-    return RenderedFile(name="job.sbatch", text=text, executable=True)
+    return [RenderedFile(name="job.sbatch", text=text, executable=True)]
 
 
 def _hostfile(plan: LaunchPlan) -> list[RenderedFile]:
@@ -138,10 +148,16 @@ def _config(plan: LaunchPlan) -> list[RenderedFile]:
 def summary(plan: LaunchPlan) -> str:
     """Return `torchrun on 3 nodes x 2 slots`, as the header of rendered files says it."""
     nodes = f"{plan.nodes}-{plan.max_nodes}" if plan.max_nodes else str(plan.nodes)
-    word = "node" if nodes == "1" else "nodes"
     even = len(set(plan.slots)) == 1
-    slots = f"x {plan.slots[0]} slots" if even else f"with {_slots(plan)} slots"
-    return f"{plan.framework} on {nodes} {word} {slots}, {plan.processes} processes"
+    slots = f"x {_count(plan.slots[0], 'slot')}" if even else f"with {_slots(plan)} slots"
+    return (
+        f"{plan.framework} on {nodes} {'node' if nodes == '1' else 'nodes'} {slots}, "
+        f"{_count(plan.processes, 'process', 'processes')}"
+    )
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
 
 
 def _environment(plan: LaunchPlan) -> list[tuple[str, Word]]:

@@ -172,6 +172,8 @@ def test_a_run_folder_that_cannot_be_written(desk: Path) -> None:
 
 def test_options_after_the_script_are_the_scripts(desk: Path) -> None:
     words = ("submit", "--dry-run", "--json", *TORCHRUN, "train.py", "--nodes", "7", "--json", "-n")
-    document = json.loads(run(desk, *words).stdout)
+    done = run(desk, *words)
+    assert "--nodes stands after train.py and goes to the script" in done.stderr
+    document = json.loads(done.stdout)
     assert document["plan"]["nodes"] == 1
     assert document["plan"]["args"] == ["--nodes", "7", "--json", "-n"]

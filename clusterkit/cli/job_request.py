@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterkit import hostlist
+from clusterkit.cli import console
 from clusterkit.cli.job_flags import JobFlags
 from clusterkit.config import load_settings
 from clusterkit.errors import Problem, UserError, choices_hint
@@ -32,8 +33,20 @@ def job_and_cluster(flags: JobFlags) -> tuple[JobSpec, ClusterSpec]:
     }
     if "set_" in given:
         given["set"] = given.pop("set_")
+    _warn_of_flags_behind(flags)
     cluster = load_settings().cluster(given.get("cluster", from_file.get("cluster")))
     return _job_spec({**from_file, **given}, from_file), cluster
+
+
+def _warn_of_flags_behind(flags: JobFlags) -> None:
+    """Warn where what looks like a flag of ours stands behind the script, and so goes to it."""
+    ours = {f"--{field.name.rstrip('_').replace('_', '-')}" for field in dataclasses.fields(flags)}
+    behind = [word for word in flags.args or () if word.partition("=")[0] in ours]
+    if behind:
+        console.warn(
+            f"{behind[0]} stands after {flags.script} and goes to the script;\n"
+            "  flags of clusterkit stand before it"
+        )
 
 
 def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpec:

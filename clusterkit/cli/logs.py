@@ -76,8 +76,8 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
     except KeyboardInterrupt:
         name = name_of(load_job(run))
         console.note(
-            f"\n{name} goes on; come back: clusterkit logs -f {name}, end it: "
-            f"clusterkit cancel {name}"
+            f"\n{name} goes on\n  come back  clusterkit logs -f {name}\n"
+            f"  end it     clusterkit cancel {name}"
         )
         return EXIT_INTERRUPTED
     console.note(f"{name_of(job)} {said(job)}")

@@ -101,10 +101,15 @@ def _diff(rendered: Any, output: Path, *, as_json: bool) -> None:
 
 def _explain_absence(kind: str, plan: Any, rendered: Any) -> None:
     names = {file.name for file in rendered}
+    if kind == "sbatch" and "job.sbatch" not in names:
+        console.note(
+            f"no sbatch script: cluster {plan.cluster.name} is {plan.cluster.kind};\n"
+            "hint: --cluster NAME of a Slurm cluster"
+        )
     if kind == "hostfile" and "hostfile" not in names:
         console.note(
-            f"no hostfile: the nodes of a {plan.cluster.kind} cluster are known only when it has "
-            "been given them; node.sh writes it there"
+            f"no hostfile: the nodes of a {plan.cluster.kind} cluster are known in the job only\n"
+            "hint: clusterkit hostfile --hostlist NODES --slots N makes one by hand"
         )
     if kind == "config" and "ds_config.json" not in names:
         console.note("no configuration: ask for one with --ds-preset NAME")

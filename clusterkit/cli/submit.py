@@ -161,10 +161,11 @@ def _show(plan: LaunchPlan, rendered: tuple[RenderedFile, ...], *, as_json: bool
         return
     main = "job.sbatch" if plan.cluster.kind is ClusterKind.SLURM else "node.sh"
     text = next(file.text for file in rendered if file.name == main)
-    console.note(f"{console.bold(plan.name)}  {summary(plan)}, cluster {plan.cluster.name}")
+    sys.stdout.write(text)
+    sys.stdout.flush()  # what is to be done next stays on the screen, below the script
+    console.note(f"\n{console.bold(plan.name)}  {summary(plan)}, cluster {plan.cluster.name}")
     for name in plan.secrets:
         console.note(f"  secret      {name} ({'set' if name in os.environ else 'NOT SET'})")
     how = "sbatch job.sbatch" if main == "job.sbatch" else "bash node.sh, once per node"
     console.note(f"  would run   {how}, in {shlex.quote(plan.workdir)}")
     console.note("  submit it   the same command without --dry-run")
-    sys.stdout.write(text)

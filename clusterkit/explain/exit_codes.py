@@ -37,6 +37,10 @@ def topics() -> Iterator[Topic]:
                     "of the training command as a shell reports it:"
                 ),
                 table(_JOB_CODES),
+                paragraphs(
+                    "torchrun has one code of its own for all of these: 1. What its rank died of "
+                    "stands in `clusterkit logs JOB`. Horovod's ranks keep theirs."
+                ),
             )
         ),
     )

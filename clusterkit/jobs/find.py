@@ -22,7 +22,7 @@ def run_roots(clusters: Iterable[ClusterSpec]) -> tuple[Path, ...]:
 
 
 def list_runs(roots: Iterable[Path]) -> list[RunFolder]:
-    """Return every run below `roots`, oldest first; only names are read."""
+    """Return every run below `roots`, oldest first."""
     found = []
     for root in roots:
         try:
@@ -30,7 +30,16 @@ def list_runs(roots: Iterable[Path]) -> list[RunFolder]:
         except OSError:
             continue
         found += [RunFolder(root / name) for name in names if runfolder.submitted_when(name)]
-    return sorted(found, key=lambda run: (runfolder.submitted_when(run.run_id), run.run_id))
+    return sorted(found, key=_moment)
+
+
+def _moment(run: RunFolder) -> tuple[str, int]:
+    """Return when a run was submitted: to the second by its name, and finer by its plan."""
+    try:
+        finer = run.plan.stat().st_mtime_ns  # written once, before anything is launched
+    except OSError:
+        finer = 0
+    return runfolder.submitted_when(run.run_id), finer
 
 
 def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
