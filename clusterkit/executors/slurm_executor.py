@@ -114,7 +114,7 @@ class SlurmExecutor(slurm.SlurmExecutor):
             timeout_s=_SBATCH_TIMEOUT_S,
         )
         if answer.code != 0:
-            raise refusal(answer, self.plan)
+            raise refusal(answer, self.plan, script)
         try:
             job_id = self._get_job_id_from_submission_command(answer.output)
         except RemoteError:

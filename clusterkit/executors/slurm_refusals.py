@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import RefusalError
@@ -55,7 +56,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
 )
 
 
-def refusal(answer: Answer, plan: LaunchPlan) -> RemoteError:
+def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RemoteError:
     """Return the error for an sbatch that did not accept the job: its own words, and a hint.
 
     It is a `RefusalError` where the job is certain not to run.
@@ -74,7 +75,7 @@ def refusal(answer: Answer, plan: LaunchPlan) -> RemoteError:
     words = _own_words(answer.errors) or _own_words(answer.output)
     return RefusalError(
         f"sbatch refused the job: {words or f'exit code {answer.code}'}",
-        hint=_hint(words, plan) or "the script that was refused stands in the run folder",
+        hint=_hint(words, plan) or f"the script that was refused: {script}",
     )
 
 
