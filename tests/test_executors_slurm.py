@@ -363,7 +363,7 @@ REFUSALS = [
     ("sbatch: unrecognized option '--gpus-per-node=1'", "`gpu_request`"),
     ("sbatch: unrecognized option '--oversubscribe'", "`skip_directives`"),
     ("Batch job submission failed: Unable to contact slurm controller", "slurmctld"),
-    ("Plugin says: come back on Monday", "run folder"),
+    ("Plugin says: come back on Monday", "job.sbatch"),
 ]
 
 
