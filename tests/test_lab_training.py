@@ -121,3 +121,13 @@ def test_horovodrun_over_ssh_by_hand(desk: Desk) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "world size 6" in done.stdout
+
+
+def test_an_elastic_job_takes_the_nodes_there_are(desk: Desk) -> None:
+    script = desk.write("ranks.py", "import os\nprint('rank of', os.environ['WORLD_SIZE'])\n")
+    done = desk.submit("--wait", "--framework", "torchrun", "--nodes", "2:3", script)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    ranks = 2 * len(done["nodes"])
+    assert ranks in (4, 6)
+    assert output.count(f"rank of {ranks}\n") == ranks

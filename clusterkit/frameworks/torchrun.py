@@ -37,7 +37,8 @@ def command(inputs: LaunchInputs) -> NodeCommand:
 def _rendezvous(inputs: LaunchInputs) -> tuple[Word, ...]:
     if inputs.max_nodes is not None:
         return (
-            f"--nnodes={inputs.nodes}:{inputs.max_nodes}",
+            # An allocation does not grow: to wait for more nodes than it has would cost 30 s.
+            (f"--nnodes={inputs.nodes}:", Runtime.NNODES),
             "--rdzv-backend=c10d",
             ("--rdzv-endpoint=", Runtime.HEAD_ADDR, ":", Runtime.PORT),
             ("--rdzv-id=", Runtime.JOB_ID, "-", Runtime.RESTART_COUNT),

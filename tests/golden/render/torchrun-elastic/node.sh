@@ -52,7 +52,7 @@ ck_command=(
   -u
   -m
   torch.distributed.run
-  --nnodes=2:4
+  --nnodes=2:"${CK_NNODES}"
   --rdzv-backend=c10d
   --rdzv-endpoint="${CK_HEAD_ADDR}":"${CK_PORT}"
   --rdzv-id="${CK_JOB_ID}"-"${CK_RESTART_COUNT}"
