@@ -42,7 +42,7 @@ lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter and shellcheck
 
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
-	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py
+	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py
 
 .PHONY: bench
 bench: $(VENV)/test.done ## Measure start-up, and submission against a hand-written sbatch script
