@@ -219,6 +219,12 @@ def write_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -
     files.write_json(run.result(result.node_rank), document)
 
 
+def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:
+    """Return the result of one node in this attempt, if it has ended."""
+    document = files.read_json(run.result(node_rank))
+    return _result_of(document) if document and document.get("attempt") == attempt else None
+
+
 def read_results(run: RunFolder) -> Results:
     """Return the results of the latest attempt that any node reports."""
     documents = [files.read_json(path) for path in run.nodes.glob("*.json")]

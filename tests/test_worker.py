@@ -325,7 +325,7 @@ def test_the_module_adopts_what_the_client_left_and_exits_with_the_code(
     )  # fmt: skip
     pickle_task(run, name)
     files.write_text(run.path / "node.sh", "exit 6\n")
-    done = run_module(run)
+    done = run_module(run, CK_JOB_ID="77")
     assert done.returncode == 6, done.stderr
     submission = runfolder.read_submission(run)
     assert submission is not None

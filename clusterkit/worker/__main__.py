@@ -2,6 +2,8 @@
 
 It is a submitit task, so that submitit's own result files are there as well, and it exits with
 the exit code of the command (128 + N for a command ended by signal N), whatever else happens.
+The command comes first: submitit takes longer to import than everything else here, and is only
+told of the result.
 """
 
 from __future__ import annotations
@@ -15,29 +17,34 @@ from clusterkit import files, runfolder
 from clusterkit.errors import ClusterkitError
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
-from clusterkit.worker.watch import WATCHED
+from clusterkit.worker.task import run_node
+from clusterkit.worker.watch import WATCHED, Patience
 
 
 def main(arguments: list[str]) -> int:
-    """Run the task of this node inside submitit; return the exit code of its command."""
-    # From the first line on: a signal that comes while submitit is still being imported waits.
+    """Run the command of this node, tell submitit, and return the command's exit code."""
+    # From the first line on, and to the last: what is sent before the command starts waits for
+    # it, and what is sent after its end must not spoil the exit code.
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     run = RunFolder(Path(arguments[0]).absolute())
     try:
         me = Identity.from_environment(os.environ)
-        _run_in_submitit(run)
+        _adopt_job_id(run, me.job_id)
+        result = run_node(run, me, Patience())
     except ClusterkitError as error:
         print(f"clusterkit: error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        # submitit could not write its own result; ours, where it is there, still counts.
         print(f"clusterkit: {error}", file=sys.stderr)
-    results = runfolder.read_results(run)
-    codes = [result.exit_code for result in results.nodes if result.node_rank == me.rank]
-    return codes[0] if codes and results.attempt == me.attempt else 1
+        return 1
+    try:
+        _tell_submitit(run)
+    except OSError as error:
+        print(f"clusterkit: {error}", file=sys.stderr)  # our own result is written and counts
+    return result.exit_code
 
 
-def _run_in_submitit(run: RunFolder) -> None:
+def _tell_submitit(run: RunFolder) -> None:
     # submitit loads numpy where there is one, for the sake of pickles that hold arrays. Ours
     # holds a path, and on a shared disk with many nodes that import costs seconds.
     sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
@@ -45,10 +52,8 @@ def _run_in_submitit(run: RunFolder) -> None:
     from submitit.core.job_environment import JobEnvironment  # noqa: PLC0415
 
     os.environ["SUBMITIT_FOLDER"] = str(run.submitit)
-    environment = JobEnvironment()
-    paths = environment.paths
+    paths = JobEnvironment().paths
     _adopt_pickle(run, paths.submitted_pickle)
-    _adopt_job_id(run, environment.job_id)
     for leftover in (paths.result_pickle, paths.result_pickle.with_suffix(".pkl.save_tmp")):
         files.remove(leftover)  # of an attempt before a restart
     submission.process_job(run.submitit)

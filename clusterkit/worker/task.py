@@ -33,42 +33,49 @@ class LaunchTask:
     patience: Patience = field(default_factory=Patience)
 
     def __call__(self) -> NodeResult:
-        """Run the command of this node to its end and return how it ended."""
+        """Return how the command of this node ended; run it unless the worker just has."""
         run = RunFolder(Path(self.run_folder))
         me = Identity.from_environment(os.environ)
-        marker = run.marker(me.rank)
-        with blocked(WATCHED):
-            processes.adopt_orphans()
-            sweep(marker)  # what an earlier attempt may have left on this node
-            started_at = time.time()
-            exit_code, reason = self._run_command(run, me, marker)
-        result = NodeResult(
-            node_rank=me.rank,
-            node=me.name,
-            exit_code=exit_code,
-            started_at=started_at,
-            ended_at=time.time(),
-            reason=reason,
-        )
-        try:
-            runfolder.write_result(run, result, attempt=me.attempt, of=me.of)
-        except UserError as error:
-            # The exit code is now the only thing that can tell how the command ended.
-            print(f"clusterkit: {error}", file=sys.stderr)
-            raise SystemExit(exit_code) from error
-        if result.reason == "terminated":
-            _linger(run, self.patience.linger_s)
-        return result
+        return runfolder.read_result(run, me.rank, me.attempt) or run_node(run, me, self.patience)
 
-    def _run_command(self, run: RunFolder, me: Identity, marker: str) -> tuple[int, str | None]:
-        if run.cancelled.exists():
-            # Cancelled before anyone knew the id of the job, and so by this file alone.
-            return 128 + signal.SIGTERM, "cancelled"
-        with _guardian(marker):
-            spared = processes.descendants(os.getpid())
-            pid = _start(run, me, marker)
-            watch = Watch(patience=self.patience, run=run, me=me, pid=pid, spared=spared)
-            return watch.until_end()
+
+def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
+    """Run the command of this node to its end; write and return how it ended."""
+    marker = run.marker(me.rank)
+    with blocked(WATCHED):
+        processes.adopt_orphans()
+        sweep(marker)  # what an earlier attempt may have left on this node
+        started_at = time.time()
+        exit_code, reason = _run_command(run, me, patience)
+    result = NodeResult(
+        node_rank=me.rank,
+        node=me.name,
+        exit_code=exit_code,
+        started_at=started_at,
+        ended_at=time.time(),
+        reason=reason,
+    )
+    try:
+        runfolder.write_result(run, result, attempt=me.attempt, of=me.of)
+    except UserError as error:
+        # The exit code is now the only thing that can tell how the command ended.
+        print(f"clusterkit: {error}", file=sys.stderr)
+        raise SystemExit(exit_code) from error
+    if result.reason == "terminated":
+        _linger(run, patience.linger_s)
+    return result
+
+
+def _run_command(run: RunFolder, me: Identity, patience: Patience) -> tuple[int, str | None]:
+    if run.cancelled.exists():
+        # Cancelled before anyone knew the id of the job, and so by this file alone.
+        return 128 + signal.SIGTERM, "cancelled"
+    marker = run.marker(me.rank)
+    with _guardian(marker):
+        spared = processes.descendants(os.getpid())
+        pid = _start(run, me, marker)
+        watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
+        return watch.until_end()
 
 
 def _linger(run: RunFolder, seconds: float) -> None:
