@@ -198,17 +198,35 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFilter:
+    """Which hosts and slots of its allocation a job uses; applied on the nodes, by their names."""
+
+    option: str
+    """What gave it: a name that ends in `.include` or `.exclude`."""
+    text: str
+    """`HOST[:SLOT[,SLOT]...][@HOST...]`, of correct form."""
+    processes: int
+    """How many slots it leaves, where the nodes are as planned."""
+
+
+FILTERED = Ref("CK_INCLUDE")
+"""What a `SlotFilter` leaves, as an include filter that names every slot; unset without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCommand:
     """What a framework runs on each node.
 
     `files` are texts that the node script writes into `CK_TMP` before it starts the command
     (name -> text); `hostfile` asks for `CK_TMP/hostfile` (`host slots=N`, in rank order) as well.
+    A node of which `slot_filter` leaves nothing does not run the command, and has no rank.
     """
 
     argv: tuple[Word, ...]
     env: Mapping[str, Word] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     hostfile: bool = False
+    slot_filter: SlotFilter | None = None
     once: bool = False
     """Whether it runs once, on the first node, and reaches the other nodes by itself (MPI)."""
 

@@ -37,8 +37,10 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
     check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
-    inputs = _inputs(job, cluster, slots, processes)
+    inputs = dataclasses.replace(_inputs(job, cluster, slots, processes), node_names=node_names)
     command = framework.command(inputs)
+    if command.slot_filter is not None:
+        processes = command.slot_filter.processes
     container = _container(job, cluster)
     if command.once and container is not None:
         raise UserError(
@@ -129,6 +131,8 @@ def _on_one_host(inputs: LaunchInputs) -> LaunchInputs:
         inputs,
         nodes=1,
         max_nodes=None,
+        node_names=(),
+        one_host=True,
         slots=inputs.slots[:1],
         processes=inputs.slots[0],
         python="python3",

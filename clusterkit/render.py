@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterkit import __version__, hostfile
 from clusterkit.containers import container_words, pyxis_arguments
+from clusterkit.data import read_data
 from clusterkit.frameworks import load_framework
 from clusterkit.model import (
     PORT_STRIDE,
@@ -174,4 +175,7 @@ def _slots(plan: LaunchPlan) -> str:
 
 def _render(name: str, plan: LaunchPlan, **values: Any) -> str:
     path = template_path(name, plan.cluster.templates)
-    return render_template(path, plan=plan, version=__version__, **values)
+    functions = read_data("templates", "node", "filter.sh") if plan.command.slot_filter else ""
+    return render_template(
+        path, plan=plan, version=__version__, filter_functions=functions, **values
+    )

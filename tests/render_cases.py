@@ -110,6 +110,14 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
         job("deepspeed", launcher_options={"no_local_rank": ""}),
         cluster(PLAIN, gpu_request=GpuRequest.GPUS_PER_TASK),
     ),
+    "deepspeed-filter": (
+        job("deepspeed", nodes=3, launcher_options={"include": "w1@w2:1,3"}),
+        cluster(PLAIN, srun_args=("--cpu-bind=none",)),
+    ),
+    "deepspeed-filter-interface": (
+        job("deepspeed", nodes=3, launcher_options={"exclude": "w0"}),
+        cluster(PLAIN, network_interface="ib0"),
+    ),
     "horovod-slurm": (job("horovod", processes=6), PLAIN),
     "horovod-uneven": (
         job("horovod", gpus_per_node=(4, 2)),

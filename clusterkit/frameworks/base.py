@@ -18,6 +18,10 @@ class LaunchInputs:
     max_nodes: int | None = None
     slots: tuple[int, ...] = (1,)
     """Slots of each node, in rank order."""
+    node_names: tuple[str, ...] = ()
+    """Names of the nodes where they are known beforehand; empty on Slurm."""
+    one_host: bool = False
+    """Whether this is for the one host of a compose file, whatever the hosts of the job."""
     processes: int = 1
     """Total number of ranks."""
     python: str = "python3"

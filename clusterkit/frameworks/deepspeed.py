@@ -3,6 +3,10 @@
 `--no_ssh` makes each node start only its own ranks; the hostfile gives the world, and the master
 address is explicit because the launcher would otherwise ask the first host over SSH
 (deepspeed#5136). Ranks start through `templates/deepspeed/rank.sh`, which says why.
+
+A filter drops nodes in the node script, where their names are known; the launcher refuses to
+start on a node that its own filter drops. It gets what is left slot by slot, as some releases
+take a bare host name for none of its slots (deepspeed#6671).
 """
 
 from __future__ import annotations
@@ -10,16 +14,18 @@ from __future__ import annotations
 from clusterkit.data import read_data
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
-from clusterkit.model import NodeCommand, Runtime, Word
+from clusterkit.hostfile import filter_slots, pool_of_unnamed
+from clusterkit.model import FILTERED, NodeCommand, Runtime, SlotFilter, Word
 from clusterkit.presets import preset_text
 
 CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed-config")
 CONFIG_FILE = "ds_config.json"
 DECIDED = frozenset(
-    {"hostfile", "include", "exclude", "num_nodes", "num_gpus", "node_rank", "master_addr"}
+    {"hostfile", "num_nodes", "num_gpus", "node_rank", "master_addr"}
     | {"master_port", "no_ssh", "no_python", "launcher"}
 )
-"""Options of the launcher that the plan decides; a filter here would also leave nodes behind."""
+"""Options of the launcher that the plan decides."""
+FILTERS = ("include", "exclude")
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
@@ -30,6 +36,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     if inputs.deepspeed_preset is not None:
         files[CONFIG_FILE] = preset_text(inputs.deepspeed_preset)
         config = (CONFIG_FLAGS[0], (Runtime.TMP, f"/{CONFIG_FILE}"))
+    slot_filter = None if inputs.one_host else _slot_filter(inputs)
     return NodeCommand(
         argv=(
             inputs.python,
@@ -43,7 +50,8 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             ("--master_port=", Runtime.PORT),
             "--no_local_rank",
             "--no_python",
-            *option_words(inputs.options, skip=("no_local_rank",)),
+            *((("--include=", FILTERED),) if slot_filter else ()),
+            *option_words(inputs.options, skip=("no_local_rank", *FILTERS)),
             "sh",
             (Runtime.TMP, "/rank.sh"),
             inputs.python,
@@ -54,7 +62,27 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         env={"CK_NO_LOCAL_RANK": "1"} if "no_local_rank" in inputs.options else {},
         files=files,
         hostfile=True,
+        slot_filter=slot_filter,
     )
+
+
+def _slot_filter(inputs: LaunchInputs) -> SlotFilter | None:
+    given = {name: inputs.options[name] for name in FILTERS if inputs.options.get(name)}
+    if not given:
+        return None
+    name, text = next(iter(given.items()))
+    if inputs.node_names:
+        slots = (tuple(range(count)) for count in inputs.slots)
+        pool = dict(zip(inputs.node_names, slots, strict=True))
+    else:
+        pool = pool_of_unnamed(inputs.nodes, inputs.slots[0], text)
+    left = filter_slots(pool, **given, prefix="deepspeed.")
+    if not left:
+        raise UserError(f"deepspeed.{name} leaves no slot", hint="name fewer hosts in it")
+    if any(":" in host for host in left):
+        raise UserError("DeepSpeed's filters cannot name IPv6 addresses", hint="use host names")
+    processes = sum(len(slots) for slots in left.values())
+    return SlotFilter(option=f"deepspeed.{name}", text=text, processes=processes)
 
 
 def _refuse_own_options(inputs: LaunchInputs) -> None:
@@ -62,8 +90,8 @@ def _refuse_own_options(inputs: LaunchInputs) -> None:
     if taken:
         raise UserError(
             f"deepspeed.{taken[0]} is decided by clusterkit",
-            hint="choose with --nodes, --exclude and --gpus-per-node; "
-            "clusterkit hostfile --include filters a hostfile",
+            hint="choose with --nodes, --exclude and --gpus-per-node, or filter with "
+            "deepspeed.include or deepspeed.exclude",
         )
     has_config = any(arg.split("=", 1)[0] in CONFIG_FLAGS for arg in inputs.args)
     if has_config and inputs.deepspeed_preset is not None:

@@ -9,7 +9,7 @@ throughout: nothing here opens a file or runs a command.
 from clusterkit.hostfile.formats import Format, HostFile, to_format
 from clusterkit.hostfile.ranks import Rank, assign_ranks
 from clusterkit.hostfile.reader import parse
-from clusterkit.hostfile.slots import filter_hosts, filter_slots, slot_pool
+from clusterkit.hostfile.slots import filter_hosts, filter_slots, pool_of_unnamed, slot_pool
 from clusterkit.hostfile.slurm import hosts_of_allocation
 from clusterkit.hostfile.writer import write
 
@@ -22,6 +22,7 @@ __all__ = [
     "filter_slots",
     "hosts_of_allocation",
     "parse",
+    "pool_of_unnamed",
     "slot_pool",
     "to_format",
     "write",

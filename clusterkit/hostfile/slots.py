@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from clusterkit.errors import Position, Problem, UserError, choices_hint
+from clusterkit.hostfile.formats import is_host_name
 from clusterkit.model import Host
 
 _UNKNOWN = -1
@@ -30,30 +31,62 @@ def slot_pool(
 
 
 def filter_slots(
-    pool: Mapping[str, tuple[int, ...]], include: str | None = None, exclude: str | None = None
+    pool: Mapping[str, tuple[int, ...]],
+    include: str | None = None,
+    exclude: str | None = None,
+    *,
+    prefix: str = "--",
 ) -> dict[str, tuple[int, ...]]:
     """Return the part of `pool` that a filter leaves, in the pool's order.
 
     A filter is `HOST[:SLOT[,SLOT]...][@HOST...]`; a host alone means all its slots, also where
     it stands again with some of them. Hosts with no slot left are gone; nothing may be left.
-    Grammar and semantics are those that DeepSpeed documents for `--include` and `--exclude`.
+    Grammar and semantics are those that DeepSpeed documents for `--include` and `--exclude`;
+    errors call these by their names after `prefix`.
 
     Raises:
         UserError: both filters are given, or one names a host or slot that the pool has not, or
             is not of that form.
     """
     if include and exclude:
-        raise UserError("--include and --exclude exclude each other", hint="give one of them")
+        raise UserError(
+            f"{prefix}include and {prefix}exclude exclude each other", hint="give one of them"
+        )
     if include:
-        chosen = _parse(include, pool, "--include")
+        chosen = _parse(include, pool, f"{prefix}include")
         left = {host: tuple(sorted(chosen.get(host, ()))) for host in pool}
     else:
-        removed = _parse(exclude, pool, "--exclude") if exclude else {}
+        removed = _parse(exclude, pool, f"{prefix}exclude") if exclude else {}
         left = {
             host: tuple(slot for slot in slots if slot not in removed.get(host, ()))
             for host, slots in pool.items()
         }
     return {host: slots for host, slots in left.items() if slots}
+
+
+def pool_of_unnamed(nodes: int, slots: int, text: str) -> dict[str, tuple[int, ...]]:
+    """Return the pool of `nodes` hosts alike whose names show only later, as filter `text` has it.
+
+    The hosts that it names come first; those that it does not have names that none can have.
+
+    Raises:
+        UserError: it names what is no host, or more hosts than there are.
+    """
+    named = dict.fromkeys(_split(spec, ())[0] for spec in text.split("@"))
+    named.pop("", None)  # which the parser tells apart
+    problems = [
+        Problem(message=f"{host!r} is no host name", hint="write HOST[:SLOT,...][@HOST...]")
+        for host in named
+        if not is_host_name(host)
+    ]
+    if not problems and len(named) > nodes:
+        count = f"{nodes} node" + ("s" if nodes > 1 else "")
+        message = f"{text!r} names {len(named)} hosts, and the job has {count}"
+        problems = [Problem(message=message, hint=f"--nodes {len(named)}")]
+    if problems:
+        raise UserError(problems=problems)
+    others = (f" {number}" for number in range(nodes - len(named)))
+    return dict.fromkeys((*named, *others), tuple(range(slots)))
 
 
 def filter_hosts(
@@ -120,7 +153,7 @@ def _parse(
     return chosen
 
 
-def _split(spec: str, pool: Mapping[str, tuple[int, ...]]) -> tuple[str, str, str]:
+def _split(spec: str, pool: Container[str]) -> tuple[str, str, str]:
     if spec in pool:
         return spec, "", ""
     # From the right, as an IPv6 address has colons of its own.
