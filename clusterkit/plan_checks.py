@@ -27,7 +27,8 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         *_check_container(job, cluster, workdir),
     ]
     if job.requeue < 0:
-        problems.append(Problem(message=f"--requeue {job.requeue}: must be 0 or more"))
+        message = f"--requeue {job.requeue}: must be 0 or more"
+        problems.append(Problem(message=message, key="requeue"))
     if job.deepspeed_preset is not None:
         problems += check_preset(job.deepspeed_preset, framework.name)
     for what, value in (("script", job.script), *(("argument", arg) for arg in job.args)):
@@ -37,7 +38,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
     try:
         parse_time_limit(time or "1")
     except ValueError as error:
-        problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}"))
+        problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
         raise UserError(problems=problems)
 
@@ -46,13 +47,18 @@ def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
     problems = []
     if job.nodes < 1:
         problems.append(
-            Problem(message=f"--nodes {job.nodes}: a job needs at least 1 node", hint="--nodes 1")
+            Problem(
+                message=f"--nodes {job.nodes}: a job needs at least 1 node",
+                hint="--nodes 1",
+                key="nodes",
+            )
         )
     if job.max_nodes is not None and job.max_nodes < job.nodes:
         problems.append(
             Problem(
                 message=f"--nodes {job.nodes}:{job.max_nodes}: the maximum is below the minimum",
                 hint=f"--nodes {job.max_nodes}:{job.nodes}",
+                key="nodes",
             )
         )
     if job.max_nodes is not None and not framework.elastic:
@@ -61,10 +67,12 @@ def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
                 message=f"--nodes {job.nodes}:{job.max_nodes}: {framework.name} cannot change its "
                 "number of nodes",
                 hint=f"--nodes {job.max_nodes}, or --framework torchrun",
+                key="nodes",
             )
         )
     if job.processes is not None and job.processes < 1:
-        problems.append(Problem(message=f"--processes {job.processes}: must be at least 1"))
+        message = f"--processes {job.processes}: must be at least 1"
+        problems.append(Problem(message=message, key="processes"))
     if any(count < 1 for count in job.gpus_per_node):
         problems.append(
             Problem(
@@ -91,7 +99,10 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
         if "\0" in value
     ]
     problems += [
-        Problem(message=f"{name} cannot be set: it belongs to the node script or to bash")
+        Problem(
+            message=f"{name} cannot be set: it belongs to the node script or to bash",
+            key=f"env.{name}",
+        )
         for name in (*environment, *cluster.secrets, *job.secrets)
         if _TAKEN.fullmatch(name)
     ]
@@ -114,10 +125,12 @@ def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> list[P
                 message=f"--image {job.image} needs a container runtime",
                 hint="--container docker|apptainer|enroot|pyxis, or container_runtime: in the "
                 "cluster's configuration",
+                key="image",
             )
         ]
     if job.container is not None and job.image is None and cluster.image is None:
-        return [Problem(message=f"--container {job.container} needs an image", hint="--image NAME")]
+        message = f"--container {job.container} needs an image"
+        return [Problem(message=message, hint="--image NAME", key="container")]
     if runtime is not None and ":" in workdir:
         return [Problem(message=f"no image can mount the folder {workdir}: it has a colon")]
     if runtime is ContainerRuntime.PYXIS and cluster.kind is not ClusterKind.SLURM:

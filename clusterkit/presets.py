@@ -24,6 +24,7 @@ def check_preset(name: str, framework: str) -> list[Problem]:
             Problem(
                 message=f"--ds-preset {name} is for deepspeed, and the framework is {framework}",
                 hint="--framework deepspeed, or leave --ds-preset out",
+                key="ds_preset",
             )
         )
     if name not in preset_names():
@@ -31,6 +32,7 @@ def check_preset(name: str, framework: str) -> list[Problem]:
             Problem(
                 message=f"unknown DeepSpeed preset {name!r}",
                 hint=choices_hint(name, preset_names()),
+                key="ds_preset",
             )
         )
     return problems

@@ -225,7 +225,7 @@ def test_every_example_loads(tmp_path: Path) -> None:
     for name, field in JobFile.model_fields.items():
         path = tmp_path / "job.yaml"
         path.write_text(f"{name}: {(field.examples or [])[0]}\n", encoding="utf-8")
-        assert list(load_job_file(path)) == [name]
+        assert list(load_job_file(path).values) == [name]
 
 
 def test_job_file(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_job_file(tmp_path: Path) -> None:
         "args: --name 'x y' $HOME\nenv: {A: yes}\nset: {sbatch.nice: 100}\nrequeue: 2\n",
         encoding="utf-8",
     )
-    assert load_job_file(path) == {
+    assert load_job_file(path).values == {
         "framework": "torchrun",
         "nodes": "1:4",
         "gpus_per_node": "8,4",

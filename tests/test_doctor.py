@@ -148,3 +148,23 @@ def test_verb_with_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.Mo
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "unknown key 'clustrs' (1 in all)" in result.stdout
+
+
+def test_one_cause_in_slurm_is_told_once(tmp_path: Path) -> None:
+    tool = _ok("slurm-wlm 22.05.8\n")
+    tools = {"sbatch": tool, "srun": tool, "squeue": tool}
+    lost = Answer(found=True, code=1, errors="scontrol: error: no slurm.conf\n")
+    items = _items(tmp_path, SLURM, dict.fromkeys((*tools, "sacct", "scontrol"), lost))
+    assert items["slurm"].finding
+    assert not {"slurmctld", "sacct"} & items.keys()
+    assert not _items(tmp_path, "", dict.fromkeys(tools, lost))["slurm"].finding
+    items = _items(tmp_path, SLURM, {**tools, "sacct": lost, "scontrol ping": lost})
+    assert items["slurmctld"].finding
+    assert "sacct" not in items
+
+
+def test_a_hostfile_that_its_tool_would_misread(tmp_path: Path) -> None:
+    (tmp_path / "rack").write_text("n[1-2] slots=8\n", encoding="utf-8")
+    items = _items(tmp_path, "clusters: {rack: {kind: ssh, hostfile: rack}}\n")
+    assert items["hostfile"].condition is Condition.WARN
+    assert items["hostfile"].summary.startswith("cluster rack: ")

@@ -43,13 +43,32 @@ TORCHRUN = ("--framework", "torchrun")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("submit",), ["no training script", "no framework"]),
+        (("submit",), ["clusterkit submit --framework torchrun --nodes 2", "no framework"]),
+        (("render",), ["clusterkit render --framework torchrun --nodes 2", "no framework"]),
         (("submit", *TORCHRUN, "trian.py"), ["trian.py does not exist", "did you mean train.py?"]),
         (("submit", *TORCHRUN, "."), ["is a folder"]),
         (("submit", *TORCHRUN, "--nodes", "two", "train.py"), ["--nodes 'two'", "--nodes 4"]),
         (("submit", *TORCHRUN, "--nodes", "0", "train.py"), ["at least 1 node"]),
         (("submit", *TORCHRUN, "--gpus-per-node", "x", "train.py"), ["--gpus-per-node 'x'"]),
         (("submit", *TORCHRUN, "--cluster", "a10", "train.py"), ["'a10'", "did you mean 'a100'?"]),
+        (
+            ("submit", "--framework", "torchrn", "--cluster", "a10", "train.py"),
+            ["--> flag --cluster", "did you mean 'a100'?", "did you mean 'torchrun'?"],
+        ),
+        (("submit", "--gpus", "4", "train.py"), ["--gpus-per-node 4 (the slots of each node"]),
+        (("submit", "-N", "4", "train.py"), ["hint: --nodes 4"]),
+        (("submit", "--nnodes=2", "train.py"), ["hint: --nodes 2"]),
+        (("submit", "--nproc_per_node", "8", "train.py"), ["hint: --gpus-per-node 8"]),
+        (("submit", "--gres=gpu:a100:8", "train.py"), ["hint: --gpus-per-node 8"]),
+        (("submit", "--gres", "nvme:1", "train.py"), ["hint: --set sbatch.gres=nvme:1"]),
+        (("render", "--ntasks", "6", "train.py"), ["hint: --processes 6"]),
+        (("submit", "--partition", "gpu", "train.py"), ["hint: --set sbatch.partition=gpu"]),
+        (("submit", "-p", "gpu", "train.py"), ["hint: --set sbatch.partition=gpu"]),
+        (("submit", "--exclusive", "train.py"), ["hint: --set sbatch.exclusive=\n"]),
+        (("submit", "--partition"), ["hint: --set sbatch.partition=VALUE"]),
+        (("submit", "--requeue", "x", "train.py"), ["'x' is no whole number"]),
+        (("status", "--partition", "gpu"), ["hint: clusterkit status --help"]),
+        (("logs",), ["missing argument", "hint: clusterkit logs --help"]),
         (("submit", *TORCHRUN, "--env", "A", "train.py"), ["no `=`", "--env A=VALUE"]),
         (("submit", *TORCHRUN, "--set", "mem=1G", "train.py"), ["--set sbatch.mem=..."]),
         (("submit", *TORCHRUN, "--exclude", "n[3-1]", "train.py"), ["n[3-1]", "^"]),
@@ -58,8 +77,11 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", *TORCHRUN, "--secret", "NOT_SET", "train.py"), ["NOT_SET", "export it"]),
         (("submit", *TORCHRUN, "--cluster", "rack", "train.py"), ["later release", "render"]),
         (("submit", *TORCHRUN, "--job", "no.yaml", "train.py"), ["no.yaml"]),
-        (("submit", *TORCHRUN, "--node", "2", "train.py"), ["No such option", "--nodes"]),
-        (("sumbit",), ["Did you mean 'submit'?"]),
+        (
+            ("submit", *TORCHRUN, "--node", "2", "train.py"),
+            ["no such option: --node", "did you mean --nodes"],
+        ),
+        (("sumbit",), ["no such command 'sumbit'", "did you mean 'submit'?"]),
         (("render", *TORCHRUN, "--only", "sbath", "train.py"), ["did you mean 'sbatch'?"]),
     ],
 )
@@ -82,6 +104,36 @@ def test_an_error_is_a_document_as_well(desk: Path) -> None:
     document = json.loads(done.stdout)
     assert document["schema"] == 1
     assert document["error"]["problems"][0]["hint"] == "did you mean train.py?"
+
+
+@pytest.mark.parametrize(
+    ("words", "document"),
+    [
+        (("submit", "--json", "--nope"), True),
+        (("submit", "--gpus", "4", "--json", "train.py"), True),
+        (("submit", "-n2", "--nodse", "4", "--json", "train.py"), True),
+        (("submit", "--gpus", "4", "train.py", "--json"), False),
+        (("submit", "--nope", "--", "train.py", "--json"), False),
+        (("submit", *TORCHRUN, "trian.py", "--json"), False),
+        (("submit", "--name", "--json", *TORCHRUN, "trian.py"), False),
+        (("logs", "--json"), True),
+        (("status", "one", "two", "--json"), True),
+        (("sumbit", "--json"), True),
+        (("config", "shwo", "--json"), True),
+    ],
+)
+def test_a_document_stands_for_every_error_where_one_was_asked_for(
+    desk: Path, words: tuple[str, ...], *, document: bool
+) -> None:
+    done = run(desk, *words)
+    assert done.returncode == 2
+    assert "error: " in done.stderr
+    if document:
+        parsed = json.loads(done.stdout)
+        assert parsed["schema"] == 1
+        assert parsed["error"]["problems"][0]["message"] in done.stderr
+    else:
+        assert done.stdout == ""
 
 
 def test_no_slurm_on_this_machine(desk: Path) -> None:
@@ -136,6 +188,24 @@ def test_a_hostfile_where_the_hosts_are_known(desk: Path) -> None:
     assert "no hostfile" in unknown.stderr
 
 
+def test_what_a_tool_would_misread_in_a_hostfile_is_told(desk: Path) -> None:
+    (desk / "rack.hosts").write_text("n[1-2] slots=8\n")
+    (desk / "clusterkit.yaml").write_text("clusters: {rack: {kind: ssh, hostfile: rack.hosts}}\n")
+    words = ("--cluster", "rack", *TORCHRUN, "train.py")
+    for verb in (
+        ("submit", "--dry-run", *words),
+        ("render", "--stdout", *words),
+        ("config", "show"),
+        ("hostfile", "--cluster", "rack"),
+    ):
+        done = run(desk, *verb)
+        assert done.returncode == 0
+        assert "warning: DeepSpeed takes a hostlist" in done.stderr
+        assert "rack.hosts:1:1" in done.stderr
+    elsewhere = run(desk, "submit", "--dry-run", *TORCHRUN, "train.py")
+    assert "DeepSpeed" not in elsewhere.stderr
+
+
 def test_flags_win_over_the_job_file_and_variables_between(desk: Path) -> None:
     (desk / "job.yaml").write_text(
         "framework: deepspeed\nnodes: 3\nscript: train.py\nargs: [--a]\nenv: {A: 1, B: 2}\n"
@@ -161,6 +231,48 @@ def test_a_wrong_job_file_is_explained_with_its_lines(desk: Path) -> None:
     assert "job.yaml:2:1" in done.stderr
     assert "did you mean 'nodes'?" in done.stderr
     assert "job.yaml:3:1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cluster: a10\n", ["job.yaml:1:10", "cluster: a10", "did you mean 'a100'?"]),
+        ("framework: torchrn\n", ["job.yaml:1:12", "did you mean 'torchrun'?"]),
+        ("cluster: a10\nframework: torchrn\n", ["job.yaml:1:10", "job.yaml:2:12"]),
+        ("framework: torchrun\nds_preset: zero3\n", ["job.yaml:2:12", "--framework deepspeed"]),
+        ("framework: torchrun\nnodes: 4:2\n", ["job.yaml:2:8", "--nodes 2:4"]),
+        ("framework: horovod\nnodes: 2:4\n", ["job.yaml:2:8", "cannot change"]),
+        ("framework: torchrun\nset: {sbtch.mem: 1G}\n", ["job.yaml:2:7", "sbatch.mem"]),
+        ("framework: torchrun\nenv:\n  CK_PORT: 1\n", ["job.yaml:3:3", "cannot be set"]),
+        ("framework: torchrun\nscript: trian.py\n", ["job.yaml:2:9", "did you mean train.py?"]),
+        ("framework: torchrun\npreflight: full\n", ["job.yaml:2:12", "auto or off"]),
+        ("framework: torchrun\nimage: x\n", ["job.yaml:2:8", "--container"]),
+    ],
+)
+def test_a_wrong_value_of_a_job_file_is_shown_where_it_stands(
+    desk: Path, text: str, said: list[str]
+) -> None:
+    script = "" if "script" in text else "script: train.py\n"
+    (desk / "job.yaml").write_text(text + script)
+    done = run(desk, "submit", "--job", "job.yaml")
+    assert done.returncode == 2
+    assert "  ^" in done.stderr
+    for words in said:
+        assert words in done.stderr
+
+
+def test_a_flag_makes_up_for_a_name_in_the_job_file_that_is_unknown_here(desk: Path) -> None:
+    (desk / "job.yaml").write_text("cluster: elsewhere\nscript: train.py\nframework: torchrn\n")
+    done = run(desk, "submit", "--dry-run", "--job", "job.yaml", "--cluster", "rack", *TORCHRUN)
+    assert done.returncode == 0, done.stderr
+    done = run(desk, "submit", "--dry-run", "--job", "job.yaml", "--cluster", "rakc")
+    assert "--> flag --cluster" in done.stderr
+    assert "job.yaml:3:12" in done.stderr
+
+
+def test_a_wrong_name_in_a_variable_is_blamed_on_the_variable(desk: Path) -> None:
+    done = run(desk, "submit", "train.py", CLUSTERKIT_FRAMEWORK="torchrn")
+    assert "--> environment variable CLUSTERKIT_FRAMEWORK" in done.stderr
 
 
 def test_a_run_folder_that_cannot_be_written(desk: Path) -> None:

@@ -11,6 +11,7 @@ from clusterkit.cli import console
 
 if TYPE_CHECKING:
     from clusterkit.config import Settings
+    from clusterkit.errors import Problem
     from clusterkit.model import ClusterSpec
 
 app = typer.Typer(
@@ -42,7 +43,7 @@ def show(
 
     settings = load_settings()
     names = [settings.cluster(cluster).name] if cluster else list(settings.clusters)
-    for problem in settings.warnings:
+    for problem in _warnings(settings, names):
         console.warn(str(problem))
     if json:
         console.json_document(_document(settings, names))
@@ -86,8 +87,12 @@ def _document(settings: Settings, names: list[str]) -> dict[str, Any]:
             for key, value in settings.origins.items()
             if key.startswith((*prefixes, "default_cluster"))
         },
-        "warnings": settings.warnings,
+        "warnings": _warnings(settings, names),
     }
+
+
+def _warnings(settings: Settings, names: list[str]) -> tuple[Problem, ...]:
+    return settings.warnings + tuple(w for name in names for w in settings.warnings_of(name))
 
 
 def _rows(settings: Settings, spec: ClusterSpec) -> Iterator[Row]:

@@ -53,11 +53,6 @@ def use_colour(stream: Any) -> bool:
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
 
 
-def wants_json() -> bool:
-    """Tell whether this run was asked for JSON, also where an error came before the flags."""
-    return "--json" in sys.argv[1:]
-
-
 def json_document(document: Mapping[str, Any]) -> None:
     """Print the one JSON document of this run, with its schema number first."""
     say(json.dumps({"schema": SCHEMA, **plain(document)}, indent=2, ensure_ascii=False))

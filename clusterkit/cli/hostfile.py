@@ -145,19 +145,20 @@ def _of_cluster(name: str, slots: int | None, target: Format) -> Found:
 
     settings = load_settings(overrides={"cluster": name})
     spec = settings.cluster(name)
+    odd = settings.warnings + settings.warnings_of(name)
     default = slots or spec.gpus_per_node
     if spec.kind is ClusterKind.LOCAL:
-        return (Host(name="localhost", slots=default),), settings.warnings
+        return (Host(name="localhost", slots=default),), odd
     if spec.kind is ClusterKind.SSH:
         hosts, warnings = _logged_in(spec, target)
-        return _with_slots(hosts, default), settings.warnings + warnings
+        return _with_slots(hosts, default), odd + warnings
     allocated = hosts_of_allocation(os.environ, slots)
     if allocated is None:
         raise UserError(
             f"the nodes of a job on cluster {name!r} are known only inside the job",
             hint="run this inside the allocation, or give --hostlist LIST",
         )
-    return _with_slots(allocated, default), settings.warnings
+    return _with_slots(allocated, default), odd
 
 
 def _logged_in(spec: ClusterSpec, target: Format) -> Found:

@@ -3,39 +3,116 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from clusterkit import hostlist
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import JobFlags
 from clusterkit.config import load_settings
-from clusterkit.errors import Problem, UserError, choices_hint
-from clusterkit.model import ClusterSpec, ContainerRuntime, JobSpec
+from clusterkit.errors import Position, Problem, UserError, choices_hint
+from clusterkit.frameworks import framework_names, load_framework
+from clusterkit.model import ClusterSpec, ContainerRuntime, JobSpec, LaunchPlan
+from clusterkit.plan import make_plan
+
+if TYPE_CHECKING:
+    from clusterkit.config.jobfile import GivenJob
 
 
-def job_and_cluster(flags: JobFlags) -> tuple[JobSpec, ClusterSpec]:
-    """Return the `JobSpec` and `ClusterSpec` that flags, job file and configuration describe.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What flags and job file ask for, and which of the two said what."""
+
+    verb: str
+    flags: Mapping[str, Any]
+    file: GivenJob | None
+
+    def get(self, key: str) -> Any:
+        """Return the value of `key`: the flag's, else the job file's, else None."""
+        return self.flags.get(key, self.from_file.get(key))
+
+    @property
+    def from_file(self) -> Mapping[str, Any]:
+        """The values of the job file."""
+        return self.file.values if self.file is not None else {}
+
+    def plan(self) -> LaunchPlan:
+        """Return the plan of what is asked for.
+
+        Raises:
+            UserError: anything in it is wrong; all problems at once that can be known at once.
+        """
+        with self.placing():
+            job, cluster = self._job_and_cluster()
+            return make_plan(job, cluster, workdir=str(Path.cwd()))
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Say of each problem with a value of the job where that value was given."""
+        try:
+            yield
+        except UserError as error:
+            problems = [self._placed(problem) for problem in error.problems]
+            raise UserError(problems=problems) from error
+
+    def _placed(self, problem: Problem) -> Problem:
+        if problem.key is None or problem.position is not None:
+            return problem
+        top = problem.key.partition(".")[0]
+        if self.file is not None and (top in {"env", "set"} or top not in self.flags):
+            position = self.file.position(problem.key)
+            if position is not None:
+                return dataclasses.replace(problem, position=position)
+        position = None
+        if top in self.flags and top != "script" and not problem.message.startswith("--"):
+            position = _position_of_flag(top, self.flags[top])
+        return dataclasses.replace(problem, key=None, position=position)
+
+    def _job_and_cluster(self) -> tuple[JobSpec, ClusterSpec]:
+        settings = load_settings()
+        problems: list[Problem] = []
+        cluster = None
+        try:
+            cluster = settings.cluster(self.get("cluster"))
+        except UserError as error:
+            problems += [dataclasses.replace(p, key="cluster") for p in error.problems]
+        job = _job_spec({**self.from_file, **self.flags}, self.from_file, self.verb, problems)
+        if cluster is None or job is None:
+            raise UserError(problems=problems)
+        for problem in settings.warnings_of(cluster.name):
+            console.warn(str(problem))
+        return job, cluster
+
+
+def read_request(flags: JobFlags, *, verb: str) -> JobRequest:
+    """Return what the flags of `verb`, and the job file that they name, ask for.
 
     Raises:
-        UserError: anything in them is wrong; all problems of one source at once.
+        UserError: the job file has errors.
     """
-    from_file: Mapping[str, Any] = {}
-    if flags.job:
-        from clusterkit.config import load_job_file
-
-        from_file = load_job_file(flags.job)
+    _warn_of_flags_behind(flags)
     given = {
-        field.name: value
+        field.name.rstrip("_"): value
         for field in dataclasses.fields(flags)
         if (value := getattr(flags, field.name)) not in (None, [])
     }
-    if "set_" in given:
-        given["set"] = given.pop("set_")
-    _warn_of_flags_behind(flags)
-    cluster = load_settings().cluster(given.get("cluster", from_file.get("cluster")))
-    return _job_spec({**from_file, **given}, from_file), cluster
+    file = None
+    if flags.job:
+        from clusterkit.config import load_job_file
+
+        file = load_job_file(flags.job)
+    return JobRequest(verb=verb, flags=given, file=file)
+
+
+def _position_of_flag(key: str, value: Any) -> Position:
+    variable = f"CLUSTERKIT_{key.upper()}"
+    if os.environ.get(variable) == value:
+        return Position(source=f"environment variable {variable}")
+    return Position(source=f"flag --{key.replace('_', '-')}")
 
 
 def _warn_of_flags_behind(flags: JobFlags) -> None:
@@ -49,22 +126,14 @@ def _warn_of_flags_behind(flags: JobFlags) -> None:
         )
 
 
-def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpec:
-    problems: list[Problem] = []
+def _job_spec(
+    values: Mapping[str, Any], from_file: Mapping[str, Any], verb: str, problems: list[Problem]
+) -> JobSpec | None:
+    """Return the job, or None where `problems` holds one; what is wrong is added there."""
     if not values.get("script"):
-        problems.append(
-            Problem(
-                message="no training script",
-                hint="clusterkit submit --framework torchrun --nodes 2 train.py",
-            )
-        )
-    if not values.get("framework"):
-        problems.append(
-            Problem(
-                message="no framework",
-                hint="--framework torchrun, deepspeed or horovod (clusterkit explain frameworks)",
-            )
-        )
+        hint = f"clusterkit {verb} --framework torchrun --nodes 2 train.py"
+        problems.append(Problem(message="no training script", hint=hint))
+    framework = _known_framework(values.get("framework"), problems)
     nodes, max_nodes = _parse_nodes(str(values.get("nodes", "1")), problems)
     slots = _parse_slots(values.get("gpus_per_node", ""), problems)
     # Name by name: a flag changes one variable of the job file, not all of them.
@@ -72,12 +141,13 @@ def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpe
         {**from_file.get(key, {}), **_parse_pairs(f"--{key}", values.get(key, ()), problems)}
         for key in ("env", "set")
     )
-    sbatch, launcher = _split_settings(settings, values.get("framework") or "", problems)
+    sbatch, launcher = _split_settings(settings, framework, problems)
     container = _parse_container(values.get("container"), problems)
+    excluded = _parse_exclude(values.get("exclude", ""), problems)
     if problems:
-        raise UserError(problems=problems)
+        return None
     return JobSpec(
-        framework=values["framework"],
+        framework=framework,
         script=values["script"],
         args=tuple(str(arg) for arg in values.get("args", ())),
         name=values.get("name"),
@@ -88,7 +158,7 @@ def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpe
         time=values.get("time") and str(values["time"]),
         env=env,
         secrets=tuple(values.get("secret", ())),
-        exclude=hostlist.expand(values.get("exclude", ""), source="--exclude"),
+        exclude=excluded,
         sbatch_options=sbatch,
         launcher_options=launcher,
         image=values.get("image"),
@@ -96,6 +166,29 @@ def _job_spec(values: Mapping[str, Any], from_file: Mapping[str, Any]) -> JobSpe
         requeue=values.get("requeue", 0),
         deepspeed_preset=values.get("ds_preset"),
     )
+
+
+def _known_framework(name: str | None, problems: list[Problem]) -> str:
+    """Return the name of a framework that there is; else the empty text."""
+    if name is None:
+        names = framework_names()
+        listed = ", ".join(names[:-1]) + f" or {names[-1]}"
+        hint = f"--framework {listed} (clusterkit explain frameworks)"
+        problems.append(Problem(message="no framework", hint=hint))
+        return ""
+    try:
+        return load_framework(name).name
+    except UserError as error:
+        problems += [dataclasses.replace(problem, key="framework") for problem in error.problems]
+        return ""
+
+
+def _parse_exclude(text: str, problems: list[Problem]) -> tuple[str, ...]:
+    try:
+        return hostlist.expand(text, source="--exclude")
+    except UserError as error:
+        problems += error.problems
+        return ()
 
 
 def _parse_nodes(text: str, problems: list[Problem]) -> tuple[int, int | None]:
@@ -145,7 +238,7 @@ def _split_settings(
         scope, dot, option = key.partition(".")
         if dot and scope == "sbatch":
             sbatch[option.replace("_", "-")] = value
-        elif dot and scope == framework:
+        elif dot and framework in {scope, ""}:  # one that there is not is trouble enough
             launcher[option] = value
         else:
             problems.append(
@@ -153,6 +246,7 @@ def _split_settings(
                     message=f"--set {key}: nothing to set by that name",
                     hint=f"--set sbatch.{option or key}=... or --set "
                     f"{framework or 'FRAMEWORK'}.{option or key}=...",
+                    key=f"set.{key}",
                 )
             )
     return sbatch, launcher
@@ -164,7 +258,11 @@ def _parse_container(value: str | None, problems: list[Problem]) -> ContainerRun
     names = [runtime.value for runtime in ContainerRuntime]
     if value not in names:
         problems.append(
-            Problem(message=f"unknown container runtime {value!r}", hint=choices_hint(value, names))
+            Problem(
+                message=f"unknown container runtime {value!r}",
+                hint=choices_hint(value, names),
+                key="container",
+            )
         )
         return None
     return ContainerRuntime(value)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from clusterkit import __version__, files
 from clusterkit.cli import console
@@ -114,7 +115,16 @@ def root(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        app()
+        sys.exit(app(prog_name="clusterkit", standalone_mode=False))
+    except typer.Abort:  # a question was not answered, or answered with no
+        console.note("nothing done")
+        sys.exit(EXIT_COULD_NOT)
+    except TyperException as error:
+        if error.format_message():  # without one it was the help, and that has been shown
+            from clusterkit.cli.usage import usage_error
+
+            _report(usage_error(error, sys.argv[1:]))
+        sys.exit(EXIT_COULD_NOT)
     except ClusterkitError as error:
         _report(error)
         sys.exit(EXIT_COULD_NOT)
@@ -132,13 +142,19 @@ def main() -> None:
 def _report(error: ClusterkitError) -> None:
     if os.environ.get("CLUSTERKIT_DEBUG"):
         traceback.print_exc()
-    if console.wants_json():
+    if _wants_json():
         console.json_document({"error": _error_document(error)})
     if isinstance(error, UserError):
         for problem in error.problems:
             console.error(str(problem))
     else:
         console.error(str(error))
+
+
+def _wants_json() -> bool:
+    from clusterkit.cli.usage import wants_json
+
+    return wants_json(sys.argv[1:], typer.main.get_command(app))
 
 
 def _error_document(error: ClusterkitError) -> dict[str, Any]:
@@ -153,6 +169,8 @@ def _report_bug(error: Exception) -> None:
     if os.environ.get("CLUSTERKIT_DEBUG"):
         traceback.print_exc()
         return
+    if _wants_json():
+        console.json_document({"error": {"message": f"{type(error).__name__}: {error}"}})
     with tempfile.NamedTemporaryFile(
         "w", prefix="clusterkit-crash-", suffix=".log", delete=False, encoding="utf-8"
     ) as log:

@@ -41,8 +41,7 @@ def render(
 
     They stand alone: sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
-    from clusterkit.cli.job_request import job_and_cluster
-    from clusterkit.plan import make_plan
+    from clusterkit.cli.job_request import read_request
     from clusterkit.render import KINDS
     from clusterkit.render import render as render_files
 
@@ -50,8 +49,7 @@ def render(
     for kind in kinds:
         if kind not in KINDS:
             raise UserError(f"--only {kind}: no such file", hint=choices_hint(kind, KINDS))
-    job, cluster = job_and_cluster(flags)
-    plan = make_plan(job, cluster, workdir=str(Path.cwd()))
+    plan = read_request(flags, verb="render").plan()
     rendered = render_files(plan, only=kinds)
     if diff:
         _diff(rendered, output, as_json=json)

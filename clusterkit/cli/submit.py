@@ -36,13 +36,14 @@ def submit(
         bool, typer.Option("--follow", help="Print the job's output until it is over.")
     ] = False,
     preflight: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--preflight",
-            help="auto: compare the job with its partition first; off: do not.",
+            help="auto (the default): compare the job with its partition first; off: do not.",
             metavar="auto|off",
+            show_default=False,
         ),
-    ] = "auto",
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a training script on every node of a cluster.
@@ -50,9 +51,8 @@ def submit(
     Everything after SCRIPT belongs to the script. Exit codes with --wait or --follow: 0 the job
     succeeded, 1 it did not.
     """
-    from clusterkit.cli.job_request import job_and_cluster
+    from clusterkit.cli.job_request import read_request
     from clusterkit.model import ContainerRuntime
-    from clusterkit.plan import make_plan
     from clusterkit.render import render
 
     if json and follow:
@@ -60,15 +60,13 @@ def submit(
             "--follow prints the job's output, and --json one document",
             hint="submit --json --wait, then clusterkit logs JOB",
         )
-    if preflight not in PREFLIGHTS:
-        raise UserError(
-            f"--preflight {preflight}: this release can check auto or off",
-            hint=choices_hint(preflight, PREFLIGHTS),
-        )
-    job, cluster = job_and_cluster(flags)
-    plan = make_plan(job, cluster, workdir=str(Path.cwd()))
+    request = read_request(flags, verb="submit")
+    with request.placing():
+        check_limits = _chosen_preflight(preflight or request.from_file.get("preflight")) == "auto"
+    plan = request.plan()
     if plan.container is None:  # an image may have a script that this machine has not
-        _require_script(job.script)
+        with request.placing():
+            _require_script(plan.script)
     elif plan.container.runtime is ContainerRuntime.PYXIS and not dry_run:
         raise UserError(
             "submit cannot run its worker inside a pyxis image yet",
@@ -78,7 +76,7 @@ def submit(
     if dry_run:
         _show(plan, rendered, as_json=json)
         return
-    run, submission = _hand_over(plan, rendered, check_limits=preflight == "auto")
+    run, submission = _hand_over(plan, rendered, check_limits=check_limits)
     if json and not wait:
         _print_document(run)
     elif not json:
@@ -93,17 +91,31 @@ def submit(
         raise typer.Exit(wait_for_run(run, as_json=json))
 
 
+def _chosen_preflight(given: str | None) -> str:
+    chosen = given or PREFLIGHTS[0]
+    if chosen not in PREFLIGHTS:
+        raise UserError(
+            f"--preflight {chosen}: this release can check auto or off",
+            hint=choices_hint(chosen, PREFLIGHTS),
+            key="preflight",
+        )
+    return chosen
+
+
 def _require_script(script: str) -> None:
     path = Path(script)
     if path.is_file():
         return
     if path.is_dir():
-        raise UserError(f"{script} is a folder", hint="name the training script in it")
+        raise UserError(
+            f"{script} is a folder", hint="name the training script in it", key="script"
+        )
     beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
     close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
     raise UserError(
         f"script {script} does not exist",
         hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
+        key="script",
     )
 
 

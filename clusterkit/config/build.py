@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ PATHS = ("run_dir", "templates")
 """Keys whose relative paths count from the file that they stand in."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A cluster, what is wrong with it, and what is odd."""
+
+    spec: ClusterSpec
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+
+
 def kinds_of(key: str) -> tuple[ClusterKind, ...]:
     """Return the kinds of cluster that `key` applies to."""
     extra: Any = ClusterModel.model_fields[key].json_schema_extra
@@ -27,8 +37,8 @@ def kinds_of(key: str) -> tuple[ClusterKind, ...]:
 
 def build_cluster(
     name: str, kind: ClusterKind, merge: Merge, cwd: Path, *, hosts_refused: bool = False
-) -> tuple[ClusterSpec, tuple[Problem, ...]]:
-    """Return the cluster, and what is wrong with it.
+) -> Built:
+    """Return the cluster that merged values make.
 
     `hosts_refused` says that hosts were given, and have been complained about already.
     """
@@ -38,8 +48,9 @@ def build_cluster(
         given = merge.get(key)
         if given is not None:
             values[key] = _anchored(given)
+    warnings: tuple[Problem, ...] = ()
     try:
-        values["hosts"] = _hosts(name, merge, cwd)
+        values["hosts"], warnings = _hosts(name, merge, cwd)
     except UserError as error:
         problems += error.problems
         values["hosts"] = (Host(name=name),)
@@ -54,7 +65,8 @@ def build_cluster(
         )
     fields = {field.name for field in dataclasses.fields(ClusterSpec)}
     known = {key: value for key, value in values.items() if key in fields}
-    return ClusterSpec(**{**known, "name": name, "kind": kind}), tuple(problems)
+    spec = ClusterSpec(**{**known, "name": name, "kind": kind})
+    return Built(spec=spec, problems=tuple(problems), warnings=warnings)
 
 
 def _misplaced(name: str, kind: ClusterKind, merge: Merge) -> Iterator[Problem]:
@@ -89,17 +101,18 @@ def _anchored(given: Given) -> str:
     return str(given.base / text)
 
 
-def _hosts(name: str, merge: Merge, cwd: Path) -> tuple[Host, ...]:
+def _hosts(name: str, merge: Merge, cwd: Path) -> tuple[tuple[Host, ...], tuple[Problem, ...]]:
+    """Return the hosts of a cluster, and what is odd about the hostfile that lists them."""
     listed = merge.get("hosts")
     if listed is not None:
-        return tuple(Host(name=name) for name in listed.value)
+        return tuple(Host(name=name) for name in listed.value), ()
     named = merge.get("hostfile")
     if named is None:
-        return ()
+        return (), ()
     path = Path(_anchored(named)).expanduser()
     source = display(path, cwd)
     try:
-        return hostfile.parse(read_text(path, source=source), source=source).hosts
+        read = hostfile.parse(read_text(path, source=source), source=source)
     except UserError as error:
         if any(problem.position is not None for problem in error.problems):
             raise  # a place inside the hostfile says more than ours
@@ -109,6 +122,7 @@ def _hosts(name: str, merge: Merge, cwd: Path) -> tuple[Host, ...]:
             key=f"clusters.{name}.hostfile",
             position=named.position,
         ) from error
+    return read.hosts, read.warnings
 
 
 def _position(given: Given | None) -> Any:

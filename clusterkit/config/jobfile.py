@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from clusterkit.config import fields, sources
-from clusterkit.config.document import in_order, parse_document, read_text
+from clusterkit.config.document import Document, in_order, parse_document, read_text
 from clusterkit.config.validate import validate
-from clusterkit.errors import UserError
+from clusterkit.errors import Position, UserError
 from clusterkit.model import ContainerRuntime
 
 
@@ -59,8 +60,26 @@ class JobFile(BaseModel):
     ds_preset: fields.Text | None = _key("DeepSpeed configuration to render.", "zero3")
 
 
-def load_job_file(path: Path, *, cwd: Path | None = None) -> Mapping[str, Any]:
-    """Return the keys that a job file gives, spelt with underscores.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenJob:
+    """What a job file says, and where."""
+
+    values: Mapping[str, Any]
+    """The keys that are given, spelt with underscores."""
+    document: Document
+
+    def position(self, key: str) -> Position | None:
+        """Return where a key has its value, or an item such as `set.sbatch.nice` its name."""
+        top, dot, item = key.partition(".")
+        if top not in self.values or (dot and item not in self.values[top]):
+            return None
+        return (
+            self.document.key_position((top, item)) if dot else self.document.value_position((top,))
+        )
+
+
+def load_job_file(path: Path, *, cwd: Path | None = None) -> GivenJob:
+    """Return what a job file says.
 
     `nodes`, `gpus_per_node` and `exclude` stay texts in the form of their flags; `args` and
     `secret` are tuples, `env` and `set` mappings.
@@ -78,4 +97,5 @@ def load_job_file(path: Path, *, cwd: Path | None = None) -> Mapping[str, Any]:
     if problems:
         raise UserError(problems=in_order(problems))
     given = {key: getattr(model, key) for key in JobFile.model_fields}
-    return {key: value for key, value in given.items() if value is not None}
+    values = {key: value for key, value in given.items() if value is not None}
+    return GivenJob(values=values, document=document)

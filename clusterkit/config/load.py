@@ -80,6 +80,7 @@ class _Loader:
         self.environ = environ
         self.overrides = overrides
         self.problems: list[Problem] = []
+        self.warnings: dict[str, tuple[Problem, ...]] = {}
         self.merges: dict[str, Merge] = {LOCAL: Merge()}
 
     def load(self) -> Settings:
@@ -102,6 +103,7 @@ class _Loader:
             origins={"default_cluster": default.origin, **self._origins()},
             files=tuple(file.path for file in files),
             warnings=variables,
+            cluster_warnings=self.warnings,
         )
 
     def _read_files(self) -> Iterator[_File]:
@@ -208,11 +210,12 @@ class _Loader:
         if kind is None:
             self._report_missing_kind(name, merge)
             return None
-        spec, problems = build_cluster(
+        built = build_cluster(
             name, kind, merge, self.cwd, hosts_refused=self._refused(f"clusters.{name}.hosts")
         )
-        self.problems += problems
-        return spec
+        self.problems += built.problems
+        self.warnings[name] = built.warnings
+        return built.spec
 
     def _report_missing_kind(self, name: str, merge: Merge) -> None:
         where = f"clusters.{name}"

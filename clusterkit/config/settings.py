@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -48,6 +48,8 @@ class Settings:
     """The files that were read, the strongest first."""
     warnings: tuple[Problem, ...] = ()
     """What is odd but does no harm: `CLUSTERKIT_*` variables that nothing reads."""
+    cluster_warnings: Mapping[str, tuple[Problem, ...]] = field(default_factory=dict)
+    """Cluster -> what is odd in the files that it names, such as its hostfile."""
 
     def cluster(self, name: str | None = None) -> ClusterSpec:
         """Return the cluster called `name`, or the default one.
@@ -59,6 +61,10 @@ class Settings:
         if wanted not in self.clusters:
             raise UserError(f"unknown cluster {wanted!r}", hint=choices_hint(wanted, self.clusters))
         return self.clusters[wanted]
+
+    def warnings_of(self, name: str) -> tuple[Problem, ...]:
+        """Return what is odd about one cluster."""
+        return self.cluster_warnings.get(name, ())
 
     def origin(self, key: str) -> Origin:
         """Return where the value of a dotted key came from."""

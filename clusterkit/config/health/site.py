@@ -32,6 +32,14 @@ def configuration(patient: Patient) -> Iterator[Item]:
         yield Item(
             name="variable", condition=Condition.WARN, summary=problem.message, fix=problem.hint
         )
+    for name in patient.settings.clusters:
+        for problem in patient.settings.warnings_of(name):
+            yield Item(
+                name="hostfile",
+                condition=Condition.WARN,
+                summary=f"cluster {name}: {problem.message}",
+                fix=problem.hint,
+            )
 
 
 def ports(patient: Patient) -> Iterator[Item]:

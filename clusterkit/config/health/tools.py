@@ -46,13 +46,16 @@ def slurm(patient: Patient) -> Iterator[Item]:
         )
         return
     answer = tools["sbatch"]
-    yield Item(
-        name="slurm",
-        condition=Condition.OK if answer.ok else Condition.WARN,
-        summary=answer.output.strip() if answer.ok else answer.complaint,
-        fix=None if answer.ok else "export SLURM_CONF=/path/to/slurm.conf",
-        needed=needed,
-    )
+    if not answer.ok:  # then no tool of Slurm finds its configuration, and none has more to say
+        yield Item(
+            name="slurm",
+            condition=Condition.FAIL if needed else Condition.WARN,
+            summary=answer.complaint,
+            fix="export SLURM_CONF=/path/to/slurm.conf",
+            needed=needed,
+        )
+        return
+    yield Item(name="slurm", condition=Condition.OK, summary=answer.output.strip(), needed=needed)
     ping = patient.run(("scontrol", "ping"))
     up = ping.ok and " UP" in ping.output
     yield Item(
@@ -63,11 +66,12 @@ def slurm(patient: Patient) -> Iterator[Item]:
         needed=needed,
     )
     sacct = patient.run(("sacct", "--noheader", "--allocations", "--starttime=now"))
-    yield Item(
-        name="sacct",
-        condition=Condition.OK if sacct.ok else Condition.WARN,
-        summary="answers" if sacct.ok else _without_sacct(sacct.found, sacct.complaint),
-    )
+    if up or sacct.ok or sacct.complaint != ping.complaint:
+        yield Item(
+            name="sacct",
+            condition=Condition.OK if sacct.ok else Condition.WARN,
+            summary="answers" if sacct.ok else _without_sacct(sacct.found, sacct.complaint),
+        )
 
 
 def _without_sacct(found: bool, complaint: str) -> str:

@@ -1,0 +1,108 @@
+"""Flags of other launchers and schedulers that people type out of habit, and ours instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+_SLOTS = ("--gpus-per-node N", "the slots of each node, not of the whole job")
+_NODES = ("--nodes N", "")
+_RANKS = ("--processes N", "all ranks; leave it out to fill every slot")
+_CHOSEN = ("leave it out", "clusterkit chooses address and port of every job")
+
+HABITS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("-N", "--nnodes", "--num-nodes", "--num_nodes", "--num-machines"), _NODES),
+    **dict.fromkeys(
+        (
+            "--gpus",
+            "-G",
+            "--gpus_per_node",
+            "--num-gpus",
+            "--num_gpus",
+            "--nproc-per-node",
+            "--nproc_per_node",
+            "--ntasks-per-node",
+            "--gres",
+            "--gpus-per-task",
+            "--slots",
+            "--slots-per-host",
+        ),
+        _SLOTS,
+    ),
+    **dict.fromkeys(
+        ("--ntasks", "--np", "--num-proc", "--num-processes", "--num_processes"), _RANKS
+    ),
+    **dict.fromkeys(
+        ("--master-addr", "--master_addr", "--master-port", "--master_port", "--rdzv-endpoint"),
+        _CHOSEN,
+    ),
+    "-p": ("--set sbatch.partition=NAME", "or `partition:` of the cluster"),
+    "-A": ("--set sbatch.account=NAME", "or `account:` of the cluster"),
+    "-q": ("--set sbatch.qos=NAME", "or `qos:` of the cluster"),
+    "-C": ("--set sbatch.constraint=FEATURES", "or `constraint:` of the cluster"),
+    "-w": ("--set sbatch.nodelist=LIST", ""),
+    "-x": ("--exclude LIST", ""),
+    "-J": ("--name NAME", ""),
+    "--job-name": ("--name NAME", ""),
+    "--time-limit": ("--time TIME", ""),
+    "--timeout": ("--time TIME", ""),
+    "--export": ("--env K=V", "once for each variable"),
+    "--container-image": ("--image NAME", "with --container pyxis, or another runtime"),
+    "--hostfile": ("--cluster NAME", "a cluster of kind ssh with `hostfile:` in clusterkit.yaml"),
+    "--launcher": ("--framework NAME", ""),
+    "--backend": ("--framework NAME", ""),
+}
+"""What is typed -> what to type, with its value in capitals, and a remark."""
+
+BARE = frozenset({"exclusive", "hold"})
+SBATCH = BARE | {
+    "account", "begin", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "dependency",
+    "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodelist",
+    "partition", "qos", "reservation", "switches", "tmp", "wckey",
+}  # fmt: skip
+"""Options of sbatch that clusterkit hands on under `--set`; those in `BARE` take no value."""
+
+
+def takes_value(option: str) -> bool:
+    """Tell whether a word follows this habit of theirs."""
+    return option in HABITS or (option.removeprefix("--") in SBATCH - BARE)
+
+
+def ours(option: str, words: Sequence[str], known: Collection[str]) -> str | None:
+    """Return what to type instead of `option`, as it stands in `words`.
+
+    None where nothing is known of it, or where the verb, whose options are `known`, has no use
+    for it.
+    """
+    value = _value_of(option, words) if takes_value(option) else None
+    if option.removeprefix("--") in SBATCH and option.startswith("--"):
+        shown = value or ("" if option[2:] in BARE else "VALUE")
+        instead, remark = f"--set sbatch.{option[2:]}={shown}", ""
+    elif option == "--gres" and value is not None and not value.startswith("gpu"):
+        instead, remark = f"--set sbatch.gres={value}", ""
+    elif option in HABITS:
+        instead, remark = HABITS[option]
+        instead = _filled(instead, value)
+    else:
+        return None
+    if "--set" not in known or instead.split(" ")[0] not in {*known, "leave"}:
+        return None
+    return f"{instead} ({remark})" if remark else instead
+
+
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else (following if following[:1] not in {"", "-"} else None)
+    return None
+
+
+def _filled(instead: str, value: str | None) -> str:
+    """Put the user's value in the place of the capitals, a number where one is wanted."""
+    if value is None:
+        return instead
+    if instead.endswith(" N"):
+        number = re.search(r"\d+(:\d+)?$", value)
+        return instead[:-1] + number[0].rpartition(":")[2] if number else instead
+    return re.sub(r"[A-Z]+(=[A-Z]+)?$", lambda _: value, instead)
