@@ -11,10 +11,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# slurm and ssh: the practice cluster; compilers: Horovod has no wheel, DeepSpeed compiles its ops
+# slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
+# system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops
 DEBIAN_VENV := python3-venv
-DEBIAN_TEST := slurm-wlm munge openssh-server openssh-client iproute2 iputils-ping \
-               g++ make cmake python3-dev
+DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client \
+               iproute2 iputils-ping g++ make cmake python3-dev
 PYTEST ?= -q
 
 .PHONY: help

@@ -37,6 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     up = verbs.add_parser("up", help="start the cluster, or what is missing of it")
     up.add_argument("--nodes", type=int, help="compute hosts (default: 3)")
+    up.add_argument(
+        "--accounting",
+        action=argparse.BooleanOptionalAction,
+        help="with slurmdbd and a database, so that sacct answers (default: without)",
+    )
     down = verbs.add_parser("down", help="end all its processes, remove its folder")
     down.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     verbs.add_parser("status", help="show hosts and nodes; exit 1 when it is not up")
@@ -51,7 +56,7 @@ def _up(lab: Lab, options: argparse.Namespace) -> int:
     """Start the cluster."""
     start = time.monotonic()
     with folder.locked(lab.root, name=folder.USERS_LOCK):
-        lab.up(options.nodes)
+        lab.up(options.nodes, accounting=options.accounting)
         # Who types "up" wants to keep it: tests that had started it must not stop it now.
         (lab.root / folder.USERS).unlink(missing_ok=True)
     print(f"up in {time.monotonic() - start:.1f} s: {' '.join(lab.hosts)}  ({lab.root})")

@@ -19,7 +19,7 @@ import pytest
 
 from tests.lab import folder
 from tests.lab.lab import Lab
-from tests.lab.layout import MissingToolsError, require_tools
+from tests.lab.layout import MissingToolsError, default_root, require_tools
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """Give a running practice cluster."""
-    cluster = Lab()
-    try:
-        acquire(cluster)
-    except MissingToolsError as error:
-        give_up(error)
-    try:
-        yield cluster
-    finally:
-        release(cluster)
+    yield from _shared(Lab())
+
+
+@pytest.fixture(scope="session")
+def accounting_lab() -> Iterator[Lab]:
+    """Give a running practice cluster with slurmdbd, which soon forgets jobs that have ended.
+
+    It has two nodes, and runs beside the shared one.
+    """
+    root = default_root()
+    yield from _shared(Lab(root.with_name(f"{root.name}-accounting")), nodes=2, accounting=True)
 
 
 @pytest.fixture
@@ -56,6 +58,20 @@ def own_lab() -> Iterator[Lab]:
         shutil.rmtree(base)
 
 
+def _shared(
+    cluster: Lab, *, nodes: int | None = None, accounting: bool | None = None
+) -> Iterator[Lab]:
+    """Use a lab together with other test processes."""
+    try:
+        acquire(cluster, nodes=nodes, accounting=accounting)
+    except MissingToolsError as error:
+        give_up(error)
+    try:
+        yield cluster
+    finally:
+        release(cluster)
+
+
 def give_up(error: MissingToolsError) -> NoReturn:
     """Skip where a lab cannot run; fail in CI, where it must."""
     if os.environ.get("CI") == "true":
@@ -63,11 +79,11 @@ def give_up(error: MissingToolsError) -> NoReturn:
     pytest.skip(f"practice cluster: {error}")
 
 
-def acquire(cluster: Lab) -> None:
+def acquire(cluster: Lab, *, nodes: int | None = None, accounting: bool | None = None) -> None:
     """Start or heal the lab and note this process as a user of it."""
     with folder.locked(cluster.root, name=folder.USERS_LOCK):
         ours = not cluster.is_up()
-        cluster.up()
+        cluster.up(nodes, accounting=accounting)
         started, users = _read(cluster.root)
         _write(cluster.root, started or (ours and not users), users | {os.getpid()})
 

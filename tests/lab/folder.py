@@ -25,15 +25,17 @@ USERS_LOCK = "users.lock"
 def read_layout(root: Path) -> Layout | None:
     """Return the layout that was started in a folder; None where there is none."""
     try:
-        return Layout(root=root, nodes=json.loads((root / MARKER).read_text())["nodes"])
+        noted = json.loads((root / MARKER).read_text())
     except FileNotFoundError:
         return None
+    return Layout(root=root, nodes=noted["nodes"], accounting=noted.get("accounting", False))
 
 
 def mark(layout: Layout) -> None:
     """Make a folder a lab's, which allows to remove it later."""
     partial = layout.root / f"{MARKER}.new"
-    partial.write_text(json.dumps({"nodes": layout.nodes}) + "\n")
+    noted = {"nodes": layout.nodes, "accounting": layout.accounting}
+    partial.write_text(json.dumps(noted) + "\n")
     partial.rename(layout.root / MARKER)
 
 

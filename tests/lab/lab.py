@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tests.lab import accounting as accounts
 from tests.lab import folder, hosts, slurm, sshd
 from tests.lab.layout import (
     HEAD,
     MAX_NODES,
     SWITCH,
+    TOOLS,
     LabError,
     Layout,
     default_root,
@@ -101,24 +103,32 @@ class Lab:
         layout = folder.read_layout(self.root)
         return layout is not None and {SWITCH, *layout.hosts} <= set(hosts.find_holders(self.root))
 
-    def up(self, nodes: int | None = None, *, timeout_s: float = 60.0) -> None:
+    def up(
+        self,
+        nodes: int | None = None,
+        *,
+        accounting: bool | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
         """Start what is not running, and wait until every node takes jobs.
 
         Heals: a host or daemon that died is started again, the others are left alone.
 
         Args:
             nodes: Compute hosts; default is what runs, else 3.
+            accounting: Whether slurmdbd and its database run too; default is what runs, else no.
             timeout_s: How long Slurm may take to call every node idle.
 
         Raises:
             MissingToolsError: This machine cannot run a lab.
-            LabError: It did not come up, or runs with another number of nodes.
+            LabError: It did not come up, or runs with another number of nodes, or with
+                accounting where there should be none, or without.
         """
-        require_tools()
+        require_tools((*TOOLS, *accounts.TOOLS) if accounting else TOOLS)
         if nodes is not None and not 1 <= nodes <= MAX_NODES:
             raise LabError(f"nodes must be 1 to {MAX_NODES}, not {nodes}")
         with folder.locked(self.root):
-            layout = self._prepare(nodes)
+            layout = self._prepare(nodes, accounting)
             for host in (SWITCH, *layout.hosts):
                 if host not in hosts.find_holders(self.root):
                     hosts.start_holder(layout, host)
@@ -225,17 +235,22 @@ class Lab:
             raise LabError(f"host {host} of {self.root} is not up: python -m tests.lab up")
         return pid
 
-    def _prepare(self, nodes: int | None) -> Layout:
+    def _prepare(self, nodes: int | None, accounting: bool | None) -> Layout:
         """Write all files of the lab; whatever a crash left behind goes first."""
         living = hosts.find_holders(self.root)
         layout = folder.read_layout(self.root)
         if layout is None or not living:
             hosts.kill_holders(list(living.values()))
             folder.clear(self.root)
-            layout = Layout(root=self.root, nodes=3 if nodes is None else nodes)
+            layout = Layout(
+                root=self.root, nodes=3 if nodes is None else nodes, accounting=bool(accounting)
+            )
             folder.mark(layout)
         elif nodes not in (None, layout.nodes):
             raise LabError(f"runs with {layout.nodes} nodes: python -m tests.lab down first")
+        elif accounting not in (None, layout.accounting):
+            how = "with" if layout.accounting else "without"
+            raise LabError(f"runs {how} accounting: python -m tests.lab down first")
         write_etc(layout)
         slurm.write_slurm(layout)
         sshd.write_ssh(layout)

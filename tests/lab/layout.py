@@ -20,7 +20,10 @@ TOOLS = (
     "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "munged", "sshd", "ssh", "ssh-keygen",
     "ip", "nsenter", "unshare", "setsid",
 )  # fmt: skip
-APT_LINE = "apt-get install -y slurm-wlm munge openssh-server iproute2 util-linux"
+APT_LINE = (
+    "apt-get install -y --no-install-recommends "
+    "slurm-wlm munge openssh-server iproute2 util-linux slurmdbd mariadb-server-core"
+)
 
 
 class LabError(Exception):
@@ -37,6 +40,8 @@ class Layout:
 
     root: Path
     nodes: int
+    accounting: bool = False
+    """Whether Slurm keeps its jobs in a database; without one, sacct has no answer."""
 
     @property
     def node_names(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.lab import accounting
 from tests.lab.layout import HEAD, Layout, write_changed
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 GresTypes=gpu
 SlurmdParameters=config_overrides
-AccountingStorageType=accounting_storage/none
+{accounting}\
 JobAcctGatherType=jobacct_gather/none
 
 SchedulerType=sched/backfill
@@ -58,7 +59,6 @@ JobRequeue=1
 ReturnToService=2
 KillWait=10
 OverTimeLimit=0
-MinJobAge=300
 CompleteWait=0
 DefMemPerCPU=1000
 # A dead node is noticed within this time; lower values take a busy machine for a dead one.
@@ -86,8 +86,11 @@ def write_slurm(layout: Layout) -> None:
         nodes=nodes,
         node_addresses=f"10.77.0.[1-{layout.nodes}]",
         gpus=GPUS_PER_NODE,
+        accounting=accounting.WITH if layout.accounting else accounting.WITHOUT,
     )
     write_changed(layout.slurm_conf, text)
+    if layout.accounting:
+        accounting.write_accounting(layout)
     gpu_files = folder / f"gpu[0-{GPUS_PER_NODE - 1}]"
     write_changed(folder / "gres.conf", f"NodeName={nodes} Name=gpu File={gpu_files}\n")
     nowhere = folder / "no-cgroups"
@@ -123,8 +126,10 @@ def daemons(layout: Layout, host: str) -> dict[str, list[str]]:
         "--seed-file=/run/munge/munged.seed",
         "--pid-file=/run/munge/munged.pid",
     ]
-    slurm = "slurmctld" if host == HEAD else "slurmd"
-    return {"munged": munge, slurm: [slurm]}
+    if host != HEAD:
+        return {"munged": munge, "slurmd": ["slurmd"]}
+    database = accounting.daemons(layout) if layout.accounting else {}
+    return {"munged": munge, **database, "slurmctld": ["slurmctld"]}
 
 
 def all_idle(sinfo: str, nodes: Iterable[str]) -> bool:
