@@ -1,0 +1,1 @@
+"""Lint the variables of NCCL and its siblings."""

@@ -1,0 +1,1 @@
+"""Prove that every node is fit: collect through a transport, keep a bundle, judge it."""
