@@ -19,7 +19,7 @@ MINIMAL = {
     "CK_JOB_ID": "local-abcdef",
     "CK_RESTART_COUNT": "0",
     "CK_NODE_RANK": "0",
-    "CK_NODES": "node0",
+    "CK_NODES": "node-0",
 }
 
 
@@ -63,5 +63,5 @@ def node_script(body: str) -> RenderedFile:
 
 def environment(rank: int = 0, nodes: int = 1, **more: str) -> Mapping[str, str]:
     """Return what an executor gives to one node."""
-    names = " ".join(f"node{k}" for k in range(nodes))
+    names = " ".join(f"node-{k}" for k in range(nodes))
     return {**MINIMAL, "CK_NODE_RANK": str(rank), "CK_NODES": names, **more}

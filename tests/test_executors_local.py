@@ -76,9 +76,9 @@ def test_success_and_what_each_node_is_given(runs: Runs) -> None:
     )
     assert said(wait(run)) == (JobState.SUCCEEDED, 0)
     first, second = log(run, 0).split("|"), log(run, 1).split("|")
-    assert (first[0], second[0]) == ("0 node0", "1 node1")
+    assert (first[0], second[0]) == ("0 node-0", "1 node-1")
     assert first[1:] == second[1:]
-    assert first[1:5] == ["node0 node1", "1 1", "2", "127.0.0.1"]
+    assert first[1:5] == ["node-0 node-1", "1 1", "2", "127.0.0.1"]
     assert 20000 <= int(first[5]) <= 29999
 
 
@@ -87,7 +87,7 @@ def test_the_first_failure_decides_and_the_others_are_ended(runs: Runs) -> None:
     began = time.monotonic()
     job = wait(run)
     assert said(job) == (JobState.FAILED, 3)
-    assert job.status.reason == "node1 exited with 3"
+    assert job.status.reason == "node-1 exited with 3"
     assert time.monotonic() - began < 60
 
 
@@ -95,7 +95,7 @@ def test_a_signal_is_never_success(runs: Runs) -> None:
     run = runs.start("kill -SEGV $$", runs.plan(nodes=1))
     job = wait(run)
     assert said(job) == (JobState.FAILED, 139)
-    assert job.status.reason == "node0 was ended by signal 11"
+    assert job.status.reason == "node-0 was ended by signal 11"
 
 
 def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:

@@ -347,9 +347,11 @@ def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
     assert [result["exit_code"] for result in document["nodes"]] == [0, 3]
     status = ck("status", "latest")
     assert status.returncode == 1
-    assert "failed (exit 3): node1 exited with 3" in status.stdout
+    assert "failed (exit 3): node-1 exited with 3" in status.stdout
     assert ck("logs", "latest").stdout == "[node-0] hello\n[node-1] hello\n"
-    assert ck("logs", "latest", "-f", "--node", "1").stdout == "hello\n"
+    for node_1 in ("1", "node-1"):
+        assert ck("logs", "latest", "-f", "--node", node_1).stdout == "hello\n"
+    assert "--node 0 is the first" in ck("logs", "latest", "--node", "n1").stderr
     table = ck("status")
     assert table.returncode == 0
     assert all(len(line) <= 80 for line in table.stdout.splitlines())

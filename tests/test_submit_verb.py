@@ -6,9 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from clusterkit.cli.job_python import require_package
+from clusterkit.errors import UserError
+from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.plan import make_plan
 
 CONFIG = """\
 default_cluster: a100
@@ -273,6 +280,45 @@ def test_a_flag_makes_up_for_a_name_in_the_job_file_that_is_unknown_here(desk: P
 def test_a_wrong_name_in_a_variable_is_blamed_on_the_variable(desk: Path) -> None:
     done = run(desk, "submit", "train.py", CLUSTERKIT_FRAMEWORK="torchrn")
     assert "--> environment variable CLUSTERKIT_FRAMEWORK" in done.stderr
+
+
+def bare_python(folder: Path) -> Path:
+    """Make an interpreter of this Python that has no packages at all."""
+    venv.create(folder / "bare", symlinks=True, with_pip=False)
+    return folder / "bare" / "bin" / "python3"
+
+
+def test_a_package_that_the_python_of_a_local_job_lacks(desk: Path) -> None:
+    python = bare_python(desk)
+    local = ("--cluster", "local", "--framework", "deepspeed", "train.py")
+    done = run(desk, "submit", *local, PATH=f"{python.parent}:{os.environ['PATH']}")
+    assert done.returncode == 2
+    assert f"needs the package deepspeed, which {python} does not have" in done.stderr
+    assert f"hint: {python} -m pip install 'clusterkit[deepspeed]'" in done.stderr
+    assert "`python:` of cluster local" in done.stderr
+    assert not list(desk.glob("runs/*"))
+    path = f"{python.parent}:{os.environ['PATH']}"
+    assert run(desk, "submit", "--dry-run", *local, PATH=path).returncode == 0
+
+
+def test_only_a_python_that_can_be_known_is_looked_into(desk: Path) -> None:
+    python = str(bare_python(desk))
+    job = JobSpec(framework="torchrun", script="train.py")
+
+    def plan(**values: Any) -> LaunchPlan:
+        cluster = ClusterSpec(name="local", kind=ClusterKind.LOCAL, **values)
+        return make_plan(job, cluster, workdir=str(desk))
+
+    with pytest.raises(UserError, match="torch"):
+        require_package(plan(python=python))
+    with pytest.raises(UserError, match="no /nowhere/python on this machine"):
+        require_package(plan(python="/nowhere/python"))
+    require_package(plan(python=python, setup=("source activate",)))
+    require_package(plan(python=python, modules=("python",)))
+    package = desk / "elsewhere" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('it is not to be imported')")
+    require_package(plan(python=python, env={"PYTHONPATH": str(package.parent)}))
 
 
 def test_a_run_folder_that_cannot_be_written(desk: Path) -> None:

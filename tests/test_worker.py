@@ -114,7 +114,7 @@ def test_a_restart_appends_below_a_header(run: RunFolder) -> None:
     start(run, "echo second", CK_RESTART_COUNT="1").wait(20)
     first, header, second = log(run).splitlines()
     assert (first, second) == ("first", "second")
-    assert header.startswith("--- clusterkit: restart 1 on node0, ")
+    assert header.startswith("--- clusterkit: restart 1 on node-0, ")
     assert runfolder.read_results(run).attempt == 1
 
 
@@ -283,7 +283,7 @@ def test_much_output_costs_the_worker_nothing(run: RunFolder) -> None:
 def test_identity_names_what_is_missing() -> None:
     with pytest.raises(UserError, match="CK_JOB_ID, CK_NODES missing"):
         Identity.from_environment({"CK_RESTART_COUNT": "0", "CK_NODE_RANK": "0"})
-    with pytest.raises(UserError, match="rank 4 of node0"):
+    with pytest.raises(UserError, match="rank 4 of node-0"):
         Identity.from_environment({**environment(), "CK_NODE_RANK": "4"})
 
 
@@ -345,5 +345,5 @@ def test_results_are_json_a_person_can_read(run: RunFolder) -> None:
     start(run, "exit 3").wait(20)
     document = json.loads(run.result(0).read_text())
     assert document["exit_code"] == 3
-    assert document["node"] == "node0"
+    assert document["node"] == "node-0"
     assert document["attempt"] == 0

@@ -26,28 +26,48 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
     ] = False,
     node: Annotated[
-        int | None,
-        typer.Option("--node", min=0, help="Only this node, counted from 0.", show_default=False),
+        str | None,
+        typer.Option(
+            "--node", help="Only this node: K or node-K, from 0.", metavar="K", show_default=False
+        ),
     ] = None,
     tail: Annotated[
         int | None,
         typer.Option(
-            "--tail", min=0, help="Begin with the last N lines of each node.", show_default=False
+            "--tail",
+            min=0,
+            help="Begin with the last N lines of each node.",
+            metavar="N",
+            show_default=False,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Print what the nodes of a job print; follow it with -f."""
+    if json and follow:
+        raise UserError(
+            "--follow has no end that one JSON document could wait for",
+            hint=f"clusterkit wait {job}, then clusterkit logs --json {job}",
+        )
+    rank = _rank(node) if node is not None else None
     run = run_named(job)
     if json:
-        if follow:
-            raise UserError("--follow has no end that one JSON document could wait for")
-        console.json_document(_document(run, node, tail))
+        console.json_document(_document(run, rank, tail))
         return
     if follow:
-        raise typer.Exit(follow_run(run, node=node, tail=tail))
-    if not _print(read_logs(run, node, tail=tail)):
+        raise typer.Exit(follow_run(run, node=rank, tail=tail))
+    if not _print(read_logs(run, rank, tail=tail)):
         console.note(f"nothing printed yet; the job is {said(load_job(run))}")
+
+
+def _rank(node: str) -> int:
+    """Return the number of a node as it is typed (`0`) or as its lines begin (`node-0`)."""
+    number = node.removeprefix("node-")
+    if not (number.isascii() and number.isdigit()):
+        raise UserError(
+            f"--node {node}: nodes are chosen by their number", hint="--node 0 is the first"
+        )
+    return int(number)
 
 
 def _document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:

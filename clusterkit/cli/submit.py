@@ -76,6 +76,9 @@ def submit(
     if dry_run:
         _show(plan, rendered, as_json=json)
         return
+    from clusterkit.cli.job_python import require_package
+
+    require_package(plan)
     run, submission = _hand_over(plan, rendered, check_limits=check_limits)
     if json and not wait:
         _print_document(run)

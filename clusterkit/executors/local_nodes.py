@@ -42,7 +42,7 @@ class LocalLayout:
         """
         count = int(plan["nodes"])
         slots = tuple(int(number) for number in plan["slots"][:count])
-        names = tuple(plan["node_names"][:count]) or tuple(f"node{k}" for k in range(count))
+        names = tuple(plan["node_names"][:count]) or tuple(f"node-{k}" for k in range(count))
         low, high = (int(port) for port in plan["cluster"]["port_range"])
         return cls(
             job_id=job_id,
