@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -45,8 +44,3 @@ class Finding:
     """What to do about it."""
     command: str = ""
     """The next command to type."""
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of these verdicts; of none, `skip`."""
-    return max(verdicts, key=lambda verdict: verdict.severity, default=Verdict.SKIP)

@@ -1,0 +1,68 @@
+"""Ask all nodes once, through any transport, and keep what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clusterkit import files
+from clusterkit.checks.base import Check, Tier
+from clusterkit.errors import UserError
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.probes.base import PreflightJob, Probe
+from clusterkit.probes.compound import compose
+from clusterkit.transport.base import Reply, Transport
+
+
+def collect(
+    transport: Transport,
+    checks: Sequence[Check],
+    job: PreflightJob,
+    *,
+    heard: Callable[[Reply], None] = lambda _: None,
+) -> Bundle:
+    """Run the probes that `checks` need on every node of `job`, in one round trip a node.
+
+    Raises:
+        RemoteError: the transport itself is not there.
+    """
+    began = time.monotonic()
+    with marked(job) as marked_job:
+        compound = compose(probes_of(checks), marked_job, token=f"ck{secrets.token_hex(8)}")
+        replies = transport.ask(job.hosts, compound, heard=heard)
+    return Bundle(
+        job=marked_job,
+        replies=replies,
+        collected_at=time.time(),
+        seconds=time.monotonic() - began,
+    )
+
+
+def probes_of(checks: Sequence[Check]) -> tuple[Probe[Any], ...]:
+    """Return the probes that `checks` read from the one round trip, each once."""
+    asked = (check for check in checks if check.tier is not Tier.NETWORK)
+    return tuple({probe.name: probe for check in asked for probe in check.probes}.values())
+
+
+@contextmanager
+def marked(job: PreflightJob) -> Iterator[PreflightJob]:
+    """Hold a marker file in the first of the job's shared folders while nodes look for it."""
+    if not job.paths:
+        yield job
+        return
+    name = f".clusterkit-preflight-{secrets.token_hex(6)}"
+    path = Path(job.paths[0]) / name
+    try:
+        files.write_text(path, name + "\n")
+    except UserError:
+        yield job  # a folder that only the nodes have cannot be marked from here
+        return
+    try:
+        yield dataclasses.replace(job, marker=name)
+    finally:
+        files.remove(path)

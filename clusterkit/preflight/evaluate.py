@@ -1,0 +1,71 @@
+"""Judge a bundle: facts to rulings to findings. Pure; works the same live and on a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clusterkit import hostlist
+from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling
+from clusterkit.findings import Finding, Verdict
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.report import Report
+
+_SHOWN = 5
+"""Distinct pieces of evidence that one finding holds."""
+
+
+def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -> Report:
+    """Return what `checks` conclude from `bundle`.
+
+    A node with a `fail` is not usable; with `strict`, one with a `warn` or `unknown` neither.
+    """
+    facts = [
+        NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
+        for reply in bundle.replies
+    ]
+    evidence = Evidence(
+        job=bundle.job,
+        nodes=tuple(node for node in facts if node.reach.problem is None),
+        unreached=tuple(node for node in facts if node.reach.problem is not None),
+    )
+    return Report(
+        nodes=tuple(reply.node for reply in bundle.replies),
+        findings=tuple(finding for check in checks for finding in findings_of(check, evidence)),
+        strict=strict,
+        seconds=bundle.seconds,
+    )
+
+
+def findings_of(check: Check, evidence: Evidence) -> tuple[Finding, ...]:
+    """Return the findings of one check, equal rulings folded, worst last."""
+    groups: dict[tuple[Verdict, str, str, str], list[tuple[str | None, Ruling]]] = {}
+    for node, ruling in check.judge(evidence):
+        key = (ruling.verdict, ruling.summary, ruling.hint, ruling.command)
+        groups.setdefault(key, []).append((node, ruling))
+    findings = [
+        Finding(
+            id=check.id,
+            check=check.name,
+            verdict=verdict,
+            nodes=tuple(dict.fromkeys(node for node, _ in members if node is not None)),
+            summary=summary,
+            evidence=_merged(members),
+            hint=hint,
+            command=command,
+        )
+        for (verdict, summary, hint, command), members in groups.items()
+    ]
+    return tuple(sorted(findings, key=lambda finding: finding.verdict.severity))
+
+
+def _merged(members: Iterable[tuple[str | None, Ruling]]) -> str:
+    by_text: dict[str, list[str]] = {}
+    for node, ruling in members:
+        if ruling.evidence:
+            by_text.setdefault(ruling.evidence, []).append(node or "")
+    if len(by_text) == 1:
+        return next(iter(by_text))
+    lines = [f"{hostlist.fold(nodes)}: {text}" for text, nodes in list(by_text.items())[:_SHOWN]]
+    if len(by_text) > _SHOWN:
+        lines.append(f"... and {len(by_text) - _SHOWN} more")
+    return "\n".join(lines)

@@ -1,0 +1,92 @@
+"""The report as lines for a terminal: folded over nodes, worst last, then what to do next."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from clusterkit import hostlist
+from clusterkit.findings import Finding, Verdict
+from clusterkit.preflight.report import Report
+
+Line = tuple[Verdict | None, str]
+"""A line, and the verdict that its first word states (None: it states none)."""
+
+_QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
+_INDENT = " " * 9
+_EVIDENCE_LINES = 6
+
+
+def report_lines(report: Report, *, width: int = 80, verbose: bool = False) -> Iterator[Line]:
+    """Yield the lines of `report`; `verbose` shows what passed or was skipped as well."""
+    shown = [f for f in report.findings if verbose or f.verdict not in _QUIET]
+    for finding in sorted(shown, key=lambda finding: finding.verdict.severity):
+        yield from _finding_lines(finding, width, verbose=verbose)
+    if shown:
+        yield None, ""
+    yield from _node_lines(report)
+    yield None, ""
+    yield None, _counted(report)
+    yield from _conclusion(report)
+
+
+def _finding_lines(finding: Finding, width: int, *, verbose: bool) -> Iterator[Line]:
+    where = hostlist.fold_set(finding.nodes) if finding.nodes else "the job"
+    yield finding.verdict, f"{finding.verdict:<8} {finding.id} {finding.check}  {where}"
+    yield from _wrapped(finding.summary, width)
+    if finding.verdict in _QUIET and not verbose:
+        return
+    evidence = finding.evidence.splitlines()
+    for line in evidence[:_EVIDENCE_LINES]:
+        yield from _wrapped(line, width, first="| ", rest="|   ")
+    if len(evidence) > _EVIDENCE_LINES:
+        yield None, f"{_INDENT}| ... {len(evidence) - _EVIDENCE_LINES} more lines in --json"
+    if finding.hint:
+        yield from _wrapped(finding.hint, width, first="hint: ", rest="      ")
+    if finding.command:
+        yield None, f"{_INDENT}$ {finding.command}"  # never wrapped: it is to be copied
+
+
+def _wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> Iterator[Line]:
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=_INDENT + first,
+        subsequent_indent=_INDENT + rest,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    yield from ((None, line) for line in lines)
+
+
+def _node_lines(report: Report) -> Iterator[Line]:
+    groups: dict[Verdict, list[str]] = {}
+    for node, verdict in report.verdicts().items():
+        groups.setdefault(verdict, []).append(node)
+    rows = [(hostlist.fold_set(groups[v]), v) for v in sorted(groups, key=lambda v: v.severity)]
+    longest = max((len(nodes) for nodes, _ in rows), default=0)
+    for nodes, verdict in rows:
+        yield verdict, f"{nodes:<{longest}}  {verdict}"
+
+
+def _counted(report: Report) -> str:
+    counts = report.counts()
+    said = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    return f"findings: {said or 'none'}; {report.seconds:.1f} s"
+
+
+def _conclusion(report: Report) -> Iterator[Line]:
+    usable, unfit = len(report.usable), len(report.exclude)
+    if not unfit and not report.job_is_unfit:
+        yield Verdict.PASS, f"{_nodes(usable)} usable"
+        return
+    if report.job_is_unfit:
+        yield Verdict.FAIL, "the job cannot run as it is: see the findings about the job above"
+    if unfit:
+        excluded = hostlist.fold_set(report.exclude)
+        yield Verdict.FAIL, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
+        yield None, f"  --exclude {excluded}"
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
