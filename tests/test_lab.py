@@ -47,7 +47,7 @@ def machine() -> dict[str, object]:
         ["ip", "-oneline", "link"], capture_output=True, text=True, check=True
     ).stdout
     folders = ("/run", "/var/log", "/var/spool", "/var/lib", "/etc", "/sys/fs/cgroup")
-    words = ("slurm", "munge", "ssh")
+    words = ("slurm", "munge", "ssh", "mysql", "mariadb")
     return {
         "mounts": Path("/proc/self/mountinfo").read_text(),
         "links": [line.split(":")[1] for line in links.splitlines()],

@@ -181,9 +181,14 @@ def shell_code(status: str, signum: str) -> int:
 
 
 def _query_accounting(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
-    """Ask sacct; where accounting is disabled, as at many small sites, that is no answer."""
+    """Ask sacct; where accounting is disabled, as at many small sites, that is no answer.
+
+    Only how a job ended counts. A job that squeue does not list, and that is still running here, is
+    one whose end never reached the database (a "runaway job"): it would run for ever.
+    """
     earliest = min(job.since for job in wanted.values()) - _DAY_S
     start = datetime.fromtimestamp(earliest, tz=UTC).strftime("%Y-%m-%d")
     command = ["sacct", "-n", "-X", "-P", "-S", start, "-j", ",".join(wanted)]
     answer = run_command([*command, "-o", _SACCT_FIELDS])
-    return parse_sacct(answer.output, wanted) if answer.code == 0 else {}
+    told = parse_sacct(answer.output, wanted) if answer.code == 0 else {}
+    return {job_id: said for job_id, said in told.items() if said.state.final}

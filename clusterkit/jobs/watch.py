@@ -13,7 +13,9 @@ from clusterkit.model import ClusterKind, JobState
 from clusterkit.runfolder import RunFolder
 
 RESULTS_EVERY_S = 0.2
-SCHEDULER_EVERY_S = 2.0
+SCHEDULER_EVERY_S = 1.0
+"""Where only the scheduler knows of an end (a time limit, scancel), it is noticed within 2 s, also
+when the answer takes its time."""
 _UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKind.SSH: 60.0}
 """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
 _CANCEL_PATIENCE_S = 90.0
@@ -24,7 +26,7 @@ class Observer:
     """Look at a job often, and bother its scheduler seldom.
 
     The run folder is looked at on every call; the scheduler is asked when something has changed
-    there, and every two seconds otherwise.
+    there, and every second otherwise.
     """
 
     def __init__(self, run: RunFolder) -> None:

@@ -5,6 +5,8 @@ process tree in its own network, mount, UTS, PID and IPC namespaces; the bridge 
 them lives in a namespace of its own. The machine itself sees no interface, no mount and
 no file outside the lab folder (``/tmp/clusterkit-lab``, or ``CLUSTERKIT_LAB``).
 
+``up --accounting`` adds slurmdbd with a database of its own; without, ``sacct`` has no answer.
+
 In tests, take the ``lab`` fixture of :mod:`tests.lab.fixtures`.
 """
 

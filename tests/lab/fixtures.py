@@ -1,5 +1,7 @@
 """The ``lab`` fixture: a running practice cluster, shared by all tests and workers.
 
+``accounting_lab`` is a second one, with slurmdbd.
+
 Use it with ``pytest_plugins = ("tests.lab.fixtures",)`` in the top conftest or test file.
 A lab that was up before the tests stays up; one that they started is stopped by the last
 pytest process that used it. A test that kills a host of it brings it back with
