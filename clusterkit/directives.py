@@ -24,6 +24,15 @@ DECIDED = {
 }
 """Options that would contradict the plan -> what to use instead."""
 
+OURS = frozenset(
+    {
+        "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gpus-per-task",
+        "gres", "job-name", "mem", "no-requeue", "nodes", "ntasks-per-node", "open-mode", "output",
+        "partition", "qos", "requeue", "signal", "time",
+    }
+)  # fmt: skip
+"""Options that `sbatch_directives` writes by itself; any other was asked for by name."""
+
 
 def sbatch_directives(
     job: JobSpec, cluster: ClusterSpec, *, name: str, once: bool, slots: int

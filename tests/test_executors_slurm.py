@@ -380,6 +380,27 @@ def test_sbatchs_own_words_and_our_hint(fake: Fake, tmp_path: Path, words: str, 
     assert not (folder / "secrets.env").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("unrecognized option --foo=qos", "remove --set sbatch.foo"),
+        ("Invalid --mail-type specification", "remove --set sbatch.mail-type"),
+        ("unrecognized option --exclusve", "remove exclusve from `extra_directives` of cluster c"),
+        ("unrecognized option --no-requeue", "`skip_directives` of cluster c"),
+    ],
+)
+def test_a_refused_option_goes_back_to_who_asked_for_it(
+    fake: Fake, tmp_path: Path, words: str, hint: str
+) -> None:
+    fake("sbatch", f'echo "sbatch: error: {words}" >&2; exit 1')
+    directives = {"foo": "qos", "mail-type": "NOPE", "exclusve": None, "no-requeue": None}
+    plan = slurm_plan(tmp_path, directives=directives)
+    site = dataclasses.replace(plan.cluster, extra_directives={"exclusve": ""})
+    with pytest.raises(RemoteError) as caught:
+        submit(dataclasses.replace(plan, cluster=site))
+    assert hint in (caught.value.hint or "")
+
+
 def test_no_sbatch_here(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(RemoteError, match="sbatch: command not found") as caught:
         submit(slurm_plan(tmp_path))

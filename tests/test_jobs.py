@@ -360,6 +360,37 @@ def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
     assert [job["state"] for job in listed["jobs"]] == ["failed"]
 
 
+def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> None:
+    failed = start(clusterkit, "exit 3")
+    ck("wait", failed.run_id)
+    good = [start(clusterkit, "true") for _ in range(2)]
+    for run in good:
+        ck("wait", run.run_id)
+
+    def listed(*words: str) -> tuple[list[str], int]:
+        document = json.loads(ck("status", "--json", *words).stdout)
+        assert document.keys() == {"schema", "jobs", "total"}
+        return [Path(job["run_dir"]).name for job in document["jobs"]], document["total"]
+
+    names = [run.run_id for run in (failed, *good)]
+    assert listed() == (names, 3)
+    assert listed("--state", "failed") == (names[:1], 1)
+    assert listed("--state", "failed, Succeeded", "--cluster", "local") == (names, 3)
+    # The limit counts what is left, not what was looked through.
+    assert listed("--state", "succeeded", "--limit", "1") == (names[2:], 2)
+    assert "1 older jobs not shown" in ck("status", "-s", "succeeded", "-n", "1").stderr
+    assert listed("--state", "running") == ([], 0)
+    assert "no such jobs" in ck("status", "--state", "running").stderr
+    for words, hint in (
+        (("--state", "runing"), "did you mean 'running'?"),
+        (("--cluster", "locl"), "did you mean 'local'?"),
+        (("--state", "failed", "latest"), "clusterkit status latest"),
+    ):
+        wrong = ck("status", *words)
+        assert wrong.returncode == 2
+        assert hint in wrong.stderr
+
+
 def test_logs_of_a_command_that_runs_once_are_those_of_one_node(clusterkit: Path) -> None:
     run = make_run(clusterkit, tasks=1, once=True, now=time.time())
     files.write_text(run.log(0), "from everywhere\n")

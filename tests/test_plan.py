@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clusterkit import frameworks
+from clusterkit.directives import OURS
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import (
@@ -153,6 +154,18 @@ def test_each_site_asks_for_gpus_its_own_way(
     made = plan(base=cluster(PLAIN, gpu_request=request_style, gpu_type="h100")).directives
     asking = {"gpus-per-node", "gres", "gpus-per-task"}
     assert {key: value for key, value in made.items() if key in asking} == expected
+
+
+def test_every_option_that_is_written_unasked_is_known_as_ours() -> None:
+    everything = {
+        "time": "60", "memory": "1G", "cpus_per_node": 8, "account": "a", "qos": "q",
+        "constraint": "x", "extra_directives": {},
+    }  # fmt: skip
+    for style in GpuRequest:
+        base = cluster(SLURM, gpu_request=style, **everything)
+        for requeue in (0, 1):
+            made = plan(base=base, requeue=requeue, exclude=("n1",)).directives
+            assert made.keys() <= OURS
 
 
 def test_a_job_that_names_no_gpus_asks_for_none() -> None:

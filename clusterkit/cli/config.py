@@ -31,7 +31,9 @@ _JSON = typer.Option("--json", help="Print one JSON document.")
 def show(
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", "-c", help="Show this cluster alone.", show_default=False),
+        typer.Option(
+            "--cluster", "-c", help="Show this cluster alone.", metavar="NAME", show_default=False
+        ),
     ] = None,
     origin: Annotated[
         bool, typer.Option("--origin", help="Say where each value came from.")

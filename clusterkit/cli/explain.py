@@ -14,6 +14,7 @@ def explain(
         str | None,
         typer.Argument(
             help="A key, a state, a framework, a CK_* variable, or one of the listed topics.",
+            metavar="TOPIC",
             show_default=False,
         ),
     ] = None,

@@ -32,7 +32,9 @@ Found = tuple[tuple[Host, ...], tuple[Problem, ...]]
 def hostfile(
     file: Annotated[
         str | None,
-        typer.Argument(help="A hostfile of any format; - for stdin.", show_default=False),
+        typer.Argument(
+            help="A hostfile of any format; - for stdin.", metavar="FILE", show_default=False
+        ),
     ] = None,
     format_: Annotated[
         str,
@@ -45,7 +47,13 @@ def hostfile(
     ] = "deepspeed",
     cluster: Annotated[
         str | None,
-        typer.Option("--cluster", "-c", help="The hosts of this cluster.", show_default=False),
+        typer.Option(
+            "--cluster",
+            "-c",
+            help="The hosts of this cluster.",
+            metavar="NAME",
+            show_default=False,
+        ),
     ] = None,
     hostlist: Annotated[
         str | None,
@@ -60,23 +68,35 @@ def hostfile(
             help="Slots of every host whose own are unknown.",
             min=1,
             max=MAX_SLOTS,
+            metavar="N",
             show_default=False,
         ),
     ] = None,
     include: Annotated[
         str | None,
-        typer.Option("--include", help="Only these, such as n1@n2:0,1.", show_default=False),
+        typer.Option(
+            "--include",
+            help="Only these, such as n1@n2:0,1.",
+            metavar="HOSTS",
+            show_default=False,
+        ),
     ] = None,
     exclude: Annotated[
         str | None,
-        typer.Option("--exclude", help="All but these, such as n1@n2:0,1.", show_default=False),
+        typer.Option(
+            "--exclude",
+            help="All but these, such as n1@n2:0,1.",
+            metavar="HOSTS",
+            show_default=False,
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write a hostfile for any launcher, from another one, a hostlist, a cluster or Slurm.
 
-    Without FILE, --hostlist and --cluster it takes the Slurm allocation that it runs in. What it
-    writes reads back as exactly the same hosts, or it refuses and says what FORMAT cannot express.
+    Without FILE, --hostlist and --cluster, the Slurm allocation it runs in.
+
+    What is written reads back as exactly the same hosts, or is refused.
     """
     target = to_format(format_)
     hosts, warnings = _find(file, hostlist, cluster, slots=slots, target=target)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def init(
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path(
-        "clusterkit.yaml"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE")
+    ] = Path("clusterkit.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,

@@ -23,11 +23,13 @@ class JobFlags:
     """What the flags said; None (or empty) where they said nothing and the job file decides."""
 
     script: Annotated[
-        str | None, typer.Argument(help="The training script.", show_default=False)
+        str | None,
+        typer.Argument(help="The training script.", metavar="SCRIPT", show_default=False),
     ] = None
-    args: Annotated[list[str] | None, typer.Argument(help="Its arguments.", show_default=False)] = (
-        None
-    )
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(help="Its arguments.", metavar="ARGS...", show_default=False),
+    ] = None
     cluster: Annotated[
         str | None,
         _option(
@@ -35,6 +37,7 @@ class JobFlags:
             "-c",
             help_text="Cluster of clusterkit.yaml, or local.",
             envvar="CLUSTERKIT_CLUSTER",
+            metavar="NAME",
         ),
     ] = None
     framework: Annotated[
@@ -44,6 +47,7 @@ class JobFlags:
             "-f",
             help_text="What starts the processes: torchrun, deepspeed, horovod.",
             envvar="CLUSTERKIT_FRAMEWORK",
+            metavar="NAME",
         ),
     ] = None
     nodes: Annotated[
@@ -53,6 +57,7 @@ class JobFlags:
             "-n",
             help_text="Number of nodes, or MIN:MAX for an elastic job.",
             envvar="CLUSTERKIT_NODES",
+            metavar="N",
         ),
     ] = None
     gpus_per_node: Annotated[
@@ -61,23 +66,33 @@ class JobFlags:
             "--gpus-per-node",
             "-g",
             help_text="Slots of each node: GPUs, or CPU processes where there are none.",
+            metavar="G",
         ),
     ] = None
     processes: Annotated[
-        int | None, _option("--processes", help_text="Ranks in all, where fewer than the slots.")
+        int | None,
+        _option("--processes", help_text="Ranks in all, where fewer than the slots.", metavar="N"),
     ] = None
-    time: Annotated[str | None, _option("--time", "-t", help_text="Time limit, as Slurm's.")] = None
-    name: Annotated[str | None, _option("--name", help_text="Name of the job.")] = None
+    time: Annotated[
+        str | None, _option("--time", "-t", help_text="Time limit, as Slurm's.", metavar="TIME")
+    ] = None
+    name: Annotated[str | None, _option("--name", help_text="Name of the job.", metavar="NAME")] = (
+        None
+    )
     env: Annotated[
         list[str] | None,
-        _option("--env", "-e", help_text="Variable K=V for every rank; repeatable."),
+        _option("--env", "-e", help_text="Variable for every rank; repeatable.", metavar="K=V"),
     ] = None
     secret: Annotated[
         list[str] | None,
-        _option("--secret", help_text="Variable passed on but never written down; repeatable."),
+        _option(
+            "--secret",
+            help_text="Variable passed on but never written down; repeatable.",
+            metavar="NAME",
+        ),
     ] = None
     exclude: Annotated[
-        str | None, _option("--exclude", help_text="Hostlist of nodes not to use.")
+        str | None, _option("--exclude", help_text="Hostlist of nodes not to use.", metavar="LIST")
     ] = None
     set_: Annotated[
         list[str] | None,
@@ -90,22 +105,37 @@ class JobFlags:
         _option(
             "--ds-preset",
             help_text="DeepSpeed configuration: zero1, zero2, zero3, zero3-offload, zero3-nvme.",
+            metavar="NAME",
         ),
     ] = None
     requeue: Annotated[
         int | None,
-        _option("--requeue", help_text="Let Slurm start the job again after it lost a node."),
+        _option(
+            "--requeue",
+            help_text="Let Slurm start the job again so often after it lost a node.",
+            metavar="N",
+        ),
     ] = None
     image: Annotated[
-        str | None, _option("--image", help_text="Image to run in.", panel="Container")
+        str | None,
+        _option("--image", help_text="Image to run in.", panel="Container", metavar="NAME"),
     ] = None
     container: Annotated[
         str | None,
-        _option("--container", help_text="docker, apptainer, enroot or pyxis.", panel="Container"),
+        _option(
+            "--container",
+            help_text="docker, apptainer, enroot or pyxis.",
+            panel="Container",
+            metavar="RUNTIME",
+        ),
     ] = None
     job: Annotated[
         Path | None,
-        _option("--job", help_text="YAML file with these flags as keys; flags win over it."),
+        _option(
+            "--job",
+            help_text="YAML file with these flags as keys; flags win over it.",
+            metavar="FILE",
+        ),
     ] = None
 
 

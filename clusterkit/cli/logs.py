@@ -21,7 +21,7 @@ from clusterkit.runfolder import RunFolder
 
 
 def logs(
-    job: Annotated[str, typer.Argument(help=JOB_HELP)],
+    job: Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")],
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
     ] = False,

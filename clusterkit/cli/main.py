@@ -100,6 +100,7 @@ def root(
         typer.Option(
             "--config-file",
             help="Read this file instead of the nearest clusterkit.yaml.",
+            metavar="FILE",
             envvar="CLUSTERKIT_CONFIG_FILE",
             show_default=False,
         ),

@@ -20,9 +20,9 @@ __all__ = ["CONTEXT_SETTINGS", "render"]
 @takes_job_flags
 def render(
     flags: JobFlags,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write into.")] = Path(
-        "rendered"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write into.", metavar="DIR")
+    ] = Path("rendered"),
     only: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,7 +39,7 @@ def render(
 ) -> None:
     """Write the sbatch script, node script, hostfile and compose file of a job.
 
-    They stand alone: sbatch, bash and docker compose run them with no clusterkit on the nodes.
+    sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
     from clusterkit.cli.job_request import read_request
     from clusterkit.render import KINDS

@@ -21,6 +21,8 @@ from clusterkit.cli.job_args import (
     run_named,
     said,
 )
+from clusterkit.config import load_settings
+from clusterkit.errors import UserError, choices_hint
 from clusterkit.jobs import Job, load_jobs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState, JobStatus, NodeResult
@@ -29,16 +31,44 @@ _UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(help=JOB_HELP, show_default=False)] = None,
+    job: Annotated[
+        str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            "-s",
+            help="List only jobs in these states: " + ", ".join(JobState) + ".",
+            metavar="STATE,...",
+            show_default=False,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            "-c",
+            help="List only jobs of this cluster.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.")
+        int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.", metavar="N")
     ] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
+    wanted = _states(state)
     if job is None:
-        _list(limit, as_json=json)
+        _list(limit, wanted, cluster, as_json=json)
         return
+    if wanted or cluster:
+        raise UserError(
+            "--state and --cluster choose from the list of jobs, and JOB is one",
+            hint=f"clusterkit status {job}",
+        )
     found = load_job(run_named(job))
     if json:
         console.json_document(document_of(found))
@@ -48,19 +78,59 @@ def status(
         raise typer.Exit(exit_code_of(found))
 
 
-def _list(limit: int, *, as_json: bool) -> None:
+def _states(text: str | None) -> frozenset[JobState]:
+    words = [word.strip().lower() for word in (text or "").split(",")]
+    names = [word for word in words if word]
+    for name in names:
+        if name not in set(JobState):
+            raise UserError(
+                f"--state {name}: there is no such state",
+                hint=choices_hint(name, [state.value for state in JobState]),
+            )
+    return frozenset(JobState(name) for name in names)
+
+
+def _list(limit: int, states: frozenset[JobState], cluster: str | None, *, as_json: bool) -> None:
     runs = all_runs()
-    shown = runs[-limit:] if limit else runs
-    jobs = load_jobs(shown)
+    total = len(runs)
+    if states or cluster:  # known of a job once it has been looked at, so all of them are
+        jobs = load_jobs(runs)
+        if cluster is not None:
+            _check_cluster(cluster, jobs)
+        jobs = [job for job in jobs if _matches(job, states, cluster)]
+        total = len(jobs)
+        jobs = jobs[-limit:] if limit else jobs
+    else:
+        jobs = load_jobs(runs[-limit:] if limit else runs)
     if as_json:
-        console.json_document({"jobs": [document_of(job) for job in jobs], "total": len(runs)})
+        console.json_document({"jobs": [document_of(job) for job in jobs], "total": total})
+        return
+    if not jobs and runs:
+        console.note("no such jobs; clusterkit status lists them all")
         return
     if not jobs:
         console.note("no jobs yet; start one: clusterkit submit --framework torchrun train.py")
         return
-    if len(runs) > len(shown):
-        console.note(f"{len(runs) - len(shown)} older jobs not shown (--limit 0 lists all)")
+    if limit and total > limit:
+        console.note(f"{total - limit} older jobs not shown (--limit 0 lists all)")
     _table(jobs)
+
+
+def _matches(job: Job, states: frozenset[JobState], cluster: str | None) -> bool:
+    return (not states or job.status.state in states) and (
+        cluster is None or job.submission.cluster == cluster
+    )
+
+
+def _check_cluster(name: str, jobs: Iterable[Job]) -> None:
+    """Refuse a cluster that neither the configuration nor any job knows.
+
+    Raises:
+        UserError: with the name that was meant.
+    """
+    known = {*load_settings().clusters, *(job.submission.cluster for job in jobs)}
+    if name not in known:
+        raise UserError(f"unknown cluster {name!r}", hint=choices_hint(name, known))
 
 
 def _table(jobs: list[Job]) -> None:

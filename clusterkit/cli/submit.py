@@ -48,8 +48,9 @@ def submit(
 ) -> None:
     """Run a training script on every node of a cluster.
 
-    Everything after SCRIPT belongs to the script. Exit codes with --wait or --follow: 0 the job
-    succeeded, 1 it did not.
+    Everything after SCRIPT belongs to the script.
+
+    Exit code with --wait or --follow: 0 the job succeeded, 1 it did not.
     """
     from clusterkit.cli.job_request import read_request
     from clusterkit.model import ContainerRuntime

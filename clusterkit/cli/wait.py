@@ -15,7 +15,7 @@ from clusterkit.runfolder import RunFolder
 
 
 def wait(
-    job: Annotated[str, typer.Argument(help=JOB_HELP)],
+    job: Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""

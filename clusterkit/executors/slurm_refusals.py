@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from clusterkit.directives import OURS
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.slurm_commands import MISSING, TIMED_OUT, Answer
@@ -84,7 +85,20 @@ def _own_words(text: str) -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line))
 
 
+def _asked_for(words: str, plan: LaunchPlan) -> str | None:
+    """Return what to change where sbatch names an option that only the user or the site wrote."""
+    for option in re.findall(r"--([a-z][a-z0-9-]*)", words):
+        if option in plan.cluster.extra_directives:
+            return f"remove {option} from `extra_directives` of cluster {plan.cluster.name}"
+        if option in plan.directives and option not in OURS:
+            return f"remove --set sbatch.{option}, or give it another value"
+    return None
+
+
 def _hint(words: str, plan: LaunchPlan) -> str | None:
+    asked_for = _asked_for(words, plan)
+    if asked_for is not None:
+        return asked_for
     for pattern, hint in _HINTS:
         if re.search(pattern, words, re.IGNORECASE):
             partition = plan.directives.get("partition") or plan.cluster.partition
