@@ -115,6 +115,7 @@ class ClusterSpec:
     # What runs around the training script
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
+    allowed_env: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     python: str | None = None

@@ -117,6 +117,11 @@ class ClusterModel(BaseModel):
         "any script, log or process list: they travel in one file that only you can read.",
         "[WANDB_API_KEY, HF_TOKEN]",
     )
+    allowed_env: fields.Texts | None = _key(
+        "Variables that the site vouches for, by name or pattern (`NCCL_FOO*`): `lint-env` and "
+        "preflight find nothing wrong with them.",
+        "[NCCL_NET_FORCE_FLUSH]",
+    )
     modules: fields.Texts | None = _key(
         "Environment modules to load on every node before the job (`module load`), in order.",
         "[cuda/12.8, nccl]",
