@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
 # system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops
 DEBIAN_VENV := python3-venv
-DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client \
+DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
                iproute2 iputils-ping g++ make cmake python3-dev
 PYTEST ?= -q
 

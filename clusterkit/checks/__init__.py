@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Sequence
 
 from clusterkit.checks.base import Check
-from clusterkit.errors import Problem, UserError, choices_hint
+from clusterkit.errors import Problem, UserError, did_you_mean
 
 __all__ = ["Check", "all_checks", "select_checks"]
 
@@ -47,11 +47,12 @@ def select_checks(
     """
     unknown = [word for word in (*select, *ignore) if not any(_named(c, word) for c in checks)]
     if unknown:
-        names = [*(c.id for c in checks), *(c.name for c in checks), *_AREAS]
+        names = [name.lower() for c in checks for name in (c.id, c.name, c.area)]
         raise UserError(
             problems=[
                 Problem(
-                    message=f"no check or area is called {word!r}", hint=choices_hint(word, names)
+                    message=f"no check or area is called {word!r}",
+                    hint=did_you_mean(word, names) or _LISTED,
                 )
                 for word in unknown
             ]
@@ -64,6 +65,7 @@ def select_checks(
     )
 
 
+_LISTED = "`clusterkit explain checks` lists them"
 _AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")
 
 

@@ -1,0 +1,158 @@
+"""The one script of a node, run by real shells, and the frames that come back."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterkit.findings import Verdict
+from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, Unparsed, read_output
+from clusterkit.probes.compound import Answer, Compound, compose, read_answers
+
+JOB = PreflightJob(hosts=("n1",))
+
+
+def strict(text: str) -> str:
+    if text != "fine\n":
+        raise Unparsed(f"not fine: {text!r}")
+    return text.strip()
+
+
+def probe(name: str, command: str, **more: object) -> Probe[str]:
+    return Probe(name=name, command=command, parse=str, **more)  # type: ignore[arg-type]
+
+
+def run(*probes: Probe[str], shell: str = "sh", before: str = "") -> Answer:
+    compound = compose(probes, JOB, token="ckt0ken")
+    done = subprocess.run(
+        shell.split(),
+        input=before + compound.script,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stderr == ""
+    return read_answers("Welcome!\nno end" + done.stdout, compound)["0"]
+
+
+@pytest.mark.parametrize("shell", ["sh", "dash", "bash", "busybox sh"])
+def test_each_probe_comes_back_with_its_streams_and_code(shell: str) -> None:
+    answer = run(
+        probe("both", "echo out; echo err >&2; exit 3"),
+        probe("skipped", "echo no such part; exit 77"),
+        probe("unended", "printf 'no line end'"),
+        probe("quoted", "echo \"it's\" '$HOME' `echo x` \\\\"),
+        probe("greedy", "cat"),  # must not eat the script
+        shell=shell,
+    )
+    assert answer.complete
+    assert answer.clock is not None
+    outputs = answer.outputs
+    assert (outputs["both"].stdout, outputs["both"].stderr) == ("out\n", "err\n")
+    assert outputs["both"].exit_code == 3
+    assert outputs["skipped"].exit_code == 77
+    assert outputs["unended"].stdout == "no line end\n"
+    assert outputs["quoted"].stdout == "it's $HOME x \\\n"
+    assert outputs["greedy"].stdout == ""
+
+
+def test_a_probe_that_hangs_costs_its_own_time_only() -> None:
+    answer = run(probe("slow", "sleep 60", timeout_s=1), probe("quick", "echo hello"))
+    assert answer.outputs["slow"].exit_code == 124
+    assert answer.outputs["quick"].stdout == "hello\n"
+    assert answer.complete
+
+
+def test_a_probe_that_ignores_its_end_is_killed() -> None:
+    answer = run(probe("deaf", "trap '' TERM; sleep 60", timeout_s=1))
+    assert answer.outputs["deaf"].exit_code in {124, 137}
+
+
+def test_probes_of_one_lane_take_turns_and_others_run_beside_them() -> None:
+    compound = compose(
+        [
+            probe("one", "date +%s.%N; sleep 0.4; date +%s.%N", lane="gpu"),
+            probe("two", "date +%s.%N", lane="gpu"),
+            probe("free", "date +%s.%N"),
+        ],
+        JOB,
+        token="ckt0ken",
+    )
+    done = subprocess.run(
+        ["sh"], input=compound.script, capture_output=True, text=True, timeout=30, check=True
+    )
+    outputs = read_answers(done.stdout, compound)["0"].outputs
+    times = {name: [float(t) for t in output.stdout.split()] for name, output in outputs.items()}
+    assert times["two"][0] >= times["one"][1]
+    assert times["free"][0] < times["one"][1]
+    assert compound.timeout_s == pytest.approx(24)
+
+
+def test_lines_of_probes_side_by_side_stay_whole() -> None:
+    many = [
+        probe(
+            f"p{i}", f"awk 'BEGIN {{ for (n = 0; n < 300; n++) printf \"%s %0900d\\n\", {i}, n }}'"
+        )
+        for i in range(8)
+    ]
+    answer = run(*many)
+    for i in range(8):
+        lines = answer.outputs[f"p{i}"].stdout.splitlines()
+        assert lines == [f"{i} {n:0900d}" for n in range(300)]
+
+
+def test_what_a_shell_says_first_is_no_part_of_the_answer() -> None:
+    noise = "echo ckt0ke fake; printf 'ckt0ken 0 real o half';\necho\n"
+    answer = run(probe("real", "echo true"), before=noise)
+    assert answer.outputs["real"].stdout.endswith("true\n")
+
+
+def test_a_probe_with_nothing_to_ask_is_left_out() -> None:
+    silent = Probe(name="silent", command=lambda _: None, parse=str)
+    assert compose([silent], JOB, token="x").names == ()
+
+
+def test_an_answer_that_was_cut_off_is_used_as_far_as_it_goes() -> None:
+    compound = Compound(script="", token="tok", names=("a", "b", "c"), timeout_s=1)
+    text = "tok 0 - @ 12.5 n1\ntok 0 a o yes\ntok 0 a = 0 1.00 1.50\ntok 0 b o half\ntok 0 a"
+    answer = read_answers(text, compound)["0"]
+    assert not answer.complete
+    assert (answer.clock, answer.host) == (12.5, "n1")
+    assert answer.outputs["a"] == Output(stdout="yes\n", seconds=0.5)
+    assert answer.outputs["b"].exit_code is None
+    assert "c" not in answer.outputs
+
+
+@given(st.text())
+def test_no_text_breaks_the_reader(text: str) -> None:
+    compound = Compound(script="", token="tok", names=("a",), timeout_s=1)
+    read_answers(text.replace("x", "tok 0 a = "), compound)
+    read_answers("tok 0 - @ " + text, compound)
+
+
+@pytest.mark.parametrize(
+    ("output", "verdict", "reason"),
+    [
+        (None, Verdict.UNKNOWN, "p was not run"),
+        (Output(stdout="", exit_code=None), Verdict.UNKNOWN, "before the node's time was up"),
+        (Output(stdout="no GPU here\n", exit_code=77), Verdict.SKIP, "no GPU here"),
+        (Output(stdout="", exit_code=124), Verdict.UNKNOWN, "no answer within 10 s"),
+        (Output(stdout="", stderr="sh: x: not found", exit_code=127), Verdict.UNKNOWN, "missing"),
+        (Output(stdout="", stderr="\n\x1b[31mboom", exit_code=9), Verdict.UNKNOWN, "?[31mboom"),
+        (Output(stdout="odd\n"), Verdict.UNKNOWN, "unparsed: not fine"),
+    ],
+)
+def test_why_there_are_no_facts(output: Output | None, verdict: Verdict, reason: str) -> None:
+    facts = read_output(Probe(name="p", command="x", parse=strict), output)
+    assert isinstance(facts, Missing)
+    assert facts.verdict is verdict
+    assert reason in facts.reason
+
+
+def test_facts_are_parsed_where_the_code_is_one_of_the_probe() -> None:
+    one = Probe(name="p", command="x", parse=strict, exit_codes=frozenset({0, 255}))
+    assert read_output(one, Output(stdout="fine\n", exit_code=255)) == "fine"
