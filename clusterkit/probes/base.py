@@ -51,6 +51,8 @@ class PreflightJob:
     """A file in `paths[0]`, written for this preflight, that every node should see."""
     port: int | None = None
     """Rendezvous port on the head."""
+    peer_ssh: bool = False
+    """Whether nodes have to log in to each other, as mpirun does outside of a scheduler."""
     network_interface: str | None = None
     container_runtime: str | None = None
     image: str | None = None
