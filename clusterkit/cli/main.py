@@ -28,6 +28,7 @@ VERBS = (
     "wait",
     "cancel",
     "hostfile",
+    "topo",
     "config",
     "explain",
 )
