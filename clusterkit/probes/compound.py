@@ -141,8 +141,10 @@ class _Task:
             self.complete = True
         elif kind == "@":
             epoch, _, self.host = rest.partition(" ")
-            with suppress(ValueError):  # a `date` without %N
-                self.clock = float(epoch)
+            # A `date` without %N tells the second that has begun; half of it has passed on average.
+            whole, _, fraction = epoch.partition(".")
+            with suppress(ValueError):
+                self.clock = float(epoch) if fraction.isdigit() else int(whole) + 0.5
 
     def answer(self) -> Answer:
         return Answer(
