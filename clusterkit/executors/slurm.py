@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
 from clusterkit.executors import slurm_limits, slurm_states
 from clusterkit.executors.base import Launched, SchedulerState
-from clusterkit.executors.slurm_commands import run_command
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission, read_submission

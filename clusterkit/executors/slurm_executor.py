@@ -15,6 +15,7 @@ from typing import Any
 from submitit.core import core
 from submitit.slurm import slurm
 
+from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
 from clusterkit.executors import slurm_states
 from clusterkit.executors.base import (
@@ -24,7 +25,6 @@ from clusterkit.executors.base import (
     scrubbed_environment,
     tasks_of,
 )
-from clusterkit.executors.slurm_commands import run_command
 from clusterkit.executors.slurm_refusals import refusal
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.executors.submitting import launch_by

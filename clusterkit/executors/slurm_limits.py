@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterkit import hostlist
+from clusterkit.commands import run_command
 from clusterkit.errors import Problem, UserError
-from clusterkit.executors.slurm_commands import run_command
 from clusterkit.model import LaunchPlan
 
 _DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?")

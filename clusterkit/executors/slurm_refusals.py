@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from clusterkit.commands import MISSING, TIMED_OUT, Answer
 from clusterkit.directives import OURS
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import RefusalError
-from clusterkit.executors.slurm_commands import MISSING, TIMED_OUT, Answer
 from clusterkit.model import LaunchPlan
 
 _GPU_STYLES = "gpus-per-node, gres, gpus-per-task or none"

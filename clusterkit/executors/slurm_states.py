@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.slurm_commands import run_command
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, Submission
 

@@ -1,4 +1,4 @@
-"""Run one of Slurm's commands, with a time limit, and tell apart the ways it can fail."""
+"""Run a command of this machine (Slurm's, mostly) with a time limit, and tell how it failed."""
 
 from __future__ import annotations
 
