@@ -133,7 +133,7 @@ def _between_gpus(topology: Topology) -> str:
         return f"an NVLink mesh ({links}), not all pairs have a link"
     if found:
         return f"{_listed('NVLink island', [island.gpus for island in found])}"
-    hidden = "" if topology.view is View.LINKS else " to be seen"
+    hidden = "" if topology.view is View.LINKS else " in this matrix"
     groups = [group for group in pcie_groups(topology) if len(group) > 1]
     if groups:
         return f"no NVLink{hidden}; {_listed('PCIe group', groups)}"
@@ -208,7 +208,7 @@ def nvlink_warnings(topology: Topology) -> tuple[str, ...]:
         joined = {gpu for other in islands(topology) for gpu in other.gpus}
         lonely = [gpu for gpu in topology.gpus if gpu not in joined]
         if lonely:
-            found.append(f"{fold(lonely)} has no NVLink, {fold(island.gpus)} have")
+            found.append(f"no NVLink on {fold(lonely)}, while {fold(island.gpus)} have it")
         found += _narrow(topology, island)
     return tuple(found)
 
@@ -235,7 +235,7 @@ def nic_warning(topology: Topology) -> str | None:
         return None
     classes = "/".join(sorted({near.link for near in far}, key=closeness))
     return (
-        f"{fold(near.gpu for near in far)} shares no PCIe switch with a NIC (best is {classes}): "
+        f"no NIC on the same PCIe switch as {fold(near.gpu for near in far)} (best is {classes}): "
         "GPUDirect RDMA passes the CPU or is off"
     )
 
@@ -246,7 +246,7 @@ def numa_warning(topology: Topology) -> str | None:
     numa = [affinity.numa for affinity in topology.affinity]
     if None in numa and any(numa):
         lacking = [g for g, node in zip(topology.gpus, numa, strict=True) if node is None]
-        return f"{fold(lacking)} has no NUMA affinity, the others have"
+        return f"no NUMA affinity for {fold(lacking)}, while the others have one"
     for a, b, link in topology.gpu_pairs():
         # NV# says nothing about PCIe; the others short of SYS stay within one NUMA node.
         if not nvlinks(link) and link != "SYS" and numa[a] != numa[b]:

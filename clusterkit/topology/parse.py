@@ -76,7 +76,7 @@ def _is_header(line: str) -> bool:
 
 def _not_there(lines: Sequence[str]) -> str:
     said = next((line.strip() for line in lines if line.strip()), "")
-    return f"no topology matrix but {said[:60]!r}" if said else "nothing in it"
+    return f"it says {said[:60]!r}" if said else "it is empty"
 
 
 def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

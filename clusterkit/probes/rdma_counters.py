@@ -1,0 +1,99 @@
+"""Error counters of RDMA ports, read twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from clusterkit.probes.base import Probe, Unparsed
+
+COUNTERS = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_xmit_discards",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+)
+"""Of the InfiniBand specification (PortCounters), under their names in sysfs. They stay at 0 on a
+sound link; port_xmit_wait is left out, for it counts congestion."""
+
+_SECONDS = 1
+
+_SNIPPET = f"""\
+cd /sys/class/infiniband 2>/dev/null && set -- * && [ -e "$1" ] ||
+{{ echo 'no RDMA device'; exit 77; }}
+s() {{
+for p in */ports/*
+do
+[ -e "$p/counters/link_downed" ] || continue
+o="$1 $p"
+for n in {" ".join(COUNTERS)}
+do
+v=; {{ read -r v <"$p/counters/$n"; }} 2>/dev/null || :
+case $v in '' | 0) ;; *) o="$o $n=$v";; esac
+done
+echo "$o"
+done
+}}
+s 1; sleep {_SECONDS}; s 2
+"""
+
+_LINE = re.compile(r"([12]) ([\w.-]+)/ports/(\d{1,3})((?: \w+=\d{1,20})*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortCounters:
+    """The counters of a port that are not 0."""
+
+    port: str
+    """Such as `mlx5_0/1`."""
+    total: Mapping[str, int]
+    rising: Mapping[str, int]
+    """What was added between the two readings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaCounters:
+    """Counters of all ports that have some; virtual functions have none."""
+
+    ports: tuple[PortCounters, ...]
+    seconds: float = _SECONDS
+    """Between the two readings."""
+
+
+def parse(text: str) -> RdmaCounters:
+    """Read the two blocks of lines, one line a port."""
+    samples: dict[str, dict[str, dict[str, int]]] = {"1": {}, "2": {}}
+    for line in filter(None, text.split("\n")):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Unparsed(f"line {line[:40]!r}")
+        values = (word.split("=") for word in match[4].split())
+        samples[match[1]][f"{match[2]}/{match[3]}"] = {name: int(n) for name, n in values}
+    if samples["1"].keys() != samples["2"].keys():
+        raise Unparsed("the two readings are not of the same ports")
+    return RdmaCounters(
+        ports=tuple(
+            PortCounters(
+                port=port,
+                total=MappingProxyType(after),
+                rising=MappingProxyType(_rising(samples["1"][port], after)),
+            )
+            for port, after in samples["2"].items()
+        )
+    )
+
+
+def _rising(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    # A counter that was reset in between is smaller: it has not risen.
+    return {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
+
+
+PROBE = Probe(name="rdma-counters", command=_SNIPPET, parse=parse)
