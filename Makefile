@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
-               iproute2 iputils-ping g++ make cmake python3-dev
+               iproute2 nftables iputils-ping g++ make cmake python3-dev
 PYTEST ?= -q
 
 .PHONY: help
