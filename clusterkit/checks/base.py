@@ -114,6 +114,19 @@ def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Ruling | None]
             yield node.name, ruling
 
 
+def known(evidence: Evidence, probe: Probe[T]) -> tuple[dict[str, T], list[tuple[str, Ruling]]]:
+    """Return the facts of the nodes that have some, and the rulings for those that have none."""
+    facts: dict[str, T] = {}
+    rulings: list[tuple[str, Ruling]] = []
+    for node in evidence.nodes:
+        found = node.of(probe)
+        if isinstance(found, Missing):
+            rulings.append((node.name, missing(found)))
+        else:
+            facts[node.name] = found
+    return facts, rulings
+
+
 def missing(facts: Missing) -> Ruling:
     """Return the ruling for facts that are not there."""
     return Ruling(verdict=facts.verdict, summary=facts.reason)
