@@ -1,0 +1,94 @@
+"""FS002: whether the folders that have to be shared are the same on all nodes."""
+
+from __future__ import annotations
+
+import shlex
+
+from clusterkit.checks.base import (
+    About,
+    Check,
+    Evidence,
+    Judgement,
+    NodeFacts,
+    Ruling,
+    Tier,
+    majority,
+    missing,
+    passed,
+)
+from clusterkit.findings import Verdict
+from clusterkit.probes.base import Missing, PreflightJob
+from clusterkit.probes.shared_folders import PROBE, Folder
+
+_STABLE = ("nfs", "lustre", "gpfs", "ceph", "beegfs", "wekafs", "ext", "xfs", "btrfs", "overlay")
+"""File systems that number a file the same on all their clients; FUSE ones make numbers up."""
+
+ABOUT = About(
+    what="The run folder is one and the same on all nodes, and so are the other folders.",
+    why="Where each node has a folder of its own under the same name, results and checkpoints end"
+    " up on the wrong disk, and nobody finds the job's state again.",
+    how="A marker file is written into the first folder and looked for on every node; of the other"
+    " folders the inode numbers are compared, by majority.",
+    fix="Name a folder on a file system that all nodes mount: `run_dir:` of the cluster.",
+    source="NFS, Lustre, GPFS and CephFS give a file one number for all clients (stat(2), st_ino)",
+)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Fail nodes that do not see the marker; warn of folders that look like others."""
+    job = evidence.job
+    if not job.paths:
+        yield None, Ruling(verdict=Verdict.SKIP, summary="no folder of the job is known")
+        return
+    inodes = [_most(evidence.nodes, number) for number in range(len(job.paths))]
+    for node in evidence.nodes:
+        facts = node.of(PROBE)
+        yield node.name, missing(facts) if isinstance(facts, Missing) else _rule(facts, job, inodes)
+
+
+def _rule(folders: tuple[Folder, ...], job: PreflightJob, inodes: list[int | None]) -> Ruling:
+    if any(folder.state != "ok" for folder in folders):
+        return Ruling(verdict=Verdict.UNKNOWN, summary="not all folders could be looked into")
+    if job.marker and folders and folders[0].marker != job.marker:
+        seen = "does not see" if folders[0].marker is None else "sees another content of"
+        return _other(Verdict.FAIL, job.paths[0], f"{seen} the file that was written there")
+    for folder, path, usual in zip(folders, job.paths, inodes, strict=False):
+        if usual is not None and _inode(folder) not in {None, usual}:
+            return _other(Verdict.WARN, path, "is not the folder that most nodes have")
+    if not job.marker and len(job.hosts) > 1:
+        return Ruling(verdict=Verdict.UNKNOWN, summary="no marker could be written to look for")
+    return passed("the job's folders are the same")
+
+
+def _most(nodes: tuple[NodeFacts, ...], number: int) -> int | None:
+    found = {}
+    for node in nodes:
+        facts = node.of(PROBE)
+        if not isinstance(facts, Missing) and number < len(facts):
+            inode = _inode(facts[number])
+            if inode is not None:
+                found[node.name] = inode
+    return majority(found)
+
+
+def _inode(folder: Folder) -> int | None:
+    return folder.inode if folder.kind.startswith(_STABLE) else None
+
+
+def _other(verdict: Verdict, path: str, what: str) -> Ruling:
+    return Ruling(
+        verdict=verdict,
+        summary=f"{path} is not shared: {what}" if verdict is Verdict.FAIL else f"{path} {what}",
+        hint="name a folder that all nodes mount from the same server",
+        command=f"df {shlex.quote(path)}; ls -la {shlex.quote(path)}",
+    )
+
+
+CHECK = Check(
+    id="FS002",
+    name="fs-shared",
+    about=ABOUT,
+    probes=(PROBE,),
+    judge=judge,
+    tier=Tier.ROUND_TRIP,
+)

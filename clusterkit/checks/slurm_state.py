@@ -1,0 +1,55 @@
+"""SLURM001: whether Slurm would start a job on the node, and why not."""
+
+from __future__ import annotations
+
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
+from clusterkit.findings import Verdict
+from clusterkit.probes.slurm_nodes import PROBE, SlurmNode
+
+_BAD = {
+    "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained", "DOWN": "down",
+    "ERROR": "in error", "FAIL": "failing", "FAILING": "failing", "FUTURE": "not there yet",
+    "INVAL": "registered with less than configured",
+    "INVALID_REG": "registered with less than configured",
+    "NOT_RESPONDING": "not responding", "NO_RESPOND": "not responding", "UNKNOWN": "unknown",
+}  # fmt: skip
+_ODD = {
+    "MAINTENANCE": "in maintenance", "MAINT": "in maintenance", "RESERVED": "reserved",
+    "POWERED_DOWN": "powered down", "POWERING_DOWN": "powering down",
+    "POWER_DOWN": "powering down", "POWERING_UP": "powering up", "REBOOT_ISSUED": "rebooting",
+    "REBOOT_REQUESTED": "about to reboot", "REBOOT": "about to reboot", "BLOCKED": "blocked",
+}  # fmt: skip
+
+ABOUT = About(
+    what="Slurm would start a job on the node: it is not down, drained, failing or silent.",
+    why="A job that names such a node waits for ever; the reason that was left says whom to ask.",
+    how="State and Reason of scontrol show node, asked once for all nodes.",
+    fix="Ask whoever signed the reason. Leave the node out meanwhile: --exclude.",
+    source="man scontrol and man sinfo, NODE STATE CODES, Slurm 20.11 to 25.11",
+)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Fail nodes that get no job; warn of maintenance and reservations."""
+    if evidence.job.kind != "slurm":
+        yield None, Ruling(verdict=Verdict.SKIP, summary="not a Slurm cluster")
+    else:
+        yield from each(evidence, PROBE, _rule)
+
+
+def _rule(node: SlurmNode) -> Ruling:
+    bad = list(dict.fromkeys(_BAD[state] for state in node.states if state in _BAD))
+    odd = list(dict.fromkeys(_ODD[state] for state in node.states if state in _ODD))
+    if not bad and not odd:
+        return passed("Slurm would start a job there")
+    signed = f" [{node.reason_by}@{node.reason_at}]" if node.reason_by else ""
+    return Ruling(
+        verdict=Verdict.FAIL if bad else Verdict.WARN,
+        summary=", ".join(bad + odd) + (f": {node.reason}" if node.reason else ""),
+        evidence=f"{'+'.join(node.states)} {node.reason}{signed}".strip(),
+        hint="ask whoever set it, or leave the node out with --exclude",
+        command="sinfo --list-reasons --long" if bad else "scontrol show reservation",
+    )
+
+
+CHECK = Check(id="SLURM001", name="slurm-state", about=ABOUT, probes=(PROBE,), judge=judge)

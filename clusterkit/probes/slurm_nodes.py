@@ -1,0 +1,130 @@
+"""What Slurm says of its nodes: `scontrol show node`, asked once by the client.
+
+One question to the controller for all nodes, and not one from each of them: a controller that is
+asked by thousands at once stops answering. `answers` hands each node its own record, as if the
+probe `slurm-node` had printed it there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterkit import hostlist
+from clusterkit.probes.base import Output, PreflightJob, Probe, Unparsed
+
+_START = re.compile(r"^NodeName=", re.MULTILINE)
+_FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
+_ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
+_OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
+_SIGNED = re.compile(r"(.*?)\s*\[([^\[\]@]*)@([^\[\]]*)\]\s*")
+_GRES = re.compile(r"([a-z_]\w*)((?::[A-Za-z_][\w.-]*)*)(?::(\d{1,9})[KMG]?)?", re.IGNORECASE)
+_SYMBOLS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "%": "POWERING_DOWN", "#": "POWERING_UP"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """A node as the controller knows it."""
+
+    name: str
+    states: tuple[str, ...]
+    """The base state first, then its flags (`IDLE`, `DRAIN`)."""
+    reason: str = ""
+    reason_by: str = ""
+    reason_at: str = ""
+    gres: Mapping[str, int] | None = None
+    """Configured count by name (`gpu`); None where the record does not say."""
+    features: tuple[str, ...] = ()
+
+
+def query(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that prints the records of `hosts`; for the client, inside LC_ALL=C."""
+    return ("scontrol", "--oneliner", "show", "node", hostlist.fold(dict.fromkeys(hosts)))
+
+
+def answers(hosts: Sequence[str], output: Output) -> Mapping[str, Output]:
+    """Return what `slurm-node` printed on each of `hosts`, from the one output of `query`.
+
+    scontrol prints the records of the nodes that it knows and exits 1 where it lacks one.
+    """
+    records = split_records(output.stdout)
+    if not records:
+        return dict.fromkeys(hosts, output)
+    unknown = Output(stdout="", stderr="Slurm knows no node of this name", exit_code=1)
+    return {host: Output(stdout=records[host]) if host in records else unknown for host in hosts}
+
+
+def split_records(text: str) -> Mapping[str, str]:
+    """Return the record of each node, of one line or of many."""
+    starts = [match.start() for match in _START.finditer(text)]
+    found = {}
+    for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        record = text[begin:end].strip() + "\n"
+        found[record[len("NodeName=") :].split(None, 1)[0]] = record
+    return found
+
+
+def parse(text: str) -> SlurmNode:
+    """Read one record of `scontrol show node`, Slurm 20.11 to 25.11.
+
+    A value may hold blanks (OS) and "=" (CfgTRES); a reason holds anything and so is taken out
+    before the rest is looked at.
+    """
+    if len(_START.findall(text)) != 1 or not text.startswith("NodeName="):
+        raise Unparsed("not the record of one node")
+    pattern = _OWN_LINE_REASON if "\n" in text.strip() else _ONE_LINE_REASON
+    found = pattern.search(text)
+    rest = text[: found.start()] + text[found.end() :] if found else text
+    parts = _FIELD.split(rest)
+    fields: dict[str, str] = {}
+    for key, value in zip(parts[1::2], parts[2::2], strict=True):
+        fields.setdefault(key, value.strip())
+    if not fields.get("NodeName") or not fields.get("State"):
+        raise Unparsed("no NodeName or no State")
+    written = (found[1] if found else fields.get("Reason", "")).strip()
+    signed = _SIGNED.fullmatch(written)
+    return SlurmNode(
+        name=fields["NodeName"],
+        states=_states(fields["State"]),
+        reason=signed[1] if signed else written,
+        reason_by=signed[2] if signed else "",
+        reason_at=signed[3] if signed else "",
+        gres=_gres(fields["Gres"]) if "Gres" in fields else None,
+        features=_listed(fields.get("ActiveFeatures", fields.get("Features", ""))),
+    )
+
+
+def _states(text: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for word in text.upper().split("+"):
+        name = word.rstrip("*~%#!$@^-")
+        if not re.fullmatch(r"[A-Z_]{2,30}", name):
+            raise Unparsed(f"state {text[:40]!r}")
+        found[name] = None
+        for symbol in word[len(name) :]:
+            if symbol in _SYMBOLS:
+                found[_SYMBOLS[symbol]] = None
+    return tuple(found)
+
+
+def _gres(text: str) -> Mapping[str, int]:
+    """Read `gpu:a100:8(S:0-1),nic:2`; the part in parentheses names sockets."""
+    counts: dict[str, int] = {}
+    for item in _listed(re.sub(r"\([^()]*\)", "", text) if text != "(null)" else text):
+        match = _GRES.fullmatch(item)
+        if match is None:
+            raise Unparsed(f"Gres {text[:60]!r}")
+        counts[match[1]] = counts.get(match[1], 0) + int(match[3] or 1)
+    return counts
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return () if text in {"", "(null)", "N/A"} else tuple(filter(None, text.split(",")))
+
+
+def _not_there(job: PreflightJob) -> None:
+    """Ask nothing on the nodes: the client asks the controller."""
+
+
+PROBE = Probe(name="slurm-node", command=_not_there, parse=parse)
