@@ -1,0 +1,67 @@
+"""GPU023: AMD GPUs are there, and alike on all nodes."""
+
+from __future__ import annotations
+
+from clusterkit.checks.base import (
+    About,
+    Check,
+    Evidence,
+    Judgement,
+    Ruling,
+    Tier,
+    missing,
+    passed,
+    uniform,
+)
+from clusterkit.findings import Verdict
+from clusterkit.probes import amd_gpus
+from clusterkit.probes.amd_gpus import AmdGpus
+from clusterkit.probes.base import Missing
+
+_HINT = "run rocm-smi there; leave the node out, or ask for fewer GPUs"
+
+
+def _judge(evidence: Evidence) -> Judgement:
+    wanted = evidence.job.gpus_per_node
+    if wanted is None:
+        yield from uniform(
+            evidence, amd_gpus.PROBE, _gpus, what="AMD GPUs", odd=Verdict.FAIL, hint=_HINT
+        )
+        return
+    for node in evidence.nodes:
+        facts = node.of(amd_gpus.PROBE)
+        if isinstance(facts, Missing):
+            yield node.name, missing(facts)
+        elif len(facts.gpus) < wanted:
+            yield (
+                node.name,
+                Ruling(
+                    verdict=Verdict.FAIL,
+                    summary=f"{_gpus(facts)}, the job wants {wanted}",
+                    hint=_HINT,
+                    command="rocm-smi",
+                ),
+            )
+        else:
+            yield node.name, passed(_gpus(facts))
+
+
+def _gpus(facts: AmdGpus) -> str:
+    names = " + ".join(sorted({gpu.name or "AMD GPU" for gpu in facts.gpus}))
+    return f"{len(facts.gpus)} x {names}"
+
+
+CHECK = Check(
+    id="GPU023",
+    name="gpu-amd",
+    about=About(
+        what="Every node has the AMD GPUs that the job wants, or the same as most nodes.",
+        why="A rank without a GPU dies at its first HIP call, and the job with it.",
+        how="`rocm-smi --showproductname --json`, counted.",
+        fix="Take the node out of the job, or ask for fewer GPUs a node.",
+        source="Majority vote over the nodes of the job; no list to keep.",
+    ),
+    probes=(amd_gpus.PROBE,),
+    judge=_judge,
+    tier=Tier.ROUND_TRIP,
+)

@@ -1,0 +1,109 @@
+"""NVLink of every GPU: `nvidia-smi nvlink -s`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from clusterkit.probes.base import Probe, Unparsed, first_line
+from clusterkit.probes.nvidia import LANE, TIMEOUT_S, nvidia
+
+# Where no GPU has NVLink, nvidia-smi prints nothing at all or exits with 3 after saying so.
+_SNIPPET = """said=$(nvidia-smi nvlink -s 2>&1)
+c=$?
+[ -n "$said" ] && { printf '%s\\n' "$said"; case $said in *GPU\\ [0-9]*:*) exit 0 ;; esac; }
+[ "$c" = 0 ] && { echo 'nvidia-smi lists no NVLink'; exit 77; }
+broken
+exit "$c"
+"""
+_GPU = re.compile(r"GPU (\d+): (.+) \(UUID: [^)]*\)")
+_LINK = re.compile(r"Link (\d+): (?:([0-9.]+) GB/s|<inactive>)", re.IGNORECASE)
+
+
+class NvlinkState(StrEnum):
+    """What nvidia-smi says of a GPU in place of links."""
+
+    LINKS = "links"
+    ALL_INACTIVE = "all links are inactive"
+    ABSENT = "no NVLink"
+    MIG = "not told in MIG mode"
+
+
+# Worded and spelt differently over the years ("NVLink ... inactive", "Nvlink ... inActive").
+_MESSAGES = (
+    ("all links are inactive", NvlinkState.ALL_INACTIVE),
+    ("does not have or support nvlink", NvlinkState.ABSENT),
+    ("nvlink queries are not supported for devices in mig mode", NvlinkState.MIG),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvlinkGpu:
+    """The links of one GPU."""
+
+    index: int
+    name: str
+    state: NvlinkState
+    gb_s: tuple[float, ...] = ()
+    """Of each active link."""
+    inactive: tuple[int, ...] = ()
+    """Numbers of the links that are down."""
+
+    @property
+    def links(self) -> int:
+        """Links that the GPU lists, active or not."""
+        return len(self.gb_s) + len(self.inactive)
+
+
+def parse(text: str) -> tuple[NvlinkGpu, ...]:
+    """Read `nvidia-smi nvlink -s`, GPU by GPU."""
+    blocks: list[tuple[int, str, list[str]]] = []
+    for line in text.splitlines():
+        said = line.strip()
+        if gpu := _GPU.fullmatch(said):
+            blocks.append((int(gpu[1]), gpu[2], []))
+        elif said and not blocks:
+            raise Unparsed(f"no GPU before {first_line(said)[:60]!r}")
+        elif said:
+            blocks[-1][2].append(said)
+    if not blocks:
+        raise Unparsed("no GPU is listed")
+    return tuple(_gpu(index, name, lines) for index, name, lines in blocks)
+
+
+def _gpu(index: int, name: str, lines: list[str]) -> NvlinkGpu:
+    if not lines:
+        return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
+    for words, state in _MESSAGES:
+        if any(words in line.lower() for line in lines):
+            return NvlinkGpu(index=index, name=name, state=state)
+    speeds: list[float] = []
+    inactive: list[int] = []
+    for line in lines:
+        link = _LINK.fullmatch(line)
+        if link is None:
+            raise Unparsed(f"GPU {index}: {first_line(line)[:60]!r}")
+        if link[2] is None:
+            inactive.append(int(link[1]))
+        else:
+            speeds.append(_speed(link[2]))
+    return NvlinkGpu(
+        index=index,
+        name=name,
+        state=NvlinkState.LINKS,
+        gb_s=tuple(speeds),
+        inactive=tuple(inactive),
+    )
+
+
+def _speed(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Unparsed(f"no speed: {text!r}") from None
+
+
+PROBE = Probe(
+    name="nvidia-nvlink", command=nvidia(_SNIPPET), parse=parse, timeout_s=TIMEOUT_S, lane=LANE
+)

@@ -1,0 +1,166 @@
+"""Read `nvidia-smi -q` and turn it into the columns of `--query-gpu`.
+
+The text is a tree by indentation. Sections moved and were renamed over the years (Clocks Throttle
+Reasons became Clocks Event Reasons with 535, Power Readings became GPU Power Readings); what is
+not there is not reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterkit.probes.base import Unparsed
+from clusterkit.probes.nvidia import cell, switch, whole
+
+SLOWDOWN = "slowdown_temp"
+"""Column of ours: the temperature at which clocks are cut; `--query-gpu` has none for it."""
+SLOWDOWN_TLIMIT = "slowdown_tlimit"
+"""Column of ours: the T.Limit margin at which clocks are cut, 0 or below (Hopper and later)."""
+
+_MARK = "NVSMI LOG"
+_PATHS = {
+    "Product Name": "name",
+    "GPU UUID": "uuid",
+    "VBIOS Version": "vbios_version",
+    "Persistence Mode": "persistence_mode",
+    "MIG Mode/Current": "mig.mode.current",
+    "GPU Recovery Action": "gpu_recovery_action",
+    "GPU Reset Status/Reset Required": "reset_required",
+    "PCI/GPU Link Info/PCIe Generation/Current": "pcie.link.gen.current",
+    "PCI/GPU Link Info/PCIe Generation/Max": "pcie.link.gen.max",
+    "PCI/GPU Link Info/Link Width/Current": "pcie.link.width.current",
+    "PCI/GPU Link Info/Link Width/Max": "pcie.link.width.max",
+    "Utilization/Gpu": "utilization.gpu",
+    "Utilization/GPU": "utilization.gpu",
+    "FB Memory Usage/Total": "memory.total",
+    "FB Memory Usage/Used": "memory.used",
+    "ECC Mode/Current": "ecc.mode.current",
+    "Retired Pages/Single Bit ECC": "retired_pages.single_bit_ecc.count",
+    "Retired Pages/Double Bit ECC": "retired_pages.double_bit.count",
+    "Retired Pages/Pending Page Blacklist": "retired_pages.pending",
+    "Retired Pages/Pending": "retired_pages.pending",
+    "Remapped Rows/Uncorrectable Error": "remapped_rows.uncorrectable",
+    "Remapped Rows/Pending": "remapped_rows.pending",
+    "Remapped Rows/Remapping Failure Occurred": "remapped_rows.failure",
+    "Temperature/GPU Current Temp": "temperature.gpu",
+    "Temperature/GPU T.Limit Temp": "temperature.gpu.tlimit",
+    "Temperature/GPU Slowdown Temp": SLOWDOWN,
+    "Temperature/GPU Slowdown T.Limit Temp": SLOWDOWN_TLIMIT,
+    "GPU Power Readings/Current Power Limit": "enforced.power.limit",
+    "GPU Power Readings/Default Power Limit": "power.default_limit",
+    "Power Readings/Enforced Power Limit": "enforced.power.limit",
+    "Power Readings/Default Power Limit": "power.default_limit",
+    "Fabric/State": "fabric.state",
+    "Fabric/Status": "fabric.status",
+}
+# nvml.h, nvmlClocksEventReason*
+_REASONS = {
+    "Idle": 0x1,
+    "Applications Clocks Setting": 0x2,
+    "SW Power Cap": 0x4,
+    "HW Slowdown": 0x8,
+    "Sync Boost": 0x10,
+    "SW Thermal Slowdown": 0x20,
+    "HW Slowdown/HW Thermal Slowdown": 0x40,
+    "HW Slowdown/HW Power Brake Slowdown": 0x80,
+    "Display Clock Setting": 0x100,
+}
+_REASON_SECTIONS = ("Clocks Event Reasons", "Clocks Throttle Reasons")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One `nvidia-smi -q`."""
+
+    driver: str | None
+    cuda: str | None
+    rows: tuple[dict[str, str], ...]
+    """One a GPU, in order, by column of `--query-gpu`; `index` is the place in that order."""
+
+
+def is_query(text: str) -> bool:
+    """Return whether there is an `nvidia-smi -q` in `text`."""
+    return _MARK in text
+
+
+def read_query(text: str) -> Query:
+    """Read `nvidia-smi -q`, whole or of some sections (`-d`).
+
+    Raises:
+        Unparsed: it is none, or has not as many GPUs as it says are attached.
+    """
+    head, *blocks = _blocks(text)
+    attached = head.get("Attached GPUs")
+    if attached is None or whole(attached) != len(blocks):
+        raise Unparsed(f"{len(blocks)} GPUs in the text, {attached or 'none'} attached")
+    return Query(
+        driver=cell(head.get("Driver Version", "")),
+        cuda=cell(head.get("CUDA Version", "")),
+        rows=tuple(_row(index, block) for index, block in enumerate(blocks)),
+    )
+
+
+def _blocks(text: str) -> list[dict[str, str]]:
+    """Return path -> value of the head and of each GPU, whose own line is the path ``."""
+    _, found, body = text.partition(_MARK)
+    if not found:
+        raise Unparsed("no NVSMI LOG")
+    blocks: list[dict[str, str]] = [{}]
+    above: list[tuple[int, str]] = []
+    for line in body.splitlines()[1:]:
+        name = line.strip()
+        if not name:
+            continue
+        indent = len(line) - len(line.lstrip())
+        if indent == 0 and name.startswith("GPU "):
+            blocks.append({"": name[4:]})
+            above = []
+            continue
+        while above and above[-1][0] >= indent:
+            above.pop()
+        key, colon, value = name.partition(" : ")
+        key = key.rstrip()
+        path = f"{above[-1][1]}/{key}" if above else key
+        above.append((indent, path))
+        if colon:
+            blocks[-1].setdefault(path, value.strip())
+    return blocks
+
+
+def _row(index: int, block: dict[str, str]) -> dict[str, str]:
+    row = {"index": str(index), "pci.bus_id": block[""]}
+    for path, column in _PATHS.items():
+        if path in block:
+            row.setdefault(column, block[path])
+    row.update(_reasons(block))
+    row.update(_uncorrected(block))
+    if "gpu_recovery_action" not in row and "reset_required" in row:
+        required = switch(cell(row["reset_required"]))
+        row["gpu_recovery_action"] = {True: "Reset", False: "None", None: "N/A"}[required]
+    return row
+
+
+def _reasons(block: dict[str, str]) -> dict[str, str]:
+    for section in _REASON_SECTIONS:
+        said = {r: block[f"{section}/{r}"] for r in _REASONS if f"{section}/{r}" in block}
+        if said:
+            mask = sum(_REASONS[r] for r, value in said.items() if switch(cell(value)))
+            return {"clocks_event_reasons.active": f"{mask:#x}"}
+    return {}
+
+
+def _uncorrected(block: dict[str, str]) -> dict[str, str]:
+    """Add up uncorrectable errors by memory; older drivers print a total of double-bit ones."""
+    columns = {}
+    for kind in ("Volatile", "Aggregate"):
+        prefix = f"ECC Errors/{kind}/"
+        parts = [
+            cell(value)
+            for path, value in block.items()
+            if path.startswith(prefix)
+            and ("Uncorrectable" in path or path == f"{prefix}Double Bit/Total")
+        ]
+        counted = [whole(part) or 0 for part in parts if part is not None]
+        if counted:
+            columns[f"ecc.errors.uncorrected.{kind.lower()}.total"] = str(sum(counted))
+    return columns

@@ -1,0 +1,126 @@
+"""GPUs on the PCI bus, whatever their driver says: from sysfs; also reads `lspci`.
+
+A GPU that fell off the bus still has its place in sysfs, but its registers read as ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
+
+# The share of a job inside an allocation may be less than what is on the bus.
+_SNIPPET = r"""found=''
+for d in /sys/bus/pci/devices/*; do
+v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
+case "$v $c" in '0x10de 0x03'* | '0x1002 0x03'* | '0x1002 0x12'*) ;; *) continue ;; esac
+i=''; read -r i <"$d/device" 2>/dev/null
+l=$(readlink "$d/driver" 2>/dev/null)
+b=$(od -An -tx1 -N4 "$d/config" 2>/dev/null | tr -d ' \n')
+found="$found${d##*/} $c $v:$i ${l##*/}- ${b:--}
+"
+done
+[ -n "$found" ] || { echo 'no GPU on the PCI bus'; exit 77; }
+echo "pci ${SLURM_JOB_ID:+allocation}"
+printf '%s' "$found"
+"""
+_NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
+_LINE = re.compile(
+    r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{6})"
+    r" 0x([0-9a-f]{4}):0x([0-9a-f]{4}) (\S*)- ([0-9a-f]*|-)"
+)
+NVIDIA = "10de"
+AMD = "1002"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciGpu:
+    """A display or compute controller."""
+
+    address: str
+    """Such as `0000:9b:00.0`."""
+    vendor: str
+    device: str
+    driver: str
+    """Kernel module that has it, such as `nvidia`; empty where none has."""
+    gone: bool
+    """Its configuration reads as ones: it fell off the bus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciGpus:
+    """The GPUs on the bus of a node."""
+
+    allocation: bool
+    """Whether this was seen from inside a Slurm job, whose share may be less than all of them."""
+    gpus: tuple[PciGpu, ...]
+
+
+def parse(text: str) -> PciGpus:
+    """Read what the snippet prints."""
+    head, *lines = text.splitlines() or [""]
+    if head.strip() not in {"pci", "pci allocation"}:
+        raise Unparsed(f"no list of PCI devices: {first_line(text)[:60]!r}")
+    gpus = []
+    for line in lines:
+        found = _LINE.fullmatch(line.strip())
+        if found is None:
+            raise Unparsed(f"no PCI device: {first_line(line)[:60]!r}")
+        gpus.append(
+            PciGpu(
+                address=found[1],
+                vendor=found[3],
+                device=found[4],
+                driver=found[5],
+                gone=found[6] == "ffffffff",
+            )
+        )
+    return PciGpus(allocation=head.strip() != "pci", gpus=tuple(gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """One line of `lspci`."""
+
+    address: str
+    kind: str
+    """Such as `3D controller`."""
+    description: str
+
+    @property
+    def is_nvidia_gpu(self) -> bool:
+        """Whether it is a GPU of NVIDIA: not an NVSwitch, nor a bridge of its own processors."""
+        return self.kind in _GPU_KINDS and "nvidia" in self.description.lower()
+
+
+_GPU_KINDS = frozenset({"3D controller", "VGA compatible controller", "Display controller"})
+_LSPCI = re.compile(
+    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:\[]+?)(?: \[[0-9a-f]{4}\])?: (.+)"
+)
+
+
+def read_lspci(text: str) -> tuple[PciDevice, ...]:
+    """Read `lspci`, with or without domains (`-D`) and numbers (`-nn`).
+
+    Raises:
+        Unparsed: a line is no device.
+    """
+    devices = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        found = _LSPCI.fullmatch(line.rstrip())
+        if found is None:
+            raise Unparsed(f"no line of lspci: {first_line(line)[:60]!r}")
+        devices.append(PciDevice(address=found[1], kind=found[2], description=found[3]))
+    if not devices:
+        raise Unparsed("no device is listed")
+    return tuple(devices)
+
+
+def _command(job: PreflightJob) -> str:
+    return _NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
+
+
+PROBE = Probe(name="pci-gpus", command=_command, parse=parse)
