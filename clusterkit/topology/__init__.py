@@ -6,14 +6,18 @@ from clusterkit.topology.analysis import (
     far_nics,
     islands,
     nearest_nics,
+    nic_warning,
+    numa_warning,
+    nvlink_warnings,
     pcie_groups,
     recommended_nics,
     summary,
+    through_cpu_warning,
     warnings,
 )
 from clusterkit.topology.compare import Difference, common_shape, differences, typical
 from clusterkit.topology.hca import HcaFilter, compare_hca, parse_hca_filter
-from clusterkit.topology.matrix import Affinity, Nic, NoMatrix, Topology, View, closeness
+from clusterkit.topology.matrix import Affinity, Nic, NoMatrix, Topology, View, closeness, nvlinks
 from clusterkit.topology.parse import parse_topology
 
 __all__ = [
@@ -33,11 +37,16 @@ __all__ = [
     "far_nics",
     "islands",
     "nearest_nics",
+    "nic_warning",
+    "numa_warning",
+    "nvlink_warnings",
+    "nvlinks",
     "parse_hca_filter",
     "parse_topology",
     "pcie_groups",
     "recommended_nics",
     "summary",
+    "through_cpu_warning",
     "typical",
     "warnings",
 ]

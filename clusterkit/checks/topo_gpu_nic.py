@@ -1,0 +1,72 @@
+"""TOPO004: whether every GPU has a NIC near it, and one that is up."""
+
+from __future__ import annotations
+
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, missing, passed
+from clusterkit.findings import Verdict
+from clusterkit.probes.base import Missing
+from clusterkit.probes.nvidia_topo import PROBE
+from clusterkit.probes.rdma import Rdma
+from clusterkit.probes.rdma_ports import PROBE as PORTS
+from clusterkit.topology import Nearest, Topology, nearest_nics, nic_warning
+
+ABOUT = About(
+    what="Every GPU shares a PCIe switch with a NIC (PIX or PXB) that has a port in state Active.",
+    why="GPUDirect RDMA moves data from the GPU to the NIC without touching the CPU only where"
+    " both are behind the same switches. Farther away, bandwidth between nodes drops, often to"
+    " half, or NCCL turns GPUDirect off for that GPU.",
+    how="nvidia-smi topo -m for the distance, /sys/class/infiniband/*/ports/*/state for the state.",
+    fix="Bring the named port up. Where no NIC is near by design, expect less bandwidth;"
+    " NCCL_CROSS_NIC and PXN (NCCL 2.12 and later) soften it.",
+    source="NCCL environment reference, NCCL_NET_GDR_LEVEL: PXB is the default reach",
+)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Warn of GPUs whose nearest NICs are far or down."""
+    if len(evidence.job.hosts) < 2:
+        yield None, Ruling(verdict=Verdict.SKIP, summary="one node: NICs carry nothing")
+        return
+    for node in evidence.nodes:
+        topology, ports = node.of(PROBE), node.of(PORTS)
+        if isinstance(topology, Missing):
+            yield node.name, missing(topology)
+        elif not topology.nics:
+            yield node.name, Ruling(verdict=Verdict.SKIP, summary="no RDMA NIC in the matrix")
+        else:
+            yield node.name, _rule(topology, None if isinstance(ports, Missing) else ports)
+
+
+def _rule(topology: Topology, ports: Rdma | None) -> Ruling:
+    down = frozenset() if ports is None else _down(ports)
+    dead = [near for near in nearest_nics(topology) if near.nics and down.issuperset(near.nics)]
+    if dead:
+        return _warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
+    odd = nic_warning(topology)
+    if odd is not None:
+        far = "; ".join(f"{near.gpu}: {near.link}" for near in nearest_nics(topology))
+        return _warn("GPUs share no PCIe switch with a NIC: GPUDirect RDMA is slow or off", far)
+    return passed("every GPU has a NIC near it")
+
+
+def _down(ports: Rdma) -> frozenset[str]:
+    return frozenset(
+        device.name for device in ports.devices if not any(port.active for port in device.ports)
+    )
+
+
+def _dead(near: Nearest) -> str:
+    return f"{','.join(near.nics)}, nearest to {near.gpu}, is down"
+
+
+def _warn(summary: str, evidence: str) -> Ruling:
+    return Ruling(
+        verdict=Verdict.WARN,
+        summary=summary,
+        evidence=evidence,
+        hint="see which NIC each GPU is near to",
+        command="nvidia-smi topo -m",
+    )
+
+
+CHECK = Check(id="TOPO004", name="topo-gpu-nic", about=ABOUT, probes=(PROBE, PORTS), judge=judge)
