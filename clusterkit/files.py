@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -98,6 +99,19 @@ def open_for_append(path: Path, *, mode: int = PUBLIC) -> int:
     """Return a descriptor whose writes go to the end of `path`; the caller closes it."""
     with explained(path):
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+
+
+def append_line(path: Path, line: str, *, mode: int = PUBLIC) -> None:
+    """Add a line to the end of `path`, on a line of its own, while nobody else of us does."""
+    with explained(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            size = os.fstat(descriptor).st_size
+            broken = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            os.write(descriptor, (("\n" if broken else "") + line + "\n").encode())
+        finally:
+            os.close(descriptor)
 
 
 def create_folder(path: Path, *, mode: int = 0o755, exist_ok: bool = True) -> bool:

@@ -1,0 +1,107 @@
+"""Visit many nodes at once, and wait for none of them longer than it may take.
+
+Threads cannot be interrupted, and some calls (a name look-up, an agent that does not answer) have
+no time-out. So a visit says until when it may last; one that is late is cut (its socket is closed,
+which ends most waits), and one that still does not end is left behind: its thread is a daemon.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from clusterkit.transport.base import Reply
+
+_TICK_S = 0.25
+_GRACE_S = 1.5
+"""Between the cut and giving up on the thread."""
+
+
+class Visit(Protocol):
+    """One node, and how it is asked."""
+
+    deadline: float | None
+    """By `time.monotonic`; None while it waits for its turn."""
+
+    def run(self) -> Reply:
+        """Ask the node. What goes wrong there is in the reply."""
+
+    def cut(self) -> None:
+        """End `run` soon, from another thread; never blocks."""
+
+    def late(self) -> Reply:
+        """Return the reply of a visit that has not ended although it was cut."""
+
+
+_Ended = tuple[int, Reply | BaseException]
+
+
+def visit_all(
+    visits: Sequence[Visit], *, threads: int, heard: Callable[[Reply], None]
+) -> tuple[Reply, ...]:
+    """Run all visits and return their replies in order; `heard` is called from this thread."""
+    waiting: SimpleQueue[int] = SimpleQueue()
+    ended: SimpleQueue[_Ended] = SimpleQueue()
+    for index in range(len(visits)):
+        waiting.put(index)
+    for _ in range(min(threads, len(visits))):
+        threading.Thread(target=_work, args=(visits, waiting, ended), daemon=True).start()
+    replies: dict[int, Reply] = {}
+    try:
+        while len(replies) < len(visits):
+            for index, reply in (*_next(ended), *_given_up(visits, replies)):
+                if isinstance(reply, BaseException):
+                    raise reply
+                if index not in replies:
+                    replies[index] = reply
+                    heard(reply)
+    finally:
+        _empty(waiting)
+        for index, visit in enumerate(visits):
+            if index not in replies:
+                visit.cut()
+    return tuple(replies[index] for index in range(len(visits)))
+
+
+def _work(visits: Sequence[Visit], waiting: SimpleQueue[int], ended: SimpleQueue[_Ended]) -> None:
+    while True:
+        try:
+            index = waiting.get_nowait()
+        except Empty:
+            return
+        try:
+            ended.put((index, visits[index].run()))
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            ended.put((index, error))
+
+
+def _next(ended: SimpleQueue[_Ended]) -> list[_Ended]:
+    try:
+        return [ended.get(timeout=_TICK_S)]
+    except Empty:
+        return []
+
+
+def _given_up(visits: Sequence[Visit], replies: dict[int, Reply]) -> list[_Ended]:
+    """Cut the visits that are late, and return those whose thread does not come back."""
+    now = time.monotonic()
+    lost: list[_Ended] = []
+    for index, visit in enumerate(visits):
+        deadline = visit.deadline
+        if index in replies or deadline is None or now < deadline:
+            continue
+        visit.cut()
+        if now > deadline + _GRACE_S:
+            lost.append((index, visit.late()))
+    return lost
+
+
+def _empty(waiting: SimpleQueue[int]) -> None:
+    while True:
+        try:
+            waiting.get_nowait()
+        except Empty:
+            return

@@ -1,0 +1,260 @@
+"""Run a script on nodes as a job step: inside an allocation, or in one of its own. No SSH needed.
+
+srun hands its standard input to all tasks and labels each line of theirs with the task's number.
+It passes lines on in pieces of 1024 bytes (MAX_MSG_LEN of its line buffer, seen with 22.05), which
+the labels allow to put together again; without them, pieces of different tasks run into each other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterkit.commands import run_command
+from clusterkit.errors import RemoteError
+from clusterkit.hostlist import fold
+from clusterkit.model import ClusterSpec
+from clusterkit.probes.base import Reach, ReachProblem, first_line
+from clusterkit.probes.compound import Answer, Compound, read_answers
+from clusterkit.transport.base import Reply
+from clusterkit.transport.names import check_names
+from clusterkit.transport.process import Ended, run_fed
+
+_LABEL = re.compile(rb" *(\d+): ?(.*)", re.DOTALL)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+"""With --quit-on-interrupt the first ends the step and gives an allocation back."""
+
+_STEP = (
+    "--ntasks-per-node=1",
+    "--cpus-per-task=1",
+    "--label",
+    "--kill-on-bad-exit=0",
+    "--wait=0",
+    "--quit-on-interrupt",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--job-name=clusterkit-preflight",
+)
+
+_OPTIONS = frozenset(
+    f"SLURM_{name}"
+    for name in (
+        *("STDINMODE", "STDOUTMODE", "STDERRMODE", "UNBUFFEREDIO", "DISTRIBUTION", "HOSTFILE"),
+        *("EXACT", "EXCLUSIVE", "CPU_BIND", "NTASKS_PER_GPU", "GPUS_PER_TASK", "TRES_PER_TASK"),
+        *("NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "CPUS_PER_GPU", "PROLOG", "EPILOG"),
+    )
+) | {"SRUN_CPUS_PER_TASK"}
+"""Input variables of srun(1) that contradict ours, or that redirect what tasks print."""
+
+_DEAD = frozenset({"down", "unknown", "powered_down", "powering_down", "power_down", "future"})
+_NOT_GIVEN = frozenset({"drained", "draining", "drain", "fail", "failing", "maint", "reserved"})
+"""States (sinfo(1), NODE STATE CODES) in which running jobs go on, and new ones do not start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SrunOptions:
+    """Where the step runs; what is None is left to Slurm."""
+
+    job_id: str | None = None
+    """The allocation to run in, beside what runs there; None for one of its own."""
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    extra: tuple[str, ...] = ()
+    """More arguments of srun, such as a request for GPUs."""
+    immediate_s: int = 60
+    """How long an allocation of its own may be waited for."""
+    margin_s: float = 15.0
+    """How long the step may take beyond the time that its probes have."""
+
+    @classmethod
+    def of(cls, cluster: ClusterSpec, environment: Mapping[str, str] = os.environ) -> SrunOptions:
+        """Return the options of a cluster, seen from inside an allocation if there is one."""
+        return cls(
+            job_id=environment.get("SLURM_JOB_ID"),
+            partition=cluster.partition,
+            account=cluster.account,
+            qos=cluster.qos,
+            constraint=cluster.constraint,
+            extra=cluster.srun_args,
+        )
+
+
+class SrunTransport:
+    """Nodes reached through Slurm."""
+
+    def __init__(self, options: SrunOptions) -> None:
+        """Hold the options; nothing is started yet."""
+        self._options = options
+
+    def ask(
+        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+    ) -> tuple[Reply, ...]:
+        """Run the script as one step on all nodes; see `Transport.ask`.
+
+        Replies come together, when the step has ended or its time is up.
+
+        Raises:
+            RemoteError: there is no srun here.
+        """
+        check_names(nodes)
+        unfit = _unfit(nodes, allocated=self._options.job_id is not None)
+        asked = [node for node in nodes if node not in unfit]
+        replies = {node: _refused(node, why, 0.0) for node, why in unfit.items()}
+        if asked:
+            replies |= self._run(asked, compound)
+        for node in nodes:
+            heard(replies[node])
+        return tuple(replies[node] for node in nodes)
+
+    def _run(self, nodes: Sequence[str], compound: Compound) -> dict[str, Reply]:
+        wait_s = 0 if self._options.job_id else self._options.immediate_s
+        limit_s = wait_s + compound.timeout_s + self._options.margin_s
+        began = time.monotonic()
+        try:
+            ended = run_fed(
+                step_argv(nodes, self._options, limit_s=limit_s),
+                compound.script,
+                timeout_s=limit_s,
+                environment=_environment(os.environ),
+                signals=_SIGNALS,
+            )
+        except OSError as error:
+            raise RemoteError(
+                f"cannot run srun: {error.strerror}",
+                hint="where Slurm's commands are missing, ask by ssh: --via ssh",
+            ) from error
+        seconds = round(time.monotonic() - began, 3)
+        answers = read_step(ended, compound)
+        return {
+            node: answers[node].reply(node, seconds)
+            if node in answers
+            else _refused(node, _words(ended, node, limit_s), seconds)
+            for node in nodes
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one task told, and when it began to (epoch)."""
+
+    answer: Answer
+    heard_at: float | None
+
+    def reply(self, node: str, seconds: float) -> Reply:
+        """Return it as the reply of a node."""
+        clock, at = self.answer.clock, self.heard_at
+        return Reply(
+            node=node,
+            reach=Reach(
+                via="srun",
+                clock_skew_s=None if clock is None or at is None else clock - at,
+                complete=self.answer.complete,
+                seconds=seconds,
+            ),
+            outputs=self.answer.outputs,
+        )
+
+
+def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> tuple[str, ...]:
+    """Return the command that starts one task on each of the nodes."""
+    where = (f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={fold(nodes)}")
+    if options.job_id:
+        return ("srun", *_STEP, *where, "--overlap", f"--jobid={options.job_id}", "sh")
+    named = {
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
+        "immediate": str(options.immediate_s),
+        "time": str(math.ceil(limit_s / 60) + 1),
+    }
+    asked = (f"--{name}={value}" for name, value in named.items() if value)
+    return ("srun", *_STEP, *where, *asked, *options.extra, "sh")
+
+
+def read_step(ended: Ended, compound: Compound) -> dict[str, Told]:
+    """Return what the tasks of a step told, by the names that their nodes have in Slurm."""
+    text, began_at = _unlabelled(ended, compound.token.encode())
+    return {
+        answer.host: Told(answer, began_at.get(number))
+        for number, answer in read_answers(text, compound).items()
+        if answer.host
+    }
+
+
+def _unlabelled(ended: Ended, token: bytes) -> tuple[str, dict[str, float]]:
+    """Return the lines of all tasks, whole again, and when the first of each task came.
+
+    A piece that does not hold the token goes on where the task's last one ended.
+    """
+    lines: list[bytearray] = []
+    last: dict[bytes, bytearray] = {}
+    began_at: dict[str, float] = {}
+    for at, piece in _pieces(ended):
+        match = _LABEL.fullmatch(piece)
+        if match is None:
+            continue
+        task, rest = match.groups()
+        if token in rest:
+            last[task] = bytearray(rest)
+            lines.append(last[task])
+            began_at.setdefault(task.decode(), at)
+        elif task in last:
+            last[task] += rest
+    return b"\n".join(lines).decode(errors="replace"), began_at
+
+
+def _pieces(ended: Ended) -> Iterator[tuple[float, bytes]]:
+    """Yield each line of srun's output with the time at which its end came."""
+    rest = b""
+    for at, chunk in ended.chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield at, line
+
+
+def _refused(node: str, why: str, seconds: float) -> Reply:
+    reach = Reach(
+        problem=ReachProblem.SCHEDULER, detail=why, via="srun", complete=False, seconds=seconds
+    )
+    return Reply(node=node, reach=reach)
+
+
+def _words(ended: Ended, node: str, limit_s: float) -> str:
+    """Return what srun said of a node, else of all of them, else what is known."""
+    lines = [line.strip() for line in ended.stderr.decode(errors="replace").splitlines()]
+    errors = [line.partition("error: ")[2] for line in lines if line.startswith("srun: error: ")]
+    about = [line for line in errors if re.search(rf"\b{re.escape(node)}\b", line)]
+    said = first_line("\n".join(about or errors))
+    if ended.exit_code is None:
+        return f"no answer within {limit_s:g} s" + (f": {said}" if said else "")
+    return said or first_line("\n".join(lines)) or "no task started there"
+
+
+def _unfit(nodes: Sequence[str], *, allocated: bool) -> dict[str, str]:
+    """Return those of the nodes on which Slurm would not start a task, and why.
+
+    One of them in the list, and srun would start none. Without an answer all are tried.
+    """
+    asked = ("sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N|%T|%E")
+    states = _DEAD if allocated else _DEAD | _NOT_GIVEN
+    unfit = {}
+    for line in run_command(asked).output.splitlines():
+        node, _, said = line.strip().partition("|")
+        state, _, reason = said.partition("|")
+        if state.rstrip("*~#!%$@^-+") in states or state.endswith("*"):
+            unfit[node] = f"{state}: {reason}" if reason not in {"", "none"} else state
+    return {node: unfit[node] for node in nodes if node in unfit}
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what would change the step: srun takes options from it."""
+    kept = {name: value for name, value in own.items() if name not in _OPTIONS}
+    return {**kept, "LC_ALL": "C"}

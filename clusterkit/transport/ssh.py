@@ -1,0 +1,215 @@
+"""Run a script on many nodes by ssh: one connection a node, one session, one round trip."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import paramiko
+
+from clusterkit.probes.base import Reach, ReachProblem, first_line
+from clusterkit.probes.compound import Compound, read_answers
+from clusterkit.transport.base import Reply
+from clusterkit.transport.fanout import visit_all
+from clusterkit.transport.known_hosts import HostKeyRefused
+from clusterkit.transport.names import check_names
+from clusterkit.transport.ssh_client import JumpFailed, Line, SshClient, round_trip_s
+from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.ssh_keys import LoginRefused
+
+_SHELL = "exec sh"
+"""Understood by every login shell: sh and its kin, csh, fish."""
+
+_DIALLERS = 512
+"""Threads; all but `workers` of them only wait for a TCP connection, so that hosts which do not
+answer do not keep the others waiting."""
+
+_NOISE = 4096
+_SLICE_S = 1.0
+
+_SLACK_S = 5.0
+"""paramiko's own time-outs come later than ours, which alone tell a time-out from a failure."""
+
+_FAILURES = (OSError, EOFError, paramiko.SSHException, HostKeyRefused, LoginRefused, JumpFailed)
+
+
+class SshTransport:
+    """Nodes reached by ssh."""
+
+    def __init__(self, options: SshOptions) -> None:
+        """Hold the options; nothing is read or opened yet."""
+        self._options = options
+
+    def ask(
+        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+    ) -> tuple[Reply, ...]:
+        """Run the script on every node at once; see `Transport.ask`.
+
+        Raises:
+            UserError: a node's name is none, or ssh's configuration cannot be read.
+        """
+        check_names(nodes)
+        client = SshClient(self._options)
+        turns = threading.BoundedSemaphore(self._options.workers)
+        visits = [_Visit(node, compound, self._options, client, turns) for node in nodes]
+        try:
+            return visit_all(visits, threads=_DIALLERS, heard=heard)
+        finally:
+            client.close()
+
+
+class _Visit:
+    """One node: connect, wait for a turn, log in, run the script, read what comes."""
+
+    def __init__(
+        self,
+        node: str,
+        compound: Compound,
+        options: SshOptions,
+        client: SshClient,
+        turns: threading.BoundedSemaphore,
+    ) -> None:
+        self.deadline: float | None = None
+        self._node = node
+        self._compound = compound
+        self._options = options
+        self._client = client
+        self._turns = turns
+        self._line = Line()
+        self._began = time.monotonic()
+        self._stage = "connecting"
+        self._limit_s = 0.0
+        self._out = bytearray()
+        self._noise = bytearray()
+        self._has_ended = False
+        self._said_hello_at: float | None = None
+        self._connect_s: float | None = None
+        self._latency_s: float | None = None
+
+    def run(self) -> Reply:
+        self._began = time.monotonic()
+        failure: Exception | None = None
+        try:
+            self._converse()
+        except _FAILURES as error:
+            failure = error
+        self.deadline = None
+        self._line.close()
+        return self._reply(failure)
+
+    def cut(self) -> None:
+        self._line.cut()
+
+    def late(self) -> Reply:
+        return self._reply(None)
+
+    def _converse(self) -> None:
+        target = self._client.resolve(self._node)
+        # A jump host on the way has a connection and a handshake of its own to make.
+        self._enter("connecting", target.connect_timeout_s * (1 + 2 * len(target.jumps)))
+        sock = self._client.dial(target, self._line)
+        dialled_s = time.monotonic() - self._began
+        self.deadline = None
+        with self._turns:
+            began = time.monotonic()
+            self._enter("the SSH handshake", target.connect_timeout_s)
+            connection = self._client.log_in(
+                target, sock, self._line, limit_s=target.connect_timeout_s + _SLACK_S
+            )
+            self._connect_s = dialled_s + time.monotonic() - began
+            channel = connection.transport.open_session(timeout=target.connect_timeout_s)
+            self._enter("running the script", self._compound.timeout_s + self._options.margin_s)
+            channel.settimeout(_SLICE_S)
+            channel.exec_command(_SHELL)
+            channel.sendall(self._compound.script.encode())
+            channel.shutdown_write()
+            self._read(channel)
+            if self._said_hello_at is not None and not self._line.is_cut:
+                self._latency_s = round_trip_s(connection, sock)
+
+    def _enter(self, stage: str, limit_s: float) -> None:
+        self._stage, self._limit_s = stage, limit_s
+        self.deadline = time.monotonic() + limit_s
+
+    def _read(self, channel: Any) -> None:
+        """Read until all probes have ended, the session has, or time is up."""
+        token = self._compound.token.encode()
+        ended = re.compile(token + rb" \S+ - = 0 - -\n")
+        while self.deadline is not None and time.monotonic() < self.deadline:
+            try:
+                data = channel.recv(1 << 16)
+            except TimeoutError:
+                continue
+            finally:
+                while channel.recv_stderr_ready():
+                    self._noise = (self._noise + channel.recv_stderr(1 << 16))[-_NOISE:]
+            at = max(0, len(self._out) - 200)  # a frame may come in two parts
+            self._out += data
+            if self._said_hello_at is None and token in self._out[at:]:
+                self._said_hello_at = time.time()
+            if not data or ended.search(self._out, at):
+                self._has_ended = True
+                return
+
+    def _reply(self, failure: Exception | None) -> Reply:
+        answers = read_answers(self._out.decode(errors="replace"), self._compound)
+        answer = next(iter(answers.values()), None)
+        problem, detail = (None, "") if answer is not None else self._explain(failure)
+        skew_s = None
+        if answer is not None and answer.clock is not None and self._said_hello_at is not None:
+            skew_s = answer.clock - self._said_hello_at + (self._latency_s or 0.0) / 2
+        reach = Reach(
+            problem=problem,
+            detail=detail,
+            via="ssh",
+            connect_s=self._connect_s,
+            latency_s=self._latency_s,
+            clock_skew_s=skew_s,
+            complete=answer is not None and answer.complete,
+            seconds=round(time.monotonic() - self._began, 3),
+        )
+        return Reply(node=self._node, reach=reach, outputs=answer.outputs if answer else {})
+
+    def _explain(self, failure: Exception | None) -> tuple[ReachProblem, str]:
+        if self._line.is_cut or (failure is None and not self._has_ended):
+            return ReachProblem.TIMEOUT, f"no answer within {self._limit_s:g} s: {self._stage}"
+        if failure is None:
+            said = first_line((self._noise + b"\n" + self._out).decode(errors="replace"))
+            return ReachProblem.SHELL, said or "the login shell ended without running the script"
+        return explain(failure)
+
+
+def explain(failure: BaseException) -> tuple[ReachProblem, str]:
+    """Return what a failed connection means, in words without an exception's name."""
+    if isinstance(failure, JumpFailed):
+        problem, detail = explain(failure.__cause__ or OSError("no connection"))
+        return problem, f"jump host {failure}: {detail}"
+    if isinstance(failure, HostKeyRefused):
+        return failure.problem, str(failure)
+    for kind, problem, words in _MEANINGS:
+        if isinstance(failure, kind):
+            return problem, words or _said(failure)
+    return ReachProblem.UNREACHABLE, _said(failure)
+
+
+def _said(failure: BaseException) -> str:
+    if isinstance(failure, paramiko.ChannelException):
+        return str(failure.text).lower()
+    text = failure.strerror if isinstance(failure, OSError) else None
+    text = first_line(text or str(failure))
+    if "protocol banner" in text:
+        return "the connection was closed before the handshake (no SSH server, or a busy one)"
+    return text[:1].lower() + text[1:] if text else "the connection was closed"
+
+
+_MEANINGS: tuple[tuple[type[BaseException], ReachProblem, str], ...] = (
+    (LoginRefused, ReachProblem.AUTH, ""),
+    (paramiko.AuthenticationException, ReachProblem.AUTH, ""),
+    (socket.gaierror, ReachProblem.NAME, ""),
+    (ConnectionRefusedError, ReachProblem.REFUSED, "nothing listens on its SSH port"),
+    (TimeoutError, ReachProblem.TIMEOUT, "no answer to the attempt to connect"),
+)
