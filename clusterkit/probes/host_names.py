@@ -67,7 +67,7 @@ def parse(text: str) -> Names:
     single: dict[str, tuple[str, ...]] = {}
     hosts: dict[str, tuple[str, ...]] = {}
     for line in read_lines(text):
-        key, *words = line.split()
+        key, *words = line.split() or [""]
         if key == "host" and words:
             hosts[words[0]] = _addresses(words[1:])
         elif key in {"name", "own", "reverse", "local"} and key not in single:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from clusterkit import hostlist
 from clusterkit.probes.base import Output, PreflightJob, Probe, Unparsed
 
-_START = re.compile(r"^NodeName=", re.MULTILINE)
+_START = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
 _OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
@@ -56,13 +56,18 @@ def answers(hosts: Sequence[str], output: Output) -> Mapping[str, Output]:
 
 
 def split_records(text: str) -> Mapping[str, str]:
-    """Return the record of each node, of one line or of many."""
-    starts = [match.start() for match in _START.finditer(text)]
-    found = {}
-    for begin, end in zip(starts, [*starts[1:], len(text)], strict=True):
-        record = text[begin:end].strip() + "\n"
-        found[record[len("NodeName=") :].split(None, 1)[0]] = record
-    return found
+    """Return the record of each node, of one line or of many; other lines are left out."""
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in text.splitlines():
+        if start := _START.match(line):
+            current = found.setdefault(start[1], [])
+            current.append(line)
+        elif line.startswith((" ", "\t")) and current:
+            current.append(line)
+        else:
+            current = []
+    return {name: "\n".join(lines) + "\n" for name, lines in found.items()}
 
 
 def parse(text: str) -> SlurmNode:
