@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
@@ -28,7 +30,10 @@ class SlurmJobs:
 
     def check_limits(self, plan: LaunchPlan) -> None:
         """Refuse what the partition cannot give; sbatch would let some of it wait forever."""
-        slurm_limits.check(plan)
+        with ThreadPoolExecutor(1) as pool:
+            checking = pool.submit(slurm_limits.check, plan)
+            import_module("clusterkit.executors.slurm_executor")  # needed next, while Slurm answers
+            checking.result()
 
     def launch(
         self,
