@@ -1,0 +1,108 @@
+"""Apply the rules to what the sources set. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from clusterkit.envlint.rules import RULES, Remark, Rule
+from clusterkit.envlint.rules.shadowing import overridden
+from clusterkit.envlint.setting import Format, Setting, Source, compatible
+from clusterkit.envlint.variables import Kind, find_variable
+from clusterkit.findings import Verdict
+
+_MOST_RUNS = 64
+"""Ways through a script that conflicts are looked for in; scripts have a handful."""
+
+_DEAD = frozenset({Kind.REMOVED, Kind.TYPO, Kind.TORCH_RENAMED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFinding:
+    """One thing that the lint has to say."""
+
+    id: str
+    rule: str
+    name: str
+    """Of the variable."""
+    value: str | None
+    source: str
+    line: int | None
+    verdict: Verdict
+    summary: str
+    hint: str
+
+
+def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[LintFinding, ...]:
+    """Return what is to be said about `sources`, of which earlier ones win over later ones.
+
+    In the order of the sources and their lines. Names that a glob of `allowed` matches are left
+    alone.
+    """
+    settings = [setting for source in sources for setting in source.settings]
+    said = [
+        *_alone(settings),
+        *overridden(sources),
+        *_together(sources),
+    ]
+    place = {id(setting): index for index, setting in enumerate(settings)}
+    said.sort(key=lambda saying: (place[id(saying[1])], saying[0].id))
+    findings = (_finding(*saying) for saying in said)
+    return tuple(
+        dict.fromkeys(
+            finding
+            for finding in findings
+            if not any(fnmatchcase(finding.name, glob) for glob in allowed)
+        )
+    )
+
+
+def _alone(settings: Sequence[Setting]) -> Iterator[tuple[Rule, Setting, Remark]]:
+    rules = [(rule, rule.alone) for rule in RULES if rule.alone is not None]
+    for setting in settings:
+        variable = find_variable(setting.name)
+        for rule, judge in rules:
+            for remark in judge(setting, variable):
+                yield rule, setting, remark
+
+
+def _together(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Remark]]:
+    rules = [(rule, rule.together) for rule in RULES if rule.together is not None]
+    for run in _runs(sources):
+        for rule, judge in rules:
+            for name, summary, hint in judge(run):
+                yield rule, run[name], Remark(summary=summary, hint=hint)
+
+
+def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
+    """Yield what is set at the same time, once for each way through the branches of scripts."""
+    branches = dict.fromkeys(s.branch for source in sources for s in source.settings)
+    longest = [b for b in branches if b] or [()]
+    for branch in longest[:_MOST_RUNS]:
+        run: dict[str, Setting] = {}
+        for source in reversed(sources):
+            settings = source.settings
+            if source.format is Format.CONF:
+                settings = settings[::-1]
+            run |= {s.name: s for s in settings if compatible(s.branch, branch)}
+        yield {name: setting for name, setting in run.items() if _is_read(name)}
+
+
+def _is_read(name: str) -> bool:
+    variable = find_variable(name)
+    return variable is not None and variable.kind not in _DEAD
+
+
+def _finding(rule: Rule, setting: Setting, remark: Remark) -> LintFinding:
+    return LintFinding(
+        id=rule.id,
+        rule=rule.name,
+        name=setting.name,
+        value=setting.value,
+        source=setting.source,
+        line=setting.line,
+        verdict=remark.verdict or rule.verdict,
+        summary=remark.summary,
+        hint=remark.hint,
+    )

@@ -1,0 +1,148 @@
+"""Lists of interfaces and of HCAs: what they match, and what not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterkit.envlint.rules.base import Remark, Rule, includes, items
+from clusterkit.envlint.setting import Setting, Slip
+from clusterkit.envlint.variables import Variable
+from clusterkit.findings import Verdict
+
+_LISTS = frozenset({"interfaces", "hcas", "devices"})
+_OWN_ONLY = re.compile(r"=?(lo|docker\d*|virbr\d*|podman\d*|cni\d*)(:|$)")
+
+
+def _list(setting: Setting, variable: Variable | None) -> str:
+    """Return the value of a list of interfaces or HCAs; empty for anything else."""
+    if variable is None or variable.type not in _LISTS or Slip.QUOTES_KEPT in setting.slips:
+        return ""
+    return setting.value or ""
+
+
+def _blanks(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    value = _list(setting, variable)
+    if re.search(r"\s", value):
+        tight = re.sub(r"[\s,]+", ",", value.strip())
+        yield Remark(
+            summary="the blanks become part of the names, which then match nothing",
+            hint=f"write {tight}",
+        )
+
+
+def _twice(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    listed = items(_list(setting, variable))
+    doubled = dict.fromkeys(item for item in listed if item and listed.count(item) > 1)
+    if doubled:
+        yield Remark(
+            summary=f"named twice: {', '.join(doubled)}", hint="was another one meant, or port 2?"
+        )
+
+
+def _prefixes(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    value = _list(setting, variable)
+    if variable is None or not variable.name.startswith("NCCL_") or not value:
+        return
+    exclude, names = ("^", value[1:]) if value.startswith("^") else ("", value)
+    # The kernel and rdma-core count without leading zeros, so mlx5_0 is the prefix of no other.
+    wide = [item for item in names.split(",") if re.search(r"[1-9]\d*$", item.partition(":")[0])]
+    if not names.startswith("=") and wide:
+        name = wide[0].partition(":")[0]
+        yield Remark(
+            summary=f"a prefix: {name} also {'leaves out' if exclude else 'takes'} {name}0 to "
+            f"{name}9",
+            hint=f"for exactly these: {exclude}={names}",
+        )
+
+
+def _not_exact(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    value = _list(setting, variable)
+    if variable is None or variable.name.startswith("NCCL_"):
+        return
+    if value.startswith("=") or (value.startswith("^") and variable.family != "ucx"):
+        yield Remark(
+            summary=f"{value[0]} is NCCL's notation: here it becomes part of the name",
+            hint="name the interfaces exactly, comma-separated",
+        )
+
+
+def _no_port(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    value = _list(setting, variable)
+    if variable is None or variable.type != "devices":
+        return
+    bare = [item for item in items(value) if re.fullmatch(r"mlx[45]_\w+", item)]
+    if bare:
+        yield Remark(
+            summary=f"without a port UCX finds no device {bare[0]}", hint=f"write {bare[0]}:1"
+        )
+
+
+def _own_only(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    value = _list(setting, variable)
+    own = [item for item in items(value) if _OWN_ONLY.match(item)] if includes(value) else []
+    if own:
+        yield Remark(
+            summary=f"{own[0]} reaches no other machine",
+            hint="name the interface that the nodes share",
+        )
+
+
+RULES = (
+    Rule(
+        id="NCCL121",
+        name="blanks-in-list",
+        verdict=Verdict.FAIL,
+        what="blanks inside of a list of interfaces or HCAs",
+        why="The names are not trimmed: `eth0, eth1` names eth0 and a second one that starts "
+        "with a blank.",
+        fix="Write the list without blanks.",
+        alone=_blanks,
+    ),
+    Rule(
+        id="NCCL122",
+        name="named-twice",
+        verdict=Verdict.WARN,
+        what="the same interface or HCA twice in a list",
+        why="The second one does nothing; mostly another one was meant, and a rail stays unused.",
+        fix="Name every rail once.",
+        alone=_twice,
+    ),
+    Rule(
+        id="NCCL123",
+        name="prefix-match",
+        verdict=Verdict.WARN,
+        what="a name that also matches longer ones (mlx5_1 takes mlx5_10)",
+        why="NCCL matches by prefix unless the list starts with `=`. On a machine with more than "
+        "ten devices it takes those that nobody meant.",
+        fix="Start the list with `=`, or with `^=` for one that excludes.",
+        alone=_prefixes,
+    ),
+    Rule(
+        id="NCCL124",
+        name="exact-names-only",
+        verdict=Verdict.FAIL,
+        what="`^` or `=` for a library that knows no such thing (Gloo, UCX)",
+        why="They take exact names only, so a name with a sign before it matches nothing.",
+        fix="Name the interfaces one by one.",
+        alone=_not_exact,
+    ),
+    Rule(
+        id="NCCL125",
+        name="port-missing",
+        verdict=Verdict.WARN,
+        what="an HCA without its port in UCX_NET_DEVICES",
+        why="UCX names InfiniBand devices as device:port.",
+        fix="Write mlx5_0:1.",
+        alone=_no_port,
+    ),
+    Rule(
+        id="NCCL126",
+        name="local-interface",
+        verdict=Verdict.WARN,
+        what="an interface that reaches this machine only (lo, docker0)",
+        why="Ranks on other nodes then wait until they time out.",
+        fix="Name the interface of the network that the nodes share.",
+        alone=_own_only,
+    ),
+)

@@ -1,0 +1,65 @@
+"""A setting: one variable that a script, a file or the environment gives a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+Branch = tuple[tuple[int, int], ...]
+"""The arms (number of the `if` or `case`, number of its arm) that a line stands in."""
+
+
+class Format(StrEnum):
+    """How a text gives variables."""
+
+    SHELL = "shell"
+    ENV_FILE = "env-file"
+    """`NAME=VALUE` lines, as `docker run --env-file` and the output of `env` have them."""
+    CONF = "conf"
+    """`~/.nccl.conf`, `/etc/nccl.conf`: NAME=VALUE lines that NCCL reads itself."""
+    ENVIRONMENT = "environment"
+    """Variables as a process has them, or as a configuration gives them."""
+
+
+class Slip(StrEnum):
+    """What went wrong in writing a setting down."""
+
+    NOT_EXPORTED = "not-exported"
+    CHAIN_ENDED = "chain-ended"
+    """Not exported, because the `export ... \\` on the lines before ends too early."""
+    SPACED = "spaced"
+    QUOTES_KEPT = "quotes-kept"
+    EXPORT_KEPT = "export-kept"
+    COMMENT_KEPT = "comment-kept"
+    UNEXPANDED = "unexpanded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A variable that is given a value, and where."""
+
+    name: str
+    value: str | None
+    """None where only running the script would tell."""
+    source: str = ""
+    """File, or what else it came from."""
+    line: int | None = None
+    """From 1; None where there are no lines."""
+    format: Format = Format.ENVIRONMENT
+    slips: tuple[Slip, ...] = ()
+    branch: Branch = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Everything that one text, or the environment, sets."""
+
+    name: str
+    format: Format
+    settings: tuple[Setting, ...]
+
+
+def compatible(one: Branch, other: Branch) -> bool:
+    """Tell whether two lines can be reached in one run."""
+    arms = dict(one)
+    return all(arms.get(block, arm) == arm for block, arm in other)

@@ -1,0 +1,82 @@
+"""Read a text of any known format, or the environment of a process, into settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from clusterkit.envlint.script import read_script
+from clusterkit.envlint.setting import Format, Setting, Slip, Source
+from clusterkit.envlint.variables import concerns_us
+
+_PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
+_SHELL_SIGN = re.compile(
+    r"^\s*(?:#!.*\bsh\b|#!.*bash|export\s|set\s|source\s|\.\s|if\b|for\b|srun\b|mpirun\b|#SBATCH)"
+    r"|\$\(|\\\s*$|&&|^[A-Za-z_]\w*=\S*[ \t]+(?:[a-z./]|[A-Z_]+=)|\s-x\s",
+    re.MULTILINE,
+)
+
+
+def read_source(text: str, name: str, as_format: Format | None = None) -> Source:
+    """Return the settings of a text; its format is told from its name and its content."""
+    found = as_format or guess_format(text, name)
+    if found is Format.SHELL:
+        return Source(name=name, format=found, settings=read_script(text, name))
+    return Source(name=name, format=found, settings=tuple(_pairs(text, name, found)))
+
+
+def from_environment(variables: Mapping[str, str], name: str = "environment") -> Source:
+    """Return the settings of a process, or of any other mapping that nobody expands."""
+    settings = tuple(
+        Setting(name=key, value=value, source=name)
+        for key, value in variables.items()
+        if concerns_us(key)
+    )
+    return Source(name=name, format=Format.ENVIRONMENT, settings=settings)
+
+
+def guess_format(text: str, name: str = "") -> Format:
+    """Return the format of a text: `nccl.conf` by its name, else a script if it looks like one.
+
+    The output of `env` is an env file: its first line is NAME=VALUE, with no word before.
+    """
+    if name.endswith(("nccl.conf", "rccl.conf")):
+        return Format.CONF
+    if name.endswith((".sh", ".bash", ".sbatch", ".slurm")):
+        return Format.SHELL
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if lines and sum(bool(_PAIR.match(line)) for line in lines) < len(lines) / 2:
+        return Format.SHELL
+    is_env_output = bool(re.search(r"^(?:PATH|HOME|PWD)=/", text, re.MULTILINE))
+    if is_env_output and not re.search(r"^(?:#!|export\s)", text, re.MULTILINE):
+        return Format.ENV_FILE
+    return Format.SHELL if _SHELL_SIGN.search(text) else Format.ENV_FILE
+
+
+def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _PAIR.fullmatch(line)
+        if match is None or line.lstrip().startswith("#") or not concerns_us(match[2]):
+            continue
+        value = match[3] if text_format is Format.CONF else match[3].rstrip("\r")
+        yield Setting(
+            name=match[2],
+            value=value,
+            source=source,
+            line=number,
+            format=text_format,
+            slips=tuple(_slips(line, match[1], match[2], value)),
+        )
+
+
+def _slips(line: str, export: str | None, name: str, value: str) -> Iterator[Slip]:
+    if export:
+        yield Slip.EXPORT_KEPT
+    if re.search(rf"{re.escape(name)}\s+=", line) or line[:1].isspace() or value[:1].isspace():
+        yield Slip.SPACED
+    if re.fullmatch(r"\s*(['\"]).*\1\s*", value):
+        yield Slip.QUOTES_KEPT
+    if re.search(r"\s#", value):
+        yield Slip.COMMENT_KEPT
+    if "$" in value or value.strip("'\" ").startswith("~/"):
+        yield Slip.UNEXPANDED
