@@ -38,7 +38,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _rule(topology: Topology, ports: Rdma | None) -> Ruling:
-    down = frozenset() if ports is None else _down(ports)
+    down = frozenset() if ports is None else ports.down
     dead = [near for near in nearest_nics(topology) if near.nics and down.issuperset(near.nics)]
     if dead:
         return _warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
@@ -46,13 +46,8 @@ def _rule(topology: Topology, ports: Rdma | None) -> Ruling:
     if odd is not None:
         far = "; ".join(f"{near.gpu}: {near.link}" for near in nearest_nics(topology))
         return _warn("GPUs share no PCIe switch with a NIC: GPUDirect RDMA is slow or off", far)
-    return passed("every GPU has a NIC near it")
-
-
-def _down(ports: Rdma) -> frozenset[str]:
-    return frozenset(
-        device.name for device in ports.devices if not any(port.active for port in device.ports)
-    )
+    spare = sorted(down & {nic.device for nic in topology.nics})
+    return passed("every GPU has a NIC near it", f"down: {','.join(spare)}" if spare else "")
 
 
 def _dead(near: Nearest) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, missing, passed
 from clusterkit.findings import Verdict
+from clusterkit.probes.base import Missing
 from clusterkit.probes.nvidia_topo import PROBE
+from clusterkit.probes.rdma_ports import PROBE as PORTS
 from clusterkit.topology import Topology, compare_hca, recommended_nics
 
 ABOUT = About(
@@ -14,7 +16,7 @@ ABOUT = About(
     " NCCL hangs or fails. One that is left out costs its share of the bandwidth. Without `=` the"
     " names are prefixes: mlx5_1 takes mlx5_10 too.",
     how="nvidia-smi topo -m on every node, and the value as NCCL reads it: `^` to leave out, `=`"
-    " for exact names, name:port.",
+    " for exact names, name:port. Devices that are down are not recommended.",
     fix="Set the value that the finding names, with `=`; or unset it and let NCCL choose.",
     source="NCCL environment reference, NCCL_IB_HCA; src/misc/utils.cc, matchIfList",
 )
@@ -27,16 +29,22 @@ def judge(evidence: Evidence) -> Judgement:
         why = "one node: NICs carry nothing" if value else "NCCL_IB_HCA is not set: NCCL chooses"
         yield None, Ruling(verdict=Verdict.SKIP, summary=why)
         return
-    yield from each(evidence, PROBE, lambda topology: _rule(topology, value))
+    for node in evidence.nodes:
+        topology, ports = node.of(PROBE), node.of(PORTS)
+        if isinstance(topology, Missing):
+            yield node.name, missing(topology)
+        else:
+            down = frozenset() if isinstance(ports, Missing) else ports.down
+            yield node.name, _rule(topology, value, down)
 
 
-def _rule(topology: Topology, value: str) -> Ruling:
+def _rule(topology: Topology, value: str, down: frozenset[str]) -> Ruling:
     if not topology.nics or any(nic.device is None for nic in topology.nics):
         return Ruling(verdict=Verdict.SKIP, summary="the matrix names no RDMA device")
-    odd = tuple(compare_hca(topology, value))
+    odd = tuple(compare_hca(topology, value, down=down))
     if not odd:
         return passed("NCCL_IB_HCA takes the NICs near the GPUs")
-    wanted = ",".join(recommended_nics(topology))
+    wanted = ",".join(nic for nic in recommended_nics(topology) if nic not in down)
     return Ruling(
         verdict=Verdict.WARN,
         summary=odd[0],
@@ -46,4 +54,6 @@ def _rule(topology: Topology, value: str) -> Ruling:
     )
 
 
-CHECK = Check(id="TOPO005", name="topo-nccl-ib-hca", about=ABOUT, probes=(PROBE,), judge=judge)
+CHECK = Check(
+    id="TOPO005", name="topo-nccl-ib-hca", about=ABOUT, probes=(PROBE, PORTS), judge=judge
+)

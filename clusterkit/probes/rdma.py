@@ -114,6 +114,13 @@ class Rdma:
         """All ports of all devices."""
         return tuple(port for device in self.devices for port in device.ports)
 
+    @property
+    def down(self) -> frozenset[str]:
+        """Devices without an active port."""
+        return frozenset(
+            device.name for device in self.devices if not any(port.active for port in device.ports)
+        )
+
 
 def state(text: str) -> str:
     """Read a logical state: `4: ACTIVE` (sysfs), `PORT_ACTIVE (4)` (verbs), `Active` (ibstat)."""

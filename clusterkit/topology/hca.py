@@ -50,8 +50,13 @@ def parse_hca_filter(value: str) -> HcaFilter:
     return HcaFilter(names=tuple(names), exact=exact, exclude=exclude)
 
 
-def compare_hca(topology: Topology, value: str) -> Iterator[str]:
-    """Yield what is odd about a value of NCCL_IB_HCA on a machine with this topology."""
+def compare_hca(
+    topology: Topology, value: str, *, down: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yield what is odd about a value of NCCL_IB_HCA on a machine with this topology.
+
+    Devices that are `down` are not missed: NCCL uses ports in state Active only.
+    """
     devices = [nic.device for nic in topology.nics if nic.device is not None]
     if not devices or len(devices) != len(topology.nics):
         return
@@ -69,6 +74,6 @@ def compare_hca(topology: Topology, value: str) -> Iterator[str]:
         how = " (its names are prefixes)" if surprise else ""
         yield f"NCCL_IB_HCA takes {','.join(far)}, near no GPU{how}"
     recommended = recommended_nics(topology)
-    left_out = [device for device in recommended if device not in taken]
+    left_out = [device for device in recommended if device not in taken and device not in down]
     if left_out:
         yield f"NCCL_IB_HCA leaves out {','.join(left_out)}, near a GPU"

@@ -1,0 +1,104 @@
+"""IB002: whether the ports that should be up are up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, known, passed
+from clusterkit.findings import Verdict
+from clusterkit.probes.rdma import Port, Rdma
+from clusterkit.probes.rdma_ports import PROBE
+
+ABOUT = About(
+    what="Every RDMA port that is Active on most nodes is Active on all; where the nodes do not"
+    " tell, every port of a kind of which most are Active on the same node.",
+    why="A port that is down takes its share of the bandwidth away, or hangs NCCL at start. Ports"
+    " that nobody uses, such as Ethernet side ports, are left alone.",
+    how="/sys/class/infiniband/*/ports/*/{state,phys_state}; three nodes or more vote on each port"
+    " by name, otherwise devices are compared by board, chip and link layer.",
+    fix="polling: no signal, check cable and switch port; disabled: an administrator or the driver"
+    " turned it off (`ip link set DEV up`, `mlxlink -d DEV`); init: no subnet manager has set it"
+    " up.",
+    source="InfiniBand architecture, port states; recordings of machines with ports down",
+)
+_VOTERS = 3
+_WHY = {
+    "polling": "no signal: check the cable and the switch port",
+    "disabled": "turned off: `ip link set DEV up` or `mlxlink -d DEV --port_state UP`",
+}
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Name the ports that are down and should not be."""
+    facts, rulings = known(evidence, PROBE)
+    yield from rulings
+    votes = _votes(facts)
+    for name, rdma in facts.items():
+        bad = [port for port in _down(rdma) if _should_be_up(port, rdma, votes, len(facts))]
+        active = sum(port.active for port in rdma.ports)
+        if bad:
+            yield name, _fail(bad, rdma)
+        elif not active:
+            summary = "no RDMA port is active: NCCL falls back to TCP"
+            yield (
+                name,
+                Ruling(verdict=Verdict.WARN, summary=summary, command="ibstat || ibv_devinfo"),
+            )
+        else:
+            spare = [f"{port.name} {port.state}" for port in _down(rdma)]
+            yield name, passed("RDMA ports are up as they should be", ", ".join(spare))
+
+
+def _down(rdma: Rdma) -> list[Port]:
+    return [port for port in rdma.ports if not port.active]
+
+
+def _votes(facts: Mapping[str, Rdma]) -> Counter[tuple[str, bool]]:
+    return Counter((port.name, port.active) for rdma in facts.values() for port in rdma.ports)
+
+
+def _should_be_up(port: Port, rdma: Rdma, votes: Counter[tuple[str, bool]], nodes: int) -> bool:
+    up, down = votes[port.name, True], votes[port.name, False]
+    if nodes >= _VOTERS and max(up, down) * 2 > nodes:
+        return up > down
+    kin = _kin(port, rdma)
+    return sum(other.active for other in kin) * 2 > len(kin)
+
+
+def _kin(port: Port, rdma: Rdma) -> list[Port]:
+    """Return the ports of the same kind of device, number and link layer, itself among them."""
+    family = {device.name: device.family for device in rdma.devices}
+    return [
+        other
+        for other in rdma.ports
+        if (family[other.device], other.number, other.layer)
+        == (family[port.device], port.number, port.layer)
+    ]
+
+
+def _fail(bad: list[Port], rdma: Rdma) -> Ruling:
+    kin = _kin(bad[0], rdma)
+    states = ", ".join(f"{port.name} {port.state}/{port.physical or '?'}" for port in bad)
+    active = f"{sum(port.active for port in kin)} of {len(kin)} such ports are active"
+    return Ruling(
+        verdict=Verdict.FAIL,
+        summary=f"{','.join(port.name for port in bad)} "
+        + ("is" if len(bad) == 1 else "are")
+        + f" {bad[0].state}",
+        evidence=f"{states}; {active}",
+        hint="no subnet manager has set it up"
+        if bad[0].state in {"init", "armed"}
+        else _WHY.get(bad[0].physical or "", "check the cable, the switch port and the driver"),
+        command=f"ibstat {bad[0].device}; dmesg | grep {bad[0].device} | tail",
+    )
+
+
+CHECK = Check(
+    id="IB002",
+    name="ib-port-state",
+    about=ABOUT,
+    probes=(PROBE,),
+    judge=judge,
+    tier=Tier.ROUND_TRIP,
+)
