@@ -1,0 +1,97 @@
+"""Run an all-reduce in each pair of nodes that this node belongs to, and say how it went.
+
+Runs on every node at about the same time, with nothing but Python >= 3.6 of its own; the ranks,
+which are processes of allreduce_rank.py, need torch. A rank that hangs is killed, so a bad pair
+costs its round and not the others. What it prints is read by clusterkit/probes/net_allreduce.py.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from netnode import find_self, peers_of, read_rounds
+
+NO_TORCH = 77
+
+
+def say(*words):
+    sys.stdout.write(" ".join(str(word) for word in words) + "\n")
+    sys.stdout.flush()
+
+
+def start(source, words):
+    return subprocess.Popen(
+        [sys.executable, "-c", source] + [str(word) for word in words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        start_new_session=True,
+    )
+
+
+def finish(ranks, deadline):
+    """Return (exit code, stdout, stderr) of each rank; the code is None where it was killed."""
+    ended = []
+    for rank in ranks:
+        try:
+            out, err = rank.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            ended.append((rank.returncode, out, err))
+        except subprocess.TimeoutExpired:
+            kill(ranks)
+            out, err = rank.communicate()
+            ended.append((None, out, err))
+    return ended
+
+
+def kill(ranks):
+    for rank in ranks:
+        if rank.poll() is None:
+            os.killpg(rank.pid, signal.SIGKILL)
+
+
+def reason(text):
+    """Return the line of an error text that says most, without blanks at its ends."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if "rror" in line.split(":")[0]]
+    return (named or lines or ["no reason given"])[-1][:200]
+
+
+def judge(ended):
+    """Return what to say of one round, from how the ranks of this node ended."""
+    if any(code == NO_TORCH for code, _, _ in ended):
+        say(reason(ended[0][1]))
+        sys.exit(NO_TORCH)
+    failed = [err for code, _, err in ended if code]
+    if failed:
+        return ["failed", reason(failed[0])]
+    if any(code is None for code, _, _ in ended):
+        return ["hung"]
+    return ["ok", ended[0][1].strip()]
+
+
+def main(source, hosts, port, backend, ranks, rounds_text, round_s):
+    hosts, per_node = hosts.split(","), int(ranks)
+    me = find_self(hosts)
+    rounds = read_rounds(rounds_text, len(hosts), 1)
+    began, each_s = time.monotonic(), float(round_s)
+    say("ck-allreduce", 1, hosts[me], len(hosts), backend, per_node)
+    for number, peer in enumerate(peers_of(me, rounds)):
+        if peer is None:
+            continue
+        # Deadlines count from the start: a partner that a bad pair held up is waited for.
+        left = began + (number + 1) * each_s - time.monotonic()
+        first = 0 if me < peer else per_node
+        where = [hosts[min(me, peer)], int(port) + number % 4]
+        running = [
+            start(source, [backend, *where, first + k, 2 * per_node, k, left - 2])
+            for k in range(per_node)
+        ]
+        ended = finish(running, time.monotonic() + left)
+        say("pair", number, hosts[peer], *judge(ended))
+    say("end")
+
+
+main(*sys.argv[1:])

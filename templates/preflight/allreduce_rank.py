@@ -1,0 +1,61 @@
+"""One rank of an all-reduce between two nodes: prints bytes, seconds of one, and the device."""
+
+import sys
+import time
+from datetime import timedelta
+
+MIB = 1 << 20
+MOST = {"gloo": 16 * MIB, "nccl": 1024 * MIB}
+TIMED = 3
+BUDGET_S = 0.5  # of one all-reduce
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    sys.stdout.write(f"torch cannot be imported: {error}\n")
+    sys.exit(77)
+
+
+def timed(size, device):
+    """Return the seconds of one all-reduce of `size` bytes, the slowest rank's; check its sum."""
+    data = torch.full((size // 4,), float(dist.get_rank() + 1), device=device)
+    dist.barrier()
+    began = time.monotonic()
+    dist.all_reduce(data)
+    ranks = dist.get_world_size()
+    if data[-1].item() != ranks * (ranks + 1) / 2:
+        raise RuntimeError("the all-reduce gave a wrong sum")
+    took = torch.tensor([time.monotonic() - began], device=device)
+    dist.all_reduce(took, op=dist.ReduceOp.MAX)
+    return took.item()
+
+
+def main(backend, host, port, rank, world, local_rank, timeout_s):
+    device = torch.device("cpu")
+    if backend == "nccl":
+        if int(local_rank) >= torch.cuda.device_count():
+            sys.exit(f"Error: torch sees {torch.cuda.device_count()} GPUs here")
+        device = torch.device("cuda", int(local_rank))
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        init_method=f"tcp://{host}:{port}",
+        rank=int(rank),
+        world_size=int(world),
+        timeout=timedelta(seconds=max(1.0, float(timeout_s))),
+    )
+    timed(MIB, device)
+    first, size = timed(MIB, device), MIB
+    # All ranks have the same slowest time, so all choose the same size.
+    while size < MOST[backend] and first * size * 2 / MIB <= BUDGET_S:
+        size *= 2
+    seconds = min(timed(size, device) for _ in range(TIMED))
+    name = "cpu" if backend == "gloo" else torch.cuda.get_device_name(device)
+    sys.stdout.write(f"{size} {seconds:.6f} {name.replace(' ', '_')}\n")
+    sys.stdout.flush()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main(*sys.argv[1:])
