@@ -41,12 +41,15 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _most_say(target: str, known: Mapping[str, Names]) -> str | None:
-    # Its own word does not count: a node may call itself by an address of its own.
+    # Its own word counts against a single other one only: a node may call itself what it likes.
     answers = Counter(
         found[0]
         for name, facts in known.items()
         if name != target and (found := facts.hosts.get(target))
     )
+    if answers.total() == 1 and target in known:
+        own = known[target].hosts.get(target)
+        return own[0] if own and not own[0].startswith("127.") else None
     ranked = answers.most_common(1)
     return ranked[0][0] if ranked and ranked[0][1] * 2 > answers.total() else None
 
