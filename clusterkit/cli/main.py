@@ -28,6 +28,7 @@ VERBS = (
     "wait",
     "cancel",
     "hostfile",
+    "lint-env",
     "topo",
     "config",
     "explain",
