@@ -7,6 +7,7 @@ no recording of a whole answer was at hand, so only names that all of them share
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -89,9 +90,12 @@ def _degrees(card: dict[str, str]) -> float | None:
     if said is None:
         return None
     try:
-        return float(said)
+        degrees = float(said)
     except ValueError:
-        raise Unparsed(f"no temperature: {said[:40]!r}") from None
+        degrees = math.nan
+    if not math.isfinite(degrees):
+        raise Unparsed(f"no temperature: {said[:40]!r}")
+    return degrees
 
 
 def _command(job: PreflightJob) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from clusterkit.probes.base import PreflightJob, Unparsed
@@ -72,9 +73,12 @@ def number(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return float(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
+        value = float(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
     except ValueError:
-        raise Unparsed(f"no figure: {text[:40]!r}") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise Unparsed(f"no figure: {text[:40]!r}")
+    return value
 
 
 def whole(text: str | None) -> int | None:

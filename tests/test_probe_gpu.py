@@ -1,0 +1,422 @@
+"""Parsers of what GPUs, the kernel log and the PCI bus say, by recordings of real machines."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterkit.probes import (
+    amd_gpus,
+    dcgm_diag,
+    kernel_log,
+    nvidia_gpus,
+    nvidia_list,
+    nvidia_nvlink,
+    nvidia_processes,
+    pci_gpus,
+)
+from clusterkit.probes.base import PreflightJob, Unparsed
+from clusterkit.probes.nvidia_nvlink import NvlinkState
+from clusterkit.probes.xid_catalog import XidAction, xid_action
+from tests.recordings import recording
+
+_DOUBLES = Path(__file__).parent / "doubles"
+_SICK = _DOUBLES / "gpus" / "sick8"
+
+_ROCM = (
+    '{"card0": {"Temperature (Sensor edge) (C)": "35.0", "Temperature (Sensor junction) (C)": '
+    '"41.0", "Card Series": "AMD Instinct MI300X", "Card Model": "0x74a1"},\n'
+    '"card1": {"Temperature (Sensor edge) (C)": "N/A", "Temperature (Sensor junction) (C)": '
+    '"91.0", "Card Series": "AMD Instinct MI300X"},\n"system": {"Driver version": "6.8.5"}}\n'
+)
+_PROCESSES = "processes\nada 4711, 40211 MiB, python, train.py\n- 12, [N/A], [Not Found]\n"
+_PCI = (
+    "pci \n0000:19:00.0 0x030200 0x10de:0x2330 nvidia- de103023\n"
+    "0000:3b:00.0 0x030200 0x10de:0x2330 - ffffffff\n"
+)
+
+
+class TestQueryGpu:
+    def test_an_idle_h200(self) -> None:
+        facts = nvidia_gpus.parse(recording("csv_h200_idle_full.csv"))
+        (gpu,) = facts.gpus
+        assert facts.driver == "590.48.01"
+        assert (gpu.name, gpu.clock_reasons, gpu.recovery_action) == ("NVIDIA H200", 0x1, "None")
+        assert (gpu.remap_pending, gpu.remap_failed) == (False, False)
+        assert (gpu.pcie_gen, gpu.pcie_width) == (5, 16)
+        assert gpu.retired_double_bit is None  # [N/A] is no number
+
+    def test_mig_hides_the_row_remapper(self) -> None:
+        (gpu,) = nvidia_gpus.parse(recording("csv_h100_mig_full.csv")).gpus
+        assert gpu.mig is True
+        assert gpu.remap_pending is None
+        assert gpu.clock_reasons == 0x1
+
+    def test_a_card_without_ecc(self) -> None:
+        (gpu,) = nvidia_gpus.parse(recording("csv_rtx4080s_idle_full.csv")).gpus
+        assert (gpu.ecc, gpu.uncorrected, gpu.remap_pending) == (None, None, None)
+
+    def test_old_names_of_columns(self) -> None:
+        text = (
+            "index, name, pci.bus_id, clocks_throttle_reasons.active\n"
+            "0, Tesla V100-SXM2-16GB, 00000000:06:00.0, 0x0000000000000004\n"
+        )
+        (gpu,) = nvidia_gpus.parse(text).gpus
+        assert gpu.clock_reasons == 0x4
+
+    def test_a_section_of_q_below_adds_the_slowdown(self) -> None:
+        table = "index, name, pci.bus_id, temperature.gpu\n0, NVIDIA A10, 00000000:07:00.0, 33\n"
+        facts = nvidia_gpus.parse(table + recording("smi_q_a10_remap_pending.txt"))
+        (gpu,) = facts.gpus
+        assert facts.cuda == "12.2"
+        assert gpu.margin_c == 98 - 33
+        assert gpu.remap_pending is True
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "No devices were found\n",
+            "index, name, pci.bus_id\n",
+            "index, name, pci.bus_id\n0, NVIDIA H100\n",
+            "index, name, pci.bus_id\nx, NVIDIA H100, 00000000:07:00.0\n",
+            "index, name, pci.bus_id, temperature.gpu\n0, NVIDIA H100, 00000000:07:00.0, hot\n",
+            "index, name, pci.bus_id, temperature.gpu\n0, NVIDIA H100, 00000000:07:00.0, nan\n",
+            "index, name, pci.bus_id, mig.mode.current\n0, H100, 00000000:07:00.0, maybe\n",
+            "index, name, pci.bus_id\n0, A, 00000000:07:00.0\n0, A, 00000000:08:00.0\n",
+        ],
+    )
+    def test_what_is_no_table_is_unparsed(self, text: str) -> None:
+        with pytest.raises(Unparsed):
+            nvidia_gpus.parse(text)
+
+
+class TestQuery:
+    def test_eight_4090_support_little(self) -> None:
+        facts = nvidia_gpus.parse(recording("smi_q_4090x8.txt"))
+        assert len(facts.gpus) == 8
+        for gpu in facts.gpus:
+            assert (gpu.uncorrected, gpu.retired_double_bit, gpu.fabric_state) == (None, None, None)
+
+    def test_a_remap_is_pending_on_an_a10(self) -> None:
+        (gpu,) = nvidia_gpus.parse(recording("smi_q_a10_remap_pending.txt")).gpus
+        assert (gpu.remapped_uncorrectable, gpu.remap_pending, gpu.remap_failed) == (4, True, False)
+
+    def test_one_of_eight_h100_at_its_power_cap(self) -> None:
+        facts = nvidia_gpus.parse(recording("smi_q_h100x8_one_powercap.txt"))
+        capped = [gpu.index for gpu in facts.gpus if (gpu.clock_reasons or 0) & 0x4]
+        assert (len(facts.gpus), capped) == (8, [2])
+        assert {gpu.fabric_status for gpu in facts.gpus} == {"Success"}
+
+    def test_an_idle_h200(self) -> None:
+        facts = nvidia_gpus.parse(recording("smi_q_h200_idle_590.txt"))
+        (gpu,) = facts.gpus
+        assert (facts.driver, facts.cuda) == ("590.48.01", "13.1")
+        assert (gpu.fabric_state, gpu.fabric_status) == ("Completed", "Success")
+        assert (gpu.recovery_action, gpu.clock_reasons, gpu.uncorrected) == ("None", 0x1, 0)
+        assert gpu.margin_c == 59 + 2
+
+    def test_a_titan_v_without_persistence(self) -> None:
+        (gpu,) = nvidia_gpus.parse(recording("smi_q_titanv_560.txt")).gpus
+        assert (gpu.persistence, gpu.fabric_state, gpu.margin_c) == (False, None, 97 - 44)
+
+    def test_both_forms_of_the_same_machine_agree(self) -> None:
+        for folder in ("healthy8", "sick8"):
+            here = _DOUBLES / "gpus" / folder
+            table = nvidia_gpus.parse((here / "gpus.csv").read_text(encoding="utf-8"))
+            query = nvidia_gpus.parse((here / "q.txt").read_text(encoding="utf-8"))
+            for a, b in zip(table.gpus, query.gpus, strict=True):
+                assert (a.clock_reasons, a.remap_pending, a.uncorrected, a.temperature_c) == (
+                    b.clock_reasons,
+                    b.remap_pending,
+                    b.uncorrected,
+                    b.temperature_c,
+                )
+
+    def test_a_text_that_was_cut_off_is_unparsed(self) -> None:
+        whole = (_SICK / "q.txt").read_text(encoding="utf-8")
+        with pytest.raises(Unparsed, match="attached"):
+            nvidia_gpus.parse(whole[: len(whole) // 2])
+
+
+class TestList:
+    def test_mig_devices_are_no_gpus(self) -> None:
+        (gpu,) = nvidia_list.read_list(recording("list_h100_mig.txt")).gpus
+        assert gpu.mig == ("3g.40gb", "2g.20gb", "1g.10gb", "1g.10gb")
+
+    def test_a_driver_that_does_not_run(self) -> None:
+        said = "exit 9\nNVIDIA-SMI has failed because it couldn't communicate with the driver.\n"
+        facts = nvidia_list.parse(said)
+        assert (facts.exit_code, facts.gpus) == (9, ())
+        assert facts.problems[0].startswith("NVIDIA-SMI has failed")
+
+    @pytest.mark.parametrize("text", ["", "exit x\n", "exit 0\n", "exit 0\nGPU 0: half of a li\n"])
+    def test_what_is_no_list_is_unparsed(self, text: str) -> None:
+        with pytest.raises(Unparsed):
+            nvidia_list.parse(text)
+
+
+class TestNvlink:
+    def test_eight_a100(self) -> None:
+        gpus = nvidia_nvlink.parse(recording("nvlink_s_a100x8.txt"))
+        assert [gpu.links for gpu in gpus] == [12] * 8
+        assert {speed for gpu in gpus for speed in gpu.gb_s} == {25.0}
+        assert not any(gpu.inactive for gpu in gpus)
+
+    def test_one_h100(self) -> None:
+        (gpu,) = nvidia_nvlink.parse(recording("nvlink_s_h100_18.txt"))
+        assert (gpu.links, gpu.inactive, set(gpu.gb_s)) == (18, (), {26.562})
+
+    def test_all_inactive_in_both_spellings(self) -> None:
+        (a100,) = nvidia_nvlink.parse(recording("nvlink_s_a100_all_inactive.txt"))
+        (rtx,) = nvidia_nvlink.parse(recording("nvlink_s_inActive_610.txt"))
+        assert (a100.index, a100.state) == (6, NvlinkState.ALL_INACTIVE)
+        assert rtx.state is NvlinkState.ALL_INACTIVE
+
+    def test_mig_mode_does_not_tell(self) -> None:
+        (gpu,) = nvidia_nvlink.parse(recording("nvlink_s_h100_mig_unsupported.txt"))
+        assert (gpu.state, gpu.links) == (NvlinkState.MIG, 0)
+
+    def test_one_link_down(self) -> None:
+        gpus = nvidia_nvlink.parse((_SICK / "nvlink.txt").read_text(encoding="utf-8"))
+        assert [(gpu.index, gpu.inactive) for gpu in gpus if gpu.inactive] == [(1, (7,))]
+
+    @pytest.mark.parametrize("text", ["", "Link 0: 25 GB/s\n", "GPU 0: A (UUID: GPU-0)\n Link ?\n"])
+    def test_what_is_no_status_is_unparsed(self, text: str) -> None:
+        with pytest.raises(Unparsed):
+            nvidia_nvlink.parse(text)
+
+
+class TestKernelLog:
+    def test_one_xid_119_however_often(self) -> None:
+        log = kernel_log.read_kernel_log(recording("dmesg_xid119_h100.txt"))
+        (xid,) = log.xids
+        assert (xid.code, xid.bus, xid.pid, xid.count) == (119, "0000:9b:00", 2024380, 5)
+        assert xid_action(xid) is XidAction.RESET
+
+    def test_xid_63_is_no_reason_to_replace_the_gpu(self) -> None:
+        (xid,) = kernel_log.read_kernel_log(recording("dmesg_xid63_line.txt")).xids
+        assert (xid.code, xid.bus) == (63, "0000:10:1c")
+        assert "reset gpu" in xid.detail
+        assert xid_action(xid) is XidAction.WATCH
+
+    @pytest.mark.parametrize(
+        ("line", "action"),
+        [
+            ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "REBOOT"),
+            ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 13, pid='<unknown>', SM Warp", "NOTHING"),
+            ("NVRM: Xid (0000:3b:00): 31, Ch 00000010", "NOTHING"),
+            ("NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Nonfatal XC0", "WATCH"),
+            ("NVRM: Xid (PCI:0000:3b:00): 149, NETIR_LINK_EVT Fatal XC0", "RESET"),
+            (
+                "NVRM: Xid (PCI:0000:3b:00): 154, changed from 0x0 (None) to 0x2 (Node Reboot)",
+                "REBOOT",
+            ),
+            (
+                "NVRM: Xid (PCI:0000:3b:00): 154, changed from 0x1 (GPU Reset) to 0x0 (None)",
+                "NOTHING",
+            ),
+        ],
+    )
+    def test_what_an_xid_asks_for(self, line: str, action: str) -> None:
+        (xid,) = kernel_log.parse(f"log dmesg\n[1.5] {line}\n").xids
+        assert xid_action(xid) is XidAction[action]
+
+    def test_switches_have_codes_of_their_own(self) -> None:
+        line = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"
+        log = kernel_log.parse(f"log journalctl\n{line}\n")
+        assert log.xids == ()
+        assert [sxid.code for sxid in log.sxids] == [20034]
+
+    @pytest.mark.parametrize("text", ["", "dmesg\n", "log dmesg\nNVRM: Xid (PCI:0000:3b\n"])
+    def test_what_is_no_log_is_unparsed(self, text: str) -> None:
+        with pytest.raises(Unparsed):
+            kernel_log.parse(text)
+
+
+class TestPci:
+    def test_the_gpus_of_a_gb200_tray(self) -> None:
+        devices = pci_gpus.read_lspci(recording("lspci_gb200.txt"))
+        gpus = [device.address for device in devices if device.is_nvidia_gpu]
+        assert gpus == ["0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0"]
+        bridges = [d for d in devices if d.kind == "PCI bridge" and "NVIDIA" in d.description]
+        assert len(bridges) == 12
+
+    def test_a_gpu_that_reads_as_ones_is_gone(self) -> None:
+        facts = pci_gpus.parse(_PCI)
+        assert [(g.address, g.driver, g.gone) for g in facts.gpus] == [
+            ("0000:19:00.0", "nvidia", False),
+            ("0000:3b:00.0", "", True),
+        ]
+
+
+class TestDcgm:
+    def test_level_1_of_a_gb10_fails_by_a_setting(self) -> None:
+        diag = dcgm_diag.parse(recording("dcgmi_diag_gb10_l1.json"))
+        (test,) = diag.tests
+        assert (test.category, test.name, test.result) == ("Deployment", "software", "Fail")
+        assert test.configuration
+        assert "Persistence mode for GPU 0 is disabled" in test.warnings[0]
+
+    def test_level_2_of_a_gb10(self) -> None:
+        diag = dcgm_diag.parse(recording("dcgmi_diag_gb10_l2_allowed.json"))
+        assert [test.result for test in diag.tests] == ["Fail", "Pass", "Pass"]
+
+    def test_a_table_without_its_last_rule(self) -> None:
+        diag = dcgm_diag.parse(recording("dcgmi_diag_r1_pass_tail_cut.txt"))
+        assert {(t.category, t.result) for t in diag.tests} == {("Deployment", "Pass")}
+        assert len(diag.tests) == 9
+
+    def test_level_2_of_a_p4de(self) -> None:
+        diag = dcgm_diag.parse(recording("dcgmi_diag_r2_pass.txt"))
+        assert diag.version == "3.3.3"
+        assert {test.result for test in diag.tests} == {"Pass"}
+        assert {test.category for test in diag.tests} == {"Deployment", "Integration", "Hardware"}
+
+    def test_it_runs_only_where_it_was_asked_for(self) -> None:
+        assert dcgm_diag.PROBE.snippet(PreflightJob(hosts=("a",))) is None
+        asked = PreflightJob(hosts=("a",), env={"CLUSTERKIT_DCGM_DIAG": "1"})
+        assert "dcgmi diag" in (dcgm_diag.PROBE.snippet(asked) or "")
+
+
+def test_processes_keep_commas_in_their_names() -> None:
+    first, second = nvidia_processes.parse(_PROCESSES)
+    assert (first.pid, first.user, first.name) == (4711, "ada", "python, train.py")
+    assert (second.user, second.memory) == (None, None)
+
+
+def test_amd_gpus() -> None:
+    facts = amd_gpus.parse("WARNING: AMD GPU device(s) is/are in a low-power state\n" + _ROCM)
+    assert facts.driver == "6.8.5"
+    assert [(gpu.name, gpu.junction_c) for gpu in facts.gpus] == [
+        ("AMD Instinct MI300X", 41.0),
+        ("AMD Instinct MI300X", 91.0),
+    ]
+
+
+_PARSERS: tuple[tuple[Callable[[str], Any], tuple[str, ...]], ...] = (
+    (
+        nvidia_gpus.parse,
+        (
+            "csv_h200_idle_full.csv",
+            "csv_h100_mig_full.csv",
+            "csv_rtx4080s_idle_full.csv",
+            "smi_q_4090x8.txt",
+            "smi_q_a10_remap_pending.txt",
+            "smi_q_h200_idle_590.txt",
+            "smi_q_titanv_560.txt",
+        ),
+    ),
+    (nvidia_list.read_list, ("list_h100_mig.txt",)),
+    (
+        nvidia_nvlink.parse,
+        ("nvlink_s_a100x8.txt", "nvlink_s_a100_all_inactive.txt", "nvlink_s_inActive_610.txt"),
+    ),
+    (kernel_log.read_kernel_log, ("dmesg_xid119_h100.txt", "dmesg_xid63_line.txt")),
+    (pci_gpus.read_lspci, ("lspci_gb200.txt",)),
+    (
+        dcgm_diag.parse,
+        ("dcgmi_diag_gb10_l1.json", "dcgmi_diag_gb10_l2_allowed.json", "dcgmi_diag_r2_pass.txt"),
+    ),
+)
+_CASES = [(parse, name) for parse, names in _PARSERS for name in names]
+
+
+def _tolerates(parse: Callable[[str], Any], text: str) -> None:
+    with contextlib.suppress(Unparsed):
+        hash(parse(text))
+
+
+@pytest.mark.parametrize(("parse", "name"), _CASES, ids=[name for _, name in _CASES])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_mangled_recordings_raise_nothing_but_unparsed(
+    parse: Callable[[str], Any], name: str, data: st.DataObject
+) -> None:
+    _tolerates(parse, _mangle(recording(name), data))
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (amd_gpus.parse, _ROCM),
+        (nvidia_processes.parse, _PROCESSES),
+        (pci_gpus.parse, _PCI),
+        (nvidia_list.parse, "exit 0\nGPU 0: NVIDIA H200 (UUID: GPU-0)\n"),
+        (kernel_log.parse, "log dmesg\nNVRM: Xid (PCI:0000:9b:00): 119, pid=2\n"),
+    ],
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_mangled_answers_raise_nothing_but_unparsed(
+    parse: Callable[[str], Any], text: str, data: st.DataObject
+) -> None:
+    _tolerates(parse, _mangle(text, data))
+
+
+def _mangle(text: str, data: st.DataObject) -> str:
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(text)))
+        length = data.draw(st.integers(0, 60))
+        kept = data.draw(st.booleans())
+        text = text[:start] + data.draw(st.text(max_size=8)) + (text[start + length :] * kept)
+    return text
+
+
+_PROBES = (
+    nvidia_gpus.PROBE,
+    nvidia_list.PROBE,
+    nvidia_nvlink.PROBE,
+    nvidia_processes.PROBE,
+    kernel_log.PROBE,
+    pci_gpus.PROBE,
+    amd_gpus.PROBE,
+)
+_SHELLS = [words for words in (["sh"], ["dash"], ["busybox", "sh"]) if shutil.which(words[0])]
+
+
+@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+@pytest.mark.parametrize("probe", _PROBES, ids=lambda probe: probe.name)
+def test_a_machine_without_gpus_is_skipped(probe: Any, shell: list[str]) -> None:
+    if Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") or shutil.which("rocm-smi"):
+        pytest.skip("this machine has a GPU")
+    snippet = probe.snippet(PreflightJob(hosts=("a",)))
+    done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=False)
+    assert done.returncode == 77, done
+    assert done.stdout.strip()
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("probe", _PROBES, ids=lambda probe: probe.name)
+def test_a_job_without_gpus_asks_nothing(probe: Any) -> None:
+    snippet = probe.snippet(PreflightJob(hosts=("a",), uses_gpus=False))
+    done = subprocess.run(["sh", "-c", snippet], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (77, "the job uses no GPU\n")
+
+
+def test_snippets_and_doubles_are_clean_posix_sh(tmp_path: Path) -> None:
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    if not shellcheck.exists():
+        pytest.skip("no shellcheck")
+    job = PreflightJob(hosts=("a",), env={"CLUSTERKIT_DCGM_DIAG": "1"})
+    scripts = [_DOUBLES / "nvidia-smi", _DOUBLES / "dmesg"]
+    for probe in (*_PROBES, dcgm_diag.PROBE):
+        script = tmp_path / probe.name
+        script.write_text(f"#!/bin/sh\n{probe.snippet(job)}", encoding="utf-8")
+        scripts.append(script)
+    done = subprocess.run(
+        [shellcheck, "-s", "sh", "-e", "SC3043", "-S", "warning", *scripts],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
