@@ -22,6 +22,7 @@ _CAUSES = (
         "cannot resolve the name of",
         "mend the name in DNS or /etc/hosts of that node",
     ),
+    ("No route to host", "has no route to", "look at routes and interfaces on both nodes"),
     ("timed out", "gets no answer from", "look for a firewall between the nodes"),
     ("refused", "is refused by", "start sshd there, or correct the port in ~/.ssh/config"),
 )
