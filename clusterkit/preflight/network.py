@@ -1,0 +1,199 @@
+"""Traffic between the nodes, after the one round trip: links first, then all-reduces.
+
+Each stage is a script that the same transport runs on all reached nodes at once, and what they
+print becomes outputs of probes in the bundle, so that judging stays pure. What the first look of a
+stage suspects is looked at once more: slow links while the others are quiet, failed all-reduces
+with a partner that is known to be good.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from statistics import median
+
+from clusterkit.checks.base import Check, Evidence, NodeFacts, Tier
+from clusterkit.checks.net_evidence import BAD, SLOW, Pair, facts_of, read_links
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.probes import net_allreduce, net_links
+from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Probe
+from clusterkit.probes.compound import compose
+from clusterkit.transport.base import Reply, Transport
+
+_MOST_LINKS_AGAIN = 8
+"""Rounds of the second look at links."""
+_FAILED = 255
+"""Exit code of a probe on a node that the transport lost after the round trip; as ssh's own."""
+
+Rounds = tuple[tuple[tuple[int, int], ...], ...]
+"""Disjoint pairs of indices of nodes, round by round."""
+
+
+def with_network(
+    bundle: Bundle,
+    transport: Transport,
+    checks: Sequence[Check],
+    *,
+    heard: Callable[[Reply], None] = lambda _: None,
+) -> Bundle:
+    """Return `bundle` with what the network stages that `checks` need have to say.
+
+    Only reached nodes take part. At most about a minute for links, a few for all-reduces that hang.
+
+    Raises:
+        RemoteError: the transport itself is not there.
+    """
+    asked = {p.name for check in checks if check.tier is Tier.NETWORK for p in check.probes}
+    began = time.monotonic()
+    stage = _Stage(bundle=bundle, transport=transport, heard=heard)
+    if net_links.PROBE.name in asked:
+        stage = _links(stage)
+    if net_allreduce.PROBE.name in asked:
+        stage = _all_reduces(stage)
+    seconds = stage.bundle.seconds + time.monotonic() - began
+    return dataclasses.replace(stage.bundle, seconds=seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """A bundle that grows."""
+
+    bundle: Bundle
+    transport: Transport
+    heard: Callable[[Reply], None]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes that were reached, in rank order."""
+        reached = (reply.node for reply in self.bundle.replies if reply.reach.problem is None)
+        return tuple(dict.fromkeys(reached))
+
+    @property
+    def job(self) -> PreflightJob:
+        """The job on the nodes that were reached."""
+        return dataclasses.replace(self.bundle.job, hosts=self.nodes)
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known by now."""
+        reached = (reply for reply in self.bundle.replies if reply.reach.problem is None)
+        facts = (NodeFacts(name=r.node, outputs=r.outputs, reach=r.reach) for r in reached)
+        return Evidence(job=self.job, nodes=tuple(facts))
+
+    def skipped(self, probe: Probe[object], why: str) -> _Stage:
+        """Note on all nodes why a probe does not apply."""
+        output = Output(stdout=why + "\n", exit_code=NOT_APPLICABLE)
+        return self._merged(probe, dict.fromkeys(self.nodes, output))
+
+    def ask(self, probe: Probe[object], snippet: str | None) -> _Stage:
+        """Run one probe on all reached nodes at once."""
+        asked = dataclasses.replace(probe, command=lambda _: snippet)
+        compound = compose((asked,), self.job, token=f"ck{secrets.token_hex(8)}")
+        outputs: dict[str, Output] = {}
+        for reply in self.transport.ask(self.nodes, compound, heard=self.heard):
+            lost = Output(stdout="", stderr=reply.reach.detail, exit_code=_FAILED)
+            unfinished = Output(stdout="", exit_code=None)
+            missing = unfinished if reply.reach.problem is None else lost
+            outputs[reply.node] = reply.outputs.get(probe.name, missing)
+        return self._merged(probe, outputs)
+
+    def _merged(self, probe: Probe[object], outputs: Mapping[str, Output]) -> _Stage:
+        replies = tuple(
+            dataclasses.replace(reply, outputs={**reply.outputs, probe.name: outputs[reply.node]})
+            if reply.node in outputs
+            else reply
+            for reply in self.bundle.replies
+        )
+        return dataclasses.replace(self, bundle=dataclasses.replace(self.bundle, replies=replies))
+
+
+def _cannot(stage: _Stage) -> str | None:
+    if stage.bundle.job.kind == "local":
+        return "all nodes are this machine"
+    if len(stage.nodes) < 2:
+        return "there are not two nodes to connect"
+    return None
+
+
+def _links(stage: _Stage) -> _Stage:
+    if (why := _cannot(stage)) is not None:
+        return stage.skipped(net_links.PROBE, why)
+    run = secrets.token_hex(4)
+    stage = stage.ask(net_links.PROBE, net_links.links_snippet(stage.job, run=run))
+    rates = read_links(stage.evidence).rates
+    usual = median(rates.values()) if rates else 0
+    slow = {pair for pair, rate in rates.items() if rate < SLOW * usual}
+    rounds = disjoint(_indices(slow, stage.nodes), most=_MOST_LINKS_AGAIN)
+    if not rounds:
+        return stage
+    again = net_links.links_snippet(stage.job, run=run + "a", rounds=_written(rounds))
+    return stage.ask(net_links.AGAIN, again)
+
+
+def _all_reduces(stage: _Stage) -> _Stage:
+    if (why := _cannot(stage)) is not None:
+        return stage.skipped(net_allreduce.PROBE, why)
+    stage = stage.ask(net_allreduce.PROBE, net_allreduce.allreduce_snippet(stage.job))
+    rounds = second_pass(*_sorted_out(stage.evidence), order=stage.nodes)
+    if not rounds:
+        return stage
+    again = net_allreduce.allreduce_snippet(stage.job, rounds=_written(rounds))
+    return stage.ask(net_allreduce.AGAIN, again)
+
+
+def _sorted_out(evidence: Evidence) -> tuple[set[str], set[str], set[str]]:
+    """Return the nodes that are good after the first pass, suspect, and not tried yet."""
+    facts = facts_of(evidence, net_allreduce.PROBE)
+    said = [(node, e) for node, seen in facts.items() for e in seen.exercises]
+    rates = [e.bus_bytes_per_s for _, e in said if e.bus_bytes_per_s is not None]
+    least = BAD * median(rates) if rates else 0.0
+    suspect = {node for node, e in said if (e.bus_bytes_per_s or 0.0) < least or e.status != "ok"}
+    tried = {node for node, _ in said}
+    return tried - suspect, suspect, facts.keys() - tried
+
+
+def second_pass(
+    good: Collection[str],
+    suspect: Collection[str],
+    untried: Collection[str],
+    *,
+    order: Sequence[str],
+) -> Rounds:
+    """Return rounds that pair suspects, and who had no partner, with nodes that are good.
+
+    Where none is known to be good, one that was not tried has to do.
+    """
+    partners = sorted(good or untried, key=order.index)
+    wanted = {*suspect, *(untried if good else ())}
+    if not partners or not wanted:
+        return ()
+    guests = sorted(wanted, key=order.index)
+    pairs = [(guest, partners[k % len(partners)]) for k, guest in enumerate(guests)]
+    return disjoint(_indices(pairs, order), most=net_allreduce.MOST_ROUNDS)
+
+
+def _indices(pairs: Collection[Pair], order: Sequence[str]) -> Iterator[tuple[int, int]]:
+    index = {name: k for k, name in enumerate(order)}
+    for a, b in pairs:
+        low, high = sorted((index[a], index[b]))
+        yield low, high
+
+
+def disjoint(pairs: Iterator[tuple[int, int]], *, most: int) -> Rounds:
+    """Return `pairs` in rounds in which no node stands twice; beyond `most`, leave pairs out."""
+    rounds: list[dict[int, tuple[int, int]]] = []
+    for pair in sorted(set(pairs)):
+        free = next((r for r in rounds if not r.keys() & set(pair)), None)
+        if free is None:
+            if len(rounds) == most:
+                continue
+            free = {}
+            rounds.append(free)
+        free.update(dict.fromkeys(pair, pair))
+    return tuple(tuple(sorted(set(taken.values()))) for taken in rounds)
+
+
+def _written(rounds: Rounds) -> str:
+    return ";".join(",".join(f"{low}-{high}" for low, high in pairs) for pairs in rounds)
