@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 from clusterkit.probes.base import PreflightJob, Unparsed
 
@@ -11,6 +12,9 @@ LANE = "nvidia"
 """The driver answers one caller at a time; a dozen at once only wait for each other."""
 TIMEOUT_S = 20.0
 """Without persistence mode the driver initialises every GPU first, about 1-2 s each."""
+
+_CACHED = 1 << 14
+"""Cells of thousands of GPUs hold the same few hundred texts."""
 
 # Without a GPU an nvidia-smi on PATH means nothing: shared images have it on login nodes too. But
 # only hardware that is seen tells that something is broken where nvidia-smi fails.
@@ -56,6 +60,7 @@ def nvidia(body: str) -> Callable[[PreflightJob], str]:
     return command
 
 
+@lru_cache(maxsize=_CACHED)
 def cell(text: str) -> str | None:
     """Return a cell of nvidia-smi; None where the driver does not say (`[N/A]` and its kin)."""
     text = text.strip()
@@ -64,6 +69,7 @@ def cell(text: str) -> str | None:
     return None if not text or text in _NOT_SUPPORTED else text
 
 
+@lru_cache(maxsize=_CACHED)
 def number(text: str | None) -> float | None:
     """Return the figure of a cell such as `81559 MiB`, `16x` or `28`.
 
@@ -81,6 +87,7 @@ def number(text: str | None) -> float | None:
     return value
 
 
+@lru_cache(maxsize=_CACHED)
 def whole(text: str | None) -> int | None:
     """Return the whole number of a cell; raises `Unparsed` as `number` does."""
     value = number(text)
@@ -91,6 +98,7 @@ def whole(text: str | None) -> int | None:
     return int(value)
 
 
+@lru_cache(maxsize=_CACHED)
 def switch(text: str | None) -> bool | None:
     """Return whether a cell says Enabled, Yes or Active; raises `Unparsed` on any other word."""
     if text is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from clusterkit.probes.base import Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import LANE, TIMEOUT_S, nvidia
@@ -61,7 +62,7 @@ def parse(text: str) -> tuple[NvlinkGpu, ...]:
     blocks: list[tuple[int, str, list[str]]] = []
     for line in text.splitlines():
         said = line.strip()
-        if gpu := _GPU.fullmatch(said):
+        if said.startswith("GPU ") and (gpu := _GPU.fullmatch(said)):
             blocks.append((int(gpu[1]), gpu[2], []))
         elif said and not blocks:
             raise Unparsed(f"no GPU before {first_line(said)[:60]!r}")
@@ -75,33 +76,33 @@ def parse(text: str) -> tuple[NvlinkGpu, ...]:
 def _gpu(index: int, name: str, lines: list[str]) -> NvlinkGpu:
     if not lines:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
-    for words, state in _MESSAGES:
-        if any(words in line.lower() for line in lines):
+    if not lines[0].startswith("Link "):
+        said = " ".join(lines).lower()
+        state = next((state for words, state in _MESSAGES if words in said), None)
+        if state is not None:
             return NvlinkGpu(index=index, name=name, state=state)
-    speeds: list[float] = []
-    inactive: list[int] = []
-    for line in lines:
-        link = _LINK.fullmatch(line)
-        if link is None:
-            raise Unparsed(f"GPU {index}: {first_line(line)[:60]!r}")
-        if link[2] is None:
-            inactive.append(int(link[1]))
-        else:
-            speeds.append(_speed(link[2]))
+    links = [_link(line) for line in lines]
     return NvlinkGpu(
         index=index,
         name=name,
         state=NvlinkState.LINKS,
-        gb_s=tuple(speeds),
-        inactive=tuple(inactive),
+        gb_s=tuple(speed for _, speed in links if speed is not None),
+        inactive=tuple(number for number, speed in links if speed is None),
     )
 
 
-def _speed(text: str) -> float:
+@lru_cache(maxsize=1 << 12)
+def _link(line: str) -> tuple[int, float | None]:
+    """Return number and speed of a link; None is inactive. Thousands of GPUs say the same."""
+    link = _LINK.fullmatch(line)
+    if link is None:
+        raise Unparsed(f"no link: {first_line(line)[:60]!r}")
+    if link[2] is None:
+        return int(link[1]), None
     try:
-        return float(text)
+        return int(link[1]), float(link[2])
     except ValueError:
-        raise Unparsed(f"no speed: {text!r}") from None
+        raise Unparsed(f"no speed: {link[2][:20]!r}") from None
 
 
 PROBE = Probe(

@@ -65,6 +65,7 @@ _REASONS = {
     "HW Slowdown/HW Power Brake Slowdown": 0x80,
     "Display Clock Setting": 0x100,
 }
+_ECC = "ECC Errors"
 _REASON_SECTIONS = ("Clocks Event Reasons", "Clocks Throttle Reasons")
 
 
@@ -101,7 +102,10 @@ def read_query(text: str) -> Query:
 
 
 def _blocks(text: str) -> list[dict[str, str]]:
-    """Return path -> value of the head and of each GPU, whose own line is the path ``."""
+    """Return path -> value of the head and of each GPU, whose bus id is at the empty path.
+
+    The heading of a section has an empty value.
+    """
     _, found, body = text.partition(_MARK)
     if not found:
         raise Unparsed("no NVSMI LOG")
@@ -122,16 +126,16 @@ def _blocks(text: str) -> list[dict[str, str]]:
         key = key.rstrip()
         path = f"{above[-1][1]}/{key}" if above else key
         above.append((indent, path))
-        if colon:
-            blocks[-1].setdefault(path, value.strip())
+        blocks[-1].setdefault(path, value.strip() if colon else "")
     return blocks
 
 
 def _row(index: int, block: dict[str, str]) -> dict[str, str]:
     row = {"index": str(index), "pci.bus_id": block[""]}
-    for path, column in _PATHS.items():
-        if path in block:
-            row.setdefault(column, block[path])
+    for path, value in block.items():
+        column = _PATHS.get(path)
+        if column is not None:
+            row.setdefault(column, value)
     row.update(_reasons(block))
     row.update(_uncorrected(block))
     if "gpu_recovery_action" not in row and "reset_required" in row:
@@ -142,18 +146,21 @@ def _row(index: int, block: dict[str, str]) -> dict[str, str]:
 
 def _reasons(block: dict[str, str]) -> dict[str, str]:
     for section in _REASON_SECTIONS:
+        if section not in block:
+            continue
         said = {r: block[f"{section}/{r}"] for r in _REASONS if f"{section}/{r}" in block}
-        if said:
-            mask = sum(_REASONS[r] for r, value in said.items() if switch(cell(value)))
-            return {"clocks_event_reasons.active": f"{mask:#x}"}
+        mask = sum(_REASONS[r] for r, value in said.items() if switch(cell(value)))
+        return {"clocks_event_reasons.active": f"{mask:#x}"} if said else {}
     return {}
 
 
 def _uncorrected(block: dict[str, str]) -> dict[str, str]:
     """Add up uncorrectable errors by memory; older drivers print a total of double-bit ones."""
+    if _ECC not in block:
+        return {}
     columns = {}
     for kind in ("Volatile", "Aggregate"):
-        prefix = f"ECC Errors/{kind}/"
+        prefix = f"{_ECC}/{kind}/"
         parts = [
             cell(value)
             for path, value in block.items()
