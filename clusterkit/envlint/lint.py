@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import combinations_with_replacement, islice
 
 from clusterkit.envlint.rules import RULES, Remark, Rule
 from clusterkit.envlint.rules.shadowing import overridden
-from clusterkit.envlint.setting import Format, Setting, Source, compatible
+from clusterkit.envlint.setting import Format, Setting, Source, reachable
 from clusterkit.envlint.variables import Kind, find_variable
 from clusterkit.findings import Verdict
 
@@ -76,16 +77,23 @@ def _together(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Remark
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
-    """Yield what is set at the same time, once for each way through the branches of scripts."""
-    branches = dict.fromkeys(s.branch for source in sources for s in source.settings)
-    longest = [b for b in branches if b] or [()]
-    for branch in longest[:_MOST_RUNS]:
+    """Yield what is set at the same time, for ways through the branches of scripts.
+
+    Every two branches that can be taken in one run are together in one of them.
+    """
+    branches = dict.fromkeys(s.branch for source in sources for s in source.settings if s.branch)
+    pairs = combinations_with_replacement(branches or [()], 2)
+    ways = (dict(one + other) for one, other in pairs if reachable(dict(one), other))
+    for arms in islice(ways, _MOST_RUNS):
         run: dict[str, Setting] = {}
         for source in reversed(sources):
             settings = source.settings
             if source.format is Format.CONF:
                 settings = settings[::-1]
-            run |= {s.name: s for s in settings if compatible(s.branch, branch)}
+            for setting in settings:
+                if reachable(arms, setting.branch):
+                    arms |= dict(setting.branch)
+                    run[setting.name] = setting
         yield {name: setting for name, setting in run.items() if _is_read(name)}
 
 

@@ -106,7 +106,8 @@ class _Reader:
             if exports:
                 self.exported.add(name)
             if after is not None and self._split_assignment(word, after):
-                self._add(word, after.text.removeprefix("="), Slip.SPACED, name=name)
+                meant = "".join(w.text for w in rest[index + 1 : index + 3]).removeprefix("=")
+                self._add(word, meant, Slip.SPACED, name=name)
             elif assigned:
                 slips = () if exports or self.export_all else (Slip.NOT_EXPORTED,)
                 self._add(word, assigned[2], *slips, name=name)

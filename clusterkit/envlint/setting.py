@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -59,7 +60,6 @@ class Source:
     settings: tuple[Setting, ...]
 
 
-def compatible(one: Branch, other: Branch) -> bool:
-    """Tell whether two lines can be reached in one run."""
-    arms = dict(one)
-    return all(arms.get(block, arm) == arm for block, arm in other)
+def reachable(arms: Mapping[int, int], branch: Branch) -> bool:
+    """Tell whether a run that takes these arms (block -> arm) can come by `branch`."""
+    return all(arms.get(block, arm) == arm for block, arm in branch)
