@@ -250,7 +250,9 @@ def _unfit(nodes: Sequence[str], *, allocated: bool) -> dict[str, str]:
         node, _, said = line.strip().partition("|")
         state, _, reason = said.partition("|")
         if state.rstrip("*~#!%$@^-+") in states or state.endswith("*"):
-            unfit[node] = f"{state}: {reason}" if reason not in {"", "none"} else state
+            silent = "not responding" if state.endswith("*") else ""
+            why = silent if reason in {"", "none"} else reason
+            unfit[node] = f"{state}: {why}" if why else state
     return {node: unfit[node] for node in nodes if node in unfit}
 
 

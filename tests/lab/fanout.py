@@ -1,8 +1,9 @@
-"""Many addresses behind one sshd: a fan-out over more hosts than a machine has memory for.
+"""Many addresses behind few sshd: a fan-out over more hosts than a machine has memory for.
 
-The addresses 10.77.1.1, 10.77.1.2, .. are added to the network card of one host. An sshd of their
-own listens on all of them, on a port of its own, because sshd opens 16 sockets at most and the
-host's usual one holds port 22. Every session is a real one; only the machine behind is the same.
+The addresses 10.77.1.1, 10.77.1.2, .. are added to the network cards of the nodes in turn. An sshd
+of their own listens on all of them, on a port of its own, because sshd opens 16 sockets at most
+and the host's usual one holds port 22. Every session is a real one; only the machine behind is the
+same. (Nodes in turn, because sshd lets 128 connections wait.)
 """
 
 from __future__ import annotations
@@ -35,22 +36,26 @@ class FanOut:
 
 
 @contextmanager
-def fanned_out(lab: Lab, count: int, *, host: str = "n1") -> Iterator[FanOut]:
-    """Let `host` answer ssh at `count` more addresses while the block runs."""
-    addresses = tuple(f"10.77.{1 + index // 250}.{1 + index % 250}" for index in range(count))
-    ip(lab, host, "".join(f"address add {one}/16 dev eth0\n" for one in addresses))
+def fanned_out(lab: Lab, count: int) -> Iterator[FanOut]:
+    """Let the nodes answer ssh at `count` more addresses while the block runs."""
+    shares = {
+        host: [_address(index) for index in range(count)][offset :: len(lab.nodes)]
+        for offset, host in enumerate(lab.nodes)
+    }
     try:
-        files = _write(lab, host, addresses)
-        log = lab.layout.host_dir(host) / "sshd-fanout.log"
-        config = lab.layout.ssh / "sshd_config_fanout"
-        lab.run(host, [sshd.sshd_program(), "-f", str(config), "-E", str(log)], check=True)
-        try:
-            yield files
-        finally:
+        for host, addresses in shares.items():
+            ip(lab, host, "".join(f"address add {one}/16 dev eth0\n" for one in addresses))
+            _start(lab, host)
+        yield _describe(lab, shares)
+    finally:
+        for host, addresses in shares.items():
             for process in lab.processes(host, r"^sshd: .*sshd_config_fanout.*\[listener\]"):
                 os.kill(process.pid, signal.SIGTERM)
-    finally:
-        ip(lab, host, "".join(f"address del {one}/16 dev eth0\n" for one in addresses))
+            ip(lab, host, "".join(f"address del {one}/16 dev eth0\n" for one in addresses))
+
+
+def _address(index: int) -> str:
+    return f"10.77.{1 + index // 250}.{1 + index % 250}"
 
 
 def ip(lab: Lab, host: str, lines: str) -> None:
@@ -61,19 +66,35 @@ def ip(lab: Lab, host: str, lines: str) -> None:
         raise LabError(f"{host}: ip: {done.stderr}")
 
 
-def _write(lab: Lab, host: str, addresses: tuple[str, ...]) -> FanOut:
-    """Write the configuration of both sides, made from the host's own."""
+def _start(lab: Lab, host: str) -> None:
     folder = lab.layout.ssh
-    server = (folder / f"sshd_config_{host}").read_text()
-    server = server.replace("Port 22\n", f"Port {PORT}\n")
-    server = server.replace(f"ListenAddress {lab.layout.address(host)}", "ListenAddress 0.0.0.0")
-    (folder / "sshd_config_fanout").write_text(server)
-    key = " ".join((folder / f"host_key_{host}.pub").read_text().split()[:2])
+    text = (folder / f"sshd_config_{host}").read_text()
+    text = text.replace("Port 22\n", f"Port {PORT}\n")
+    text = text.replace(f"ListenAddress {lab.layout.address(host)}", "ListenAddress 0.0.0.0")
+    # bash takes a session for an inner shell and leaves the machine's own .bashrc alone, which
+    # may cost more than all the rest.
+    text = text.replace("SetEnv ", "SetEnv SHLVL=1 ")
+    config = folder / f"sshd_config_fanout_{host}"
+    config.write_text(text)
+    log = lab.layout.host_dir(host) / "sshd-fanout.log"
+    lab.run(host, [sshd.sshd_program(), "-f", str(config), "-E", str(log)], check=True)
+
+
+def _describe(lab: Lab, shares: dict[str, list[str]]) -> FanOut:
+    """Write the client's side, made from that of the lab."""
+    folder = lab.layout.ssh
     known = folder / "known_hosts_fanout"
-    known.write_text("".join(f"[{one}]:{PORT} {key}\n" for one in addresses))
+    lines = []
+    for host, addresses in shares.items():
+        key = " ".join((folder / f"host_key_{host}.pub").read_text().split()[:2])
+        lines += [f"[{one}]:{PORT} {key}\n" for one in addresses]
+    known.write_text("".join(lines))
     client = folder / "ssh_config_fanout"
-    client.write_text(
-        f"Host 10.77.*\n    Port {PORT}\n    UserKnownHostsFile {known}\n"
-        + (folder / "ssh_config").read_text()
+    own = f"Host 10.77.*\n    Port {PORT}\n    UserKnownHostsFile {known}\n"
+    client.write_text(own + (folder / "ssh_config").read_text())
+    count = sum(len(addresses) for addresses in shares.values())
+    return FanOut(
+        addresses=tuple(_address(index) for index in range(count)),
+        ssh_config=client,
+        known_hosts=known,
     )
-    return FanOut(addresses=addresses, ssh_config=client, known_hosts=known)
