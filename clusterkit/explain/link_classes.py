@@ -10,9 +10,9 @@ _CLASSES = {
     "NV#": (
         "# bonded NVLinks between two GPUs",
         (
-            "NV12 is 12 of them. All pairs of an NVSwitch machine have the same number: 6 on V100, 12"
-            " on A100, 18 on H100, H200 and B200. With bridges or a hybrid mesh (V100) only some pairs"
-            " have any."
+            "NV12 is 12 of them. All pairs of an NVSwitch machine have the same number: 6 on V100,"
+            " 12 on A100, 18 on H100, H200 and B200. With bridges or a hybrid mesh (V100) only some"
+            " pairs have any."
         ),
     ),
     "PIX": (
@@ -38,7 +38,8 @@ _CLASSES = {
         "through the link between sockets (UPI, Infinity Fabric)",
         (
             "The slowest way, shared by everything that crosses it. A GPU whose NIC is SYS sends"
-            " through the other socket; NCCL may use another GPU of the node as a relay instead (PXN)."
+            " through the other socket; NCCL may use another GPU of the node as a relay instead"
+            " (PXN)."
         ),
     ),
 }
