@@ -9,9 +9,9 @@ from enum import StrEnum
 class Verdict(StrEnum):
     """How a check ended. `unknown` is never `pass`, `skip` is never `fail`."""
 
-    PASS = "pass"  # noqa: S105 - a verdict
     SKIP = "skip"
     """It does not apply: the machine does not have that part."""
+    PASS = "pass"  # noqa: S105 - a verdict
     UNKNOWN = "unknown"
     """It could not be determined: the probe did not run, hung, or answered in no known way."""
     WARN = "warn"

@@ -138,7 +138,7 @@ def _job_spec(
     slots = _parse_slots(values.get("gpus_per_node", ""), problems)
     # Name by name: a flag changes one variable of the job file, not all of them.
     env, settings = (
-        {**from_file.get(key, {}), **_parse_pairs(f"--{key}", values.get(key, ()), problems)}
+        {**from_file.get(key, {}), **parse_pairs(f"--{key}", values.get(key, ()), problems)}
         for key in ("env", "set")
     )
     sbatch, launcher = _split_settings(settings, framework, problems)
@@ -215,7 +215,8 @@ def _parse_slots(value: Any, problems: list[Problem]) -> tuple[int, ...]:
         return ()
 
 
-def _parse_pairs(flag: str, value: Any, problems: list[Problem]) -> dict[str, str]:
+def parse_pairs(flag: str, value: Any, problems: list[Problem]) -> dict[str, str]:
+    """Return the pairs of a repeated `K=V` flag, or of a job file; add what is wrong."""
     if isinstance(value, Mapping):
         return {str(key): str(item) for key, item in value.items()}
     pairs = {}

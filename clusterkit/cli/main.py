@@ -22,6 +22,7 @@ VERBS = (
     "init",
     "doctor",
     "render",
+    "preflight",
     "submit",
     "status",
     "logs",

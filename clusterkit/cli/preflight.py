@@ -1,0 +1,304 @@
+"""`clusterkit preflight`: prove that every node is fit, and name the one that is not."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit import files
+from clusterkit.cli import console
+from clusterkit.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterkit.checks import Check
+    from clusterkit.preflight.bundle import Bundle
+    from clusterkit.preflight.report import Report
+    from clusterkit.preflight.targets import Wanted
+    from clusterkit.transport.base import Reply
+
+EXIT_FINDINGS = 1
+_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta", "skip": "cyan"}
+
+
+def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False, **more)
+
+
+def preflight(
+    cluster: Annotated[
+        str | None,
+        _option(
+            "--cluster",
+            "-c",
+            help_text="Cluster of clusterkit.yaml, or local.",
+            panel="Nodes",
+            envvar="CLUSTERKIT_CLUSTER",
+            metavar="NAME",
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        _option("--nodes", "-n", help_text="So many nodes of it.", panel="Nodes", metavar="N"),
+    ] = None,
+    hosts: Annotated[
+        str | None,
+        _option("--hosts", help_text="These hosts, as n[1-4].", panel="Nodes", metavar="LIST"),
+    ] = None,
+    hostfile: Annotated[
+        Path | None,
+        _option("--hostfile", help_text="Those of a hostfile.", panel="Nodes", metavar="FILE"),
+    ] = None,
+    via: Annotated[
+        str | None,
+        _option(
+            "--via",
+            help_text="ssh, srun or local; else what fits the cluster.",
+            panel="Nodes",
+            metavar="HOW",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        _option(
+            "--timeout",
+            help_text="Seconds to reach a node, or to get an allocation (10).",
+            panel="Nodes",
+            metavar="S",
+        ),
+    ] = 10.0,
+    select: Annotated[
+        str | None,
+        _option("--select", help_text="Only these checks: ids or areas.", metavar="ID,.."),
+    ] = None,
+    ignore: Annotated[
+        str | None, _option("--ignore", help_text="Not these checks.", metavar="ID,..")
+    ] = None,
+    network: Annotated[
+        bool, _option("--network", help_text="Also measure the traffic between the nodes.")
+    ] = False,
+    framework: Annotated[
+        str | None,
+        _option("--framework", "-f", help_text="What will start the job.", metavar="NAME"),
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None,
+        _option("--gpus-per-node", "-g", help_text="GPUs the job wants of each.", metavar="G"),
+    ] = None,
+    path: Annotated[
+        list[str] | None,
+        _option("--path", help_text="A folder all nodes must share; repeatable.", metavar="DIR"),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        _option("--env", "-e", help_text="A variable of the job; repeatable.", metavar="K=V"),
+    ] = None,
+    image: Annotated[
+        str | None,
+        _option("--image", help_text="An image every node must have.", metavar="NAME"),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        _option("--save", help_text="Keep what the nodes said.", panel="Bundle", metavar="DIR"),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        _option("--replay", help_text="Judge what was kept.", panel="Bundle", metavar="DIR"),
+    ] = None,
+    strict: Annotated[
+        bool, _option("--strict", help_text="Warnings and unknowns count as failures.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        _option("--html", help_text="Write the report as a page.", panel="Output", metavar="FILE"),
+    ] = None,
+    write_hostfile: Annotated[
+        Path | None,
+        _option(
+            "--write-hostfile",
+            help_text="Write the usable nodes as a hostfile.",
+            panel="Output",
+            metavar="FILE",
+        ),
+    ] = None,
+    drain_command: Annotated[
+        bool,
+        _option(
+            "--drain-command",
+            help_text="Print the scontrol lines that would drain the unfit; run nothing.",
+            panel="Output",
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool, _option("--verbose", "-v", help_text="Show what passed, too.", panel="Output")
+    ] = False,
+    json: Annotated[
+        bool, _option("--json", help_text="Print one JSON document.", panel="Output")
+    ] = False,
+) -> None:
+    """Prove that every node is fit for a job, and name those that are not.
+
+    Changes nothing on any node. `clusterkit explain checks` lists what is checked.
+
+    Exit code: 0 all fit, 1 some are not, 2 could not do it.
+    """
+    from clusterkit.checks import all_checks, select_checks
+    from clusterkit.checks.base import Tier
+    from clusterkit.preflight.evaluate import evaluate
+    from clusterkit.preflight.targets import Wanted
+
+    chosen = select_checks(all_checks(), select=_words(select), ignore=_words(ignore))
+    if replay is not None:
+        _refuse_beside_replay(save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via)
+        bundle = _replayed(replay)
+    else:
+        wanted = Wanted(
+            nodes=nodes,
+            hosts=hosts,
+            hostfile=hostfile,
+            via=via,
+            timeout_s=timeout,
+            framework=framework,
+            gpus_per_node=gpus_per_node,
+            paths=tuple(path or ()),
+            env=_variables(env or ()),
+            image=image,
+        )
+        if not network:
+            chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
+        bundle = _collected(wanted, cluster, chosen, save)
+    report = evaluate(bundle, chosen, strict=strict)
+    if html is not None:
+        _write_html(html, bundle, report)
+    if write_hostfile is not None:
+        _write_hostfile(write_hostfile, bundle, report)
+    if json:
+        console.json_document(report.document())
+    elif drain_command:
+        _print_drain_commands(report)
+    else:
+        show(report, verbose=verbose)
+    raise typer.Exit(EXIT_FINDINGS if report.bad else 0)
+
+
+def show(
+    report: Report, *, verbose: bool = False, say: Callable[[str], None] = console.say
+) -> None:
+    """Print a report for people."""
+    from clusterkit.preflight.text import report_lines
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    for verdict, line in report_lines(report, width=width, verbose=verbose):
+        if verdict is None:
+            say(line)
+        else:
+            say(line.replace(verdict, console.coloured(verdict, _COLOURS[verdict]), 1))
+
+
+def _collected(
+    wanted: Wanted, cluster: str | None, checks: Sequence[Check], save: Path | None
+) -> Bundle:
+    from clusterkit.config import load_settings
+    from clusterkit.preflight.bundle import write_bundle
+    from clusterkit.preflight.targets import aim, gather
+
+    settings = load_settings()
+    spec = settings.cluster(cluster)
+    for problem in settings.warnings_of(spec.name):
+        console.warn(str(problem))
+    target = aim(wanted, spec)
+    with _counting(len(target.job.hosts)) as heard:
+        bundle = gather(target, checks, heard=heard)
+    if save is not None:
+        write_bundle(save, bundle)
+        console.note(f"bundle       {save}  (judge it again: clusterkit preflight --replay {save})")
+    return bundle
+
+
+def _replayed(folder: Path) -> Bundle:
+    from clusterkit import __version__
+    from clusterkit.preflight.bundle import read_bundle
+
+    bundle = read_bundle(folder)
+    if bundle.written_by != __version__:
+        console.note(
+            f"{folder} was written by clusterkit {bundle.written_by}, judged by {__version__}"
+        )
+    return bundle
+
+
+@contextmanager
+def _counting(total: int) -> Iterator[Callable[[Reply], None]]:
+    """Count on a terminal how many nodes have answered."""
+    live = sys.stderr.isatty()
+    numbers = itertools.count(1)
+
+    def heard(_: Reply) -> None:
+        if live:
+            sys.stderr.write(f"\r{next(numbers)} of {total} nodes have answered")
+            sys.stderr.flush()
+
+    try:
+        yield heard
+    finally:
+        if live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return tuple(word for part in (text or "").split(",") if (word := part.strip()))
+
+
+def _variables(pairs: Sequence[str]) -> dict[str, str]:
+    from clusterkit.cli.job_request import parse_pairs
+
+    problems: list[Problem] = []
+    parsed = parse_pairs("--env", pairs, problems)
+    if problems:
+        raise UserError(problems=problems)
+    return parsed
+
+
+def _refuse_beside_replay(**given: object) -> None:
+    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if names:
+        raise UserError(
+            f"--replay asks no node, so {', '.join(names)} has no meaning beside it",
+            hint="leave it out, or leave --replay out",
+        )
+
+
+def _write_html(path: Path, bundle: Bundle, report: Report) -> None:
+    from clusterkit.preflight.html import page
+
+    files.write_text(path, page(bundle, report))
+    console.note(f"page         {path}")
+
+
+def _write_hostfile(path: Path, bundle: Bundle, report: Report) -> None:
+    from clusterkit.hostfile import write
+    from clusterkit.model import Host
+
+    if not report.usable:
+        raise UserError("no node is usable, so there is no hostfile to write")
+    hosts = [Host(name=name, slots=bundle.job.gpus_per_node or 1) for name in report.usable]
+    files.write_text(path, write(hosts, "deepspeed"))
+    console.note(f"hostfile     {path}  (other formats: clusterkit hostfile {path} --format ...)")
+
+
+def _print_drain_commands(report: Report) -> None:
+    from clusterkit.preflight.drain import drain_commands
+
+    for line in drain_commands(report):
+        console.say(line)
+    if not report.exclude:
+        console.note("every node is usable: nothing to drain")

@@ -1,0 +1,248 @@
+"""Which nodes to ask, how to reach them, and what the checks may know of the job."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterkit import hostlist
+from clusterkit.checks.base import Check, Tier
+from clusterkit.commands import run_command
+from clusterkit.errors import RemoteError, UserError, choices_hint
+from clusterkit.hostfile import hosts_of_allocation, parse
+from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.collect import collect
+from clusterkit.probes import slurm_nodes
+from clusterkit.probes.base import Output, PreflightJob
+from clusterkit.transport.base import Reply, Transport
+
+VIAS = ("ssh", "srun", "local")
+_USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
+LOCALHOST = "localhost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was asked for; None (or empty) where the cluster decides."""
+
+    nodes: int | None = None
+    hosts: str | None = None
+    """A hostlist."""
+    hostfile: Path | None = None
+    via: str | None = None
+    timeout_s: float = 10.0
+    framework: str | None = None
+    gpus_per_node: int | None = None
+    paths: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Nodes that can be asked."""
+
+    job: PreflightJob
+    transport: Transport
+    slurm: bool
+    """Whether Slurm has something to say of these nodes, too."""
+
+
+def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
+    """Return the nodes of `cluster` that `wanted` means.
+
+    Raises:
+        UserError: no such hosts, contradictions, fewer nodes than wanted.
+        RemoteError: Slurm does not say which nodes there are.
+    """
+    hosts = _hosts(wanted, cluster)
+    via = _via(wanted, cluster)
+    job = PreflightJob(
+        hosts=tuple(host.name for host in hosts),
+        kind=cluster.kind.value,
+        framework=wanted.framework,
+        python=cluster.python or "python3",
+        gpus_per_node=wanted.gpus_per_node or cluster.gpus_per_node,
+        uses_gpus=_uses_gpus(cluster),
+        env={**cluster.env, **wanted.env},
+        paths=_shared(cluster, wanted.paths, via),
+        port=cluster.port_range[0],
+        network_interface=cluster.network_interface,
+        container_runtime=cluster.container_runtime.value if cluster.container_runtime else None,
+        image=wanted.image or cluster.image,
+        allowed_names=cluster.allowed_env,
+    )
+    return Target(
+        job=job,
+        transport=_transport(via, cluster, hosts, wanted.timeout_s),
+        slurm=cluster.kind is ClusterKind.SLURM,
+    )
+
+
+def aim_plan(plan: LaunchPlan, *, timeout_s: float = 10.0) -> Target:
+    """Return the nodes that a job may get, and what the checks may know of it.
+
+    On Slurm those are the nodes of its partition, less what it excludes: which of them it gets,
+    nobody knows before.
+
+    Raises:
+        UserError, RemoteError: as `aim`.
+    """
+    target = aim(Wanted(timeout_s=timeout_s), plan.cluster)
+    excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
+    job = dataclasses.replace(
+        target.job,
+        hosts=plan.node_names or tuple(h for h in target.job.hosts if h not in excluded),
+        framework=plan.framework,
+        gpus_per_node=max(plan.slots),
+        env=plan.env,
+        paths=(*target.job.paths, plan.workdir) if target.job.paths else (),
+        container_runtime=plan.container.runtime.value if plan.container else None,
+        image=plan.container.image if plan.container else None,
+    )
+    return dataclasses.replace(target, job=job)
+
+
+def gather(
+    target: Target,
+    checks: Sequence[Check],
+    *,
+    heard: Callable[[Reply], None] = lambda _: None,
+) -> Bundle:
+    """Ask all nodes what `checks` need: one round trip, Slurm once, then traffic if any is chosen.
+
+    Raises:
+        RemoteError: the transport itself is not there.
+    """
+    bundle = collect(target.transport, checks, target.job, heard=heard)
+    if target.slurm:
+        bundle = _with_slurm(bundle)
+    if any(check.tier is Tier.NETWORK for check in checks):
+        from clusterkit.preflight.network import with_network  # noqa: PLC0415 - seldom asked for
+
+        bundle = with_network(bundle, target.transport, checks, heard=lambda _: None)
+    return bundle
+
+
+def _hosts(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
+    given = [flag for flag in (wanted.hosts, wanted.hostfile) if flag is not None]
+    if len(given) > 1:
+        raise UserError("--hosts and --hostfile both say which nodes", hint="keep one of them")
+    hosts = _named(wanted, cluster) if given else _of_cluster(cluster)
+    hosts = tuple({host.name: host for host in hosts}.values())
+    if wanted.nodes is None:
+        return hosts
+    if not 1 <= wanted.nodes <= len(hosts):
+        raise UserError(
+            f"--nodes {wanted.nodes}: there are {len(hosts)}: "
+            f"{hostlist.fold(host.name for host in hosts)}",
+            hint=f"--nodes 1 to --nodes {len(hosts)}, or name them with --hosts",
+        )
+    return hosts[: wanted.nodes]
+
+
+def _named(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
+    if wanted.hostfile is not None:
+        try:
+            text = wanted.hostfile.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise UserError(f"cannot read {wanted.hostfile}: {error}") from error
+        return parse(text, source=str(wanted.hostfile)).hosts
+    known = {host.name: host for host in cluster.hosts}
+    names = hostlist.expand(wanted.hosts or "", source="--hosts")
+    if not names:
+        raise UserError("--hosts names no host", hint="such as --hosts n[1-4]")
+    return tuple(known.get(name, Host(name=name)) for name in names)
+
+
+def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:
+    if cluster.kind is ClusterKind.LOCAL:
+        return (Host(name=LOCALHOST),)
+    if cluster.kind is ClusterKind.SSH:
+        if cluster.hosts:
+            return cluster.hosts
+        raise UserError(
+            f"cluster {cluster.name} names no hosts",
+            hint="set hosts: or hostfile: in clusterkit.yaml, or name them with --hosts",
+        )
+    allocated = hosts_of_allocation(os.environ)
+    return allocated if allocated is not None else _of_partition(cluster.partition)
+
+
+def _of_partition(partition: str | None) -> tuple[Host, ...]:
+    wanted = ["-p", partition] if partition else []
+    answer = run_command(["sinfo", "-h", "-N", *wanted, "-o", "%N|%P"])
+    if answer.code:
+        raise RemoteError(
+            f"Slurm does not say which nodes there are: {answer.errors.strip()}",
+            hint="name them: --hosts n[1-4] --via ssh",
+        )
+    rows = [row.split("|", 1) for row in answer.output.splitlines() if "|" in row]
+    if partition is None and any(name.endswith("*") for _, name in rows):
+        rows = [row for row in rows if row[1].endswith("*")]
+    return tuple(Host(name=name.strip()) for name, _ in rows)
+
+
+def _via(wanted: Wanted, cluster: ClusterSpec) -> str:
+    if wanted.via is None:
+        named = wanted.hosts or wanted.hostfile
+        return "ssh" if named and cluster.kind is ClusterKind.LOCAL else _USUAL_VIA[cluster.kind]
+    if wanted.via not in VIAS:
+        raise UserError(f"--via {wanted.via}: unknown", hint=choices_hint(wanted.via, VIAS))
+    return wanted.via
+
+
+def _transport(
+    via: str, cluster: ClusterSpec, hosts: Sequence[Host], timeout_s: float
+) -> Transport:
+    # Each of them loads what the others do not need: paramiko takes a tenth of a second.
+    if via == "ssh":
+        from clusterkit.transport.ssh import SshTransport  # noqa: PLC0415
+        from clusterkit.transport.ssh_config import SshOptions  # noqa: PLC0415
+
+        known = dataclasses.replace(cluster, hosts=tuple(hosts))
+        options = dataclasses.replace(SshOptions.of(known), connect_timeout_s=timeout_s)
+        return SshTransport(options)
+    if via == "srun":
+        from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
+
+        options_ = dataclasses.replace(
+            SrunOptions.of(cluster), immediate_s=max(1, round(timeout_s))
+        )
+        return SrunTransport(options_)
+    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
+
+    return LocalTransport()
+
+
+def _uses_gpus(cluster: ClusterSpec) -> bool | None:
+    if cluster.kind is ClusterKind.SLURM and cluster.gpu_request is GpuRequest.NONE:
+        return False
+    return None
+
+
+def _shared(cluster: ClusterSpec, paths: tuple[str, ...], via: str) -> tuple[str, ...]:
+    """Return the folders that all nodes should share: that of the runs, and what was named."""
+    if cluster.kind is ClusterKind.SLURM or (
+        cluster.kind is ClusterKind.SSH and cluster.shared_filesystem and via != "local"
+    ):
+        run_dir = Path(cluster.run_dir).expanduser()
+        there = next(path for path in (run_dir, *run_dir.parents) if path.is_dir())
+        return tuple(dict.fromkeys((str(there), *paths)))
+    return paths
+
+
+def _with_slurm(bundle: Bundle) -> Bundle:
+    answer = run_command(slurm_nodes.query(bundle.job.hosts))
+    output = Output(stdout=answer.output, stderr=answer.errors, exit_code=answer.code)
+    records = slurm_nodes.answers(bundle.job.hosts, output)
+    name = slurm_nodes.PROBE.name
+    replies = tuple(
+        dataclasses.replace(reply, outputs={**reply.outputs, name: records[reply.node]})
+        for reply in bundle.replies
+    )
+    return dataclasses.replace(bundle, replies=replies)
