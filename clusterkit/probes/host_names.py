@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed
 from clusterkit.probes.pairs import read_lines
@@ -69,7 +70,7 @@ def parse(text: str) -> Names:
     for line in read_lines(text):
         key, *words = line.split() or [""]
         if key == "host" and words:
-            hosts[words[0]] = _addresses(words[1:])
+            hosts[words[0]] = _addresses(tuple(words[1:]))
         elif key in {"name", "own", "reverse", "local"} and key not in single:
             single[key] = tuple(words)
         else:
@@ -85,11 +86,13 @@ def parse(text: str) -> Names:
     )
 
 
-def _addresses(words: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+@lru_cache(maxsize=1 << 16)
+def _addresses(words: tuple[str, ...]) -> tuple[str, ...]:
+    # Thousands of nodes give the same answers: one tuple for all of them.
     for word in words:
         if not _ADDRESS.fullmatch(word):
             raise Unparsed(f"{word[:40]!r} is no address")
-    return tuple(words)
+    return words
 
 
 PROBE = Probe(name="host-names", command=_command, parse=parse, timeout_s=15.0)
