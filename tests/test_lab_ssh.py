@@ -228,8 +228,7 @@ def test_three_hundred_hosts_of_which_twenty_are_black_holes(lab: Lab) -> None:
         done = ask(lab, nodes, config_files=[str(fan.ssh_config)])
     problems = [reach(done, node)["problem"] for node in nodes]
     assert problems == ["timeout"] * 20 + [None] * 280, reach(done, nodes[22])
-    # The others need as long as two cores take for both ends of 280 sessions.
-    assert done["seconds"] < 75
+    assert done["seconds"] < 10 + 10  # on a quiet machine, 10.1
     first_hole = min(done["heard"].index(node) for node in holes)
     assert first_hole > 20, "black holes kept the others waiting"
 

@@ -175,7 +175,8 @@ class _Visit:
         return Reply(node=self._node, reach=reach, outputs=answer.outputs if answer else {})
 
     def _explain(self, failure: Exception | None) -> tuple[ReachProblem, str]:
-        if self._line.is_cut or (failure is None and not self._has_ended):
+        silent = failure is None and not self._has_ended
+        if self._line.is_cut or silent or isinstance(failure, TimeoutError):
             return ReachProblem.TIMEOUT, f"no answer within {self._limit_s:g} s: {self._stage}"
         if failure is None:
             said = first_line((self._noise + b"\n" + self._out).decode(errors="replace"))

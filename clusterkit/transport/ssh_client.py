@@ -102,11 +102,6 @@ class SshClient:
         self._known = KnownHosts(accept_new=options.host_keys == "accept-new")
         self._jumps: dict[tuple[str, ...], _Jump] = {}
         self._lock = threading.Lock()
-        self._config = fabric.Config(
-            lazy=True,
-            ssh_config=self._ssh_config,
-            overrides={"authentication": {"strategy_class": self._keys.strategy}},
-        )
 
     def resolve(self, name: str) -> Target:
         """Decide how a node is reached."""
@@ -145,7 +140,7 @@ class SshClient:
             target.name,
             user=target.user,
             port=target.port,
-            config=self._config,
+            config=self._fabric_config(),
             gateway=False,
             forward_agent=False,
             connect_timeout=math.ceil(limit_s),
@@ -168,6 +163,17 @@ class SshClient:
         with self._lock:
             for jump in self._jumps.values():
                 jump.line.cut()
+
+    def _fabric_config(self) -> Any:
+        """Return a configuration for one connection, without fabric's own files.
+
+        A connection writes into it and merges it anew, so it must not be shared between threads.
+        """
+        return fabric.Config(
+            lazy=True,
+            ssh_config=self._ssh_config,
+            overrides={"authentication": {"strategy_class": self._keys.strategy}},
+        )
 
     def _transport(self, target: Target, sock: Any, **more: Any) -> Any:
         """Return paramiko's side of a connection, asking for a kind of key that is known."""
