@@ -35,7 +35,7 @@ _RATE = re.compile(
 )
 _UNKNOWN = frozenset({"", "<unknown>", "unknown", "n/a"})
 _FILLER = re.compile(r"[ _-]")
-_NUMBERED = re.compile(r"\s*(?:\d{1,2}: *)?(?:PORT_)?(.*?)(?: \(\d{1,2}\))?\s*")
+_NUMBERED = re.compile(r"\s*(?:\d{1,2}: *)?(.*?)(?: \(\d{1,2}\))?\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class Rdma:
 
 def state(text: str) -> str:
     """Read a logical state: `4: ACTIVE` (sysfs), `PORT_ACTIVE (4)` (verbs), `Active` (ibstat)."""
-    return _known(text, _STATES, "port state")
+    return _known(text.replace("PORT_", "", 1), _STATES, "port state")
 
 
 def physical(text: str) -> str | None:
