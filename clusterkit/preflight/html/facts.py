@@ -1,0 +1,184 @@
+"""The facts of nodes that the page shows: a column each, or one line where all nodes agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from clusterkit.checks.base import NodeFacts
+from clusterkit.hostlist import fold_set
+from clusterkit.probes import (
+    host_disks,
+    host_limits,
+    host_system,
+    job_python,
+    net_interfaces,
+    nvidia_gpus,
+)
+from clusterkit.probes.base import Missing, Probe
+
+T = TypeVar("T")
+
+_GIB = 2**20
+"""In KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something worth knowing of every node."""
+
+    label: str
+    of: Callable[[NodeFacts], str | None]
+    """None where it is not known of that node."""
+    measured: bool = False
+    """A figure that differs between healthy nodes, so that nobody is the odd one out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A cell of the table."""
+
+    text: str
+    odd: bool
+    """Whether most nodes say something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Facts of all nodes."""
+
+    common: tuple[tuple[str, str], ...]
+    """Label and value of what all nodes that were reached agree on."""
+    labels: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    """One a node, in rank order."""
+
+
+def fact_table(nodes: Sequence[NodeFacts]) -> Table:
+    """Return what is known of `nodes`; facts that no node has are left out."""
+    reached = [index for index, node in enumerate(nodes) if node.reach.problem is None]
+    common: list[tuple[str, str]] = []
+    labels: list[str] = []
+    columns: list[list[Value]] = []
+    for fact in FACTS:
+        texts = [fact.of(node) for node in nodes]
+        seen = Counter(texts[index] for index in reached)
+        if not set(seen) - {None}:
+            continue
+        usual, number = seen.most_common(1)[0]
+        if usual is not None and number == len(reached) and number > 1:
+            common.append((fact.label, usual))
+            continue
+        judged = not fact.measured and number * 2 > len(reached)
+        labels.append(fact.label)
+        columns.append(
+            [
+                Value(text=text or _DASH, odd=judged and text is not None and text != usual)
+                for text in texts
+            ]
+        )
+    rows = tuple(zip(*columns, strict=True)) if columns else ((),) * len(nodes)
+    return Table(common=tuple(common), labels=tuple(labels), rows=rows)
+
+
+_DASH = "\u2013"
+
+
+def _from(probe: Probe[T], value: Callable[[T], str | None]) -> Callable[[NodeFacts], str | None]:
+    return partial(_read, probe, value)
+
+
+def _read(probe: Probe[T], value: Callable[[T], str | None], node: NodeFacts) -> str | None:
+    facts = node.of(probe)
+    return None if isinstance(facts, Missing) else value(facts)
+
+
+def _reached(node: NodeFacts) -> str:
+    if node.reach.problem is not None:
+        return f"no: {node.reach.problem}"
+    return node.reach.via if node.reach.complete else f"{node.reach.via}, cut off"
+
+
+def _ms(seconds: float | None, sign: str = "") -> str | None:
+    if seconds is None:
+        return None
+    ms = seconds * 1000
+    return f"{ms:{sign}.1f} ms" if abs(ms) < 100 else f"{ms:{sign}.0f} ms"
+
+
+def _gib(kib: int) -> str:
+    return f"{kib / _GIB:.0f} GiB" if kib >= 10 * _GIB else f"{kib / _GIB:.1f} GiB"
+
+
+def _gpus(facts: nvidia_gpus.NvidiaGpus) -> str:
+    counts = Counter(gpu.name.removeprefix("NVIDIA ") for gpu in facts.gpus)
+    return ", ".join(f"{number}x {name}" for name, number in counts.items()) or "none"
+
+
+def _hottest(facts: nvidia_gpus.NvidiaGpus) -> str | None:
+    known = [gpu.temperature_c for gpu in facts.gpus if gpu.temperature_c is not None]
+    return f"{max(known):.0f} C" if known else None
+
+
+def _rdma(facts: host_system.System) -> str | None:
+    count = len(facts.rdma_devices)
+    return f"{count}: {' '.join(facts.rdma_devices)}" if 0 < count <= 2 else str(count or "none")
+
+
+def _shm(facts: host_disks.Disks) -> str | None:
+    return None if facts.shm is None else _gib(facts.shm.size_kib)
+
+
+def _interfaces(facts: tuple[net_interfaces.Interface, ...]) -> str | None:
+    """Return the fastest interfaces; the others carry management."""
+    fastest = max((nic.speed_mbps or 0 for nic in facts), default=0)
+    if not fastest:
+        return None
+    names = [nic.name for nic in facts if nic.speed_mbps == fastest]
+    return f"{fold_set(names)} {fastest / 1000:g} Gbit/s"
+
+
+def _python(facts: job_python.JobPython | None) -> str | None:
+    return facts and facts.version
+
+
+def _torch(facts: job_python.JobPython | None) -> str | None:
+    if facts is None or facts.torch is None:
+        return None
+    version = facts.torch.partition("+")[0]
+    built = f"CUDA {facts.cuda}" if facts.cuda else f"HIP {facts.hip}" if facts.hip else "CPU"
+    return f"{version}, {built}"
+
+
+def _nccl(facts: job_python.JobPython | None) -> str | None:
+    return facts and facts.nccl
+
+
+def _limit(value: int | None) -> str:
+    return "unlimited" if value is None else _gib(value // 1024)
+
+
+FACTS = (
+    Fact(label="reached", of=_reached),
+    Fact(label="latency", of=lambda node: _ms(node.reach.latency_s), measured=True),
+    Fact(label="clock", of=lambda node: _ms(node.reach.clock_skew_s, "+"), measured=True),
+    Fact(label="OS", of=_from(host_system.PROBE, lambda system: system.os)),
+    Fact(label="kernel", of=_from(host_system.PROBE, lambda system: system.kernel)),
+    Fact(label="CPUs", of=_from(host_system.PROBE, lambda s: f"{s.cpus} {s.arch}")),
+    Fact(label="governor", of=_from(host_system.PROBE, lambda s: " ".join(s.governors) or None)),
+    Fact(label="memory", of=_from(host_system.PROBE, lambda system: _gib(system.memory_kib))),
+    Fact(label="/dev/shm", of=_from(host_disks.PROBE, _shm)),
+    Fact(label="memlock", of=_from(host_limits.PROBE, lambda limits: _limit(limits.locked_bytes))),
+    Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),
+    Fact(label="driver", of=_from(nvidia_gpus.PROBE, lambda facts: facts.driver)),
+    Fact(label="hottest", of=_from(nvidia_gpus.PROBE, _hottest), measured=True),
+    Fact(label="RDMA devices", of=_from(host_system.PROBE, _rdma)),
+    Fact(label="interfaces", of=_from(net_interfaces.PROBE, _interfaces)),
+    Fact(label="Python", of=_from(job_python.PROBE, _python)),
+    Fact(label="torch", of=_from(job_python.PROBE, _torch)),
+    Fact(label="NCCL", of=_from(job_python.PROBE, _nccl)),
+)
+"""In the order of the columns; another fact is another line."""

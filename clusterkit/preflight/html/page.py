@@ -1,0 +1,213 @@
+"""The page: what the template needs, worked out from a bundle and its report."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from clusterkit import __version__
+from clusterkit.checks.base import NodeFacts
+from clusterkit.data import data_dir, read_data
+from clusterkit.findings import Finding, Verdict
+from clusterkit.hostlist import fold_set
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.html import measured, types, verdicts
+from clusterkit.preflight.html.facts import fact_table
+from clusterkit.preflight.html.pairs import PairMatrix, packed, slow_nodes, slow_pairs
+from clusterkit.preflight.report import Report
+
+_QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
+_WORST_FIRST = tuple(sorted(Verdict, key=verdicts.rank, reverse=True))
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+"""Also marks that turn the direction of writing, and halves of characters that no file can hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """A node in the map and in the table of facts."""
+
+    name: str
+    verdict: Verdict
+    ids: str
+    """The checks that its verdict comes from, folded; empty where that is a quiet one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Findings that say the same, whichever checks and nodes they come from."""
+
+    verdict: Verdict
+    summary: str
+    hint: str
+    checks: tuple[tuple[str, str], ...]
+    """Id and name."""
+    nodes: tuple[str, ...]
+    commands: tuple[str, ...]
+    evidence: tuple[str, ...]
+    """Lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """What the template shows of a matrix beside the picture."""
+
+    title: str
+    unit: str
+    median: str
+    direction: str
+    nodes: tuple[Any, ...]
+    pairs: tuple[Any, ...]
+    data: dict[str, Any]
+
+
+def page(bundle: Bundle, report: Report) -> str:
+    """Return the report as one HTML document that loads nothing."""
+    facts = tuple(
+        NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
+        for reply in bundle.replies
+    )
+    style, script = (read_data("templates", "preflight", f"report.{end}") for end in ("css", "js"))
+    lines = _node_lines(report)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            style=Markup(style),  # noqa: S704 - ours, not a node's
+            script=Markup(script),  # noqa: S704
+            policy=_policy(style, script),
+            version=__version__,
+            written_by=bundle.written_by,
+            date=_date(bundle.collected_at),
+            about=_about(bundle),
+            report=report,
+            excluded=fold_set(report.exclude),
+            nodes=lines,
+            tally=[(v, sum(line.verdict is v for line in lines)) for v in _WORST_FIRST],
+            loud=_cards(f for f in report.findings if f.verdict not in _QUIET),
+            quiet=_cards(f for f in report.findings if f.verdict in _QUIET),
+            areas=verdicts.AREAS,
+            symbols=verdicts.SYMBOLS,
+            verdict_rows=verdicts.rows(report),
+            table=fact_table(facts),
+            types=types.node_types(facts),
+            untyped=types.untyped(facts),
+            maps=[_heat_map(matrix) for matrix in measured.matrices(facts)],
+        )
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(data_dir("templates") / "preflight"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_printable,
+    )
+    environment.filters["fold"] = fold_set
+    return environment
+
+
+def _printable(value: object) -> object:
+    """Replace what would not be seen, or would make other text look different."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _CONTROL.sub("\ufffd", value)
+    return value
+
+
+def _policy(style: str, script: str) -> str:
+    """Return a policy under which nothing is loaded, and no other script or style counts."""
+    return (
+        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _date(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, tz=UTC):%Y-%m-%d %H:%M UTC}"
+    except (ValueError, OverflowError, OSError):
+        return "at an unknown time"  # a damaged bundle
+
+
+def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:
+    job = bundle.job
+    vias = dict.fromkeys(reply.reach.via for reply in bundle.replies)
+    said = (
+        ("cluster", f"{job.kind}, asked through {' and '.join(vias)}" if vias else job.kind),
+        ("nodes", fold_set(reply.node for reply in bundle.replies)),
+        ("framework", job.framework),
+        ("GPUs a node", job.gpus_per_node),
+        ("Python", job.python),
+        ("image", job.image),
+        ("shared folders", ", ".join(job.paths)),
+    )
+    return tuple((label, str(value)) for label, value in said if value)
+
+
+def _node_lines(report: Report) -> tuple[NodeLine, ...]:
+    worst: dict[str, Verdict | None] = dict.fromkeys(report.nodes)
+    ids: dict[str, dict[str, None]] = {node: {} for node in report.nodes}
+    folded = lru_cache(maxsize=None)(fold_set)
+    for finding in report.findings:
+        for node in finding.nodes:
+            if verdicts.rank(finding.verdict) > verdicts.rank(worst[node]):
+                worst[node], ids[node] = finding.verdict, {}
+            if finding.verdict is worst[node] and finding.verdict not in _QUIET:
+                ids[node][finding.id] = None
+    return tuple(
+        NodeLine(name=node, verdict=verdict or Verdict.SKIP, ids=folded(tuple(ids[node])))
+        for node, verdict in worst.items()
+    )
+
+
+def _cards(findings: Iterable[Finding]) -> tuple[Card, ...]:
+    """Return findings worst first; what is about the whole job before what is about nodes."""
+    alike: dict[tuple[Verdict, str, str, bool], list[Finding]] = {}
+    for finding in findings:
+        key = (finding.verdict, finding.summary, finding.hint, bool(finding.nodes))
+        alike.setdefault(key, []).append(finding)
+    cards = [_card(members) for members in alike.values()]
+    return tuple(sorted(cards, key=lambda c: (-verdicts.rank(c.verdict), bool(c.nodes))))
+
+
+def _card(members: Sequence[Finding]) -> Card:
+    first = members[0]
+    return Card(
+        verdict=first.verdict,
+        summary=first.summary,
+        hint=first.hint,
+        checks=tuple({f.id: f.check for f in members}.items()),
+        nodes=tuple(dict.fromkeys(node for f in members for node in f.nodes)),
+        commands=tuple(dict.fromkeys(f.command for f in members if f.command)),
+        evidence=tuple(dict.fromkeys(line for f in members for line in f.evidence.splitlines())),
+    )
+
+
+def _heat_map(matrix: PairMatrix) -> HeatMap:
+    return HeatMap(
+        title=matrix.title,
+        unit=matrix.unit,
+        median=f"{matrix.median:.3g} {matrix.unit}",
+        direction="more is better" if matrix.more_is_better else "less is better",
+        nodes=slow_nodes(matrix),
+        pairs=slow_pairs(matrix),
+        data=packed(matrix),
+    )
