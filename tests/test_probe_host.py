@@ -357,3 +357,46 @@ def _image(folder: Path, name: str) -> str | None:
     facts = container.parse(run_probe(container.PROBE, job, env=env).stdout)
     assert facts.version == "apptainer version 1.3.4"
     return facts.digest
+
+
+FAKES = {
+    "docker": """case "$1" in
+version) echo 28.2.2 ;;
+image) [ "$5" = 'img:1' ] && echo sha256:0123 || { echo "No such image: $5" >&2; exit 1; } ;;
+esac""",
+    "enroot": """case "$1" in
+version) echo 3.5.0 ;;
+list) echo other; echo img:1 ;;
+esac""",
+    "nvidia-ctk": "echo 'NVIDIA Container Toolkit CLI version 1.17.8'",
+}
+"""Doubles of what cannot run here: a Docker daemon, enroot, NVIDIA's toolkit."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("runtime", "image", "version", "digest"),
+    [
+        ("docker", "img:1", "28.2.2", "sha256:0123"),
+        ("docker", "img:2", "28.2.2", ""),
+        ("enroot", "img:1", "3.5.0", "unpacked"),
+        ("enroot", "img", "3.5.0", ""),
+        ("pyxis", "nvcr.io#nvidia/pytorch:25.01", "3.5.0", None),
+    ],
+)
+def test_what_runtimes_answer_is_read(
+    tmp_path: Path,
+    shell: tuple[str, ...],
+    runtime: str,
+    image: str,
+    version: str,
+    digest: str | None,
+) -> None:
+    """Versions, an image that is there or not, and one that is fetched later."""
+    for name, body in FAKES.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    job = PreflightJob(hosts=("n1",), container_runtime=runtime, image=image)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    facts = container.parse(run_probe(container.PROBE, job, shell=shell, env=env).stdout)
+    assert (facts.version, facts.digest, facts.toolkit) == (version, digest, "1.17.8")
