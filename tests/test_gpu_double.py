@@ -90,6 +90,21 @@ def test_a_driver_that_knows_no_new_columns(tmp_path: Path) -> None:
     assert {"GPU008", "GPU009", "GPU013", "GPU014"} <= set(bad)  # rows and limits come from -q
 
 
+def test_a_driver_that_knows_no_row_remapper(tmp_path: Path) -> None:
+    here = tmp_path / "bin"
+    here.mkdir()
+    smi = here / "nvidia-smi"
+    smi.write_text(
+        "#!/bin/sh\ncase $* in *ROW_REMAPPER*) echo 'Invalid combination'; exit 2 ;; esac\n"
+        f'exec {_DOUBLES / "nvidia-smi"} "$@"\n',
+        encoding="utf-8",
+    )
+    smi.chmod(0o755)
+    bad = _bad(_preflight(_DOUBLES / "gpus" / "sick8", shell=["sh"], path=here))
+    assert bad["GPU009"] == ("fail", "GPU 3: a row remap is pending")
+    assert bad["GPU014"] == ("fail", "GPU 5: 93 C, at its slowdown limit")
+
+
 def test_a_query_that_fails_altogether_falls_back_to_the_long_text(tmp_path: Path) -> None:
     folder = _variant(tmp_path)
     (folder / "gpus.csv").write_text("nothing\n", encoding="utf-8")

@@ -396,6 +396,46 @@ def test_a_machine_without_gpus_is_skipped(probe: Any, shell: list[str]) -> None
     assert not done.stderr
 
 
+def _pci_bus(folder: Path) -> str:
+    """Make a PCI bus of a GPU that answers, one that fell off it, and a network card."""
+    for address, vendor, kind, config in (
+        ("0000:19:00.0", "0x10de", "0x030200", b"\xde\x10\x30\x23"),
+        ("0000:3b:00.0", "0x10de", "0x030200", b"\xff\xff\xff\xff"),
+        ("0000:5e:00.0", "0x15b3", "0x020700", b"\xb3\x15\x21\x10"),
+    ):
+        device = folder / address
+        device.mkdir()
+        for name, text in (("vendor", vendor), ("class", kind), ("device", "0x2330")):
+            (device / name).write_text(text + "\n", encoding="ascii")
+        (device / "config").write_bytes(config)
+    return str(folder)
+
+
+@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+def test_a_gpu_on_the_bus_without_nvidia_smi_is_not_passed_over(
+    tmp_path: Path, shell: list[str]
+) -> None:
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine has nvidia-smi")
+    snippet = str(nvidia_list.PROBE.snippet(PreflightJob(hosts=("a",))))
+    snippet = snippet.replace("/sys/bus/pci/devices", _pci_bus(tmp_path))
+    done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert "not on PATH" in done.stderr
+
+
+@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+def test_the_bus_of_a_machine(tmp_path: Path, shell: list[str]) -> None:
+    snippet = str(pci_gpus.PROBE.snippet(PreflightJob(hosts=("a",))))
+    snippet = snippet.replace("/sys/bus/pci/devices", _pci_bus(tmp_path))
+    done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=False)
+    facts = pci_gpus.parse(done.stdout)
+    assert [(gpu.address, gpu.gone) for gpu in facts.gpus] == [
+        ("0000:19:00.0", False),
+        ("0000:3b:00.0", True),
+    ]
+
+
 @pytest.mark.parametrize("probe", _PROBES, ids=lambda probe: probe.name)
 def test_a_job_without_gpus_asks_nothing(probe: Any) -> None:
     snippet = probe.snippet(PreflightJob(hosts=("a",), uses_gpus=False))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from clusterkit.probes.base import Probe, Unparsed
 from clusterkit.probes.nvidia import LANE, TIMEOUT_S, cell, number, nvidia, switch, whole
@@ -25,7 +26,6 @@ from clusterkit.probes.nvidia_query import (
 _COLUMNS = (
     "index",
     "name",
-    "uuid",
     "pci.bus_id",
     "driver_version",
     "vbios_version",
@@ -69,7 +69,9 @@ case $known in *"\\"$f\\""*) ask=$ask${{ask:+,}}$f ;; esac
 done
 if [ -n "$ask" ] && said=$(nvidia-smi --query-gpu="$ask" --format=csv)
 then printf '%s\\n' "$said"
-nvidia-smi -q -d TEMPERATURE,ROW_REMAPPER 2>/dev/null || nvidia-smi -q -d TEMPERATURE 2>/dev/null
+more=$(nvidia-smi -q -d TEMPERATURE,ROW_REMAPPER 2>/dev/null) ||
+more=$(nvidia-smi -q -d TEMPERATURE 2>/dev/null) || exit 0
+printf '%s\\n' "$more"
 exit 0
 fi
 nvidia-smi -q
@@ -86,7 +88,6 @@ class Gpu:
 
     index: int
     name: str
-    uuid: str | None
     bus_id: str
     """Such as `00000000:9B:00.0`."""
     vbios: str | None
@@ -142,7 +143,8 @@ def parse(text: str) -> NvidiaGpus:
         raise Unparsed("neither a csv table nor an NVSMI LOG")
     merged = _merge(rows, query) if rows else query.rows if query else ()
     driver = cell(rows[0].get("driver_version", "")) if rows else query.driver if query else None
-    gpus = tuple(sorted((_gpu(row) for row in merged), key=lambda gpu: gpu.index))
+    read = (_gpu(tuple(row.items())) for row in merged)
+    gpus = tuple(sorted(read, key=lambda gpu: gpu.index))
     if len({gpu.index for gpu in gpus}) != len(gpus):
         raise Unparsed("a GPU is listed twice")
     return NvidiaGpus(driver=driver, cuda=query.cuda if query else None, gpus=gpus)
@@ -176,7 +178,11 @@ def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[
     return tuple(merged)
 
 
-def _gpu(row: Mapping[str, str]) -> Gpu:
+@lru_cache(maxsize=1 << 15)
+def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
+    """Read one GPU; those of one place in many nodes often say the same."""
+    row = dict(cells)
+
     def of(column: str) -> str | None:
         return cell(row.get(column, ""))
 
@@ -187,7 +193,6 @@ def _gpu(row: Mapping[str, str]) -> Gpu:
     return Gpu(
         index=index,
         name=name,
-        uuid=of("uuid"),
         bus_id=bus_id,
         vbios=of("vbios_version"),
         persistence=switch(of("persistence_mode")),

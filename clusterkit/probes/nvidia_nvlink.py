@@ -70,10 +70,12 @@ def parse(text: str) -> tuple[NvlinkGpu, ...]:
             blocks[-1][2].append(said)
     if not blocks:
         raise Unparsed("no GPU is listed")
-    return tuple(_gpu(index, name, lines) for index, name, lines in blocks)
+    return tuple(_gpu(index, name, tuple(lines)) for index, name, lines in blocks)
 
 
-def _gpu(index: int, name: str, lines: list[str]) -> NvlinkGpu:
+@lru_cache(maxsize=1 << 12)
+def _gpu(index: int, name: str, lines: tuple[str, ...]) -> NvlinkGpu:
+    """Read one GPU; thousands of them say the same."""
     if not lines:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
     if not lines[0].startswith("Link "):
@@ -91,9 +93,8 @@ def _gpu(index: int, name: str, lines: list[str]) -> NvlinkGpu:
     )
 
 
-@lru_cache(maxsize=1 << 12)
 def _link(line: str) -> tuple[int, float | None]:
-    """Return number and speed of a link; None is inactive. Thousands of GPUs say the same."""
+    """Return number and speed of a link; None is inactive."""
     link = _LINK.fullmatch(line)
     if link is None:
         raise Unparsed(f"no link: {first_line(line)[:60]!r}")

@@ -20,7 +20,6 @@ SLOWDOWN_TLIMIT = "slowdown_tlimit"
 _MARK = "NVSMI LOG"
 _PATHS = {
     "Product Name": "name",
-    "GPU UUID": "uuid",
     "VBIOS Version": "vbios_version",
     "Persistence Mode": "persistence_mode",
     "MIG Mode/Current": "mig.mode.current",
