@@ -324,10 +324,11 @@ class TestPci:
     @pytest.mark.parametrize(
         ("head", "driver", "bytes_", "verdict", "summary"),
         [
-            ("pci ", "nvidia", "ffffffff", "fail", "GPU at 0000:3b:00.0 has fallen off the bus"),
-            ("pci ", "nvidia", "de103023", "fail", "2 GPUs on the PCI bus, nvidia-smi shows 1"),
-            ("pci allocation", "nvidia", "de103023", "pass", "all GPUs on the PCI bus answer"),
-            ("pci ", "vfio-pci", "de103023", "pass", "all GPUs on the PCI bus answer"),
+            ("pci 2", "nvidia", "ffffffff", "fail", "GPU at 0000:3b:00.0 has fallen off the bus"),
+            ("pci 2", "nvidia", "de103023", "fail", "2 GPUs on the PCI bus, nvidia-smi shows 1"),
+            ("pci 1", "nvidia", "de103023", "pass", "all GPUs on the PCI bus answer"),
+            ("pci 0", "nvidia", "de103023", "fail", "2 GPUs on the PCI bus, nvidia-smi shows 1"),
+            ("pci 1", "vfio-pci", "de103023", "pass", "all GPUs on the PCI bus answer"),
         ],
     )
     def test_one_of_two(

@@ -40,7 +40,7 @@ _ROCM = (
 )
 _PROCESSES = "processes\nada 4711, 40211 MiB, python, train.py\n- 12, [N/A], [Not Found]\n"
 _PCI = (
-    "pci \n0000:19:00.0 0x030200 0x10de:0x2330 nvidia- de103023\n"
+    "pci 2\n0000:19:00.0 0x030200 0x10de:0x2330 nvidia- de103023\n"
     "0000:3b:00.0 0x030200 0x10de:0x2330 - ffffffff\n"
 )
 

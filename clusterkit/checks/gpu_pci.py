@@ -36,7 +36,7 @@ def _rule(bus: PciGpus, listed: int) -> Ruling:
         )
     if not ours:
         return Ruling(verdict=Verdict.SKIP, summary="no NVIDIA GPU on the PCI bus")
-    if listed >= len(ours) or bus.allocation:
+    if listed >= min(len(ours), bus.granted or len(ours)):
         return passed("all GPUs on the PCI bus answer")
     return Ruling(
         verdict=Verdict.FAIL,
@@ -54,7 +54,8 @@ CHECK = Check(
         what="Every NVIDIA GPU on the PCI bus is also known to the driver.",
         why="A GPU that fell off the bus does not come back without a power cycle.",
         how="/sys/bus/pci/devices (vendor 10de, display class) against `nvidia-smi -L`. GPUs that "
-        "another driver holds do not count; inside a Slurm job fewer may be seen rightly.",
+        "another driver holds do not count, nor those that a container or a Slurm job was not "
+        "given (no device node, or one that may not be opened).",
         fix="Power-cycle the node; replace the GPU if it happens again.",
         source="PCI: reads of a device that does not answer return ones; Xid 79 of NVIDIA.",
     ),

@@ -9,8 +9,10 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
+from clusterkit.probes.nvidia import LANE, TIMEOUT_S
 
-# The share of a job inside an allocation may be less than what is on the bus.
+# sysfs shows a container or a Slurm job the whole machine, of which they may have a share: device
+# nodes are missing in the one and may not be opened in the other.
 _SNIPPET = r"""found=''
 for d in /sys/bus/pci/devices/*; do
 v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
@@ -22,7 +24,12 @@ found="$found${d##*/} $c $v:$i ${l##*/}- ${b:--}
 "
 done
 [ -n "$found" ] || { echo 'no GPU on the PCI bus'; exit 77; }
-echo "pci ${SLURM_JOB_ID:+allocation}"
+n=0
+for f in /dev/nvidia[0-9]*; do
+[ -c "$f" ] || continue
+case $({ : <"$f"; } 2>&1) in *'not permitted'* | *denied*) ;; *) n=$((n + 1)) ;; esac
+done
+echo "pci $n"
 printf '%s' "$found"
 """
 _NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
@@ -52,15 +59,16 @@ class PciGpu:
 class PciGpus:
     """The GPUs on the bus of a node."""
 
-    allocation: bool
-    """Whether this was seen from inside a Slurm job, whose share may be less than all of them."""
+    granted: int
+    """Device nodes of the NVIDIA driver that we may open."""
     gpus: tuple[PciGpu, ...]
 
 
 def parse(text: str) -> PciGpus:
     """Read what the snippet prints."""
     head, *lines = text.splitlines() or [""]
-    if head.strip() not in {"pci", "pci allocation"}:
+    granted = re.fullmatch(r"pci (\d{1,4})", head.strip())
+    if granted is None:
         raise Unparsed(f"no list of PCI devices: {first_line(text)[:60]!r}")
     gpus = []
     for line in lines:
@@ -76,7 +84,7 @@ def parse(text: str) -> PciGpus:
                 gone=found[6] == "ffffffff",
             )
         )
-    return PciGpus(allocation=head.strip() != "pci", gpus=tuple(gpus))
+    return PciGpus(granted=int(granted[1]), gpus=tuple(gpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,4 +131,4 @@ def _command(job: PreflightJob) -> str:
     return _NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
 
 
-PROBE = Probe(name="pci-gpus", command=_command, parse=parse)
+PROBE = Probe(name="pci-gpus", command=_command, parse=parse, timeout_s=TIMEOUT_S, lane=LANE)
