@@ -11,11 +11,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
+# slurm, database and ssh: the practice cluster; tcsh, fish: login shells that are no sh (mariadb-server-core, because mariadb-server makes a
 # system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
-               iproute2 nftables iputils-ping g++ make cmake python3-dev
+               iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish
+DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 PYTEST ?= -q
 
 .PHONY: help
@@ -46,7 +47,7 @@ golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
 	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py
 
 .PHONY: bench
-bench: $(VENV)/test.done ## Measure start-up, and submission against a hand-written sbatch script
+bench: $(VENV)/test.done debian-bench ## Measure start-up, submission against sbatch, ssh against clush and pdsh
 	python -m bench
 
 .PHONY: lab
@@ -89,10 +90,11 @@ $(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-whee
 	@$(PIP) install --constraint constraints.txt "$$(images/horovod/build-wheel.sh --python $(BIN)/python)"
 	@touch $@
 
-.PHONY: debian-venv debian-test
+.PHONY: debian-venv debian-test debian-bench
 debian-venv: packages = $(DEBIAN_VENV)
 debian-test: packages = $(DEBIAN_TEST)
-debian-venv debian-test:
+debian-bench: packages = $(DEBIAN_BENCH)
+debian-venv debian-test debian-bench:
 	@missing=$$(for package in $(packages); do \
 	  dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || echo $$package; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
