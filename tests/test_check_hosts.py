@@ -63,7 +63,7 @@ def test_every_way_not_to_reach_a_node_is_told_apart(problem: ReachProblem) -> N
     )
     assert found["n1"].verdict == "pass"
     bad = found["n2"]
-    assert bad.verdict == "fail"
+    assert bad.verdict == ("unknown" if problem == "busy" else "fail")
     assert "n2" in bad.command
     assert bad.evidence == "as ssh says"
     said = {
@@ -474,6 +474,18 @@ def test_numbers_of_fuse_file_systems_are_not_compared() -> None:
     ]
     found = verdicts(fs_shared.CHECK, _each("shared-folders", *texts, job=_PATHS))
     assert set(found.values()) == {"pass"}
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("nfs4", "pass"), ("ext4", "unknown")])
+def test_without_a_marker_a_file_server_numbers_the_folder(kind: str, verdict: str) -> None:
+    """The same number on a local disk shows nothing."""
+    job = PreflightJob(hosts=("n1", "n2"), paths=_PATHS.paths)
+    text = _FOLDER.replace("type=nfs4", f"type={kind}")
+    found = verdicts(fs_shared.CHECK, _each("shared-folders", text, text, job=job))
+    assert set(found.values()) == {verdict}
+    here = PreflightJob(hosts=("n1", "n2"), paths=_PATHS.paths, kind="local")
+    found = verdicts(fs_shared.CHECK, _each("shared-folders", text, text, job=here))
+    assert found == {None: "skip"}
 
 
 def test_an_environment_without_exec_fails() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterkit.checks.base import (
     About,
     Check,
     Evidence,
     Judgement,
-    NodeFacts,
     Ruling,
     Tier,
-    majority,
     missing,
     passed,
 )
+from clusterkit.checks.by_folder import usual
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing
 from clusterkit.probes.job_python import PROBE as PYTHON
@@ -41,7 +42,7 @@ ABOUT = About(
 def judge(evidence: Evidence) -> Judgement:
     """Warn of risky options and odd sources; fail where the environment cannot be loaded."""
     paths = evidence.job.paths
-    sources = [_most(evidence.nodes, number) for number in range(len(paths))]
+    sources = usual(evidence, _source)
     for node in evidence.nodes:
         python = node.of(PYTHON)
         if python is not None and not isinstance(python, Missing) and python.noexec:
@@ -54,29 +55,24 @@ def judge(evidence: Evidence) -> Judgement:
         yield None, Ruling(verdict=Verdict.SKIP, summary="no folder of the job is known")
 
 
-def _rule(folders: tuple[Folder, ...], paths: tuple[str, ...], sources: list[str | None]) -> Ruling:
+def _rule(
+    folders: tuple[Folder, ...], paths: tuple[str, ...], sources: Sequence[str | None]
+) -> Ruling:
     if all(folder.volume is None for folder in folders):
         return Ruling(verdict=Verdict.UNKNOWN, summary="the mounts could not be looked at")
-    for folder, path, usual in zip(folders, paths, sources, strict=False):
+    for folder, path, most in zip(folders, paths, sources, strict=False):
         for option in sorted(folder.options & _RISKY.keys()):
             if folder.kind.startswith("nfs"):
                 return _bad(Verdict.WARN, f"{path} is mounted {option}: {_RISKY[option]}", "")
-        source = folder.volume.source if folder.volume else None
-        if usual is not None and source not in {None, usual}:
-            evidence = f"{source}; most nodes: {usual}"
+        source = _source(folder)
+        if most is not None and source not in {None, most}:
+            evidence = f"{source}; most nodes: {most}"
             return _bad(Verdict.WARN, f"{path} comes from another source", evidence)
     return passed("the job's folders are mounted soundly")
 
 
-def _most(nodes: tuple[NodeFacts, ...], number: int) -> str | None:
-    found = {}
-    for node in nodes:
-        facts = node.of(PROBE)
-        if not isinstance(facts, Missing) and number < len(facts):
-            volume = facts[number].volume
-            if volume is not None:
-                found[node.name] = volume.source
-    return majority(found)
+def _source(folder: Folder) -> str | None:
+    return folder.volume.source if folder.volume else None
 
 
 def _bad(verdict: Verdict, summary: str, evidence: str) -> Ruling:

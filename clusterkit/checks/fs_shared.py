@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from clusterkit.checks.base import (
     About,
     Check,
     Evidence,
     Judgement,
-    NodeFacts,
     Ruling,
     Tier,
-    majority,
     missing,
     passed,
 )
+from clusterkit.checks.by_folder import usual
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.shared_folders import PROBE, Folder
 
-_STABLE = ("nfs", "lustre", "gpfs", "ceph", "beegfs", "wekafs", "ext", "xfs", "btrfs", "overlay")
+_NETWORK = ("nfs", "lustre", "gpfs", "ceph", "beegfs", "wekafs")
 """File systems that number a file the same on all their clients; FUSE ones make numbers up."""
+
+_LOCAL = ("ext", "xfs", "btrfs", "overlay", "tmpfs", "zfs")
+"""Here another number shows another folder, and the same number shows nothing."""
 
 ABOUT = About(
     what="The run folder is one and the same on all nodes, and so are the other folders.",
@@ -40,39 +43,33 @@ def judge(evidence: Evidence) -> Judgement:
     if not job.paths:
         yield None, Ruling(verdict=Verdict.SKIP, summary="no folder of the job is known")
         return
-    inodes = [_most(evidence.nodes, number) for number in range(len(job.paths))]
+    if job.kind == "local" or len(job.hosts) < 2:
+        yield None, Ruling(verdict=Verdict.SKIP, summary="a single machine")
+        return
+    inodes = usual(evidence, _inode)
     for node in evidence.nodes:
         facts = node.of(PROBE)
         yield node.name, missing(facts) if isinstance(facts, Missing) else _rule(facts, job, inodes)
 
 
-def _rule(folders: tuple[Folder, ...], job: PreflightJob, inodes: list[int | None]) -> Ruling:
+def _rule(folders: tuple[Folder, ...], job: PreflightJob, inodes: Sequence[int | None]) -> Ruling:
     if any(folder.state != "ok" for folder in folders):
         return Ruling(verdict=Verdict.UNKNOWN, summary="not all folders could be looked into")
     if job.marker and folders and folders[0].marker != job.marker:
         seen = "does not see" if folders[0].marker is None else "sees another content of"
         return _other(Verdict.FAIL, job.paths[0], f"{seen} the file that was written there")
-    for folder, path, usual in zip(folders, job.paths, inodes, strict=False):
-        if usual is not None and _inode(folder) not in {None, usual}:
+    for folder, path, most in zip(folders, job.paths, inodes, strict=False):
+        if most is not None and _inode(folder) not in {None, most}:
             return _other(Verdict.WARN, path, "is not the folder that most nodes have")
-    if not job.marker and len(job.hosts) > 1:
+    numbered = all(folder.kind.startswith(_NETWORK) and folder.inode for folder in folders)
+    if not job.marker and not (numbered and None not in inodes):
+        # This machine may not have the folder; local disks then leave nothing to go by.
         return Ruling(verdict=Verdict.UNKNOWN, summary="no marker could be written to look for")
     return passed("the job's folders are the same")
 
 
-def _most(nodes: tuple[NodeFacts, ...], number: int) -> int | None:
-    found = {}
-    for node in nodes:
-        facts = node.of(PROBE)
-        if not isinstance(facts, Missing) and number < len(facts):
-            inode = _inode(facts[number])
-            if inode is not None:
-                found[node.name] = inode
-    return majority(found)
-
-
 def _inode(folder: Folder) -> int | None:
-    return folder.inode if folder.kind.startswith(_STABLE) else None
+    return folder.inode if folder.kind.startswith(_NETWORK + _LOCAL) else None
 
 
 def _other(verdict: Verdict, path: str, what: str) -> Ruling:
