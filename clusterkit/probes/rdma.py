@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from clusterkit.probes.base import Unparsed
 
@@ -122,16 +123,19 @@ class Rdma:
         )
 
 
+@lru_cache(maxsize=4096)
 def state(text: str) -> str:
     """Read a logical state: `4: ACTIVE` (sysfs), `PORT_ACTIVE (4)` (verbs), `Active` (ibstat)."""
     return _known(text.replace("PORT_", "", 1), _STATES, "port state")
 
 
+@lru_cache(maxsize=4096)
 def physical(text: str) -> str | None:
     """Read a physical state: `5: LinkUp` (sysfs), `LinkUp` (ibstat), `LINK_UP` (rdma)."""
     return None if text.strip().lower() in _UNKNOWN else _known(text, _PHYSICAL, "physical state")
 
 
+@lru_cache(maxsize=4096)
 def rate(text: str) -> tuple[float | None, int | None]:
     """Read `200 Gb/sec (4X HDR)` (sysfs) or `200` (ibstat) to Gb/s and lanes."""
     if text.strip().lower() in _UNKNOWN:
@@ -142,6 +146,7 @@ def rate(text: str) -> tuple[float | None, int | None]:
     return float(match[1]), int(match[2]) if match[2] else None
 
 
+@lru_cache(maxsize=4096)
 def number(text: str) -> int | None:
     """Read a number, decimal or with 0x."""
     word = text.strip().lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import lru_cache
 
 from clusterkit.probes.base import Probe, Unparsed
 
@@ -54,8 +54,8 @@ class PortCounters:
 
     port: str
     """Such as `mlx5_0/1`."""
-    total: Mapping[str, int]
-    rising: Mapping[str, int]
+    total: tuple[tuple[str, int], ...]
+    rising: tuple[tuple[str, int], ...]
     """What was added between the two readings."""
 
 
@@ -68,6 +68,7 @@ class RdmaCounters:
     """Between the two readings."""
 
 
+@lru_cache(maxsize=16384)
 def parse(text: str) -> RdmaCounters:
     """Read the two blocks of lines, one line a port."""
     samples: dict[str, dict[str, dict[str, int]]] = {"1": {}, "2": {}}
@@ -83,17 +84,19 @@ def parse(text: str) -> RdmaCounters:
         ports=tuple(
             PortCounters(
                 port=port,
-                total=MappingProxyType(after),
-                rising=MappingProxyType(_rising(samples["1"][port], after)),
+                total=tuple(after.items()),
+                rising=_rising(samples["1"][port], after),
             )
             for port, after in samples["2"].items()
         )
     )
 
 
-def _rising(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _rising(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     # A counter that was reset in between is smaller: it has not risen.
-    return {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
+    return tuple(
+        (name, n - before.get(name, 0)) for name, n in after.items() if n > before.get(name, 0)
+    )
 
 
 PROBE = Probe(name="rdma-counters", command=_SNIPPET, parse=parse)

@@ -6,7 +6,7 @@ which somebody collected by hand can be judged.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from functools import lru_cache
 
 from clusterkit.probes import rdma_tools
@@ -50,44 +50,45 @@ def parse(text: str) -> Rdma:
     first = next((line for line in text.split("\n") if line.strip()), "")
     if not first.startswith("device|"):
         return rdma_tools.parse(text)
-    devices: dict[str, Device] = {}
-    ports: dict[str, dict[int, Port]] = {}
-    gids: dict[tuple[str, int], list[Gid]] = {}
+    gids: dict[tuple[str, str], list[Gid]] = {}
+    rows: dict[str, list[tuple[str, list[str]]]] = {}
+    about: dict[str, list[str]] = {}
     for line in filter(None, text.split("\n")):
-        match line.split("|"):
-            case ["device", name, firmware, board, model]:
-                devices[name] = Device(
-                    name=name,
-                    firmware=firmware or None,
-                    board=board or None,
-                    model=model or None,
-                )
-                ports[name] = {}
-            case ["port", name, index, *values] if name in ports and len(values) == 6:
-                port = _port(name, index, values)
-                ports[name][port.number] = port
-            case ["gid", name, index, at, kind, value, netdev] if name in ports:
-                found = Gid(index=_index(at), kind=kind, value=value, netdev=netdev or None)
-                gids.setdefault((name, _index(index)), []).append(found)
-            case _:
-                raise Unparsed(f"line {line[:40]!r}")
+        kind, *cells = line.split("|")
+        if kind == "device" and len(cells) == 4:
+            rows[cells[0]] = []
+            about[cells[0]] = cells[1:]
+        elif kind == "port" and len(cells) == 8 and cells[0] in rows:
+            rows[cells[0]].append((cells[1], cells[2:]))
+        elif kind == "gid" and len(cells) == 6 and cells[0] in rows:
+            gids.setdefault((cells[0], cells[1]), []).append(_gid(cells[2:]))
+        else:
+            raise Unparsed(f"line {line[:40]!r}")
     return Rdma(
         devices=tuple(
-            dataclasses.replace(
-                device,
-                ports=tuple(
-                    _with_gids(port, gids.get((name, port.number), ()))
-                    for port in ports[name].values()
-                ),
-            )
-            for name, device in devices.items()
+            _device(name, about[name], [_port(name, row, gids) for row in ports])
+            for name, ports in rows.items()
         )
     )
 
 
-def _port(device: str, index: str, values: list[str]) -> Port:
-    logical, phys, speed, layer, lid, sm_lid = values
+def _device(name: str, about: list[str], ports: list[Port]) -> Device:
+    firmware, board, model = about
+    return Device(
+        name=name,
+        firmware=firmware or None,
+        board=board or None,
+        model=model or None,
+        ports=tuple(ports),
+    )
+
+
+def _port(
+    device: str, row: tuple[str, list[str]], gids: Mapping[tuple[str, str], list[Gid]]
+) -> Port:
+    index, (logical, phys, speed, layer, lid, sm_lid) = row
     rate_gbps, width = rate(speed)
+    own = sorted(gids.get((device, index), ()), key=lambda gid: gid.index)
     return Port(
         device=device,
         number=_index(index),
@@ -98,22 +99,20 @@ def _port(device: str, index: str, values: list[str]) -> Port:
         layer=layer or None,
         lid=number(lid),
         sm_lid=number(sm_lid),
+        netdev=next((gid.netdev for gid in own if gid.netdev), None),
+        gids=tuple(own),
     )
 
 
-def _with_gids(port: Port, gids: list[Gid] | tuple[()]) -> Port:
-    if not gids:
-        return port
-    ordered = tuple(sorted(gids, key=lambda gid: gid.index))
-    netdev = next((gid.netdev for gid in ordered if gid.netdev), None)
-    return dataclasses.replace(port, gids=ordered, netdev=netdev)
+def _gid(cells: list[str]) -> Gid:
+    index, kind, value, netdev = cells
+    return Gid(index=_index(index), kind=kind, value=value, netdev=netdev or None)
 
 
 def _index(text: str) -> int:
-    found = number(text)
-    if found is None:
-        raise Unparsed("no number of a port or GID")
-    return found
+    if not (text.isascii() and text.isdigit() and len(text) < 5):
+        raise Unparsed(f"number of a port or GID {text[:20]!r}")
+    return int(text)
 
 
 PROBE = Probe(name="rdma-ports", command=_SNIPPET, parse=parse)

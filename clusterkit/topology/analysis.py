@@ -73,6 +73,7 @@ def nearest_nics(topology: Topology) -> tuple[Nearest, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=4096)
 def recommended_nics(topology: Topology) -> tuple[str, ...]:
     """Return the devices that belong into NCCL_IB_HCA, in the order of the matrix.
 
@@ -88,6 +89,7 @@ def recommended_nics(topology: Topology) -> tuple[str, ...]:
     return tuple(nic.device for nic in topology.nics if nic.device in near)
 
 
+@lru_cache(maxsize=4096)
 def far_nics(topology: Topology) -> tuple[str, ...]:
     """Return the NICs that share PCIe switches with no GPU, while others do.
 
