@@ -87,7 +87,7 @@ def test_fewer_gpus() -> None:
     fewer = recording("topo_gb200_4gpu.txt")
     found = judge("topo-uniform", {"n1": text, "n2": fewer, "n3": text})
     assert found["n2"].summary == (
-        "4 GPUs and 0 NICs in the matrix, most nodes have 8 GPUs and 12 NICs in the matrix"
+        "the matrix has 4 GPUs and 0 NICs, on most nodes 8 GPUs and 12 NICs"
     )
     assert verdicts(judge("topo-uniform", {"n1": text, "n2": fewer})) == {
         "n1": "warn",

@@ -39,7 +39,12 @@ def judge(evidence: Evidence) -> Judgement:
         if shape is None:
             yield name, _warn("nodes differ in their GPUs and NICs, none is usual", _devices(facts))
         elif name not in alike:
-            yield name, _warn(f"{_count(topology.names)}, most nodes have {_count(shape)}", "")
+            yield (
+                name,
+                _warn(
+                    f"the matrix has {_count(topology.names)}, on most nodes {_count(shape)}", ""
+                ),
+            )
         else:
             odd = [pair for pair in differences(topology, most) if not pair.nvlink]
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
@@ -51,7 +56,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 def _count(names: tuple[str, ...]) -> str:
     gpus = sum(name.startswith("GPU") for name in names)
-    return f"{gpus} GPUs and {len(names) - gpus} NICs in the matrix"
+    return f"{gpus} GPUs and {len(names) - gpus} NICs"
 
 
 def _devices(facts: Mapping[str, Topology]) -> str:
