@@ -99,6 +99,7 @@ def test_recordings_of_the_kernel_log() -> None:
     assert gsp.summary == "0000:9b:00: Xid 119 (GSP does not answer)"
     assert "reset the GPU" in gsp.hint
     assert remap.verdict is Verdict.WARN
+    assert "reset the GPU" in remap.hint
 
 
 @pytest.mark.parametrize(
@@ -131,13 +132,13 @@ def test_a_broken_gpu_fails_the_diagnosis_and_skipped_tests_do_not_pass() -> Non
     [
         ("GPU007", "gpu_recovery_action", "Drain and Reset", "fail", "asks for: Drain and Reset"),
         ("GPU007", "gpu_recovery_action", "[N/A]", "skip", "names no recovery action"),
-        ("GPU008", "ecc.errors.uncorrected.volatile.total", "3", "fail", "GPU 0: 3 uncorrected"),
+        ("GPU008", "ecc.errors.uncorrected.volatile.total", "3", "fail", "GPU 0: uncorrected ECC"),
         (
             "GPU008",
             "ecc.errors.uncorrected.volatile.total, ecc.errors.uncorrected.aggregate.total",
             "0, 5",
             "warn",
-            "GPU 0: 5 uncorrected ECC errors in its life",
+            "none since boot: 5",
         ),
         (
             "GPU009",
@@ -151,9 +152,9 @@ def test_a_broken_gpu_fails_the_diagnosis_and_skipped_tests_do_not_pass() -> Non
             "remapped_rows.pending, remapped_rows.failure, remapped_rows.uncorrectable",
             "No, No, 2",
             "warn",
-            "2 rows remapped",
+            "rows remapped after uncorrectable errors: 2",
         ),
-        ("GPU010", "retired_pages.double_bit.count", "1", "fail", "1 pages retired"),
+        ("GPU010", "retired_pages.double_bit.count", "1", "fail", "double-bit errors: 1"),
         (
             "GPU010",
             "retired_pages.double_bit.count, retired_pages.pending",
@@ -166,7 +167,7 @@ def test_a_broken_gpu_fails_the_diagnosis_and_skipped_tests_do_not_pass() -> Non
             "retired_pages.double_bit.count, retired_pages.single_bit_ecc.count",
             "0, 61",
             "warn",
-            "61 pages",
+            "single-bit errors: 61",
         ),
         ("GPU013", "clocks_event_reasons.active", "0x48", "fail", "hardware thermal slowdown"),
         ("GPU013", "clocks_event_reasons.active", "0x88", "fail", "power brake slowdown"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,22 @@ _DOUBLES = Path(__file__).parent / "doubles"
 _CHECKS = [check for check in all_checks() if check.area == "GPU"]
 _PROBES = {probe.name: probe for check in _CHECKS for probe in check.probes}
 _JOB = PreflightJob(hosts=("n1",), gpus_per_node=8)
+# dcgmi ends with 226 where a test fails
+_DCGMI = """#!/bin/sh
+[ "$*" = "diag -r 1 -j" ] || exit 1
+echo '{"DCGM Diagnostic": {"test_categories": [{"category": "Hardware", '
+echo '"tests": [{"name": "memory",'
+echo '"results": [{"entity_group": "GPU", "entity_id": 5, "status": "Fail"}]}]}]}}'
+exit 226
+"""
 _REMAPPED = "GPU 3: Xid 63 (row remap or page retirement recorded)"
 _SHELLS = [words for words in (["sh"], ["dash"], ["busybox", "sh"]) if shutil.which(words[0])]
 
 
-def _preflight(folder: Path, *, shell: list[str], path: Path = _DOUBLES) -> list[Finding]:
-    compound = compose(_PROBES.values(), _JOB, token="t0k3n")
+def _preflight(
+    folder: Path, *, shell: list[str], path: Path = _DOUBLES, job: PreflightJob = _JOB
+) -> list[Finding]:
+    compound = compose(_PROBES.values(), job, token="t0k3n")
     env = {"PATH": f"{path}:{os.environ['PATH']}", "CLUSTERKIT_GPUS": str(folder)}
     done = subprocess.run(
         shell, input=compound.script, env=env, capture_output=True, text=True, check=True
@@ -33,7 +44,7 @@ def _preflight(folder: Path, *, shell: list[str], path: Path = _DOUBLES) -> list
     answer = read_answers(done.stdout, compound)["0"]
     assert answer.complete
     node = NodeFacts(name="n1", outputs=answer.outputs, reach=Reach())
-    found = Evidence(job=_JOB, nodes=(node,))
+    found = Evidence(job=job, nodes=(node,))
     return [finding for check in _CHECKS for finding in findings_of(check, found)]
 
 
@@ -61,7 +72,7 @@ def test_a_sick_machine(shell: list[str]) -> None:
     if shell[0] == "busybox":  # its own dmesg goes before the one on PATH
         bad.setdefault("GPU011", ("warn", _REMAPPED))
     assert bad == {
-        "GPU008": ("fail", "GPU 0: 2 uncorrected ECC errors since the driver was loaded"),
+        "GPU008": ("fail", "GPU 0: uncorrected ECC errors since the driver was loaded: 2"),
         "GPU009": ("fail", "GPU 3: a row remap is pending"),
         "GPU011": ("warn", _REMAPPED),
         "GPU013": ("fail", "GPU 5: hardware thermal slowdown"),
@@ -124,6 +135,18 @@ def test_a_driver_that_does_not_run_on_a_machine_without_gpus_is_skipped(tmp_pat
     smi.chmod(0o755)
     found = _preflight(tmp_path, shell=["sh"], path=tmp_path)
     assert _bad(found) == {}
+
+
+def test_a_diagnosis_runs_where_it_was_asked_for(tmp_path: Path) -> None:
+    dcgmi = tmp_path / "dcgmi"
+    dcgmi.write_text(_DCGMI, encoding="utf-8")
+    dcgmi.chmod(0o755)
+    (tmp_path / "nvidia-smi").symlink_to(_DOUBLES / "nvidia-smi")
+    job = replace(_JOB, env={"CLUSTERKIT_DCGM_DIAG": "1"})
+    folder = _DOUBLES / "gpus" / "healthy8"
+    asked = _bad(_preflight(folder, shell=["sh"], path=tmp_path, job=job))
+    assert asked == {"GPU022": ("fail", "dcgmi diag: memory GPU 5 Fail")}
+    assert _bad(_preflight(folder, shell=["sh"], path=tmp_path)) == {}
 
 
 def test_processes_come_with_their_owner(tmp_path: Path) -> None:

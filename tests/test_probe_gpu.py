@@ -207,7 +207,7 @@ class TestKernelLog:
         (xid,) = kernel_log.read_kernel_log(recording("dmesg_xid63_line.txt")).xids
         assert (xid.code, xid.bus) == (63, "0000:10:1c")
         assert "reset gpu" in xid.detail
-        assert xid_action(xid) is XidAction.WATCH
+        assert xid_action(xid) is XidAction.ACTIVATE
 
     @pytest.mark.parametrize(
         ("line", "action"),

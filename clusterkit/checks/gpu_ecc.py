@@ -18,14 +18,14 @@ def _rule(gpu: Gpu) -> Ruling | None:
     if gpu.uncorrected:
         return Ruling(
             verdict=Verdict.FAIL,
-            summary=f"{gpu.uncorrected} uncorrected ECC errors since the driver was loaded",
+            summary=f"uncorrected ECC errors since the driver was loaded: {gpu.uncorrected}",
             hint="reset the GPU before the job; replace it if they come back",
             command=command,
         )
     if gpu.uncorrected_ever:
         return Ruling(
             verdict=Verdict.WARN,
-            summary=f"{gpu.uncorrected_ever} uncorrected ECC errors in its life, none since boot",
+            summary=f"uncorrected ECC errors in its life, none since boot: {gpu.uncorrected_ever}",
             hint="watch it; one that gathers more should be replaced",
             command=command,
         )

@@ -21,7 +21,7 @@ def _rule(gpu: Gpu) -> Ruling | None:
     if gpu.retired_double_bit:
         return Ruling(
             verdict=Verdict.FAIL,
-            summary=f"{gpu.retired_double_bit} pages retired after double-bit errors",
+            summary=f"pages retired after double-bit errors: {gpu.retired_double_bit}",
             hint="leave the node out and have the GPU tested or replaced",
             command=command,
         )
@@ -35,7 +35,7 @@ def _rule(gpu: Gpu) -> Ruling | None:
     if gpu.retired_single_bit is not None and gpu.retired_single_bit > _SINGLE_BIT_MANY:
         return Ruling(
             verdict=Verdict.WARN,
-            summary=f"{gpu.retired_single_bit} pages retired after single-bit errors",
+            summary=f"pages retired after single-bit errors: {gpu.retired_single_bit}",
             hint="the GPU nears its limit of 64: plan to replace it",
             command=command,
         )

@@ -32,7 +32,7 @@ def _rule(gpu: Gpu) -> Ruling | None:
     if gpu.remapped_uncorrectable:
         return Ruling(
             verdict=Verdict.WARN,
-            summary=f"{gpu.remapped_uncorrectable} rows remapped after uncorrectable errors",
+            summary=f"rows remapped after uncorrectable errors: {gpu.remapped_uncorrectable}",
             hint="it works; replace it if the number grows",
             command=command,
         )

@@ -36,13 +36,13 @@ def _rule(xid: Xid, known: Mapping[str, Gpu]) -> Ruling | None:
     name = xid.bus if gpu is None else f"GPU {gpu.index}"
     # The log keeps an error over a reset of the GPU; the driver's own verdict does not.
     settled = gpu is not None and gpu.recovery_action == "None" and action is XidAction.RESET
-    verdict = Verdict.WARN if settled or action is XidAction.WATCH else Verdict.FAIL
+    mild = settled or action in {XidAction.WATCH, XidAction.ACTIVATE}
     return Ruling(
-        verdict=verdict,
+        verdict=Verdict.WARN if mild else Verdict.FAIL,
         summary=f"{name}: {xid_name(xid)}"
         + (", the driver asks for nothing now" if settled else ""),
         evidence=f"{xid.count}x, last: {xid.detail}",
-        hint=f"NVIDIA's advice: {action.value}" + ("" if settled else "; then try again"),
+        hint=f"NVIDIA's advice: {action.value}",
         command=f"dmesg -T | grep 'Xid.*{xid.bus}'",
     )
 

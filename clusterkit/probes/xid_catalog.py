@@ -13,13 +13,15 @@ class XidAction(StrEnum):
 
     NOTHING = "nothing to do for the node"
     """A mistake of the application, or a note."""
-    WATCH = "watch it"
+    WATCH = "none for sure; watch the GPU, and test it if this comes back"
+    ACTIVATE = "reset the GPU when it is free; what was recorded takes effect then"
     RESET = "reset the GPU"
     REBOOT = "restart the node"
     REPAIR = "check cables and seating"
 
 
 _BY_CODE = {
+    XidAction.ACTIVATE: (63,),
     XidAction.NOTHING: (13, 31, 43, 45, 92, 121),
     XidAction.RESET: (48, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158),
     XidAction.REBOOT: (79, 151, 168),
