@@ -20,6 +20,8 @@ _NIC_TOP, _NIC_HEIGHT = 34, 38
 _GPU_TOP, _GPU_HEIGHT = 122, 44
 _BELOW = _GPU_TOP + _GPU_HEIGHT
 _BUS_STEP = 34
+_NICS_STACKED = 3
+"""NICs that are near no GPU stand below each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +65,21 @@ def draw(topology: Topology) -> Drawing:
     gpu_x: dict[int, float] = {}
     nic_x: dict[int, float] = {}
     x = 1.0
-    frames: list[tuple[str, float, float]] = []
+    height = _BELOW + _PAD
     for title, gpus, nics in groups:
-        width = max(len(gpus), len(nics), 1) * _SLOT + 2 * _PAD
-        gpu_x |= _spread(gpus, x + _PAD, width - 2 * _PAD)
-        nic_x |= _spread(nics, x + _PAD, width - 2 * _PAD)
-        frames.append((title, x, width))
+        across = max(len(gpus), len(nics)) if gpus else -(-len(nics) // _NICS_STACKED)
+        width = across * _SLOT + 2 * _PAD
+        boxes.append(Box(kind="numa", x=x, y=1, width=width, height=height, text=title))
+        if gpus:
+            gpu_x |= _spread(gpus, x + _PAD, width - 2 * _PAD)
+            nic_x |= _spread(nics, x + _PAD, width - 2 * _PAD)
+        else:
+            boxes += _stacked(topology, nics, x + _PAD)
         x += width + _GAP
-    has_gpus = _BELOW + _PAD
-    boxes += [
-        Box(kind="numa", x=left, y=1, width=width, height=has_gpus, text=title)
-        for title, left, width in frames
-    ]
     boxes += [_gpu_box(topology, index, middle) for index, middle in gpu_x.items()]
     boxes += [_nic_box(topology, index, middle) for index, middle in nic_x.items()]
     lines = list(_nic_lines(topology, gpu_x, nic_x))
-    bottom: float = has_gpus + 1
+    bottom: float = height + 1
     for part in _joined(topology, gpu_x, bottom):
         boxes += part.boxes
         lines += part.lines
@@ -101,10 +102,8 @@ def _groups(topology: Topology) -> list[tuple[str, list[int], list[int]]]:
     return found
 
 
-def _home(
-    topology: Topology, nic: int, numa: Sequence[str | None]
-) -> tuple[str | None] | None:
-    """Return the NUMA node of the nearest GPU, in a tuple as it may be None; None: there is none."""
+def _home(topology: Topology, nic: int, numa: Sequence[str | None]) -> tuple[str | None] | None:
+    """Return the NUMA node of the nearest GPU, in a tuple as it may be None; None: none is near."""
     best = min(range(len(numa)), key=lambda gpu: closeness(topology.nic_link(gpu, nic)))
     return None if closeness(topology.nic_link(best, nic)) >= _FAR else (numa[best],)
 
@@ -136,13 +135,20 @@ def _gpu_box(topology: Topology, index: int, middle: float) -> Box:
     )
 
 
-def _nic_box(topology: Topology, index: int, middle: float) -> Box:
+def _stacked(topology: Topology, nics: Sequence[int], left: float) -> Iterator[Box]:
+    for place, nic in enumerate(nics):
+        column, row = divmod(place, _NICS_STACKED)
+        middle = left + (column + 0.5) * _SLOT
+        yield _nic_box(topology, nic, middle, top=_NIC_TOP + row * (_NIC_HEIGHT + 8))
+
+
+def _nic_box(topology: Topology, index: int, middle: float, top: float = _NIC_TOP) -> Box:
     nic = topology.nics[index]
     links = [topology.nic_link(gpu, index) for gpu in range(len(topology.gpus))]
     return Box(
         kind="nic",
         x=middle - _NIC_WIDTH / 2,
-        y=_NIC_TOP,
+        y=top,
         width=_NIC_WIDTH,
         height=_NIC_HEIGHT,
         text=nic.device or nic.name,

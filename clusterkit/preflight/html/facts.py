@@ -142,7 +142,7 @@ def _interfaces(facts: tuple[net_interfaces.Interface, ...]) -> str | None:
 
 
 def _python(facts: job_python.JobPython | None) -> str | None:
-    return facts and facts.version
+    return None if facts is None else facts.version
 
 
 def _torch(facts: job_python.JobPython | None) -> str | None:
@@ -154,7 +154,7 @@ def _torch(facts: job_python.JobPython | None) -> str | None:
 
 
 def _nccl(facts: job_python.JobPython | None) -> str | None:
-    return facts and facts.nccl
+    return None if facts is None else facts.nccl
 
 
 def _limit(value: int | None) -> str:
@@ -170,7 +170,7 @@ FACTS = (
     Fact(label="CPUs", of=_from(host_system.PROBE, lambda s: f"{s.cpus} {s.arch}")),
     Fact(label="governor", of=_from(host_system.PROBE, lambda s: " ".join(s.governors) or None)),
     Fact(label="memory", of=_from(host_system.PROBE, lambda system: _gib(system.memory_kib))),
-    Fact(label="/dev/shm", of=_from(host_disks.PROBE, _shm)),
+    Fact(label="shared memory", of=_from(host_disks.PROBE, _shm)),
     Fact(label="memlock", of=_from(host_limits.PROBE, lambda limits: _limit(limits.locked_bytes))),
     Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),
     Fact(label="driver", of=_from(nvidia_gpus.PROBE, lambda facts: facts.driver)),

@@ -15,7 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from clusterkit import __version__
-from clusterkit.checks.base import NodeFacts
+from clusterkit.checks.base import Evidence, NodeFacts
 from clusterkit.data import data_dir, read_data
 from clusterkit.findings import Finding, Verdict
 from clusterkit.hostlist import fold_set
@@ -77,6 +77,9 @@ def page(bundle: Bundle, report: Report) -> str:
         NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
         for reply in bundle.replies
     )
+    evidence = Evidence(
+        job=bundle.job, nodes=tuple(node for node in facts if node.reach.problem is None)
+    )
     style, script = (read_data("templates", "preflight", f"report.{end}") for end in ("css", "js"))
     lines = _node_lines(report)
     return (
@@ -102,7 +105,7 @@ def page(bundle: Bundle, report: Report) -> str:
             table=fact_table(facts),
             types=types.node_types(facts),
             untyped=types.untyped(facts),
-            maps=[_heat_map(matrix) for matrix in measured.matrices(facts)],
+            maps=[_heat_map(matrix) for matrix in measured.matrices(evidence, report.nodes)],
         )
     )
 

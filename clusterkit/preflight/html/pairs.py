@@ -10,17 +10,17 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import nlargest
 from typing import Any
 
-NOT_MEASURED = math.nan
 FAILED = -1.0
 """The pair was tried and nothing went through."""
 
-_NO_CODE, _FAILED_CODE, _STEPS = 0, 255, 253
-"""Codes 1 to 254 are values, lowest first."""
+_FAILED_CODE, _STEPS = 255, 253
+"""Codes 1 to 254 are values, lowest first; 0 was not measured."""
 _SLOWEST = 8
 _NOTABLE = 1.25
 """Times worse than the median from which a pair or a node is listed by name."""
@@ -28,23 +28,25 @@ _NOTABLE = 1.25
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached_property needs a __dict__
 class PairMatrix:
-    """One figure for every ordered pair of nodes."""
+    """One figure for ordered pairs of nodes, those that were measured."""
 
     title: str
     unit: str
     more_is_better: bool
     nodes: tuple[str, ...]
-    values: Sequence[array[float]]
-    """Row: from; column: to. Positive, `NOT_MEASURED` or `FAILED`."""
+    pairs: array[int]
+    """Index of the node from which, times the number of nodes, plus index of the node to which."""
+    values: array[float]
+    """One for each of `pairs`: positive, or `FAILED`; at least one is positive."""
 
     @cached_property
     def known(self) -> array[float]:
         """All values that were measured, sorted."""
-        return array("d", sorted(value for row in self.values for value in row if value > 0))
+        return array("d", sorted(value for value in self.values if value > 0))
 
     @cached_property
     def median(self) -> float:
-        """The middle of all values that were measured; at least one was."""
+        """The middle of all values that were measured."""
         return self.known[len(self.known) // 2]
 
     def times_worse(self, value: float) -> float:
@@ -65,9 +67,9 @@ def packed(matrix: PairMatrix) -> dict[str, Any]:
     """Return `matrix` as report.js reads it."""
     low, high = matrix.known[0], matrix.known[-1]
     span = math.log(high / low) or 1.0
-    codes = bytearray()
-    for row in matrix.values:
-        codes += bytes(_code(value, low, span) for value in row)
+    codes = bytearray(len(matrix.nodes) ** 2)
+    for pair, value in zip(matrix.pairs, matrix.values, strict=True):
+        codes[pair] = _code(value, low, span)
     return {
         "unit": matrix.unit,
         "more": matrix.more_is_better,
@@ -76,52 +78,54 @@ def packed(matrix: PairMatrix) -> dict[str, Any]:
         "low": low,
         "step": span / _STEPS,
         "median": matrix.median,
-        "cells": base64.b64encode(zlib.compress(bytes(codes), 9)).decode(),
+        "cells": base64.b64encode(zlib.compress(codes, 9)).decode(),
     }
 
 
 def _code(value: float, low: float, span: float) -> int:
-    if value > 0:
-        return 1 + round(math.log(value / low) / span * _STEPS)
-    return _FAILED_CODE if value == FAILED else _NO_CODE
+    if value == FAILED:
+        return _FAILED_CODE
+    return 1 + round(math.log(value / low) / span * _STEPS)
 
 
 def slow_pairs(matrix: PairMatrix) -> tuple[Slow, ...]:
     """Return the worst pairs, those that failed first; empty where none is far from the median."""
-    found = sorted(_notable(matrix), reverse=True)[:_SLOWEST]
+    found = nlargest(_SLOWEST, _notable(matrix))
+    size = len(matrix.nodes)
     return tuple(
         Slow(
-            name=f"{matrix.nodes[a]} \u2192 {matrix.nodes[b]}",
+            name=f"{matrix.nodes[pair // size]} \u2192 {matrix.nodes[pair % size]}",
             figure=_figure(matrix, value),
             times=_times(times),
         )
-        for times, a, b, value in found
+        for times, pair, value in ((t, -p, v) for t, p, v in found)
     )
 
 
-def _notable(matrix: PairMatrix) -> Iterator[tuple[float, int, int, float]]:
-    limit = matrix.median / _NOTABLE if matrix.more_is_better else matrix.median * _NOTABLE
-    for a, row in enumerate(matrix.values):
-        for b, value in enumerate(row):
-            if value == FAILED:
-                yield math.inf, a, b, value
-            elif value > 0 and (value < limit) == matrix.more_is_better and value != limit:
-                yield matrix.times_worse(value), a, b, value
+def _notable(matrix: PairMatrix) -> Iterator[tuple[float, int, float]]:
+    """Yield times worse, the negative of the pair so that the first nodes come first, value."""
+    for pair, value in zip(matrix.pairs, matrix.values, strict=True):
+        times = math.inf if value == FAILED else matrix.times_worse(value)
+        if times > _NOTABLE:
+            yield times, -pair, value
 
 
 def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:
     """Return the nodes whose own median, over all pairs with them, is far from that of all."""
-    found = []
-    for index, node in enumerate(matrix.nodes):
-        own = [*matrix.values[index], *(row[index] for row in matrix.values)]
-        measured = sorted(value for value in own if value > 0)
-        if measured:
-            middle = measured[len(measured) // 2]
-            found.append((matrix.times_worse(middle), node, middle))
-    notable = sorted((item for item in found if item[0] > _NOTABLE), reverse=True)[:_SLOWEST]
+    size = len(matrix.nodes)
+    own: list[list[float]] = [[] for _ in range(size)]
+    for pair, value in zip(matrix.pairs, matrix.values, strict=True):
+        if value > 0:
+            own[pair // size].append(value)
+            own[pair % size].append(value)
+    middles = [
+        (sorted(values)[len(values) // 2], node) for node, values in enumerate(own) if values
+    ]
+    found = ((matrix.times_worse(middle), -node, middle) for middle, node in middles)
     return tuple(
-        Slow(name=node, figure=_figure(matrix, middle), times=_times(times))
-        for times, node, middle in notable
+        Slow(name=matrix.nodes[-node], figure=_figure(matrix, middle), times=_times(times))
+        for times, node, middle in nlargest(_SLOWEST, found)
+        if times > _NOTABLE
     )
 
 
