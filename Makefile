@@ -11,8 +11,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-# slurm, database and ssh: the practice cluster; tcsh, fish: login shells that are no sh (mariadb-server-core, because mariadb-server makes a
-# system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops
+# slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
+# system service); compilers: Horovod has no wheel, DeepSpeed compiles its ops; tcsh and fish: login
+# shells that are no sh
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
                iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish

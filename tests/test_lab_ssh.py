@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -195,6 +200,23 @@ def test_a_shell_that_never_answers(lab: Lab) -> None:
         done = ask(lab, ["n2"], hosts={"n2": {"port": PORT}}, probes={"x": ["true", 1]}, margin_s=1)
     assert reach(done, "n2")["problem"] == "timeout"
     assert done["seconds"] < done["timeout_s"] + 4
+
+
+def test_an_interrupt_ends_it_at_once(lab: Lab) -> None:
+    """No thread that waits for a node keeps the process."""
+    options = {"config_files": [str(lab.layout.ssh / "ssh_config")]}
+    wanted = {"via": "ssh", "nodes": ["n1"], "probes": {"x": ["sleep 40", 50]}, "options": options}
+    argv = [sys.executable, "-m", "tests.ask_client", json.dumps(wanted)]
+    client = lab.popen("head", argv, env={"PYTHONPATH": "."})
+    while not lab.processes("n1", "(^|/)sleep 40"):
+        assert client.poll() is None, client.communicate()
+        time.sleep(0.1)
+    for process in lab.processes("head", "^[^ ]*python[^ ]* -m tests.ask_client"):
+        os.kill(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    _, errors = client.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors
+    assert time.monotonic() - began < 5
 
 
 def test_what_there_is_of_a_node_that_hangs(lab: Lab) -> None:

@@ -1,0 +1,356 @@
+"""How nodes are asked, as far as that needs no network: names, keys, configuration, pieces."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paramiko
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterkit import files
+from clusterkit.errors import UserError
+from clusterkit.model import ClusterKind, ClusterSpec, Host
+from clusterkit.probes.base import PreflightJob, Probe, Reach, ReachProblem
+from clusterkit.probes.compound import Compound, compose
+from clusterkit.transport.base import Reply
+from clusterkit.transport.fanout import visit_all
+from clusterkit.transport.known_hosts import HostKeyRefused, KnownHosts
+from clusterkit.transport.local import LocalTransport
+from clusterkit.transport.names import check_names
+from clusterkit.transport.process import Ended
+from clusterkit.transport.srun import SrunOptions, read_step, step_argv
+from clusterkit.transport.ssh_config import (
+    SshOptions,
+    Target,
+    load_config,
+    resolve,
+    resolve_jump,
+)
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgEA"
+
+
+def compound(**snippets: str) -> Compound:
+    probes = [Probe(name=n, command=c, parse=str, timeout_s=5) for n, c in snippets.items()]
+    return compose(probes, PreflightJob(hosts=()), token="cktoken")
+
+
+class TestNames:
+    def test_hosts_and_addresses_are_names(self) -> None:
+        check_names(["n1", "gpu-03.example.org", "10.0.0.7", "fe80::1", "2001:db8::7", "a_b"])
+
+    @pytest.mark.parametrize(
+        "name",
+        ["", "-w", ".x", "a b", "a;b", "$(a)", "a`b", "a|b", "a\n", "u@h", "h:22", "n[1-2]", "é",
+         "fe80::1%eth0;x", "a/b", "a\\b", "x" * 300],
+    )  # fmt: skip
+    def test_everything_else_is_none(self, name: str) -> None:
+        with pytest.raises(UserError, match="no host name"):
+            check_names(["n1", name])
+
+    def test_all_that_are_wrong_are_told_at_once(self) -> None:
+        with pytest.raises(UserError) as caught:
+            check_names(["n1", "a;b", "-c", "a;b"])
+        assert [one.message for one in caught.value.problems] == [
+            "no host name: 'a;b'",
+            "no host name: '-c'",
+        ]
+
+    @given(st.text(min_size=1))
+    def test_what_passes_means_nothing_to_a_shell(self, name: str) -> None:
+        try:
+            check_names([name])
+        except UserError:
+            return
+        assert not set(name) & set(" \t\n;|&$`'\"\\<>(){}[]*?!#~%@/=,")
+        assert not name.startswith("-")
+
+
+class TestKnownHosts:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            f"n1 ssh-ed25519 {KEY}",
+            f"other,n1,10.0.0.1 ssh-ed25519 {KEY} with a comment",
+            f"n? ssh-ed25519 {KEY}",
+            f"N1 ssh-ed25519 {KEY}",
+            f"n1 ssh-ed25519 {OTHER}\nn1 ssh-ed25519 {KEY}",
+            f"# n1 x y\n\ngarbage\nn1 ssh-ed25519 {KEY}",
+            f"{paramiko.HostKeys.hash_host('n1')} ssh-ed25519 {KEY}",
+            f"|1|not-base64|x ssh-ed25519 {OTHER}\nn1 ssh-ed25519 {KEY}",
+        ],
+    )
+    def test_a_known_key_is_accepted(self, tmp_path: Path, line: str) -> None:
+        known(tmp_path, line).check(target(tmp_path), "ssh-ed25519", KEY)
+
+    @pytest.mark.parametrize(
+        ("line", "problem"),
+        [
+            (f"n1 ssh-ed25519 {OTHER}", ReachProblem.HOST_KEY_CHANGED),
+            (f"@revoked * ssh-ed25519 {KEY}", ReachProblem.HOST_KEY_CHANGED),
+            (
+                f"n1 ssh-ed25519 {KEY}\n@revoked n1 ssh-ed25519 {KEY}",
+                ReachProblem.HOST_KEY_CHANGED,
+            ),
+            (f"n2 ssh-ed25519 {KEY}", ReachProblem.HOST_KEY_UNKNOWN),
+            (f"n*,!n1 ssh-ed25519 {KEY}", ReachProblem.HOST_KEY_UNKNOWN),
+            (f"[n1]:2222 ssh-ed25519 {KEY}", ReachProblem.HOST_KEY_UNKNOWN),
+            (f"@cert-authority * ssh-ed25519 {KEY}", ReachProblem.HOST_KEY_UNKNOWN),
+            ("", ReachProblem.HOST_KEY_UNKNOWN),
+        ],
+    )
+    def test_every_other_key_is_refused(
+        self, tmp_path: Path, line: str, problem: ReachProblem
+    ) -> None:
+        with pytest.raises(HostKeyRefused) as caught:
+            known(tmp_path, line).check(target(tmp_path), "ssh-ed25519", KEY)
+        assert caught.value.problem is problem
+
+    def test_a_port_of_its_own(self, tmp_path: Path) -> None:
+        """`[host]:port` counts before the bare name, which counts where it is all there is."""
+        both = known(tmp_path, f"[n1]:2222 ssh-ed25519 {KEY}\nn1 ssh-ed25519 {OTHER}")
+        both.check(target(tmp_path, port=2222), "ssh-ed25519", KEY)
+        with pytest.raises(HostKeyRefused):
+            both.check(target(tmp_path, port=2222), "ssh-ed25519", OTHER)
+        bare = known(tmp_path, f"n1 ssh-ed25519 {KEY}")
+        bare.check(target(tmp_path, port=2222), "ssh-ed25519", KEY)
+
+    def test_accept_new_adds_one_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "known_hosts"
+        path.write_text(f"n2 ssh-ed25519 {OTHER}")  # its last line has no end
+        store = KnownHosts(accept_new=True)
+        store.check(target(tmp_path, port=2222), "ssh-ed25519", KEY)
+        store.check(target(tmp_path, port=2222), "ssh-ed25519", KEY)
+        assert path.read_text().splitlines() == [
+            f"n2 ssh-ed25519 {OTHER}",
+            f"[n1]:2222 ssh-ed25519 {KEY}",
+        ]
+        with pytest.raises(HostKeyRefused):
+            store.check(target(tmp_path, port=2222), "ssh-ed25519", OTHER)
+
+    def test_new_names_are_hashed_where_ssh_hashes_them(self, tmp_path: Path) -> None:
+        KnownHosts(accept_new=True).check(target(tmp_path, hash_names=True), "ssh-ed25519", KEY)
+        assert "n1" not in (tmp_path / "known_hosts").read_text().split()[0]
+        KnownHosts(accept_new=False).check(target(tmp_path), "ssh-ed25519", KEY)
+
+    def test_a_line_is_added_whole_by_many_at_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "file"
+        lines = [f"{number} {'x' * 500}" for number in range(50)]
+        threads = [threading.Thread(target=files.append_line, args=(path, one)) for one in lines]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(path.read_text().splitlines()) == sorted(lines)
+
+
+class TestSshConfig:
+    def test_own_options_beat_the_cluster_which_beats_ssh(self, tmp_path: Path) -> None:
+        config = "Host n*\n  User ssh\n  Port 1\n  ConnectTimeout 3\n  HostName %h.example.org\n"
+        cluster = ClusterSpec(
+            name="rack", kind=ClusterKind.SSH, user="cluster",
+            hosts=(Host(name="n1", user="own", port=7), Host(name="n2", slots=8)),
+        )  # fmt: skip
+        options = SshOptions.of(cluster)
+        one, two = (resolve(name, options, parsed(tmp_path, config)) for name in ("n1", "n2"))
+        assert (one.user, one.port, two.user, two.port) == ("own", 7, "cluster", 1)
+        assert (one.address, one.connect_timeout_s) == ("n1.example.org", 3)
+        assert one.at_port == "[n1.example.org]:7"
+
+    def test_an_include_ends_with_its_file(self, tmp_path: Path) -> None:
+        """A block that begins in it does not go on behind it."""
+        (tmp_path / "more").write_text("User everyone\nHost other\n  Port 5\n")
+        config = parsed(
+            tmp_path, f"Host n1\n  Include {tmp_path}/mo*\n  Port 6\nHost *\n  Port 7\n"
+        )
+        assert resolve("n1", SshOptions(), config).port == 6
+        assert resolve("n1", SshOptions(), config).user == "everyone"
+        assert resolve("n2", SshOptions(), config).port == 7
+
+    def test_an_include_of_itself_ends(self, tmp_path: Path) -> None:
+        config = parsed(tmp_path, f"Include {tmp_path}/config\nHost *\n  Port 9\n")
+        assert resolve("n1", SshOptions(), config).port == 9
+
+    def test_a_jump_host_is_not_reached_through_itself(self, tmp_path: Path) -> None:
+        config = parsed(tmp_path, "Host *\n  ProxyJump train@gate:2200\n")
+        assert resolve("n1", SshOptions(), config).jumps == ("train@gate:2200",)
+        assert resolve("gate", SshOptions(), config).jumps == ()
+        gate = resolve_jump("train@gate:2200", SshOptions(), config, before=())
+        assert (gate.name, gate.user, gate.port, gate.jumps) == ("gate", "train", 2200, ())
+
+    def test_no_jump_and_other_jumps(self, tmp_path: Path) -> None:
+        config = parsed(tmp_path, "Host n1\n  ProxyJump none\nHost *\n  ProxyCommand nc %h %p\n")
+        assert resolve("n1", SshOptions(), config).jumps == ()
+        assert resolve("n2", SshOptions(jump_host="a,b"), config).jumps == ("a", "b")
+        assert resolve("n2", SshOptions(jump_host="a,b"), config).proxy_command is None
+        with pytest.raises(UserError, match="no host name"):
+            resolve_jump("u@-oX:1", SshOptions(), config, before=())
+
+    def test_a_file_that_makes_no_sense(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="cannot read the ssh configuration"):
+            parsed(tmp_path, "Match nonsense\n")
+
+
+class TestSrun:
+    def test_the_step_inside_an_allocation(self) -> None:
+        argv = step_argv(["n1", "n2"], SrunOptions(job_id="7", partition="gpu"), limit_s=60)
+        assert {"--overlap", "--jobid=7", "--nodelist=n[1-2]", "--ntasks=2"} <= set(argv)
+        assert not any(word.startswith(("--partition", "--immediate")) for word in argv)
+
+    def test_the_step_with_an_allocation_of_its_own(self) -> None:
+        options = SrunOptions(partition="gpu", account="a", extra=("--gpus-per-node=8",))
+        argv = step_argv(["n1"], options, limit_s=61)
+        wanted = {"--partition=gpu", "--account=a", "--immediate=60", "--time=3"}
+        assert wanted | {"--gpus-per-node=8"} <= set(argv)
+        assert argv[-1] == "sh"
+
+    def test_the_cluster_and_the_allocation_are_known(self) -> None:
+        cluster = ClusterSpec(name="a", kind=ClusterKind.SLURM, qos="q", srun_args=("--x=1",))
+        options = SrunOptions.of(cluster, {"SLURM_JOB_ID": "9"})
+        assert (options.job_id, options.qos, options.extra) == ("9", "q", ("--x=1",))
+
+    @given(st.data())
+    def test_pieces_of_lines_come_together(self, data: st.DataObject) -> None:
+        """Whatever order the pieces of two tasks come in, and wherever a read ends."""
+        text = data.draw(st.text(alphabet="abé ", min_size=1, max_size=60))
+        queues = [pieces(f"cktoken {task} long o {text}{task}", task) for task in (0, 1)]
+        queues = [
+            [f"{task}: cktoken {task} - @ 100.5 n{task}\n".encode(), *queue]
+            for task, queue in enumerate(queues)
+        ]
+        mixed = b""
+        while any(queues):
+            mixed += data.draw(st.sampled_from([queue for queue in queues if queue])).pop(0)
+        cut = data.draw(st.integers(0, len(mixed)))
+        ended = Ended(chunks=((1.0, mixed[:cut]), (2.0, mixed[cut:])), stderr=b"", exit_code=0)
+        told = read_step(ended, compound(long="true"))
+        assert set(told) == {"n0", "n1"}
+        for task in (0, 1):
+            assert told[f"n{task}"].answer.outputs["long"].stdout == f"{text}{task}\n"
+            assert told[f"n{task}"].answer.clock == 100.5
+            assert told[f"n{task}"].heard_at in {1.0, 2.0}
+
+    @given(st.binary(max_size=300))
+    def test_noise_is_no_answer(self, noise: bytes) -> None:
+        ended = Ended(chunks=((1.0, noise),), stderr=b"", exit_code=1)
+        assert read_step(ended, compound(x="true")) == {}
+
+
+class TestLocal:
+    def test_all_names_get_the_answer_of_this_machine(self) -> None:
+        heard: list[str] = []
+        replies = LocalTransport().ask(
+            ["node-0", "node-1"],
+            compound(x="echo $$"),
+            heard=lambda reply: heard.append(reply.node),
+        )
+        assert heard == [reply.node for reply in replies] == ["node-0", "node-1"]
+        assert replies[0].reach.problem is None
+        assert replies[0].reach.complete
+        assert replies[0].outputs["x"].stdout == replies[1].outputs["x"].stdout != ""
+
+    def test_what_is_there_when_time_is_up(self) -> None:
+        # Both pipes stay open in a session that `timeout` does not know.
+        script = compound(quick="echo here", slow="setsid sleep 8 & echo begun")
+        began = time.monotonic()
+        (reply,) = LocalTransport(timeout_s=2).ask(["me"], script, heard=lambda _: None)
+        assert time.monotonic() - began < 5
+        assert reply.outputs["quick"].stdout == "here\n"
+        assert reply.reach.problem is None
+        assert not reply.reach.complete
+
+
+@dataclass
+class Pretended:
+    """A visit without a network, that lasts as long as it is told."""
+
+    name: str
+    lasts_s: float = 0.0
+    deadline: float | None = None
+    heeds: bool = True
+    ended: threading.Event = field(default_factory=threading.Event)
+    was_cut: bool = False
+
+    def run(self) -> Reply:
+        if self.lasts_s < 0:
+            raise ZeroDivisionError(self.name)
+        self.ended.wait(self.lasts_s)
+        return Reply(node=self.name, reach=Reach(detail="back"))
+
+    def cut(self) -> None:
+        self.was_cut = True
+        if self.heeds:
+            self.ended.set()
+
+    def late(self) -> Reply:
+        return Reply(node=self.name, reach=Reach(detail="left behind"))
+
+
+class TestFanOut:
+    def test_late_visits_are_cut_and_deaf_ones_left_behind(self) -> None:
+        soon = time.monotonic() + 0.2
+        visits = [
+            Pretended("slow", 30, deadline=soon),
+            Pretended("quick"),
+            Pretended("deaf", 30, deadline=soon, heeds=False),
+        ]
+        heard: list[tuple[str, int]] = []
+        began = time.monotonic()
+        replies = visit_all(
+            visits,
+            threads=8,
+            heard=lambda reply: heard.append((reply.node, threading.get_ident())),
+        )
+        assert time.monotonic() - began < 5
+        assert [(one.node, one.reach.detail) for one in replies] == [
+            ("slow", "back"),
+            ("quick", "back"),
+            ("deaf", "left behind"),
+        ]
+        assert [name for name, _ in heard] == ["quick", "slow", "deaf"]
+        assert {thread for _, thread in heard} == {threading.get_ident()}
+        visits[2].ended.set()
+
+    def test_a_mistake_of_ours_is_not_swallowed(self) -> None:
+        visits = [Pretended("slow", 30), Pretended("broken", -1)]
+        with pytest.raises(ZeroDivisionError):
+            visit_all(visits, threads=8, heard=lambda _: None)
+        assert visits[0].was_cut
+
+    def test_more_visits_than_threads(self) -> None:
+        visits = [Pretended(f"n{index}") for index in range(40)]
+        replies = visit_all(visits, threads=3, heard=lambda _: None)
+        assert [reply.node for reply in replies] == [visit.name for visit in visits]
+        assert visit_all([], threads=3, heard=lambda _: None) == ()
+
+
+def known(folder: Path, text: str) -> KnownHosts:
+    (folder / "known_hosts").write_text(text + "\n")
+    return KnownHosts(accept_new=False)
+
+
+def target(folder: Path, *, port: int = 22, hash_names: bool = False) -> Target:
+    path = (folder / "known_hosts",)
+    return Target(
+        name="n1", address="n1", user=None, port=port, connect_timeout_s=1, key_name="n1",
+        user_known_hosts=path, known_hosts=path, hash_names=hash_names, jumps=(),
+        proxy_command=None,
+    )  # fmt: skip
+
+
+def parsed(folder: Path, text: str) -> paramiko.SSHConfig:
+    (folder / "config").write_text(text)
+    return load_config(SshOptions(config_files=(str(folder / "config"),)))
+
+
+def pieces(line: str, task: int) -> list[bytes]:
+    """Cut a line as srun does, but sooner, and label the pieces; the token stays whole."""
+    data = line.encode()
+    cuts = [data[:30], *(data[at : at + 7] for at in range(30, len(data), 7))]
+    return [f"{task}: ".encode() + piece + b"\n" for piece in cuts]
