@@ -19,7 +19,7 @@ MOST_ROUNDS = 63
 WINDOW_S = 10.0
 """How long nodes wait for others to start."""
 _BUDGET_S = 30.0
-_SLOTS_S = (0.45, 2.0)
+_SLOTS_S = (0.45, 1.0)
 
 OK = "ok"
 _STATUS = re.compile(

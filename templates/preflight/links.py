@@ -23,6 +23,7 @@ from netnode import find_self, is_loopback, peers_of, read_rounds, resolve
 from traffic import answer, call, now, wait_until
 
 DIAL_S = 3.0
+REPLY_S = 1.5
 PORTS_TRIED = 4
 GO_DELAY_S = 0.5
 SIOCGIFADDR = 0x8915
@@ -75,7 +76,9 @@ def nic_of(address):
                 speed = int((folder / "speed").read_text())
             except (OSError, ValueError):
                 speed = 0
-            return folder.name, speed if speed > 0 else "-"
+            # A virtual interface states a speed that nothing keeps.
+            real = speed > 0 and (folder / "device").exists()
+            return folder.name, speed if real else "-"
     return "-", "-"
 
 
@@ -184,19 +187,25 @@ class Node:
 
     def dial(self, peer, kind, until):
         """Return (status, socket, seconds to connect); the socket is None where it failed."""
-        addresses = [self.routes[peer]] if peer in self.routes else resolve(self.hosts[peer])[:3]
-        first = None if addresses else "name"
-        for address in addresses:
-            for port in range(self.port, self.port + PORTS_TRIED):
-                status, sock, took = self.dial_port(address, port, peer, kind, until)
-                if port == self.port:
-                    self.first_port[peer] = status
-                if sock is not None:
-                    return "ok", sock, took
-                first = first or status
-                if status not in ("refused", "foreign"):
-                    break
-        return first, None, 0.0
+        first = None
+        for address, port in self.ways_to(peer):
+            status, sock, took = self.dial_port(address, port, peer, kind, until)
+            if port == self.port:
+                self.first_port[peer] = status
+            if sock is not None:
+                self.routes.setdefault(peer, (address, port))
+                return "ok", sock, took
+            first = first or status
+            if status not in ("refused", "foreign"):
+                break
+        return first or "name", None, 0.0
+
+    def ways_to(self, peer):
+        """Return addresses and ports to try; one that was right before is the only one."""
+        if peer in self.routes:
+            return [self.routes[peer]]
+        ports = range(self.port, self.port + PORTS_TRIED)
+        return [(address, port) for address in resolve(self.hosts[peer])[:1] for port in ports]
 
     def dial_port(self, address, port, peer, kind, until):
         """Do what `dial` does for one port."""
@@ -210,6 +219,7 @@ class Node:
             return why(error), None, 0.0
         took = now() - began
         try:
+            sock.settimeout(REPLY_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.sendall(f"ck-net {self.token} {self.me} {kind}\n".encode())
             words = read_line(sock)
@@ -222,14 +232,14 @@ class Node:
             sock.close()
             return "wrong:" + self.hosts[int(words[2])], None, 0.0
         if words[3] != "-" and self.told != "-":
-            self.routes[peer] = (socket.AF_INET, words[3])
+            self.routes[peer] = ((socket.AF_INET, words[3]), port)
         return "ok", sock, took
 
     def reach(self, peer, window_end):
         """Dial until the peer answers, or it is up and does not, or nobody waits any longer."""
         began = now()
         while True:
-            status, sock, took = self.dial(peer, "reach", now() + DIAL_S)
+            status, sock, took = self.dial(peer, "reach", now() + DIAL_S + PORTS_TRIED * REPLY_S)
             with self.lock:
                 up_since = self.heard.get(peer)
                 started = self.start is not None

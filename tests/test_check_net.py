@@ -1,0 +1,315 @@
+"""What the NET checks conclude from what nodes print, and that their parsers never guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterkit.checks import (
+    net_allreduce,
+    net_bandwidth,
+    net_busbw,
+    net_latency,
+    net_reach,
+    net_rendezvous,
+)
+from clusterkit.checks.base import Check
+from clusterkit.checks.net_evidence import blame
+from clusterkit.findings import Verdict
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.evaluate import findings_of
+from clusterkit.preflight.network import with_network
+from clusterkit.probes import net_allreduce as allreduce_probe
+from clusterkit.probes import net_links
+from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem, Unparsed
+from clusterkit.transport.base import Reply
+from tests.evidence import evidence
+
+NODES = ("a", "b", "c", "d", "e")
+PASS, WARN, FAIL, UNKNOWN, SKIP = (
+    Verdict.PASS,
+    Verdict.WARN,
+    Verdict.FAIL,
+    Verdict.UNKNOWN,
+    Verdict.SKIP,
+)
+Said = Mapping[str, str | Output]
+
+
+def links(
+    *,
+    nodes: tuple[str, ...] = NODES,
+    rate: Callable[[str, str], int] = lambda _src, _dst: 1_000_000_000,
+    latency: Callable[[str, str], int] = lambda _a, _b: 50,
+    reach: Callable[[str, str], str] = lambda _a, _b: "ok",
+    port: int = 20000,
+    bound: Mapping[str, int] | None = None,
+    nic: str = "nic - -",
+) -> dict[str, Said]:
+    """Return what all nodes would print."""
+    said: dict[str, Said] = {}
+    for me in nodes:
+        lines = [f"ck-net 1 {me} {len(nodes)} 5 1.00", f"port {port} {(bound or {}).get(me, port)}"]
+        for k, peer in enumerate(p for p in nodes if p != me):
+            us = latency(me, peer) if me < peer else "-"
+            status = reach(min(me, peer), max(me, peer))
+            figures = f" {us} {rate(peer, me)}" if status == "ok" else ""
+            lines.append(f"pair {k} {peer} {status}{figures}")
+        if me != nodes[0]:
+            lines.append(f"head {reach(me, nodes[0])} 99")
+        lines += [f"to {peer} {reach(me, peer)}" for peer in nodes if peer != me]
+        said[me] = {"net-links": "\n".join([*lines, nic, "end"]) + "\n"}
+    return said
+
+
+def allreduces(*rounds: tuple[tuple[str, str, str], ...]) -> dict[str, Said]:
+    """Return what nodes print of one or two passes, each of (low, high, how it went)."""
+    said: dict[str, dict[str, str | Output]] = {}
+    for name, pairs in zip(("net-allreduce", "net-allreduce-again"), rounds, strict=False):
+        lines: dict[str, list[str]] = {node: [] for node in NODES}
+        for low, high, how in pairs:
+            lines[low].append(f"pair 0 {high} {how}")
+            lines[high].append(f"pair 0 {low} {how}")
+        for node in NODES:
+            text = "\n".join([f"ck-allreduce 1 {node} 5 gloo 1", *lines[node], "end"]) + "\n"
+            said.setdefault(node, {})[name] = text
+    return dict(said)
+
+
+def rulings(
+    check: Check, said: Mapping[str, Said], job: PreflightJob | None = None
+) -> dict[str | None, tuple[Verdict, str]]:
+    """Return the worst verdict and its summary by node; None is the job."""
+    found = {}
+    for finding in findings_of(check, evidence(said, job=job)):
+        for node in finding.nodes or (None,):
+            found[node] = (finding.verdict, finding.summary)
+    return found
+
+
+def verdicts(check: Check, said: Mapping[str, Said]) -> dict[str | None, Verdict]:
+    return {node: verdict for node, (verdict, _) in rulings(check, said).items()}
+
+
+def test_an_even_network_passes() -> None:
+    for check in (net_rendezvous, net_reach, net_bandwidth, net_latency):
+        assert verdicts(check.CHECK, links()) == dict.fromkeys(NODES, PASS)
+
+
+def test_a_slow_node_is_named_with_its_direction() -> None:
+    said = links(rate=lambda src, _: 300_000_000 if src == "c" else 1_000_000_000)
+    found = rulings(net_bandwidth.CHECK, said)
+    assert found.pop("c") == (FAIL, "bandwidth from c is low with most other nodes")
+    assert {verdict for verdict, _ in found.values()} == {PASS}
+
+
+def test_a_slow_link_is_named() -> None:
+    said = links(rate=lambda src, dst: 10**9 * 6 // 10 if {src, dst} == {"b", "d"} else 10**9)
+    found = rulings(net_bandwidth.CHECK, said)
+    assert found["b"] == found["d"]
+    assert found["b"] == (WARN, "bandwidth between b and d is low, with others it is not")
+    assert {found[node][0] for node in "ace"} == {PASS}
+
+
+def test_a_second_look_takes_back_what_the_first_saw() -> None:
+    said = links(rate=lambda src, dst: 10**8 if (src, dst) == ("b", "d") else 10**9)
+    assert verdicts(net_bandwidth.CHECK, said)["d"] is FAIL
+    again = "ck-net 1 d 5 1 1.00\nport 1 1\npair 0 b ok - 1000000000\nend\n"
+    said["d"] = {**said["d"], "net-links-again": again}
+    assert verdicts(net_bandwidth.CHECK, said) == dict.fromkeys(NODES, PASS)
+
+
+def test_links_far_below_the_interface_warn_about_the_job() -> None:
+    said = links(nic="nic eth0 25000")
+    assert rulings(net_bandwidth.CHECK, said)[None][0] is WARN
+    assert None not in rulings(net_bandwidth.CHECK, links(nic="nic eth0 10000"))
+    # One stream of Python does not fill it, so nothing is said.
+    assert None not in rulings(net_bandwidth.CHECK, links(nic="nic ib0 400000"))
+
+
+def test_a_far_node_warns() -> None:
+    said = links(latency=lambda a, b: 5000 if "e" in (a, b) else 50)
+    found = verdicts(net_latency.CHECK, said)
+    assert found == {"e": WARN, **dict.fromkeys("abcd", PASS)}
+
+
+def test_a_node_that_nobody_reaches_is_named() -> None:
+    said = links(reach=lambda a, b: "timeout" if "d" in (a, b) else "ok")
+    found = rulings(net_reach.CHECK, said)
+    assert found.pop("d") == (FAIL, "most other nodes and d do not connect")
+    assert {verdict for verdict, _ in found.values()} == {PASS}
+
+
+def test_a_closed_cluster_is_told_as_one() -> None:
+    found = rulings(net_reach.CHECK, links(reach=lambda _a, _b: "timeout"))
+    assert set(found.values()) == {(FAIL, "no two nodes of the job connect with each other")}
+
+
+def test_a_node_that_went_away_is_named_and_one_without_python_is_unknown() -> None:
+    said = links(reach=lambda a, b: "closed" if {"b", "d"} & {a, b} else "ok")
+    said["b"] = {"net-links": Output(stdout="ck-net 1 b 5 5 1.00\nport 1 1\n", exit_code=137)}
+    said["d"] = {"net-links": Output(stdout="no Python of 3.6 or newer\n", exit_code=127)}
+    found = verdicts(net_reach.CHECK, said)
+    assert found == {"b": FAIL, "d": UNKNOWN, **dict.fromkeys("ace", PASS)}
+
+
+@pytest.mark.parametrize(
+    ("status", "summary"),
+    [
+        ("timeout", "cannot reach the rendezvous port 20000 of a"),
+        ("refused", "cannot reach the rendezvous port 20000 of a"),
+        ("unreachable", "cannot reach the rendezvous port 20000 of a"),
+        ("name", "a does not resolve"),
+        ("wrong:c", "a resolves to c"),
+    ],
+)
+def test_who_cannot_come_to_the_head(status: str, summary: str) -> None:
+    said = links(reach=lambda me, _: status if me == "d" else "ok")
+    found = rulings(net_rendezvous.CHECK, said)
+    assert found.pop("d") == (FAIL, summary)
+    assert {verdict for verdict, _ in found.values()} == {PASS}
+
+
+def test_where_nobody_can_come_the_head_is_named() -> None:
+    said = links(reach=lambda _me, peer: "timeout" if peer == "a" else "ok")
+    found = verdicts(net_rendezvous.CHECK, said)
+    assert found == {"a": FAIL, **dict.fromkeys("bcde", UNKNOWN)}
+
+
+def test_of_two_nodes_either_may_be_to_blame() -> None:
+    said = links(nodes=("a", "b"), reach=lambda _a, _b: "timeout")
+    assert verdicts(net_rendezvous.CHECK, said) == {"a": FAIL, "b": FAIL}
+
+
+def test_a_taken_port_matters_only_if_it_is_the_jobs() -> None:
+    said = links(bound={"a": 20001})
+    assert verdicts(net_rendezvous.CHECK, said) == dict.fromkeys(NODES, SKIP)
+    job = PreflightJob(hosts=NODES, port=20000)
+    assert rulings(net_rendezvous.CHECK, said, job)["a"] == (
+        FAIL,
+        "the rendezvous port 20000 is in use by another program",
+    )
+
+
+GOOD = "ok 16777216 0.020000 cpu"
+
+
+def test_a_bad_node_is_told_from_its_partner() -> None:
+    said = allreduces(
+        (("a", "b", "failed RuntimeError: no route"), ("c", "d", GOOD)),
+        (("a", "c", "hung"), ("b", "d", GOOD), ("c", "e", GOOD)),
+    )
+    found = verdicts(net_allreduce.CHECK, said)
+    assert found == {"a": FAIL, **dict.fromkeys("bcde", PASS)}
+
+
+def test_a_pair_that_fails_only_with_each_other_is_a_link() -> None:
+    said = allreduces(
+        (("a", "b", "hung"), ("c", "d", GOOD)),
+        (("a", "c", GOOD), ("b", "d", GOOD), ("c", "e", GOOD)),
+    )
+    found = rulings(net_allreduce.CHECK, said)
+    assert found["a"] == found["b"] == (FAIL, "an all-reduce between a and b fails")
+    assert {found[node][0] for node in "cde"} == {PASS}
+
+
+def test_a_slow_all_reduce_is_named() -> None:
+    slow = "ok 16777216 0.090000 cpu"
+    said = allreduces(
+        (("a", "b", slow), ("c", "d", GOOD)),
+        (("a", "c", slow), ("b", "d", GOOD), ("c", "e", GOOD)),
+    )
+    found = verdicts(net_busbw.CHECK, said)
+    assert found == {"a": FAIL, **dict.fromkeys("bcde", PASS)}
+
+
+def test_published_figures_only_warn() -> None:
+    gpu = "ok 1073741824 0.010000 NVIDIA_H100_80GB_HBM3"
+    said = {
+        me: {"net-allreduce": f"ck-allreduce 1 {me} 2 nccl 8\npair 0 {peer} {gpu}\nend\n"}
+        for me, peer in (("a", "b"), ("b", "a"))
+    }
+    found = rulings(net_busbw.CHECK, said)
+    assert found[None] == (WARN, "all-reduces are slower than published for these GPUs")
+    assert found["a"][0] is PASS
+
+
+def test_without_torch_nothing_is_said() -> None:
+    none = Output(stdout="torch cannot be imported: No module named 'torch'\n", exit_code=77)
+    said = dict.fromkeys(NODES, {"net-allreduce": none})
+    for check in (net_allreduce, net_busbw):
+        assert verdicts(check.CHECK, said) == dict.fromkeys(NODES, SKIP)
+
+
+@given(st.integers(4, 12), st.data())
+def test_blame_explains_every_bad_pair_and_spares_the_good(count: int, data: st.DataObject) -> None:
+    nodes = [f"n{k:02}" for k in range(count)]
+    measured = list(combinations(nodes, 2))
+    culprits = set(data.draw(st.lists(st.sampled_from(nodes), unique=True, max_size=count // 3)))
+    bad = [pair for pair in measured if culprits & set(pair)]
+    found = blame(bad, measured)
+    assert set(found.nodes) == culprits
+    assert found.links == ()
+
+
+class NobodyAsked:
+    """A transport that must not be used."""
+
+    def ask(self, *_: object, **__: object) -> tuple[Reply, ...]:
+        raise AssertionError("asked")
+
+
+@pytest.mark.parametrize("kind", ["local", "ssh"])
+def test_without_two_nodes_of_their_own_there_is_no_network(kind: str) -> None:
+    gone = Reach(problem=ReachProblem.TIMEOUT)
+    second = Reach() if kind == "local" else gone
+    bundle = Bundle(
+        job=PreflightJob(hosts=("a", "b"), kind=kind),
+        replies=(Reply(node="a", reach=Reach()), Reply(node="b", reach=second)),
+        collected_at=0.0,
+        seconds=1.0,
+    )
+    checks = (net_reach.CHECK, net_allreduce.CHECK)
+    done = with_network(bundle, NobodyAsked(), checks)
+    outputs = done.replies[0].outputs
+    assert {name: output.exit_code for name, output in outputs.items()} == {
+        "net-links": 77,
+        "net-allreduce": 77,
+    }
+    assert done.replies[1].outputs == (outputs if kind == "local" else {})
+    assert with_network(bundle, NobodyAsked(), ()).replies == bundle.replies
+
+
+TEXTS = (
+    str(links(reach=lambda a, b: "wrong:x" if "d" in (a, b) else "ok")["b"]["net-links"]),
+    str(links(nic="nic eth0 10000")["a"]["net-links"]),
+    str(
+        allreduces((("a", "b", GOOD), ("a", "c", "failed x y"), ("a", "d", "hung")))["a"][
+            "net-allreduce"
+        ]
+    ),
+)
+
+
+@given(st.sampled_from(TEXTS), st.data())
+def test_mangled_output_is_unparsed_or_a_value(text: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(at, min(len(text), at + 30)))
+    mangled = text[:at] + data.draw(st.text(max_size=8)) + text[end:]
+    for parse in (net_links.parse, allreduce_probe.parse):
+        try:
+            hash(parse(mangled))
+        except Unparsed:
+            continue
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_cut_off_output_is_unparsed(text: str) -> None:
+    for end in range(len(text) - 4):
+        for parse in (net_links.parse, allreduce_probe.parse):
+            with pytest.raises(Unparsed):
+                parse(text[:end])

@@ -1,0 +1,203 @@
+"""Faults of the practice cluster's network, each named with the right node or link."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from clusterkit.checks import (
+    net_allreduce,
+    net_bandwidth,
+    net_busbw,
+    net_latency,
+    net_reach,
+    net_rendezvous,
+)
+from clusterkit.checks.base import Check
+from clusterkit.findings import Verdict
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.evaluate import evaluate
+from clusterkit.preflight.network import with_network
+from clusterkit.preflight.report import Report
+from clusterkit.probes import net_allreduce as allreduce_probe
+from clusterkit.probes.base import PreflightJob, Reach
+from clusterkit.transport.base import Reply
+from tests.lab import Lab
+from tests.net_lab import LabTransport
+
+pytestmark = pytest.mark.lab
+
+PORT = 20770
+LINKS = (net_rendezvous.CHECK, net_reach.CHECK, net_latency.CHECK, net_bandwidth.CHECK)
+ALL_REDUCES = (net_allreduce.CHECK, net_busbw.CHECK)
+
+
+def preflight(lab: Lab, *checks: Check) -> Report:
+    """Run the network stages on all nodes and judge them."""
+    replies = tuple(Reply(node=node, reach=Reach()) for node in lab.nodes)
+    job = PreflightJob(hosts=lab.nodes, python=sys.executable, port=PORT)
+    bundle = Bundle(job=job, replies=replies, collected_at=0.0, seconds=0.0)
+    return evaluate(with_network(bundle, LabTransport(lab), checks), checks)
+
+
+def said(report: Report, verdict: Verdict) -> list[tuple[str, tuple[str, ...], str]]:
+    """Return id, nodes and summary of the findings with a verdict."""
+    found = [finding for finding in report.findings if finding.verdict is verdict]
+    return [(finding.id, tuple(sorted(finding.nodes)), finding.summary) for finding in found]
+
+
+def address(lab: Lab, node: str) -> str:
+    """Return the address of a node."""
+    return lab.layout.address(node).split("/")[0]
+
+
+@contextmanager
+def shaped(lab: Lab, rate: str, *, slow: dict[tuple[str, str], str]) -> Iterator[None]:
+    """Give all nodes `rate`, so that the CPUs of this machine do not count, and less to links.
+
+    Without tc's classifiers, which not every kernel has: nft chooses the class by destination.
+    """
+    for node in lab.nodes:
+        for argv in (
+            "tc qdisc add dev eth0 root handle 1: htb default 1",
+            f"tc class add dev eth0 parent 1: classid 1:1 htb rate {rate} quantum 6000",
+        ):
+            lab.run(node, argv.split(), check=True)
+    for (sender, receiver), less in slow.items():
+        argv = f"tc class add dev eth0 parent 1: classid 1:2 htb rate {less} quantum 6000"
+        lab.run(sender, argv.split(), check=True)
+        rules = f"""table ip slow {{ chain out {{ type filter hook output priority 0;
+            ip daddr {address(lab, receiver)} meta priority set 1:2
+        }}\n}}"""
+        lab.run(sender, ["nft", "-f", "-"], input=rules, check=True)
+    try:
+        yield
+    finally:
+        for node in lab.nodes:
+            lab.run(node, ["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+            lab.run(node, ["nft", "flush", "ruleset"], check=True)
+
+
+@contextmanager
+def filtered(lab: Lab, node: str, rule: str) -> Iterator[None]:
+    """Set a rule for what comes to a node and leaves it."""
+    chains = "".join(
+        f"chain {hook} {{ type filter hook {hook} priority 0;\n{rule}\n}}\n"
+        for hook in ("input", "output")
+    )
+    rules = f"table ip wall {{\n{chains}}}"
+    lab.run(node, ["nft", "-f", "-"], input=rules, check=True)
+    try:
+        yield
+    finally:
+        lab.run(node, ["nft", "flush", "ruleset"], check=True)
+
+
+def test_a_healthy_network_passes(lab: Lab) -> None:
+    with shaped(lab, "100mbit", slow={}):
+        report = preflight(lab, *LINKS, *ALL_REDUCES)
+    assert report.bad == (), report.bad
+    passed = {finding.id for finding in report.findings if finding.verdict is Verdict.PASS}
+    assert passed == {"NET001", "NET002", "NET003", "NET004", "NET005", "NET006"}
+
+
+def test_one_slow_link_is_named(lab: Lab) -> None:
+    with shaped(lab, "100mbit", slow={("n1", "n3"): "20mbit"}):
+        report = preflight(lab, *LINKS)
+    assert [(id_, nodes) for id_, nodes, _ in said(report, Verdict.FAIL)] == [
+        ("NET003", ("n1", "n3"))
+    ]
+    finding = report.bad[0]
+    assert "between n1 and n3" in finding.summary
+    assert "n1 to n3" in finding.evidence
+    assert "n3 to n1" not in finding.evidence
+
+
+def test_one_slow_node_is_named(lab: Lab) -> None:
+    with shaped(lab, "100mbit", slow={}):
+        change = "tc class change dev eth0 classid 1:1 htb rate 20mbit quantum 6000"
+        lab.run("n2", change.split(), check=True)
+        report = preflight(lab, *LINKS)
+    assert said(report, Verdict.FAIL) == [
+        ("NET003", ("n2",), "bandwidth from n2 is low with most other nodes")
+    ]
+
+
+def test_a_firewall_on_the_head_names_the_head(lab: Lab) -> None:
+    with filtered(lab, "n1", f"ip daddr {address(lab, 'n1')} tcp dport {PORT} drop"):
+        report = preflight(lab, net_rendezvous.CHECK)
+    assert [finding.nodes for finding in report.bad] == [("n1",)]
+    assert "no answer" in report.bad[0].evidence
+
+
+def test_a_firewall_against_one_node_names_that_node(lab: Lab) -> None:
+    with filtered(
+        lab, "n1", f"ip saddr {address(lab, 'n3')} tcp dport {PORT} reject with tcp reset"
+    ):
+        report = preflight(lab, net_rendezvous.CHECK)
+    assert [finding.nodes for finding in report.bad] == [("n3",)]
+    assert "refused" in report.bad[0].evidence
+
+
+def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
+    squat = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(60)"
+    squatting = lab.popen("n1", [sys.executable, "-c", squat])
+    with shaped(lab, "100mbit", slow={}), squatting as squatter:
+        time.sleep(0.5)
+        try:
+            report = preflight(lab, *LINKS)
+        finally:
+            os.killpg(squatter.pid, signal.SIGKILL)
+    assert [f.summary for f in report.bad] == [
+        f"the rendezvous port {PORT} is in use by another program"
+    ]
+
+
+def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
+    def kill() -> None:
+        deadline = time.monotonic() + 20
+        while not (running := lab.processes("n2", "ck-net")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(2.5)
+        for process in running:
+            if "python" in process.argv[0]:
+                os.kill(process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    began = time.monotonic()
+    report = preflight(lab, net_reach.CHECK)
+    killer.join()
+    assert said(report, Verdict.FAIL) == [
+        ("NET002", ("n2",), "stopped answering while data was flowing")
+    ]
+    assert time.monotonic() - began < 45
+
+
+def test_a_bad_all_reduce_is_told_from_its_partner(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(allreduce_probe._ROUND_S, "gloo", 12.0)
+    # Gloo's data ports are its own; the rendezvous port stays open.
+    with filtered(lab, "n2", f"tcp dport != {PORT}-{PORT + 4} ct state new drop"):
+        report = preflight(lab, net_allreduce.CHECK)
+    assert [finding.nodes for finding in report.bad] == [("n2",)]
+
+
+def test_without_torch_the_all_reduce_is_skipped(lab: Lab) -> None:
+    replies = tuple(Reply(node=node, reach=Reach()) for node in lab.nodes)
+    job = PreflightJob(hosts=lab.nodes, python="/usr/bin/python3", port=PORT)
+    bundle = Bundle(job=job, replies=replies, collected_at=0.0, seconds=0.0)
+    bare = ["/usr/bin/python3", "-c", "import torch"]
+    if subprocess.run(bare, check=False, capture_output=True).returncode == 0:
+        pytest.skip("this machine's own Python has torch")
+    report = evaluate(with_network(bundle, LabTransport(lab), ALL_REDUCES), ALL_REDUCES)
+    assert {finding.verdict for finding in report.findings} == {Verdict.SKIP}
