@@ -85,6 +85,14 @@ def _gpu_directive(
     # Without a word about GPUs anywhere, a slot is a CPU process and Slurm is not asked for any.
     if not (job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type):
         return {}
+    return gpu_request(cluster, gpus, once=once)
+
+
+def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[str, str | None]:
+    """Return the option that asks Slurm for `gpus` on each node, in the site's own way.
+
+    `once` says that one task runs for the whole job and each GPU has a task.
+    """
     typed = f"{cluster.gpu_type}:{gpus}" if cluster.gpu_type else str(gpus)
     match cluster.gpu_request:
         case GpuRequest.GPUS_PER_NODE:

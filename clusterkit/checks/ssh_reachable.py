@@ -54,6 +54,11 @@ _SAYS: dict[ReachProblem, tuple[str, str, str]] = {
         "look at the state of the node and at slurmd's log there",
         "scontrol show node {host}",
     ),
+    ReachProblem.BUSY: (
+        "not asked: it runs other jobs now",
+        "ask again once it is free, or by ssh: --via ssh",
+        "squeue --nodelist {host}",
+    ),
 }
 
 ABOUT = About(
@@ -72,19 +77,21 @@ def judge(evidence: Evidence) -> Judgement:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="asked on this machine")
         else:
             yield node.name, passed(f"reached by {node.reach.via}")
+    first: dict[ReachProblem, str] = {}
     for node in evidence.unreached:
-        yield node.name, _unreached(node)
+        problem = node.reach.problem or ReachProblem.UNREACHABLE
+        yield node.name, _unreached(node, problem, first.setdefault(problem, node.name))
 
 
-def _unreached(node: NodeFacts) -> Ruling:
-    problem = node.reach.problem or ReachProblem.UNREACHABLE
+def _unreached(node: NodeFacts, problem: ReachProblem, example: str) -> Ruling:
+    # The command names one node, so that a thousand with one problem are one finding.
     summary, hint, command = _SAYS[problem]
     return Ruling(
-        verdict=Verdict.FAIL,
+        verdict=Verdict.UNKNOWN if problem is ReachProblem.BUSY else Verdict.FAIL,
         summary=summary,
         evidence=first_line(node.reach.detail),
         hint=hint,
-        command=command.format(host=shlex.quote(node.name)),
+        command=command.format(host=shlex.quote(example)),
     )
 
 

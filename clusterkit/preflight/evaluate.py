@@ -9,6 +9,7 @@ from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling
 from clusterkit.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.report import Report
+from clusterkit.probes.base import ReachProblem
 
 _SHOWN = 5
 """Distinct pieces of evidence that one finding holds."""
@@ -28,9 +29,11 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
         nodes=tuple(node for node in facts if node.reach.problem is None),
         unreached=tuple(node for node in facts if node.reach.problem is not None),
     )
+    unasked = {node.name for node in evidence.unreached if node.reach.problem is ReachProblem.BUSY}
     return Report(
         nodes=tuple(reply.node for reply in bundle.replies),
         findings=tuple(finding for check in checks for finding in findings_of(check, evidence)),
+        unasked=tuple(reply.node for reply in bundle.replies if reply.node in unasked),
         strict=strict,
         seconds=bundle.seconds,
     )

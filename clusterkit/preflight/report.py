@@ -20,6 +20,8 @@ class Report:
     nodes: tuple[str, ...]
     """All nodes that were asked, in rank order."""
     findings: tuple[Finding, ...]
+    unasked: tuple[str, ...] = ()
+    """Nodes that could not be asked and are not known to be unfit, such as busy ones."""
     strict: bool = False
     """Whether warnings and what could not be determined count as failures."""
     seconds: float = 0.0
@@ -38,9 +40,9 @@ class Report:
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """The nodes that are not unfit, in rank order."""
-        unfit = set(self.exclude)
-        return tuple(node for node in self.nodes if node not in unfit)
+        """The nodes that were asked and are not unfit, in rank order."""
+        others = {*self.exclude, *self.unasked}
+        return tuple(node for node in self.nodes if node not in others)
 
     @property
     def job_is_unfit(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from clusterkit import hostlist
 from clusterkit.checks.base import Check, Tier
 from clusterkit.commands import run_command
+from clusterkit.directives import gpu_request
 from clusterkit.errors import RemoteError, UserError, choices_hint
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
@@ -78,7 +79,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     )
     return Target(
         job=job,
-        transport=_transport(via, cluster, hosts, wanted.timeout_s),
+        transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted.timeout_s),
         slurm=cluster.kind is ClusterKind.SLURM,
     )
 
@@ -197,7 +198,7 @@ def _via(wanted: Wanted, cluster: ClusterSpec) -> str:
 
 
 def _transport(
-    via: str, cluster: ClusterSpec, hosts: Sequence[Host], timeout_s: float
+    via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, timeout_s: float
 ) -> Transport:
     # Each of them loads what the others do not need: paramiko takes a tenth of a second.
     if via == "ssh":
@@ -210,13 +211,19 @@ def _transport(
     if via == "srun":
         from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
 
-        options_ = dataclasses.replace(
-            SrunOptions.of(cluster), immediate_s=max(1, round(timeout_s))
-        )
-        return SrunTransport(options_)
+        step = SrunOptions.of(cluster)
+        wait_s = max(1, round(timeout_s))
+        extra = (*step.extra, *_gpu_words(cluster, gpus))
+        return SrunTransport(dataclasses.replace(step, immediate_s=wait_s, extra=extra))
     from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
 
     return LocalTransport()
+
+
+def _gpu_words(cluster: ClusterSpec, gpus: int | None) -> tuple[str, ...]:
+    """Ask for the GPUs as the job will: where Slurm fences devices, others see none."""
+    asked = gpu_request(cluster, gpus) if gpus else {}
+    return tuple(f"--{name}={value}" for name, value in asked.items())
 
 
 def _uses_gpus(cluster: ClusterSpec) -> bool | None:

@@ -77,14 +77,16 @@ def _counted(report: Report) -> str:
 
 def _conclusion(report: Report) -> Iterator[Line]:
     usable, unfit = len(report.usable), len(report.exclude)
+    if report.unasked:
+        yield None, f"not asked: {hostlist.fold_set(report.unasked)}"
     if not unfit and not report.job_is_unfit:
-        yield Verdict.PASS, f"{_nodes(usable)} usable"
+        yield None, f"{_nodes(usable)} usable"
         return
     if report.job_is_unfit:
-        yield Verdict.FAIL, "the job cannot run as it is: see the findings about the job above"
+        yield None, "the job cannot run as it is: see the findings about the job above"
     if unfit:
         excluded = hostlist.fold_set(report.exclude)
-        yield Verdict.FAIL, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
+        yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
         yield None, f"  --exclude {excluded}"
 
 

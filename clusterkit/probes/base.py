@@ -87,6 +87,8 @@ class ReachProblem(StrEnum):
     """A session opened, and no frame came back through it."""
     SCHEDULER = "scheduler"
     """srun did not start a task there."""
+    BUSY = "busy"
+    """Other jobs have it; nothing is known against it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from clusterkit.commands import run_command
@@ -54,6 +54,10 @@ _OPTIONS = frozenset(
 _DEAD = frozenset({"down", "unknown", "powered_down", "powering_down", "power_down", "future"})
 _NOT_GIVEN = frozenset({"drained", "draining", "drain", "fail", "failing", "maint", "reserved"})
 """States (sinfo(1), NODE STATE CODES) in which running jobs go on, and new ones do not start."""
+
+_BUSY = frozenset({"allocated", "completing"})
+_TAKEN = re.compile(r"[Rr]equested nodes are busy")
+"""What srun --immediate says where a part of a node is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +108,18 @@ class SrunTransport:
             RemoteError: there is no srun here.
         """
         check_names(nodes)
-        unfit = _unfit(nodes, allocated=self._options.job_id is not None)
+        own = self._options.job_id is None
+        unfit = _kept_out(nodes, _DEAD | _NOT_GIVEN | _BUSY if own else _DEAD)
         asked = [node for node in nodes if node not in unfit]
         replies = {node: _refused(node, why, 0.0) for node, why in unfit.items()}
         if asked:
             replies |= self._run(asked, compound)
+        if own and asked and all(replies[n].reach.problem is ReachProblem.BUSY for n in asked):
+            # One node that is partly taken, and srun starts none: ask those that are free.
+            taken = _kept_out(asked, frozenset({"mixed"}))
+            free = [node for node in asked if node not in taken]
+            if taken and free:
+                replies |= self._run(free, compound)
         for node in nodes:
             heard(replies[node])
         return tuple(replies[node] for node in nodes)
@@ -221,9 +232,9 @@ def _pieces(ended: Ended) -> Iterator[tuple[float, bytes]]:
 
 
 def _refused(node: str, why: str, seconds: float) -> Reply:
-    reach = Reach(
-        problem=ReachProblem.SCHEDULER, detail=why, via="srun", complete=False, seconds=seconds
-    )
+    busy = why.startswith(tuple(_BUSY)) or _TAKEN.search(why) is not None
+    problem = ReachProblem.BUSY if busy else ReachProblem.SCHEDULER
+    reach = Reach(problem=problem, detail=why, via="srun", complete=False, seconds=seconds)
     return Reply(node=node, reach=reach)
 
 
@@ -238,13 +249,13 @@ def _words(ended: Ended, node: str, limit_s: float) -> str:
     return said or first_line("\n".join(lines)) or "no task started there"
 
 
-def _unfit(nodes: Sequence[str], *, allocated: bool) -> dict[str, str]:
-    """Return those of the nodes on which Slurm would not start a task, and why.
+def _kept_out(nodes: Sequence[str], states: Set[str]) -> dict[str, str]:
+    """Return those of the nodes that are in one of these states or do not respond, and why.
 
-    One of them in the list, and srun would start none. Without an answer all are tried.
+    One on which Slurm starts nothing in the list, and srun starts nothing anywhere. Without an
+    answer there are none, and all are tried.
     """
     asked = ("sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N|%T|%E")
-    states = _DEAD if allocated else _DEAD | _NOT_GIVEN
     unfit = {}
     for line in run_command(asked).output.splitlines():
         node, _, said = line.strip().partition("|")
