@@ -72,7 +72,7 @@ def test_busy_nodes_are_not_waited_for(lab: Lab) -> None:
     finally:
         os.killpg(hold.pid, signal.SIGTERM)
         hold.communicate(timeout=20)
-    assert reach(done, "n1")["problem"] == "scheduler"
+    assert reach(done, "n1")["problem"] in {"scheduler", "busy"}
     assert done["seconds"] < 15
 
 
