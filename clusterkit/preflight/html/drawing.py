@@ -16,8 +16,10 @@ _NEAR = closeness("PXB")
 _FAR = closeness("SYS")
 _SLOT, _GPU_WIDTH, _NIC_WIDTH = 86, 68, 78
 _PAD, _GAP = 14, 18
-_NIC_TOP, _NIC_HEIGHT = 34, 38
-_GPU_TOP, _GPU_HEIGHT = 122, 44
+_TITLE = 34
+_NIC_TOP, _NIC_HEIGHT = -88, 38
+_GPU_TOP, _GPU_HEIGHT = 0, 44
+"""Heights count from the top of the GPUs; where there is no NIC, nothing is above them."""
 _BELOW = _GPU_TOP + _GPU_HEIGHT
 _BUS_STEP = 34
 _NICS_STACKED = 3
@@ -50,10 +52,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """What stands where; in pixels, from the top left corner."""
+    """What stands where, in pixels."""
 
+    top: float
     width: float
-    height: float
+    bottom: float
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
 
@@ -65,11 +68,12 @@ def draw(topology: Topology) -> Drawing:
     gpu_x: dict[int, float] = {}
     nic_x: dict[int, float] = {}
     x = 1.0
-    height = _BELOW + _PAD
+    top = (_NIC_TOP if topology.nics else _GPU_TOP) - _TITLE
+    bottom: float = _BELOW + _PAD
     for title, gpus, nics in groups:
         across = max(len(gpus), len(nics)) if gpus else -(-len(nics) // _NICS_STACKED)
         width = across * _SLOT + 2 * _PAD
-        boxes.append(Box(kind="numa", x=x, y=1, width=width, height=height, text=title))
+        boxes.append(Box(kind="numa", x=x, y=top, width=width, height=bottom - top, text=title))
         if gpus:
             gpu_x |= _spread(gpus, x + _PAD, width - 2 * _PAD)
             nic_x |= _spread(nics, x + _PAD, width - 2 * _PAD)
@@ -79,12 +83,17 @@ def draw(topology: Topology) -> Drawing:
     boxes += [_gpu_box(topology, index, middle) for index, middle in gpu_x.items()]
     boxes += [_nic_box(topology, index, middle) for index, middle in nic_x.items()]
     lines = list(_nic_lines(topology, gpu_x, nic_x))
-    bottom: float = height + 1
     for part in _joined(topology, gpu_x, bottom):
         boxes += part.boxes
         lines += part.lines
-        bottom = max(bottom, part.height)
-    return Drawing(width=x - _GAP + 1, height=bottom + 2, boxes=tuple(boxes), lines=tuple(lines))
+        bottom = max(bottom, part.bottom)
+    return Drawing(
+        top=top - 1,
+        width=x - _GAP + 1,
+        bottom=bottom + 2,
+        boxes=tuple(boxes),
+        lines=tuple(lines),
+    )
 
 
 def _groups(topology: Topology) -> list[tuple[str, list[int], list[int]]]:
@@ -180,13 +189,12 @@ def _joined(topology: Topology, gpu_x: dict[int, float], top: float) -> Iterator
         if island.all_to_all and len(island.links) == 1 and len(members) > 2:
             text = f"NVLink {island.links[0]}, every pair of {len(members)} GPUs"
             yield (part := _bus("nvlink", members, text, top))
-            top = part.height
+            top = part.bottom
         else:
             yield _arcs(topology, gpu_x, [topology.gpus.index(gpu) for gpu in island.gpus], top)
-    level = top + _BUS_STEP
     for group in pcie_groups(topology):
         if len(group) > 1 and not in_island & set(group):
-            yield _bus("pcie", [places[gpu] for gpu in group], "PCIe switch", level - _BUS_STEP)
+            yield _bus("pcie", [places[gpu] for gpu in group], "PCIe switch", top)
 
 
 def _bus(kind: str, members: Sequence[float], text: str, top: float) -> Drawing:
@@ -196,7 +204,7 @@ def _bus(kind: str, members: Sequence[float], text: str, top: float) -> Drawing:
     stubs = tuple(
         Line(kind=kind, path=f"M{at:g} {_BELOW}V{y:g}", width=3) for at in sorted(members)
     )
-    return Drawing(width=right, height=y + 24, boxes=(bar,), lines=stubs)
+    return Drawing(top=top, width=right, bottom=y + 24, boxes=(bar,), lines=stubs)
 
 
 def _arcs(
@@ -225,4 +233,4 @@ def _arcs(
     width = max(max(places) - min(places) + _GPU_WIDTH, 6.6 * len(text) + 16)
     middle = (max(places) + min(places)) / 2
     label = Box(kind="label", x=middle - width / 2, y=y, width=width, height=20, text=text)
-    return Drawing(width=width, height=y + 22, boxes=(label,), lines=tuple(lines))
+    return Drawing(top=top, width=width, bottom=y + 22, boxes=(label,), lines=tuple(lines))

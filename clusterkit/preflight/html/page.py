@@ -97,6 +97,7 @@ def page(bundle: Bundle, report: Report) -> str:
             excluded=fold_set(report.exclude),
             nodes=lines,
             tally=[(v, sum(line.verdict is v for line in lines)) for v in _WORST_FIRST],
+            counts=[(v, report.counts()[v]) for v in _WORST_FIRST],
             loud=_cards(f for f in report.findings if f.verdict not in _QUIET),
             quiet=_cards(f for f in report.findings if f.verdict in _QUIET),
             areas=verdicts.AREAS,

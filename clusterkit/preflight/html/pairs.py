@@ -22,7 +22,7 @@ FAILED = -1.0
 _FAILED_CODE, _STEPS = 255, 253
 """Codes 1 to 254 are values, lowest first; 0 was not measured."""
 _SLOWEST = 8
-_NOTABLE = 1.25
+_NOTABLE = 1.5
 """Times worse than the median from which a pair or a node is listed by name."""
 
 
@@ -88,50 +88,52 @@ def _code(value: float, low: float, span: float) -> int:
     return 1 + round(math.log(value / low) / span * _STEPS)
 
 
-def slow_pairs(matrix: PairMatrix) -> tuple[Slow, ...]:
-    """Return the worst pairs, those that failed first; empty where none is far from the median."""
-    found = nlargest(_SLOWEST, _notable(matrix))
-    size = len(matrix.nodes)
+def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:
+    """Return the nodes that are far from the median with most others, worst first."""
     return tuple(
-        Slow(
-            name=f"{matrix.nodes[pair // size]} \u2192 {matrix.nodes[pair % size]}",
-            figure=_figure(matrix, value),
-            times=_times(times),
-        )
-        for times, pair, value in ((t, -p, v) for t, p, v in found)
+        _slow(matrix, matrix.nodes[-node], times)
+        for times, node in nlargest(_SLOWEST, _bad_nodes(matrix))
     )
 
 
-def _notable(matrix: PairMatrix) -> Iterator[tuple[float, int, float]]:
-    """Yield times worse, the negative of the pair so that the first nodes come first, value."""
+def slow_pairs(matrix: PairMatrix) -> tuple[Slow, ...]:
+    """Return the worst pairs, but for those of nodes that are slow with most others."""
+    bad = {-node for _, node in _bad_nodes(matrix)}
+    size = len(matrix.nodes)
+    names = matrix.nodes
+    found = (
+        (times, -pair)
+        for pair, times in _with_times(matrix)
+        if times > _NOTABLE and pair // size not in bad and pair % size not in bad
+    )
+    return tuple(
+        _slow(
+            matrix, f"{matrix.nodes[(-pair) // size]} \u2192 {matrix.nodes[(-pair) % size]}", times
+        )
+        for times, pair in nlargest(_SLOWEST, found)
+    )
+
+
+def _with_times(matrix: PairMatrix) -> Iterator[tuple[int, float]]:
     for pair, value in zip(matrix.pairs, matrix.values, strict=True):
-        times = math.inf if value == FAILED else matrix.times_worse(value)
-        if times > _NOTABLE:
-            yield times, -pair, value
+        yield pair, math.inf if value == FAILED else matrix.times_worse(value)
 
 
-def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:
-    """Return the nodes whose own median, over all pairs with them, is far from that of all."""
+def _bad_nodes(matrix: PairMatrix) -> Iterator[tuple[float, int]]:
+    """Yield times worse, and the negative of the index, so that the first comes first."""
     size = len(matrix.nodes)
     own: list[list[float]] = [[] for _ in range(size)]
-    for pair, value in zip(matrix.pairs, matrix.values, strict=True):
-        if value > 0:
-            own[pair // size].append(value)
-            own[pair % size].append(value)
-    middles = [
-        (sorted(values)[len(values) // 2], node) for node, values in enumerate(own) if values
-    ]
-    found = ((matrix.times_worse(middle), -node, middle) for middle, node in middles)
-    return tuple(
-        Slow(name=matrix.nodes[-node], figure=_figure(matrix, middle), times=_times(times))
-        for times, node, middle in nlargest(_SLOWEST, found)
-        if times > _NOTABLE
-    )
+    for pair, times in _with_times(matrix):
+        own[pair // size].append(times)
+        own[pair % size].append(times)
+    for node, of_node in enumerate(own):
+        middle = sorted(of_node)[len(of_node) // 2] if of_node else 1.0
+        if middle > _NOTABLE:
+            yield middle, -node
 
 
-def _figure(matrix: PairMatrix, value: float) -> str:
-    return "nothing went through" if value == FAILED else f"{value:.3g} {matrix.unit}"
-
-
-def _times(times: float) -> str:
-    return "" if math.isinf(times) else f"{times:.1f} times"
+def _slow(matrix: PairMatrix, name: str, times: float) -> Slow:
+    if math.isinf(times):
+        return Slow(name=name, figure="nothing went through", times="")
+    value = matrix.median / times if matrix.more_is_better else matrix.median * times
+    return Slow(name=name, figure=f"{value:.3g} {matrix.unit}", times=f"{times:.1f} times worse")
