@@ -240,7 +240,7 @@ def test_published_figures_only_warn() -> None:
 
 def test_without_torch_nothing_is_said() -> None:
     none = Output(stdout="torch cannot be imported: No module named 'torch'\n", exit_code=77)
-    said = dict.fromkeys(NODES, {"net-allreduce": none})
+    said = {node: {"net-allreduce": none} for node in NODES}
     for check in (net_allreduce, net_busbw):
         assert verdicts(check.CHECK, said) == dict.fromkeys(NODES, SKIP)
 
