@@ -51,31 +51,25 @@ def find_self(hosts):
     sys.exit(f"{own} is none of the job's hosts, by name or by address")
 
 
-def circle(count):
+def circle(count, most):
     """Yield the rounds of a round-robin by the circle method, each a list of pairs (low, high).
 
     Every pair meets once in `count - 1` rounds (`count` where it is odd, with one at rest in
-    each); the pairs of a round are disjoint.
+    each); the pairs of a round are disjoint. Of more than `most` rounds, as many evenly spread.
     """
     size = count + count % 2
-    ring = list(range(size))
-    for _ in range(size - 1):
+    rounds = size - 1
+    for k in range(min(rounds, most)):
+        turn = k * rounds // min(rounds, most)
+        ring = [0, *((place - turn) % rounds + 1 for place in range(rounds))]
         halves = [sorted((ring[k], ring[-1 - k])) for k in range(size // 2)]
         yield [(low, high) for low, high in halves if high < count]
-        ring = [ring[0], ring[-1], *ring[1:-1]]
-
-
-def sampled(rounds, most):
-    """Return at most `most` of `rounds`, evenly spread."""
-    if len(rounds) <= most:
-        return rounds
-    return [rounds[k * len(rounds) // most] for k in range(most)]
 
 
 def read_rounds(text, count, most):
     """Return rounds as written, `0-1,2-3;0-2`, or those of a round-robin where `text` is empty."""
     if not text:
-        return sampled(list(circle(count)), most)
+        return list(circle(count, most))
     return [
         [tuple(int(i) for i in pair.split("-")) for pair in part.split(",") if pair]
         for part in text.split(";")

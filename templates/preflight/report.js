@@ -269,9 +269,9 @@
       words.forEach((word, i) => {
         const times = 2 ** (BEST + i);
         const value = this.map.more ? this.map.median / times : this.map.median * times;
-        ticks.append(make("span", {}, word, make("br"), this.figureOf(value)));
+        ticks.append(make("span", {}, word, make("br"), String(Number(value.toPrecision(3)))));
       });
-      const swatches = make("div", { className: "swatches" });
+      const swatches = make("div", { className: "swatches" }, `in ${this.map.unit}`);
       for (const [kind, text] of [["failed", "nothing went through"], ["missing", "not measured"]]) {
         swatches.append(make("span", {}, make("i", { className: `swatch ${kind}` }), text));
       }
