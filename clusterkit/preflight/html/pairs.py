@@ -21,6 +21,8 @@ FAILED = -1.0
 
 _FAILED_CODE, _STEPS = 255, 253
 """Codes 1 to 254 are values, lowest first; 0 was not measured."""
+_FINEST = 0.01
+"""Smallest step: 1 %. A finer one would show noise, and noise does not deflate."""
 _SLOWEST = 8
 _NOTABLE = 1.5
 """Times worse than the median from which a pair or a node is listed by name."""
@@ -66,26 +68,26 @@ class Slow:
 def packed(matrix: PairMatrix) -> dict[str, Any]:
     """Return `matrix` as report.js reads it."""
     low, high = matrix.known[0], matrix.known[-1]
-    span = math.log(high / low) or 1.0
+    step = max(math.log(high / low) / _STEPS, _FINEST)
     codes = bytearray(len(matrix.nodes) ** 2)
     for pair, value in zip(matrix.pairs, matrix.values, strict=True):
-        codes[pair] = _code(value, low, span)
+        codes[pair] = _code(value, low, step)
     return {
         "unit": matrix.unit,
         "more": matrix.more_is_better,
         "size": len(matrix.nodes),
         "nodes": matrix.nodes,
         "low": low,
-        "step": span / _STEPS,
+        "step": step,
         "median": matrix.median,
         "cells": base64.b64encode(zlib.compress(codes, 9)).decode(),
     }
 
 
-def _code(value: float, low: float, span: float) -> int:
+def _code(value: float, low: float, step: float) -> int:
     if value == FAILED:
         return _FAILED_CODE
-    return 1 + round(math.log(value / low) / span * _STEPS)
+    return 1 + round(math.log(value / low) / step)
 
 
 def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:
@@ -107,9 +109,7 @@ def slow_pairs(matrix: PairMatrix) -> tuple[Slow, ...]:
         if times > _NOTABLE and pair // size not in bad and pair % size not in bad
     )
     return tuple(
-        _slow(
-            matrix, f"{matrix.nodes[(-pair) // size]} \u2192 {matrix.nodes[(-pair) % size]}", times
-        )
+        _slow(matrix, f"{names[(-pair) // size]} \u2192 {names[(-pair) % size]}", times)
         for times, pair in nlargest(_SLOWEST, found)
     )
 
@@ -120,14 +120,17 @@ def _with_times(matrix: PairMatrix) -> Iterator[tuple[int, float]]:
 
 
 def _bad_nodes(matrix: PairMatrix) -> Iterator[tuple[float, int]]:
-    """Yield times worse, and the negative of the index, so that the first comes first."""
+    """Yield times worse, by the (lower) median of its pairs, and the negative of the index.
+
+    Negative, so that of equally bad nodes the first is the greatest.
+    """
     size = len(matrix.nodes)
     own: list[list[float]] = [[] for _ in range(size)]
     for pair, times in _with_times(matrix):
         own[pair // size].append(times)
         own[pair % size].append(times)
     for node, of_node in enumerate(own):
-        middle = sorted(of_node)[len(of_node) // 2] if of_node else 1.0
+        middle = sorted(of_node)[(len(of_node) - 1) // 2] if of_node else 1.0
         if middle > _NOTABLE:
             yield middle, -node
 
