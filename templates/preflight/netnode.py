@@ -59,8 +59,8 @@ def circle(count, most):
     """
     size = count + count % 2
     rounds = size - 1
-    for k in range(min(rounds, most)):
-        turn = k * rounds // min(rounds, most)
+    for number in range(min(rounds, most)):
+        turn = number * rounds // min(rounds, most)
         ring = [0, *((place - turn) % rounds + 1 for place in range(rounds))]
         halves = [sorted((ring[k], ring[-1 - k])) for k in range(size // 2)]
         yield [(low, high) for low, high in halves if high < count]
