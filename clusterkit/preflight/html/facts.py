@@ -11,14 +11,17 @@ from typing import TypeVar
 from clusterkit.checks.base import NodeFacts
 from clusterkit.hostlist import fold_set
 from clusterkit.probes import (
+    amd_gpus,
     host_disks,
     host_limits,
     host_system,
     job_python,
     net_interfaces,
     nvidia_gpus,
+    rdma_ports,
 )
 from clusterkit.probes.base import Missing, Probe
+from clusterkit.probes.rdma import Rdma
 
 T = TypeVar("T")
 
@@ -123,9 +126,16 @@ def _hottest(facts: nvidia_gpus.NvidiaGpus) -> str | None:
     return f"{max(known):.0f} C" if known else None
 
 
-def _rdma(facts: host_system.System) -> str | None:
-    count = len(facts.rdma_devices)
-    return f"{count}: {' '.join(facts.rdma_devices)}" if 0 < count <= 2 else str(count or "none")
+def _amd(facts: amd_gpus.AmdGpus) -> str | None:
+    counts = Counter(gpu.name or "AMD GPU" for gpu in facts.gpus)
+    return ", ".join(f"{number}x {name}" for name, number in counts.items()) or None
+
+
+def _rdma(facts: Rdma) -> str | None:
+    rates = Counter(port.rate_gbps for port in facts.ports if port.active)
+    parts = [f"{n}x {rate:g} Gb/s" if rate else f"{n} active" for rate, n in rates.most_common()]
+    idle = len(facts.ports) - rates.total()
+    return ", ".join([*parts, f"{idle} down"] if idle else parts) or None
 
 
 def _shm(facts: host_disks.Disks) -> str | None:
@@ -173,9 +183,10 @@ FACTS = (
     Fact(label="shared memory", of=_from(host_disks.PROBE, _shm)),
     Fact(label="memlock", of=_from(host_limits.PROBE, lambda limits: _limit(limits.locked_bytes))),
     Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),
+    Fact(label="AMD GPUs", of=_from(amd_gpus.PROBE, _amd)),
     Fact(label="driver", of=_from(nvidia_gpus.PROBE, lambda facts: facts.driver)),
     Fact(label="hottest", of=_from(nvidia_gpus.PROBE, _hottest), measured=True),
-    Fact(label="RDMA devices", of=_from(host_system.PROBE, _rdma)),
+    Fact(label="RDMA ports", of=_from(rdma_ports.PROBE, _rdma)),
     Fact(label="interfaces", of=_from(net_interfaces.PROBE, _interfaces)),
     Fact(label="Python", of=_from(job_python.PROBE, _python)),
     Fact(label="torch", of=_from(job_python.PROBE, _torch)),

@@ -10,7 +10,7 @@ import base64
 import math
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import nlargest
@@ -52,8 +52,28 @@ class PairMatrix:
         return self.known[len(self.known) // 2]
 
     def times_worse(self, value: float) -> float:
-        """Return how many times worse than the median a value is; below 1 it is better."""
+        """Return how many times worse than the median a value is; below 1: better."""
+        if value == FAILED:
+            return math.inf
         return self.median / value if self.more_is_better else value / self.median
+
+    def with_times(self) -> Iterator[tuple[int, float]]:
+        """Yield every pair and how many times worse than the median it is."""
+        for pair, value in zip(self.pairs, self.values, strict=True):
+            yield pair, self.times_worse(value)
+
+    @cached_property
+    def bad_nodes(self) -> Mapping[int, float]:
+        """Times worse than the median, by node, where half of its pairs are that bad."""
+        size = len(self.nodes)
+        own: list[list[float]] = [[] for _ in range(size)]
+        for pair, times in self.with_times():
+            own[pair // size].append(times)
+            own[pair % size].append(times)
+        middles = {
+            node: sorted(times)[(len(times) - 1) // 2] for node, times in enumerate(own) if times
+        }
+        return {node: times for node, times in middles.items() if times > _NOTABLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,47 +112,24 @@ def _code(value: float, low: float, step: float) -> int:
 
 def slow_nodes(matrix: PairMatrix) -> tuple[Slow, ...]:
     """Return the nodes that are far from the median with most others, worst first."""
-    return tuple(
-        _slow(matrix, matrix.nodes[-node], times)
-        for times, node in nlargest(_SLOWEST, _bad_nodes(matrix))
-    )
+    worst = sorted(matrix.bad_nodes.items(), key=lambda item: -item[1])[:_SLOWEST]
+    return tuple(_slow(matrix, matrix.nodes[node], times) for node, times in worst)
 
 
 def slow_pairs(matrix: PairMatrix) -> tuple[Slow, ...]:
     """Return the worst pairs, but for those of nodes that are slow with most others."""
-    bad = {-node for _, node in _bad_nodes(matrix)}
+    bad = matrix.bad_nodes
     size = len(matrix.nodes)
     names = matrix.nodes
     found = (
         (times, -pair)
-        for pair, times in _with_times(matrix)
+        for pair, times in matrix.with_times()
         if times > _NOTABLE and pair // size not in bad and pair % size not in bad
     )
     return tuple(
-        _slow(matrix, f"{names[(-pair) // size]} \u2192 {names[(-pair) % size]}", times)
-        for times, pair in nlargest(_SLOWEST, found)
+        _slow(matrix, f"{names[(-negated) // size]} \u2192 {names[(-negated) % size]}", times)
+        for times, negated in nlargest(_SLOWEST, found)
     )
-
-
-def _with_times(matrix: PairMatrix) -> Iterator[tuple[int, float]]:
-    for pair, value in zip(matrix.pairs, matrix.values, strict=True):
-        yield pair, math.inf if value == FAILED else matrix.times_worse(value)
-
-
-def _bad_nodes(matrix: PairMatrix) -> Iterator[tuple[float, int]]:
-    """Yield times worse, by the (lower) median of its pairs, and the negative of the index.
-
-    Negative, so that of equally bad nodes the first is the greatest.
-    """
-    size = len(matrix.nodes)
-    own: list[list[float]] = [[] for _ in range(size)]
-    for pair, times in _with_times(matrix):
-        own[pair // size].append(times)
-        own[pair % size].append(times)
-    for node, of_node in enumerate(own):
-        middle = sorted(of_node)[(len(of_node) - 1) // 2] if of_node else 1.0
-        if middle > _NOTABLE:
-            yield middle, -node
 
 
 def _slow(matrix: PairMatrix, name: str, times: float) -> Slow:
