@@ -384,6 +384,20 @@ def test_nodes_with_the_same_links_are_one_type() -> None:
     assert "no NVIDIA driver" in document.shown
 
 
+def test_machines_without_gpus_have_no_section_about_them() -> None:
+    absent = {"nvidia-topo": Output(stdout="no NVIDIA driver\n", exit_code=77)}
+    document = Page(page(bundle({"n1": absent, "n2": absent}), report(("n1", "n2"))))
+    assert "no NVIDIA driver" not in document.shown
+    assert "#topology" not in [a["href"] for a in document.all("a")]
+
+
+def test_one_node_is_a_list_of_facts() -> None:
+    table = fact_table(facts_of(bundle({"n1": {"host-system": system()}})))
+    assert ("kernel", "6.1.0") in table.common
+    assert table.labels == ()
+    assert table.rows == ((),)
+
+
 def test_a_damaged_date_is_no_traceback() -> None:
     asked = bundle({"n1": {}})
     for moment in (math.nan, math.inf, 1e300):

@@ -72,7 +72,7 @@ def fact_table(nodes: Sequence[NodeFacts]) -> Table:
         if not set(seen) - {None}:
             continue
         usual, number = seen.most_common(1)[0]
-        if usual is not None and number == len(reached) and number > 1:
+        if usual is not None and number == len(reached):
             common.append((fact.label, usual))
             continue
         judged = not fact.measured and number * 2 > len(reached)
@@ -112,7 +112,9 @@ def _ms(seconds: float | None, sign: str = "") -> str | None:
     return f"{ms:{sign}.1f} ms" if abs(ms) < 100 else f"{ms:{sign}.0f} ms"
 
 
-def _gib(kib: int) -> str:
+def _size(kib: int) -> str:
+    if kib < _GIB:
+        return f"{kib / 1024:.0f} MiB" if kib >= 1024 else f"{kib} KiB"
     return f"{kib / _GIB:.0f} GiB" if kib >= 10 * _GIB else f"{kib / _GIB:.1f} GiB"
 
 
@@ -139,7 +141,7 @@ def _rdma(facts: Rdma) -> str | None:
 
 
 def _shm(facts: host_disks.Disks) -> str | None:
-    return None if facts.shm is None else _gib(facts.shm.size_kib)
+    return None if facts.shm is None else _size(facts.shm.size_kib)
 
 
 def _interfaces(facts: tuple[net_interfaces.Interface, ...]) -> str | None:
@@ -168,7 +170,7 @@ def _nccl(facts: job_python.JobPython | None) -> str | None:
 
 
 def _limit(value: int | None) -> str:
-    return "unlimited" if value is None else _gib(value // 1024)
+    return "unlimited" if value is None else _size(value // 1024)
 
 
 FACTS = (
@@ -179,7 +181,7 @@ FACTS = (
     Fact(label="kernel", of=_from(host_system.PROBE, lambda system: system.kernel)),
     Fact(label="CPUs", of=_from(host_system.PROBE, lambda s: f"{s.cpus} {s.arch}")),
     Fact(label="governor", of=_from(host_system.PROBE, lambda s: " ".join(s.governors) or None)),
-    Fact(label="memory", of=_from(host_system.PROBE, lambda system: _gib(system.memory_kib))),
+    Fact(label="memory", of=_from(host_system.PROBE, lambda system: _size(system.memory_kib))),
     Fact(label="shared memory", of=_from(host_disks.PROBE, _shm)),
     Fact(label="memlock", of=_from(host_limits.PROBE, lambda limits: _limit(limits.locked_bytes))),
     Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),

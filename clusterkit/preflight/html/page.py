@@ -154,8 +154,9 @@ def _date(seconds: float) -> str:
 def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:
     job = bundle.job
     vias = dict.fromkeys(reply.reach.via for reply in bundle.replies)
+    asked = "" if set(vias) <= {job.kind} else f", asked through {' and '.join(vias)}"
     said = (
-        ("cluster", f"{job.kind}, asked through {' and '.join(vias)}" if vias else job.kind),
+        ("cluster", job.kind + asked),
         ("nodes", fold_set(reply.node for reply in bundle.replies)),
         ("framework", job.framework),
         ("GPUs a node", job.gpus_per_node),

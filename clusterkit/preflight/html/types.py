@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterkit.checks.base import NodeFacts
+from clusterkit.findings import Verdict
 from clusterkit.preflight.html.drawing import Drawing, draw
 from clusterkit.probes import nvidia_topo
 from clusterkit.probes.base import Missing
@@ -54,12 +55,20 @@ def node_types(nodes: Sequence[NodeFacts]) -> tuple[NodeType, ...]:
 
 
 def untyped(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the reasons why nodes that were reached have no topology, and those nodes."""
+    """Return the reasons why nodes that were asked have no topology, and those nodes.
+
+    Where no node has GPUs, that is not worth a word.
+    """
     found: dict[str, list[str]] = {}
+    skipped: set[str] = set()
     for node in nodes:
         facts = node.of(nvidia_topo.PROBE)
         if isinstance(facts, Missing) and nvidia_topo.PROBE.name in node.outputs:
             found.setdefault(facts.reason, []).append(node.name)
+            if facts.verdict is Verdict.SKIP:
+                skipped.add(facts.reason)
+    if sum(map(len, found.values())) == len(nodes) and skipped == set(found):
+        return ()
     return tuple((reason, tuple(names)) for reason, names in found.items())
 
 
