@@ -138,6 +138,8 @@ class ClusterSpec:
     jump_host: str | None = None
     host_keys: str = "known"
     shared_filesystem: bool = True
+    # Checks before a job
+    preflight: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +302,8 @@ class NodeResult:
     reason: str | None = None
     """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`,
     or `terminated` by somebody unknown."""
+    unfit: str | None = None
+    """What the node's own checks found, where they kept the command from being started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

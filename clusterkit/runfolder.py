@@ -22,6 +22,11 @@ from clusterkit.model import ClusterKind, ClusterSpec, JobStatus, NodeResult
 from clusterkit.shell import Secret
 
 SCHEMA = 1
+
+PREFLIGHT = "preflight.json"
+"""What preflight found before the job was handed over; absent where it had nothing to ask."""
+
+NODE_CHECKS = "node-checks.json"
 _RUN_ID = re.compile(r"(?P<name>.+)-(?P<when>\d{8}-\d{6})-(?P<key>[0-9a-f]{6})")
 _ATTEMPTS_AT_A_NAME = 20
 
@@ -56,6 +61,11 @@ class RunFolder:
     def secrets(self) -> Path:
         """Secret variables as JSON, readable by the owner only; absent where there are none."""
         return self.path / "secrets.env"
+
+    @property
+    def node_checks(self) -> Path:
+        """What each node checks before it starts its command; absent where it checks nothing."""
+        return self.path / NODE_CHECKS
 
     @property
     def submitit(self) -> Path:
@@ -252,6 +262,8 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
 
 def blame(result: NodeResult) -> str:
     """Return how a node failed, in words."""
+    if result.unfit is not None:
+        return f"{result.node} is not fit: {result.unfit}"
     if result.exit_code > 128:
         return f"{result.node} was ended by signal {result.exit_code - 128}"
     return f"{result.node} exited with {result.exit_code}"
@@ -267,6 +279,8 @@ def _result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
     if document is None:
         return None
     try:
-        return NodeResult(**{f.name: document[f.name] for f in fields(NodeResult)})
-    except KeyError:
+        return NodeResult(
+            **{f.name: document[f.name] for f in fields(NodeResult) if f.name in document}
+        )
+    except TypeError:  # a field is missing
         return None

@@ -80,7 +80,7 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", *TORCHRUN, "--set", "mem=1G", "train.py"), ["--set sbatch.mem=..."]),
         (("submit", *TORCHRUN, "--exclude", "n[3-1]", "train.py"), ["n[3-1]", "^"]),
         (("submit", *TORCHRUN, "--container", "dokcer", "train.py"), ["did you mean 'docker'?"]),
-        (("submit", *TORCHRUN, "--preflight", "full", "train.py"), ["auto or off"]),
+        (("submit", *TORCHRUN, "--preflight", "fast", "train.py"), ["known: auto, full, off"]),
         (("submit", *TORCHRUN, "--secret", "NOT_SET", "train.py"), ["NOT_SET", "export it"]),
         (("submit", *TORCHRUN, "--cluster", "rack", "train.py"), ["later release", "render"]),
         (("submit", *TORCHRUN, "--job", "no.yaml", "train.py"), ["no.yaml"]),
@@ -252,7 +252,7 @@ def test_a_wrong_job_file_is_explained_with_its_lines(desk: Path) -> None:
         ("framework: torchrun\nset: {sbtch.mem: 1G}\n", ["job.yaml:2:7", "sbatch.mem"]),
         ("framework: torchrun\nenv:\n  CK_PORT: 1\n", ["job.yaml:3:3", "cannot be set"]),
         ("framework: torchrun\nscript: trian.py\n", ["job.yaml:2:9", "did you mean train.py?"]),
-        ("framework: torchrun\npreflight: full\n", ["job.yaml:2:12", "auto or off"]),
+        ("framework: torchrun\npreflight: fast\n", ["job.yaml:2:12", "full"]),
         ("framework: torchrun\nimage: x\n", ["job.yaml:2:8", "--container"]),
     ],
 )

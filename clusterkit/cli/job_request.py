@@ -40,14 +40,15 @@ class JobRequest:
         """The values of the job file."""
         return self.file.values if self.file is not None else {}
 
-    def plan(self) -> LaunchPlan:
-        """Return the plan of what is asked for.
+    def plan(self, *, also_exclude: tuple[str, ...] = ()) -> LaunchPlan:
+        """Return the plan of what is asked for, without the nodes `also_exclude` either.
 
         Raises:
             UserError: anything in it is wrong; all problems at once that can be known at once.
         """
         with self.placing():
             job, cluster = self._job_and_cluster()
+            job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
             return make_plan(job, cluster, workdir=str(Path.cwd()))
 
     @contextmanager

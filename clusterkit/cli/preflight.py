@@ -215,7 +215,7 @@ def _collected(
     for problem in settings.warnings_of(spec.name):
         console.warn(str(problem))
     target = aim(wanted, spec)
-    with _counting(len(target.job.hosts)) as heard:
+    with counting(len(target.job.hosts)) as heard:
         bundle = gather(target, checks, heard=heard)
     if save is not None:
         write_bundle(save, bundle)
@@ -236,14 +236,15 @@ def _replayed(folder: Path) -> Bundle:
 
 
 @contextmanager
-def _counting(total: int) -> Iterator[Callable[[Reply], None]]:
+def counting(total: int | None) -> Iterator[Callable[[Reply], None]]:
     """Count on a terminal how many nodes have answered."""
     live = sys.stderr.isatty()
     numbers = itertools.count(1)
 
     def heard(_: Reply) -> None:
         if live:
-            sys.stderr.write(f"\r{next(numbers)} of {total} nodes have answered")
+            of = f" of {total}" if total is not None else ""
+            sys.stderr.write(f"\r{next(numbers)}{of} nodes have answered")
             sys.stderr.flush()
 
     try:

@@ -177,7 +177,8 @@ def endings(results: Iterable[NodeResult]) -> list[str]:
     """Return a line for each way in which nodes have ended, the worst last."""
     alike: dict[tuple[int, str | None], list[NodeResult]] = {}
     for result in results:
-        alike.setdefault((result.exit_code, result.reason), []).append(result)
+        how = result.unfit or result.reason
+        alike.setdefault((result.exit_code, how), []).append(result)
     rows = []
     for (code, reason), nodes in sorted(alike.items(), key=lambda item: _badness(*item[0])):
         names = hostlist.fold_set(node.node for node in nodes)

@@ -13,16 +13,15 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
+    from clusterkit.cli.submit_gate import Passed
     from clusterkit.model import LaunchPlan, RenderedFile
     from clusterkit.runfolder import RunFolder, Submission
     from clusterkit.shell import Secret
 
 __all__ = ["CONTEXT_SETTINGS", "submit"]
-
-PREFLIGHTS = ("auto", "off")
 
 
 @takes_job_flags
@@ -39,11 +38,21 @@ def submit(
         str | None,
         typer.Option(
             "--preflight",
-            help="auto (the default): compare the job with its partition first; off: do not.",
-            metavar="auto|off",
+            help="What to check first: auto (the cluster's default), full or off. "
+            "`clusterkit explain preflight` says more.",
+            metavar="auto|full|off",
             show_default=False,
         ),
     ] = None,
+    exclude_unfit: Annotated[
+        bool,
+        typer.Option(
+            "--exclude-unfit", help="Go on without nodes that are not fit, if enough are left."
+        ),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Submit whatever preflight finds.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a training script on every node of a cluster.
@@ -53,6 +62,7 @@ def submit(
     Exit code with --wait or --follow: 0 the job succeeded, 1 it did not.
     """
     from clusterkit.cli.job_request import read_request
+    from clusterkit.cli.submit_gate import chosen_mode, pass_gate
     from clusterkit.model import ContainerRuntime
     from clusterkit.render import render
 
@@ -62,9 +72,9 @@ def submit(
             hint="submit --json --wait, then clusterkit logs JOB",
         )
     request = read_request(flags, verb="submit")
-    with request.placing():
-        check_limits = _chosen_preflight(preflight or request.from_file.get("preflight")) == "auto"
     plan = request.plan()
+    with request.placing():
+        mode = chosen_mode(preflight or request.from_file.get("preflight"), plan)
     if plan.container is None:  # an image may have a script that this machine has not
         with request.placing():
             _require_script(plan.script)
@@ -80,7 +90,10 @@ def submit(
     from clusterkit.cli.job_python import require_package
 
     require_package(plan)
-    run, submission = _hand_over(plan, rendered, check_limits=check_limits)
+    passed = pass_gate(request, plan, mode, exclude_unfit=exclude_unfit, force=force, as_json=json)
+    if passed.plan is not plan:
+        plan, rendered = passed.plan, render(passed.plan)
+    run, submission = _hand_over(plan, rendered, passed)
     if json and not wait:
         _print_document(run)
     elif not json:
@@ -93,17 +106,6 @@ def submit(
         from clusterkit.cli.wait import wait_for_run
 
         raise typer.Exit(wait_for_run(run, as_json=json))
-
-
-def _chosen_preflight(given: str | None) -> str:
-    chosen = given or PREFLIGHTS[0]
-    if chosen not in PREFLIGHTS:
-        raise UserError(
-            f"--preflight {chosen}: this release can check auto or off",
-            hint=choices_hint(chosen, PREFLIGHTS),
-            key="preflight",
-        )
-    return chosen
 
 
 def _require_script(script: str) -> None:
@@ -124,7 +126,7 @@ def _require_script(script: str) -> None:
 
 
 def _hand_over(
-    plan: LaunchPlan, rendered: tuple[RenderedFile, ...], *, check_limits: bool
+    plan: LaunchPlan, rendered: tuple[RenderedFile, ...], passed: Passed
 ) -> tuple[RunFolder, Submission]:
     from clusterkit import runfolder
     from clusterkit.executors import submit_plan
@@ -136,7 +138,8 @@ def _hand_over(
         run,
         secrets=_secrets(plan),
         command_line=sys.argv,
-        check_limits=check_limits,
+        check_limits=passed.checks_limits,
+        documents=passed.documents,
     )
     for message in launched.messages:
         console.note(message)

@@ -117,6 +117,13 @@ class ClusterModel(BaseModel):
         "any script, log or process list: they travel in one file that only you can read.",
         "[WANDB_API_KEY, HF_TOKEN]",
     )
+    preflight: Literal["auto", "full", "off"] | None = _key(
+        "What `submit` checks first, unless --preflight says otherwise. `auto` lints the job's "
+        "variables and asks the nodes of multi-node GPU jobs how they are; `full` asks always, "
+        "measures the network, and lets each node check itself before it starts; `off` does "
+        "nothing.",
+        "full",
+    )
     allowed_env: fields.Texts | None = _key(
         "Variables that the site vouches for, by name or pattern (`NCCL_FOO*`): `lint-env` and "
         "preflight find nothing wrong with them.",

@@ -7,7 +7,7 @@ import importlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from clusterkit import files, runfolder
 from clusterkit.errors import RemoteError, UserError
@@ -44,8 +44,11 @@ def submit_plan(
     secrets: Mapping[str, Secret],
     command_line: Sequence[str] = (),
     check_limits: bool = True,
+    documents: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Submission, Launched]:
     """Write the run folder, then start the job; return what stands in `submission.json`.
+
+    `documents` are JSON documents by the names of their files, to stand beside the plan.
 
     Whatever is raised before the job was handed over takes the run folder with it.
     Everything is on disk before anything is launched, so that a client which dies at any moment
@@ -63,6 +66,8 @@ def submit_plan(
         if check_limits:
             executor.check_limits(plan)
         submission = _prepare(plan, rendered, run, secrets, command_line)
+        for name, document in (documents or {}).items():
+            files.write_json(run.path / name, {"schema": runfolder.SCHEMA, **files.plain(document)})
         launched = executor.launch(
             plan, run, hidden=frozenset(secrets), handing_over=handed_over.set
         )

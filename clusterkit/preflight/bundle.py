@@ -84,7 +84,7 @@ def read_bundle(folder: Path) -> Bundle:
         )
     try:
         return Bundle(
-            job=PreflightJob(**_known(PreflightJob, manifest["job"])),
+            job=read_job(manifest),
             replies=tuple(_reply(folder, node) for node in manifest["nodes"]),
             collected_at=float(manifest["collected_at"]),
             seconds=float(manifest["seconds"]),
@@ -95,6 +95,19 @@ def read_bundle(folder: Path) -> Bundle:
             f"{folder / MANIFEST} is damaged: {type(error).__name__}: {error}",
             hint="ask for the bundle again",
         ) from error
+
+
+def read_job(document: Mapping[str, Any], *, hosts: tuple[str, ...] | None = None) -> PreflightJob:
+    """Return the job in a JSON document; `hosts` takes the place of its own.
+
+    Raises:
+        UserError: the document is damaged.
+    """
+    try:
+        values = _known(PreflightJob, document["job"])
+        return PreflightJob(**(values if hosts is None else {**values, "hosts": hosts}))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"the job of a preflight is damaged: {error}") from error
 
 
 def _manifest(bundle: Bundle) -> dict[str, Any]:

@@ -93,19 +93,40 @@ def aim_plan(plan: LaunchPlan, *, timeout_s: float = 10.0) -> Target:
     Raises:
         UserError, RemoteError: as `aim`.
     """
-    target = aim(Wanted(timeout_s=timeout_s), plan.cluster)
+    cluster = plan.cluster
+    partition = plan.directives.get("partition") or cluster.partition
+    cluster = dataclasses.replace(
+        cluster,
+        partition=partition,
+        gpus_per_node=max(plan.slots) if cluster.gpus_per_node else None,
+    )
+    target = aim(Wanted(timeout_s=timeout_s), cluster)
     excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
+    hosts = plan.node_names or tuple(h for h in target.job.hosts if h not in excluded)
+    paths = target.job.paths
     job = dataclasses.replace(
-        target.job,
-        hosts=plan.node_names or tuple(h for h in target.job.hosts if h not in excluded),
-        framework=plan.framework,
-        gpus_per_node=max(plan.slots),
-        env=plan.env,
-        paths=(*target.job.paths, plan.workdir) if target.job.paths else (),
-        container_runtime=plan.container.runtime.value if plan.container else None,
-        image=plan.container.image if plan.container else None,
+        job_of_plan(plan, hosts), paths=(*paths, plan.workdir) if paths else ()
     )
     return dataclasses.replace(target, job=job)
+
+
+def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
+    """Return what the checks may know of a planned job on `hosts`."""
+    cluster = plan.cluster
+    return PreflightJob(
+        hosts=hosts,
+        kind=cluster.kind.value,
+        framework=plan.framework,
+        python=cluster.python or "python3",
+        gpus_per_node=max(plan.slots),
+        uses_gpus=_uses_gpus(cluster),
+        env=plan.env,
+        port=cluster.port_range[0],
+        network_interface=cluster.network_interface,
+        container_runtime=plan.container.runtime.value if plan.container else None,
+        image=plan.container.image if plan.container else None,
+        allowed_names=cluster.allowed_env,
+    )
 
 
 def gather(

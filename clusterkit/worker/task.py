@@ -17,6 +17,7 @@ from clusterkit import files, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
+from clusterkit.worker.fitness import UNFIT, unfit_because
 from clusterkit.worker.identity import Identity
 from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
 
@@ -46,7 +47,11 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()
-        exit_code, reason = _run_command(run, me, patience)
+        unfit = None if run.cancelled.exists() else unfit_because(run, me)
+        if unfit is None:
+            exit_code, reason = _run_command(run, me, patience)
+        else:
+            exit_code, reason = UNFIT, None
     result = NodeResult(
         node_rank=me.rank,
         node=me.name,
@@ -54,6 +59,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         started_at=started_at,
         ended_at=time.time(),
         reason=reason,
+        unfit=unfit,
     )
     try:
         runfolder.write_result(run, result, attempt=me.attempt, of=me.of)

@@ -1,0 +1,87 @@
+"""What is checked before a job is handed over, and by its nodes before they start it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from clusterkit.checks import all_checks, nccl_job_env
+from clusterkit.checks.base import Check, Tier
+from clusterkit.model import ClusterKind, GpuRequest, LaunchPlan
+from clusterkit.preflight.bundle import Bundle, read_job
+from clusterkit.preflight.collect import collect
+from clusterkit.preflight.evaluate import evaluate
+from clusterkit.preflight.report import Report
+from clusterkit.preflight.targets import aim_plan, gather, job_of_plan
+from clusterkit.transport.base import Reply
+from clusterkit.transport.local import LocalTransport
+
+NODE_CHECKS_S = 10.0
+"""How long the checks of a node may keep its job waiting."""
+
+_ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
+"""Areas that a node cannot judge of itself, or that starting the job has proven already."""
+
+_JUDGED_NAMES = ("NCCL", "RCCL", "GLOO_", "UCX_", "FI_", "OMPI_")
+
+
+class Mode(StrEnum):
+    """`--preflight`."""
+
+    AUTO = "auto"
+    FULL = "full"
+    OFF = "off"
+
+
+def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> Report:
+    """Return what is to be said about `plan` and the nodes that it may get.
+
+    `auto` lints the job's variables, and asks the nodes (one round trip) where the job spans
+    several with GPUs; `full` always asks them, and measures the network between them.
+
+    Raises:
+        UserError, RemoteError: as `targets.aim`, and the transport is not there.
+    """
+    if not _asks(plan, mode):
+        return _lint(plan)
+    checks = tuple(c for c in all_checks() if mode is Mode.FULL or c.tier is not Tier.NETWORK)
+    return evaluate(gather(aim_plan(plan), checks, heard=heard), checks)
+
+
+def node_checks(plan: LaunchPlan) -> dict[str, Any]:
+    """Return the document from which a node knows what to check before it starts its command."""
+    return {"job": job_of_plan(plan, ())}
+
+
+def examine_here(document: Mapping[str, Any], node: str) -> Report:
+    """Judge this machine, as `node`, by the checks that need nothing but itself.
+
+    Raises:
+        UserError: the document is damaged.
+        RemoteError: there is no shell.
+    """
+    job = read_job(document, hosts=(node,))
+    checks = tuple(c for c in all_checks() if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
+    return evaluate(collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job), checks)
+
+
+def _asks(plan: LaunchPlan, mode: Mode) -> bool:
+    if mode is Mode.FULL:
+        return True
+    match plan.cluster.kind:
+        case ClusterKind.LOCAL:
+            return False
+        case ClusterKind.SSH:
+            return plan.nodes > 1
+        case ClusterKind.SLURM:
+            return plan.nodes > 1 and plan.cluster.gpu_request is not GpuRequest.NONE
+
+
+def _lint(plan: LaunchPlan) -> Report:
+    checks: tuple[Check, ...] = ()
+    if any(word in name for name in plan.env for word in _JUDGED_NAMES):
+        checks = (nccl_job_env.CHECK,)
+    nobody = Bundle(job=job_of_plan(plan, ()), replies=(), collected_at=time.time(), seconds=0.0)
+    return evaluate(nobody, checks)
