@@ -195,6 +195,7 @@ def _cards(findings: Iterable[Finding]) -> tuple[Card, ...]:
 
 def _card(members: Sequence[Finding]) -> Card:
     first = members[0]
+    evidence = dict.fromkeys(f.evidence for f in members)
     return Card(
         verdict=first.verdict,
         summary=first.summary,
@@ -202,7 +203,7 @@ def _card(members: Sequence[Finding]) -> Card:
         checks=tuple({f.id: f.check for f in members}.items()),
         nodes=tuple(dict.fromkeys(node for f in members for node in f.nodes)),
         commands=tuple(dict.fromkeys(f.command for f in members if f.command)),
-        evidence=tuple(dict.fromkeys(line for f in members for line in f.evidence.splitlines())),
+        evidence=tuple(line for text in evidence for line in text.splitlines()),
     )
 
 
