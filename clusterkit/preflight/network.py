@@ -90,7 +90,8 @@ class _Stage:
     def ask(self, probe: Probe[object], snippet: str | None) -> _Stage:
         """Run one probe on all reached nodes at once."""
         asked = dataclasses.replace(probe, command=lambda _: snippet)
-        compound = compose((asked,), self.job, token=f"ck{secrets.token_hex(8)}")
+        token = f"ck{secrets.token_hex(8)}"
+        compound = compose((asked,), self.job, token=token, together=True)
         outputs: dict[str, Output] = {}
         for reply in self.transport.ask(self.nodes, compound, heard=self.heard):
             lost = Output(stdout="", stderr=reply.reach.detail, exit_code=_FAILED)

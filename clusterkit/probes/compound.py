@@ -64,6 +64,8 @@ class Compound:
     """The probes in it, in order."""
     timeout_s: float
     """How long it runs at most, should every probe need all of its time."""
+    together: bool = False
+    """Whether the nodes talk to each other, so that all must run it at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,9 @@ class Answer:
     """What the node calls itself: Slurm's name for it, else `uname -n`."""
 
 
-def compose(probes: Iterable[Probe[Any]], job: PreflightJob, *, token: str) -> Compound:
+def compose(
+    probes: Iterable[Probe[Any]], job: PreflightJob, *, token: str, together: bool = False
+) -> Compound:
     """Return the script that runs those of `probes` that have something to ask for this job."""
     asked = [(probe, snippet) for probe in probes if (snippet := probe.snippet(job)) is not None]
     lanes: dict[str, list[tuple[Probe[Any], str]]] = {}
@@ -98,6 +102,7 @@ def compose(probes: Iterable[Probe[Any]], job: PreflightJob, *, token: str) -> C
             (sum(p.timeout_s + _KILL_AFTER_S for p, _ in lane) for lane in lanes.values()),
             default=0.0,
         ),
+        together=together,
     )
 
 

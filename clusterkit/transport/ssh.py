@@ -54,7 +54,8 @@ class SshTransport:
         """
         check_names(nodes)
         client = SshClient(self._options)
-        turns = threading.BoundedSemaphore(self._options.workers)
+        workers = _DIALLERS if compound.together else self._options.workers
+        turns = threading.BoundedSemaphore(workers)
         visits = [_Visit(node, compound, self._options, client, turns) for node in nodes]
         try:
             return visit_all(visits, threads=_DIALLERS, heard=heard)
