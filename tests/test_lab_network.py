@@ -31,6 +31,7 @@ from clusterkit.probes import net_allreduce as allreduce_probe
 from clusterkit.probes.base import PreflightJob, Reach
 from clusterkit.transport.base import Reply
 from tests.lab import Lab
+from tests.lab.layout import HEAD
 from tests.net_lab import LabTransport
 
 pytestmark = pytest.mark.lab
@@ -88,9 +89,14 @@ def shaped(lab: Lab, rate: str, *, slow: dict[tuple[str, str], str]) -> Iterator
 
 @contextmanager
 def filtered(lab: Lab, node: str, rule: str) -> Iterator[None]:
-    """Set a rule for what comes to a node and leaves it."""
+    """Set a rule for what comes to a node and leaves it, but for what Slurm's controller says.
+
+    A node that the controller cannot reach would be down for the tests after this one.
+    """
+    head = address(lab, HEAD)
     chains = "".join(
-        f"chain {hook} {{ type filter hook {hook} priority 0;\n{rule}\n}}\n"
+        f"chain {hook} {{ type filter hook {hook} priority 0;\n"
+        f"ip saddr {head} accept\nip daddr {head} accept\n{rule}\n}}\n"
         for hook in ("input", "output")
     )
     rules = f"table ip wall {{\n{chains}}}"

@@ -22,6 +22,8 @@ from clusterkit.probes.base import PreflightJob
 from tests.probe_run import SHELLS
 
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+PORT = 23000 + 10 * (os.getpid() % 400)
+"""The first of some ports that no other process of the test run uses."""
 
 
 def program(name: str) -> ModuleType:
@@ -111,7 +113,7 @@ def run(snippet: str, shell: tuple[str, ...], absent: str = "") -> dict[str, tup
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_all_nodes_meet(shell: tuple[str, ...]) -> None:
-    snippet = net_links.links_snippet(PreflightJob(hosts=HOSTS, port=23310), run="x")
+    snippet = net_links.links_snippet(PreflightJob(hosts=HOSTS, port=PORT), run="x")
     assert snippet is not None
     for host, (code, out) in run(snippet, shell).items():
         assert code == 0
@@ -124,7 +126,7 @@ def test_all_nodes_meet(shell: tuple[str, ...]) -> None:
 
 
 def test_an_absent_node_costs_its_partners_a_bounded_time() -> None:
-    snippet = net_links.links_snippet(PreflightJob(hosts=HOSTS, port=23320), run="x")
+    snippet = net_links.links_snippet(PreflightJob(hosts=HOSTS, port=PORT), run="x")
     assert snippet is not None
     for host, (code, out) in run(snippet, ("sh",), absent=HOSTS[2]).items():
         assert code == 0
@@ -139,7 +141,7 @@ def test_an_absent_node_costs_its_partners_a_bounded_time() -> None:
 
 def test_a_pair_all_reduces_and_the_odd_node_rests() -> None:
     job = PreflightJob(
-        hosts=HOSTS, port=23330, python=sys.executable, env={"GLOO_SOCKET_IFNAME": "lo"}
+        hosts=HOSTS, port=PORT, python=sys.executable, env={"GLOO_SOCKET_IFNAME": "lo"}
     )
     snippet = net_allreduce.allreduce_snippet(job)
     assert snippet is not None
@@ -165,7 +167,7 @@ def test_one_node_has_nobody_to_meet() -> None:
 
 
 def test_a_name_that_leads_to_another_node_is_told() -> None:
-    job = PreflightJob(hosts=("127.0.0.2", "localhost"), port=23340)
+    job = PreflightJob(hosts=("127.0.0.2", "localhost"), port=PORT)
     snippet = net_links.links_snippet(job, run="x")
     done = subprocess.run(
         ["sh", "-c", snippet or ""],
