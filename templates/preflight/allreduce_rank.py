@@ -4,17 +4,13 @@ import sys
 import time
 from datetime import timedelta
 
+import torch
+import torch.distributed as dist
+
 MIB = 1 << 20
 MOST = {"gloo": 16 * MIB, "nccl": 1024 * MIB}
 TIMED = 3
 BUDGET_S = 0.5  # of one all-reduce
-
-try:
-    import torch
-    import torch.distributed as dist
-except ImportError as error:
-    sys.stdout.write(f"torch cannot be imported: {error}\n")
-    sys.exit(77)
 
 
 def timed(size, device):
