@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,8 @@ class Accounted:
             for process in self.desk.lab.processes(
                 node, rf"clusterkit\.worker .*{self.run.run_id}"
             ):
-                os.kill(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # a child that went with its parent
+                    os.kill(process.pid, signal.SIGKILL)
 
     @property
     def listed(self) -> bool:
