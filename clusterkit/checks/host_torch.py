@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, missing, uniform
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import Missing
+from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
 
 _NEED_TORCH = frozenset({"torchrun", "deepspeed"})
@@ -37,11 +39,11 @@ def judge(evidence: Evidence) -> Judgement:
         elif facts is None:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="no interpreter")
         elif facts.torch is None and (have or job.framework in _NEED_TORCH):
-            yield node.name, _bad("torch is not installed for the job's Python")
+            yield node.name, _bad(job, "torch is not installed for the job's Python")
         elif facts.torch is None:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="torch is not installed")
         elif job.uses_gpus and facts.cuda is None and facts.hip is None:
-            yield node.name, _bad(f"torch {facts.torch} is a build without GPU support")
+            yield node.name, _bad(job, f"torch {facts.torch} is a build without GPU support")
         else:
             there.append(node)
     yield from uniform(
@@ -61,12 +63,12 @@ def _versions(python: JobPython | None) -> str | None:
     return f"{python.torch}, {device}" + (f", NCCL {python.nccl}" if python.nccl else "")
 
 
-def _bad(summary: str) -> Ruling:
+def _bad(job: PreflightJob, summary: str) -> Ruling:
     return Ruling(
         verdict=Verdict.FAIL,
         summary=summary,
         hint="install the torch that the other nodes or the GPUs need",
-        command='python3 -c "import torch; print(torch.__version__, torch.version.cuda)"',
+        command=f"{shlex.quote(job.python)} -c 'import torch; print(torch.__version__)'",
     )
 
 

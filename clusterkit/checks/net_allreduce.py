@@ -62,7 +62,7 @@ def _fail(summary: str, bad: Mapping[Pair, str], node: str) -> Ruling:
         verdict=Verdict.FAIL,
         summary=summary,
         evidence="\n".join(told[:3]),
-        hint=ABOUT.fix,
+        hint="run with NCCL_DEBUG=INFO there and on a good node, and compare what they choose",
         command="env | grep -E 'NCCL|GLOO'; ip -br addr",
     )
 

@@ -22,6 +22,8 @@ _SHARE_OF_NIC = 0.5
 _ONE_STREAM_MBIT = 25_000
 """Beyond, one TCP stream from Python is the limit, not the interface."""
 
+_HINT = "look at the negotiated speed, errors and drops of the interface; then cable and port"
+
 ABOUT = About(
     what="TCP bandwidth between each two nodes, in both directions, compared with the job's own"
     f" median: below {SLOW:g} of it is a warning, below {BAD:g} a failure. A node is named where"
@@ -47,7 +49,7 @@ def judge(evidence: Evidence) -> Judgement:
     ).most_common(1)
     nic, mbit = nics[0][0] if nics else (None, None)
     command = f"ethtool {nic}; ip -s link show {nic}" if nic else "ip -s link"
-    yield from rule_by_median(rates, what="bandwidth", hint=ABOUT.fix, command=command)
+    yield from rule_by_median(rates, what="bandwidth", hint=_HINT, command=command)
     if not rates or mbit is None or mbit > _ONE_STREAM_MBIT:
         return
     usual, full = median(rates.values()), mbit * 1e6 / 8

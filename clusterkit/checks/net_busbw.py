@@ -15,6 +15,8 @@ _EXPECTED = {"A100": 191.0, "H100": 468.0}
 _WARN_SHARE = 0.7
 _NODE = 8
 
+_HINT = "NCCL_DEBUG=INFO shows adapters and path; look at link rates, ACS, GPUDirect RDMA"
+
 ABOUT = About(
     what="Bus bandwidth of an all-reduce between two nodes, compared with the job's own median:"
     f" below {SLOW:g} of it is a warning, below {BAD:g} a failure. Published figures for the same"
@@ -41,7 +43,7 @@ def judge(evidence: Evidence) -> Judgement:
                     pair = (node, exercise.peer)
                     rates[pair] = max(rate, rates.get(pair, 0.0))
             devices.update(_devices(facts))
-    yield from rule_by_median(rates, what="all-reduce bandwidth", hint=ABOUT.fix)
+    yield from rule_by_median(rates, what="all-reduce bandwidth", hint=_HINT)
     for (device, per_node), _ in devices.most_common(1):
         wanted = next((w for name, w in _EXPECTED.items() if name in device), None)
         best = max(rates.values(), default=0.0) / 1e9
@@ -52,7 +54,7 @@ def judge(evidence: Evidence) -> Judgement:
                     verdict=Verdict.WARN,
                     summary="all-reduces are slower than published for these GPUs",
                     evidence=f"best pair {best:.0f} GB/s, published {wanted:.0f} GB/s ({device})",
-                    hint=ABOUT.fix,
+                    hint=_HINT,
                 ),
             )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
-from clusterkit.checks.base import Evidence, Judgement, NodeFacts, Ruling, missing
+from clusterkit.checks.base import Evidence, Judgement, NodeFacts, Ruling, missing, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import NOT_APPLICABLE, Missing, Probe
 from clusterkit.probes.net_links import AGAIN, OK, PROBE
@@ -146,6 +146,13 @@ def rule_by_median(
     if not rates:
         return
     middle = median(rates.values())
+
+    def low_rate(verdict: Verdict, summary: str, told: str) -> Ruling:
+        evidence = f"{told}, median of the job {by_size(middle)}"
+        return Ruling(
+            verdict=verdict, summary=summary, evidence=evidence, hint=hint, command=command
+        )
+
     ruled: set[str] = set()
     for limit, verdict in ((BAD, Verdict.FAIL), (SLOW, Verdict.WARN)):
         slow = {pair: rate for pair, rate in rates.items() if rate < limit * middle}
@@ -155,38 +162,18 @@ def rule_by_median(
                 continue
             mine = {pair: rate for pair, rate in slow.items() if node in pair}
             ruled.add(node)
-            usual = by_size(median(mine.values()))
-            yield (
-                node,
-                Ruling(
-                    verdict=verdict,
-                    summary=f"{what} {_side(node, mine)} {node} is low with most other nodes",
-                    evidence=f"{usual}, median of the job {by_size(middle)}",
-                    hint=hint,
-                    command=command,
-                ),
-            )
+            summary = f"{what} {_side(node, mine)} {node} is low with most other nodes"
+            yield node, low_rate(verdict, summary, by_size(median(mine.values())))
         for low, high in found.links:
             here = {pair: slow[pair] for pair in ((low, high), (high, low)) if pair in slow}
             told = ", ".join(f"{a} to {b} {by_size(rate)}" for (a, b), rate in here.items())
+            summary = f"{what} between {low} and {high} is low, with others it is not"
             for node in sorted({low, high} - ruled):
-                yield (
-                    node,
-                    Ruling(
-                        verdict=verdict,
-                        summary=f"{what} between {low} and {high} is low, with others it is not",
-                        evidence=f"{told}, median of the job {by_size(middle)}",
-                        hint=hint,
-                        command=command,
-                    ),
-                )
+                yield node, low_rate(verdict, summary, told)
             ruled |= {low, high}
     fine = {node for pair in rates for node in pair} - ruled
     for node in sorted(fine):
-        yield (
-            node,
-            Ruling(verdict=Verdict.PASS, summary=f"{what} is even, median {by_size(middle)}"),
-        )
+        yield node, passed(f"{what} is even, median {by_size(middle)}")
 
 
 def _side(node: str, slow: Mapping[Pair, float]) -> str:

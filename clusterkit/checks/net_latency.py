@@ -51,7 +51,7 @@ def _warn(summary: str, worst: float, usual: float) -> Ruling:
         verdict=Verdict.WARN,
         summary=summary,
         evidence=f"round trip {worst:.0f} us, median of the job {usual:.0f} us",
-        hint=ABOUT.fix,
+        hint="look at the route, and at what else keeps the node busy",
         command="ip route; ip -s link",
     )
 

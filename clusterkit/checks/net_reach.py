@@ -56,7 +56,7 @@ def _fail(summary: str, broken: Mapping[Pair, str], node: str) -> Ruling:
         verdict=Verdict.FAIL,
         summary=summary,
         evidence=", ".join(told[:3]) + more,
-        hint=ABOUT.fix,
+        hint="look for a firewall or a missing route between the nodes",
         command="nft list ruleset; ip route; ip -s link",
     )
 

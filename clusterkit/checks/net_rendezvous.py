@@ -17,6 +17,7 @@ ABOUT = About(
     " /etc/hosts, or end the process that holds the port.",
     source="our own",
 )
+_OPEN = "open the cluster's `port_range` between its nodes"
 _WORDS = {
     "refused": "refused (by a firewall: a program of ours listens there)",
     "timeout": "no answer (a firewall that drops?)",
@@ -60,7 +61,7 @@ def judge(evidence: Evidence) -> Judgement:
                 verdict=Verdict.FAIL,
                 summary=f"{who} its rendezvous port {port}",
                 evidence=_words(worst),
-                hint=ABOUT.fix,
+                hint=_OPEN,
                 command="nft list ruleset",
             ),
         )
@@ -69,19 +70,22 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _cannot(head: str, port: int, status: str) -> Ruling:
-    if status == "name":
-        summary, command = f"{head} does not resolve", f"getent hosts {head}"
-    elif status.startswith("wrong:"):
-        summary = f"{head} resolves to {status.removeprefix('wrong:')}"
-        command = f"getent hosts {head}"
-    else:
-        summary, command = f"cannot reach the rendezvous port {port} of {head}", "nft list ruleset"
+    if status == "name" or status.startswith("wrong:"):
+        wrong = status.removeprefix("wrong:")
+        return Ruling(
+            verdict=Verdict.FAIL,
+            summary=f"{head} "
+            + ("does not resolve" if status == "name" else f"resolves to {wrong}"),
+            evidence=_words(status),
+            hint="mend the name of the head in DNS or /etc/hosts",
+            command=f"getent hosts {head}",
+        )
     return Ruling(
         verdict=Verdict.FAIL,
-        summary=summary,
+        summary=f"cannot reach the rendezvous port {port} of {head}",
         evidence=_words(status),
-        hint=ABOUT.fix,
-        command=command,
+        hint=_OPEN,
+        command="nft list ruleset",
     )
 
 

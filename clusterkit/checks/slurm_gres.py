@@ -45,16 +45,16 @@ def _rule(node: NodeFacts, wanted: int | None) -> Ruling:
         return missing(slurm if isinstance(slurm, Missing) else reason)
     configured = slurm.gres.get("gpu", 0)
     if wanted is not None and 0 < configured < wanted:
-        return _odd(Verdict.FAIL, f"Slurm has {configured} GPUs there, the job wants {wanted}")
+        return _fewer(f"Slurm has {configured} GPUs there, the job wants {wanted}")
     if isinstance(seen, Missing):
         return missing(seen)
     if configured == 0:
         # Sites that hand out whole nodes need no Gres.
         return Ruling(verdict=Verdict.SKIP, summary="Slurm does not count its GPUs")
-    if seen != configured:
-        verdict = Verdict.FAIL if seen < configured else Verdict.WARN
-        return _odd(verdict, f"Slurm counts {configured} GPUs, the driver {seen}")
-    return passed(f"Slurm and the driver count {configured} GPUs")
+    if seen == configured:
+        return passed(f"Slurm and the driver count {configured} GPUs")
+    said = f"Slurm counts {configured} GPUs, the driver {seen}"
+    return _fewer(said) if seen < configured else _more(said)
 
 
 def _seen(node: NodeFacts) -> int | Missing:
@@ -68,9 +68,18 @@ def _seen(node: NodeFacts) -> int | Missing:
     return len(listed.gpus)
 
 
-def _odd(verdict: Verdict, summary: str) -> Ruling:
+def _more(summary: str) -> Ruling:
     return Ruling(
-        verdict=verdict,
+        verdict=Verdict.WARN,
+        summary=summary,
+        hint="Slurm never gives the others away: correct gres.conf and slurm.conf",
+        command="scontrol show config | grep -i gres; nvidia-smi -L",
+    )
+
+
+def _fewer(summary: str) -> Ruling:
+    return Ruling(
+        verdict=Verdict.FAIL,
         summary=summary,
         hint="look for a GPU that has fallen off the bus (Xid 79), else correct gres.conf",
         command="nvidia-smi -L; dmesg | grep -i xid",

@@ -21,7 +21,6 @@ _NIC_TOP, _NIC_HEIGHT = -88, 38
 _GPU_TOP, _GPU_HEIGHT = 0, 44
 """Heights count from the top of the GPUs; where there is no NIC, nothing is above them."""
 _BELOW = _GPU_TOP + _GPU_HEIGHT
-_BUS_STEP = 34
 _NICS_STACKED = 3
 """NICs that are near no GPU stand below each other."""
 
