@@ -67,14 +67,14 @@ def preflight(
         ),
     ] = None,
     timeout: Annotated[
-        float,
+        float | None,
         _option(
             "--timeout",
             help_text="Seconds to reach a node, or to get an allocation (10).",
             panel="Nodes",
             metavar="S",
         ),
-    ] = 10.0,
+    ] = None,
     select: Annotated[
         str | None,
         _option("--select", help_text="Only these checks: ids or areas.", metavar="ID,.."),

@@ -24,6 +24,7 @@ from clusterkit.transport.base import Reply, Transport
 VIAS = ("ssh", "srun", "local")
 _USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
 LOCALHOST = "localhost"
+_ALLOCATED_WITHIN_S = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Wanted:
     """A hostlist."""
     hostfile: Path | None = None
     via: str | None = None
-    timeout_s: float = 10.0
+    timeout_s: float | None = None
+    """To reach a node, or to get an allocation."""
     framework: str | None = None
     gpus_per_node: int | None = None
     paths: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     )
 
 
-def aim_plan(plan: LaunchPlan, *, timeout_s: float = 10.0) -> Target:
+def aim_plan(plan: LaunchPlan) -> Target:
     """Return the nodes that a job may get, and what the checks may know of it.
 
     On Slurm those are the nodes of its partition, less what it excludes: which of them it gets,
@@ -100,7 +102,7 @@ def aim_plan(plan: LaunchPlan, *, timeout_s: float = 10.0) -> Target:
         partition=partition,
         gpus_per_node=max(plan.slots) if cluster.gpus_per_node else None,
     )
-    target = aim(Wanted(timeout_s=timeout_s), cluster)
+    target = aim(Wanted(), cluster)
     excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
     hosts = plan.node_names or tuple(h for h in target.job.hosts if h not in excluded)
     paths = target.job.paths
@@ -219,7 +221,7 @@ def _via(wanted: Wanted, cluster: ClusterSpec) -> str:
 
 
 def _transport(
-    via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, timeout_s: float
+    via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, timeout_s: float | None
 ) -> Transport:
     # Each of them loads what the others do not need: paramiko takes a tenth of a second.
     if via == "ssh":
@@ -233,7 +235,7 @@ def _transport(
         from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
 
         step = SrunOptions.of(cluster)
-        wait_s = max(1, round(timeout_s))
+        wait_s = _ALLOCATED_WITHIN_S if timeout_s is None else max(1, round(timeout_s))
         extra = (*step.extra, *_gpu_words(cluster, gpus))
         return SrunTransport(dataclasses.replace(step, immediate_s=wait_s, extra=extra))
     from clusterkit.transport.local import LocalTransport  # noqa: PLC0415

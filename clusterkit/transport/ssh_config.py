@@ -19,6 +19,7 @@ from clusterkit.model import ClusterSpec, Host
 from clusterkit.transport.names import check_names
 
 _DEFAULT_PORT = 22
+_CONNECT_TIMEOUT_S = 10.0
 _DEEPEST = 16
 """Includes in includes that OpenSSH follows; also the longest chain of jump hosts here."""
 
@@ -37,8 +38,8 @@ class SshOptions:
     """`known`, or `accept-new`: keys of hosts never seen before are added to known_hosts."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """Hosts with a user or a port of their own."""
-    connect_timeout_s: float = 10.0
-    """For the TCP connection, and again for the handshake; ConnectTimeout of a host beats it."""
+    connect_timeout_s: float | None = None
+    """For the TCP connection, and again for the handshake; None: the host's ConnectTimeout."""
     margin_s: float = 5.0
     """How long a script may take beyond the time that its probes have."""
     workers: int = 64
@@ -165,7 +166,8 @@ def _target(
         address=said["hostname"],
         user=user,
         port=port,
-        connect_timeout_s=float(said.get("connecttimeout") or options.connect_timeout_s),
+        connect_timeout_s=options.connect_timeout_s
+        or float(said.get("connecttimeout") or _CONNECT_TIMEOUT_S),
         key_name=(said.get("hostkeyalias") or said["hostname"]).lower(),
         user_known_hosts=users,
         known_hosts=users + _files(said.get("globalknownhostsfile", system)),
