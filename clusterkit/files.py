@@ -63,6 +63,18 @@ def write_text(path: Path, text: str, *, mode: int = PUBLIC) -> None:
             raise
 
 
+def write_new(path: Path, text: str, *, mode: int = PUBLIC) -> None:
+    """Write `text` to `path`, which nobody may be reading yet: not at once, nor safe on the disk.
+
+    For thousands of files that count only once another one is there; a wait for the disk at each
+    of them would take minutes.
+    """
+    with explained(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+
+
 def write_json(path: Path, document: Mapping[str, Any], *, mode: int = PUBLIC) -> None:
     """Replace `path` by `document` as indented JSON."""
     write_text(path, json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n", mode=mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -60,14 +60,23 @@ class NodeFacts:
     outputs: Mapping[str, Output]
     reach: Reach
 
+    # Several checks read one probe; what they read first is kept here.
+    _read: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
     def of(self, probe: Probe[T]) -> T | Missing:
         """Return the facts of one probe, or why there are none."""
-        return _parsed(probe, self.outputs.get(probe.name))
+        if probe.name not in self._read:
+            output = self.outputs.get(probe.name)
+            # How long a probe took is no part of what it says, and differs everywhere.
+            said = output and replace(output, seconds=0.0)
+            self._read[probe.name] = _parsed(probe, said)
+        facts: T | Missing = self._read[probe.name]
+        return facts
 
 
 @lru_cache(maxsize=1 << 18)
 def _parsed(probe: Probe[T], output: Output | None) -> T | Missing:
-    # Several checks read one probe, and many nodes print the same.
+    # Many nodes print the same.
     return read_output(probe, output)
 
 
@@ -132,6 +141,7 @@ def missing(facts: Missing) -> Ruling:
     return Ruling(verdict=facts.verdict, summary=facts.reason)
 
 
+@lru_cache(maxsize=1 << 12)
 def passed(summary: str, evidence: str = "") -> Ruling:
     """Return a ruling that nothing is wrong."""
     return Ruling(verdict=Verdict.PASS, summary=summary, evidence=evidence)

@@ -18,6 +18,7 @@ from typing import Any
 
 from clusterkit import __version__, files
 from clusterkit.errors import UserError
+from clusterkit.preflight.garbage import uncollected
 from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem
 from clusterkit.transport.base import Reply
 
@@ -58,11 +59,12 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
         for name, output in reply.outputs.items():
             for text, suffix in ((output.stdout, "out"), (output.stderr, "err")):
                 if text:
-                    files.write_text(node / f"{name}.{suffix}", text)
+                    files.write_new(node / f"{name}.{suffix}", text)
     # Last, so that a folder with a manifest is whole.
     files.write_json(folder / MANIFEST, _manifest(bundle))
 
 
+@uncollected()
 def read_bundle(folder: Path) -> Bundle:
     """Return the bundle in `folder`.
 
@@ -137,17 +139,17 @@ def _reply(folder: Path, node: Mapping[str, Any]) -> Reply:
     if reach.get("problem") is not None:
         reach["problem"] = ReachProblem(reach["problem"])
     here = folder / name
-    outputs = {}
-    present = frozenset(entry.name for entry in here.iterdir()) if here.is_dir() else frozenset()
-    for probe, ended in node["probes"].items():
-        _safe(probe)
-        out, err = f"{probe}.out", f"{probe}.err"
-        outputs[probe] = Output(
-            stdout=_read(here / out) if out in present else "",
-            stderr=_read(here / err) if err in present else "",
+    with files.explained(here, "read"):
+        texts = {path.name: _text(path) for path in here.iterdir()} if here.is_dir() else {}
+    outputs = {
+        _safe(probe): Output(
+            stdout=texts.get(f"{probe}.out", ""),
+            stderr=texts.get(f"{probe}.err", ""),
             exit_code=ended["exit_code"],
             seconds=float(ended["seconds"]),
         )
+        for probe, ended in node["probes"].items()
+    }
     return Reply(node=name, reach=Reach(**reach), outputs=outputs)
 
 
@@ -167,6 +169,5 @@ def _safe(name: str) -> str:
     return name
 
 
-def _read(path: Path) -> str:
-    with files.explained(path, "read"):
-        return path.read_bytes().decode(errors="replace")
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")

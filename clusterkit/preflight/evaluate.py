@@ -8,6 +8,7 @@ from clusterkit import hostlist
 from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling
 from clusterkit.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.garbage import uncollected
 from clusterkit.preflight.report import Report
 from clusterkit.probes.base import ReachProblem
 
@@ -15,6 +16,7 @@ _SHOWN = 5
 """Distinct pieces of evidence that one finding holds."""
 
 
+@uncollected()
 def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -> Report:
     """Return what `checks` conclude from `bundle`.
 

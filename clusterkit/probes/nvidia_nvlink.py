@@ -18,8 +18,8 @@ c=$?
 broken
 exit "$c"
 """
-_GPU = re.compile(r"GPU (\d+): (.+) \(UUID: [^)]*\)")
-_LINK = re.compile(r"Link (\d+): (?:([0-9.]+) GB/s|<inactive>)", re.IGNORECASE)
+_BLOCKS = re.compile(r"^[ \t]*GPU (\d{1,4}): (.+) \(UUID: [^)\n]*\)[ \t\r]*$", re.MULTILINE)
+_LINK = re.compile(r"Link (\d{1,4}): (?:([0-9.]+) GB/s|<inactive>)", re.IGNORECASE)
 
 
 class NvlinkState(StrEnum):
@@ -59,23 +59,19 @@ class NvlinkGpu:
 
 def parse(text: str) -> tuple[NvlinkGpu, ...]:
     """Read `nvidia-smi nvlink -s`, GPU by GPU."""
-    blocks: list[tuple[int, str, list[str]]] = []
-    for line in text.splitlines():
-        said = line.strip()
-        if said.startswith("GPU ") and (gpu := _GPU.fullmatch(said)):
-            blocks.append((int(gpu[1]), gpu[2], []))
-        elif said and not blocks:
-            raise Unparsed(f"no GPU before {first_line(said)[:60]!r}")
-        elif said:
-            blocks[-1][2].append(said)
+    before, *blocks = _BLOCKS.split(text)
+    if before.strip():
+        raise Unparsed(f"no GPU before {first_line(before)[:60]!r}")
     if not blocks:
         raise Unparsed("no GPU is listed")
-    return tuple(_gpu(index, name, tuple(lines)) for index, name, lines in blocks)
+    by_gpu = zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True)
+    return tuple(_gpu(int(index), name, links) for index, name, links in by_gpu)
 
 
 @lru_cache(maxsize=1 << 12)
-def _gpu(index: int, name: str, lines: tuple[str, ...]) -> NvlinkGpu:
-    """Read one GPU; thousands of them say the same."""
+def _gpu(index: int, name: str, text: str) -> NvlinkGpu:
+    """Read what stands below the line of one GPU; thousands of them say the same."""
+    lines = [said for line in text.splitlines() if (said := line.strip())]
     if not lines:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
     if not lines[0].startswith("Link "):

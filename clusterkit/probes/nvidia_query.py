@@ -7,7 +7,11 @@ not there is not reported.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 from clusterkit.probes.base import Unparsed
 from clusterkit.probes.nvidia import cell, switch, whole
@@ -18,6 +22,7 @@ SLOWDOWN_TLIMIT = "slowdown_tlimit"
 """Column of ours: the T.Limit margin at which clocks are cut, 0 or below (Hopper and later)."""
 
 _MARK = "NVSMI LOG"
+_GPU = re.compile(r"^GPU (.*)$", re.MULTILINE)
 _PATHS = {
     "Product Name": "name",
     "VBIOS Version": "vbios_version",
@@ -89,48 +94,49 @@ def read_query(text: str) -> Query:
     Raises:
         Unparsed: it is none, or has not as many GPUs as it says are attached.
     """
-    head, *blocks = _blocks(text)
-    attached = head.get("Attached GPUs")
-    if attached is None or whole(attached) != len(blocks):
-        raise Unparsed(f"{len(blocks)} GPUs in the text, {attached or 'none'} attached")
-    return Query(
-        driver=cell(head.get("Driver Version", "")),
-        cuda=cell(head.get("CUDA Version", "")),
-        rows=tuple(_row(index, block) for index, block in enumerate(blocks)),
-    )
-
-
-def _blocks(text: str) -> list[dict[str, str]]:
-    """Return path -> value of the head and of each GPU, whose bus id is at the empty path.
-
-    The heading of a section has an empty value.
-    """
     _, found, body = text.partition(_MARK)
     if not found:
         raise Unparsed("no NVSMI LOG")
-    blocks: list[dict[str, str]] = [{}]
+    above, *blocks = _GPU.split(body.partition("\n")[2])
+    head = _tree(above)
+    attached, count = head.get("Attached GPUs"), len(blocks) // 2
+    if attached is None or whole(attached) != count:
+        raise Unparsed(f"{count} GPUs in the text, {attached or 'none'} attached")
+    by_gpu = zip(blocks[::2], blocks[1::2], strict=True)
+    return Query(
+        driver=cell(head.get("Driver Version", "")),
+        cuda=cell(head.get("CUDA Version", "")),
+        rows=tuple(
+            {"index": str(index), "pci.bus_id": bus_id.strip(), **_row(block)}
+            for index, (bus_id, block) in enumerate(by_gpu)
+        ),
+    )
+
+
+def _tree(text: str) -> dict[str, str]:
+    """Return path -> value; the heading of a section has an empty value."""
+    values: dict[str, str] = {}
     above: list[tuple[int, str]] = []
-    for line in body.splitlines()[1:]:
+    for line in text.splitlines():
         name = line.strip()
         if not name:
             continue
         indent = len(line) - len(line.lstrip())
-        if indent == 0 and name.startswith("GPU "):
-            blocks.append({"": name[4:]})
-            above = []
-            continue
         while above and above[-1][0] >= indent:
             above.pop()
         key, colon, value = name.partition(" : ")
         key = key.rstrip()
         path = f"{above[-1][1]}/{key}" if above else key
         above.append((indent, path))
-        blocks[-1].setdefault(path, value.strip() if colon else "")
-    return blocks
+        values.setdefault(path, value.strip() if colon else "")
+    return values
 
 
-def _row(index: int, block: dict[str, str]) -> dict[str, str]:
-    row = {"index": str(index), "pci.bus_id": block[""]}
+@lru_cache(maxsize=1 << 14)
+def _row(text: str) -> Mapping[str, str]:
+    """Read what stands below one GPU; thousands of them say the same."""
+    block = _tree(text)
+    row: dict[str, str] = {}
     for path, value in block.items():
         column = _PATHS.get(path)
         if column is not None:
@@ -140,7 +146,7 @@ def _row(index: int, block: dict[str, str]) -> dict[str, str]:
     if "gpu_recovery_action" not in row and "reset_required" in row:
         required = switch(cell(row["reset_required"]))
         row["gpu_recovery_action"] = {True: "Reset", False: "None", None: "N/A"}[required]
-    return row
+    return MappingProxyType(row)
 
 
 def _reasons(block: dict[str, str]) -> dict[str, str]:
