@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterkit.data import data_dir
-from clusterkit.preflight.network import disjoint, second_pass
+from clusterkit.preflight.network import FirstPass, disjoint, second_pass
 from clusterkit.probes import net_allreduce, net_links
 from clusterkit.probes.base import PreflightJob
 from tests.probe_run import SHELLS
@@ -81,14 +81,17 @@ def test_second_looks_are_disjoint_and_leave_out_only_what_does_not_fit(
 
 
 def test_the_second_pass_pairs_suspects_with_good_nodes() -> None:
-    order = ("a", "b", "c", "d", "e")
-    assert second_pass({"c", "d"}, {"a", "b"}, {"e"}, order=order) == (
-        ((0, 2), (1, 3)),
-        ((2, 4),),
-    )
-    assert second_pass(set(), {"a", "b"}, {"c"}, order=order) == (((0, 2),), ((1, 2),))
-    assert second_pass(set(), {"a", "b"}, set(), order=order) == ()
-    assert second_pass({"a", "b"}, set(), set(), order=order) == ()
+    def rounds(good: str, suspect: str, untried: str = "", slow: str = "") -> object:
+        pairs = [(pair[0], pair[1]) for pair in slow.split()]
+        first = FirstPass(good={*good}, suspect={*suspect}, untried={*untried}, slow=pairs)
+        return second_pass(first, order=("a", "b", "c", "d", "e"))
+
+    assert rounds("cd", "ab", "e") == (((0, 2), (1, 3)), ((2, 4),))
+    assert rounds("", "ab", "c") == (((0, 2),), ((1, 2),))
+    assert rounds("", "ab") == ()
+    assert rounds("ab", "") == ()
+    # A slow pair meets once more, as the other one that it was compared with does not.
+    assert rounds("cd", "ab", slow="ab ba") == (((0, 1),), ((0, 2), (1, 3)))
 
 
 def run(snippet: str, shell: tuple[str, ...], absent: str = "") -> dict[str, tuple[int, str]]:

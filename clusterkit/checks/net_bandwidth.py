@@ -26,11 +26,12 @@ _HINT = "look at the negotiated speed, errors and drops of the interface; then c
 
 ABOUT = About(
     what="TCP bandwidth between each two nodes, in both directions, compared with the job's own"
-    f" median: below {SLOW:g} of it is a warning, below {BAD:g} a failure. A node is named where"
-    " most of its links are slow, else the link.",
+    f" median: below {SLOW:g} of it is a warning, below {BAD:g} in both of two looks a failure. A"
+    " node is named where most of its links are slow, else the link.",
     why="A ring or a tree goes at the pace of its slowest link: one bad cable slows all nodes.",
     how="A program on all nodes, standard library only: rounds of disjoint pairs, one TCP stream,"
-    " counted by the receiver; pairs that seem slow are measured again while all else is quiet."
+    " counted by the receiver; pairs that seem slow are measured again while all else is quiet, and"
+    " the best figure counts."
     " This is TCP by the nodes' names or the cluster's network_interface, not RDMA.",
     fix="Look at the negotiated speed, errors and drops of the interface, then cable and switch"
     " port; a node that is busy with something else is slow as well.",
@@ -41,7 +42,8 @@ ABOUT = About(
 def judge(evidence: Evidence) -> Judgement:
     """Compare with the median of the job; with the interfaces' own speed only to warn."""
     yield from absent(evidence, PROBE)
-    rates = read_links(evidence).rates
+    links = read_links(evidence)
+    rates = links.rates
     nics = Counter(
         (facts.nic, facts.nic_mbit)
         for facts in facts_of(evidence, PROBE).values()
@@ -49,7 +51,9 @@ def judge(evidence: Evidence) -> Judgement:
     ).most_common(1)
     nic, mbit = nics[0][0] if nics else (None, None)
     command = f"ethtool {nic}; ip -s link show {nic}" if nic else "ip -s link"
-    yield from rule_by_median(rates, what="bandwidth", hint=_HINT, command=command)
+    yield from rule_by_median(
+        rates, again=links.again, what="bandwidth", hint=_HINT, command=command
+    )
     if not rates or mbit is None or mbit > _ONE_STREAM_MBIT:
         return
     usual, full = median(rates.values()), mbit * 1e6 / 8

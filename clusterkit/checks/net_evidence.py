@@ -22,6 +22,9 @@ SLOW, BAD = 0.7, 0.5
 
 Ours: single streams between equal nodes differ by less than a third; half is a lost lane, a cable
 that negotiated the rate below, or a port in half of a bond."""
+FAR_TIMES = 5
+FAR_US = 200
+"""Less is the noise of schedulers and interrupts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,8 @@ class Links:
 
     rates: Mapping[Pair, int]
     """Bytes a second, by sender and receiver."""
+    again: frozenset[Pair]
+    """Pairs whose rate was measured in the second look too."""
     latencies_us: Mapping[Pair, int]
     broken: Mapping[Pair, str]
     """Why the first of the pair got no answer from the second."""
@@ -88,7 +93,8 @@ def read_links(evidence: Evidence) -> Links:
             tried.add((name, peer))
             if status != OK:
                 broken[name, peer] = status
-    for name, seen in [*facts.items(), *facts_of(evidence, AGAIN).items()]:
+    second = facts_of(evidence, AGAIN)
+    for name, seen in [*facts.items(), *second.items()]:
         for met in seen.meetings:
             tried.add((name, met.peer))
             if met.status != OK:
@@ -100,6 +106,12 @@ def read_links(evidence: Evidence) -> Links:
                 latencies[name, met.peer] = min(met.latency_us, best)
     return Links(
         rates=_among(rates, known),
+        again=frozenset(
+            (met.peer, name)
+            for name, seen in second.items()
+            for met in seen.meetings
+            if met.bytes_per_s is not None
+        ),
         latencies_us=_among(latencies, known),
         broken=_among(broken, known),
         tried=frozenset(pair for pair in tried if known.issuperset(pair)),
@@ -139,10 +151,26 @@ def by_size(value: float) -> str:
     return f"{gbit:.3g} Gbit/s" if gbit >= 1 else f"{gbit * 1e3:.3g} Mbit/s"
 
 
+def far(latencies_us: Mapping[Pair, int]) -> dict[Pair, int]:
+    """Return the pairs whose round trip is far above the median."""
+    usual = median(latencies_us.values()) if latencies_us else 0.0
+    most = max(FAR_TIMES * usual, usual + FAR_US)
+    return {pair: us for pair, us in latencies_us.items() if us > most}
+
+
 def rule_by_median(
-    rates: Mapping[Pair, float], *, what: str, hint: str, command: str = ""
+    rates: Mapping[Pair, float],
+    *,
+    again: Collection[Pair],
+    what: str,
+    hint: str,
+    command: str = "",
 ) -> Iterator[tuple[str, Ruling]]:
-    """Rule on nodes and links by `rates` compared with their median; directed or not."""
+    """Rule on nodes and links by `rates` compared with their median; directed or not.
+
+    Nothing fails on one look alone, in which a node may have been busy: what is low and not among
+    the pairs that were measured `again` only warns.
+    """
     if not rates:
         return
     middle = median(rates.values())
@@ -156,7 +184,9 @@ def rule_by_median(
     ruled: set[str] = set()
     for limit, verdict in ((BAD, Verdict.FAIL), (SLOW, Verdict.WARN)):
         slow = {pair: rate for pair, rate in rates.items() if rate < limit * middle}
-        found = blame(slow.keys(), rates.keys())
+        unsure = slow.keys() - again if verdict is Verdict.FAIL else frozenset()
+        slow = {pair: rate for pair, rate in slow.items() if pair not in unsure}
+        found = blame(slow.keys(), rates.keys() - unsure)
         for node in found.nodes:
             if node in ruled:
                 continue

@@ -5,20 +5,17 @@ from __future__ import annotations
 from statistics import median
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, passed
-from clusterkit.checks.net_evidence import absent, blame, read_links
+from clusterkit.checks.net_evidence import FAR_TIMES, FAR_US, absent, blame, far, read_links
 from clusterkit.findings import Verdict
 from clusterkit.probes.net_links import AGAIN, PROBE
 
-_TIMES = 5
-_AT_LEAST_US = 200
-"""Less is the noise of schedulers and interrupts."""
-
 ABOUT = About(
     what="The median round trip of a small TCP message between each two nodes; a warning above"
-    f" {_TIMES} times the job's own median, and {_AT_LEAST_US} microseconds more than it.",
+    f" {FAR_TIMES} times the job's own median, and {FAR_US} microseconds more than it.",
     why="Small all-reduces and pipeline stages wait for it; a far node is in another room, behind"
     " a tunnel, or drops packets.",
-    how="40 messages of one byte to and fro, in rounds of disjoint pairs.",
+    how="40 messages of one byte to and fro, in rounds of disjoint pairs; pairs that seem far are"
+    " measured again while all else is quiet, and the lowest figure counts.",
     fix="Trace the route between the named nodes; look for power saving of CPU or interface.",
     source="our own threshold",
 )
@@ -31,14 +28,14 @@ def judge(evidence: Evidence) -> Judgement:
     if not seen:
         return
     usual = median(seen.values())
-    far = {p: us for p, us in seen.items() if us > max(_TIMES * usual, usual + _AT_LEAST_US)}
-    found = blame(far, seen)
+    distant = far(seen)
+    found = blame(distant, seen)
     ruled = set(found.nodes)
     for node in found.nodes:
-        worst = max(us for pair, us in far.items() if node in pair)
+        worst = max(us for pair, us in distant.items() if node in pair)
         yield node, _warn(f"{node} is far from most other nodes", worst, usual)
     for low, high in found.links:
-        worst = max(us for pair, us in far.items() if set(pair) == {low, high})
+        worst = max(us for pair, us in distant.items() if set(pair) == {low, high})
         for node in sorted({low, high} - ruled):
             yield node, _warn(f"{low} and {high} are far from each other", worst, usual)
         ruled |= {low, high}

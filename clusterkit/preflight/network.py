@@ -2,8 +2,8 @@
 
 Each stage is a script that the same transport runs on all reached nodes at once, and what they
 print becomes outputs of probes in the bundle, so that judging stays pure. What the first look of a
-stage suspects is looked at once more: slow links while the others are quiet, failed all-reduces
-with a partner that is known to be good.
+stage suspects is looked at once more: slow or far links while the others are quiet, failed and slow
+all-reduces with a partner that is known to be good, and slow ones with the same partner too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 
 from clusterkit.checks.base import Check, Evidence, NodeFacts, Tier
-from clusterkit.checks.net_evidence import BAD, SLOW, Pair, facts_of, read_links
+from clusterkit.checks.net_evidence import BAD, SLOW, Pair, facts_of, far, read_links
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.probes import net_allreduce, net_links
 from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Probe
@@ -24,6 +24,9 @@ from clusterkit.transport.base import Reply, Transport
 
 _MOST_LINKS_AGAIN = 8
 """Rounds of the second look at links."""
+_LOOKS = 3
+"""How often the second look measures a link, where few are suspect: the best figure counts, so that
+one moment in which a node was busy does not."""
 _FAILED = 255
 """Exit code of a probe on a node that the transport lost after the round trip; as ssh's own."""
 
@@ -110,6 +113,12 @@ class _Stage:
         return dataclasses.replace(self, bundle=dataclasses.replace(self.bundle, replies=replies))
 
 
+def was_measured(bundle: Bundle) -> bool:
+    """Return whether `bundle` holds what a network stage has to say."""
+    stages = {net_links.PROBE.name, net_allreduce.PROBE.name}
+    return any(not stages.isdisjoint(reply.outputs) for reply in bundle.replies)
+
+
 def _cannot(stage: _Stage) -> str | None:
     if stage.bundle.job.kind == "local":
         return "all nodes are this machine"
@@ -123,12 +132,14 @@ def _links(stage: _Stage) -> _Stage:
         return stage.skipped(net_links.PROBE, why)
     run = secrets.token_hex(4)
     stage = stage.ask(net_links.PROBE, net_links.links_snippet(stage.job, run=run))
-    rates = read_links(stage.evidence).rates
-    usual = median(rates.values()) if rates else 0
-    slow = {pair for pair, rate in rates.items() if rate < SLOW * usual}
-    rounds = disjoint(_indices(slow, stage.nodes), most=_MOST_LINKS_AGAIN)
+    links = read_links(stage.evidence)
+    usual = median(links.rates.values()) if links.rates else 0
+    slow = {pair for pair, rate in links.rates.items() if rate < SLOW * usual}
+    suspect = slow or far(links.latencies_us).keys()
+    rounds = disjoint(_indices(suspect, stage.nodes), most=_MOST_LINKS_AGAIN)
     if not rounds:
         return stage
+    rounds *= min(_LOOKS, _MOST_LINKS_AGAIN // len(rounds))
     again = net_links.links_snippet(stage.job, run=run + "a", rounds=_written(rounds))
     return stage.ask(net_links.AGAIN, again)
 
@@ -137,42 +148,53 @@ def _all_reduces(stage: _Stage) -> _Stage:
     if (why := _cannot(stage)) is not None:
         return stage.skipped(net_allreduce.PROBE, why)
     stage = stage.ask(net_allreduce.PROBE, net_allreduce.allreduce_snippet(stage.job))
-    rounds = second_pass(*_sorted_out(stage.evidence), order=stage.nodes)
+    first = _sorted_out(stage.evidence)
+    rounds = second_pass(first, order=stage.nodes)
     if not rounds:
         return stage
     again = net_allreduce.allreduce_snippet(stage.job, rounds=_written(rounds))
     return stage.ask(net_allreduce.AGAIN, again)
 
 
-def _sorted_out(evidence: Evidence) -> tuple[set[str], set[str], set[str]]:
-    """Return the nodes that are good after the first pass, suspect, and not tried yet."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPass:
+    """Who came how through the first pass of all-reduces."""
+
+    good: Collection[str]
+    suspect: Collection[str]
+    untried: Collection[str] = ()
+    slow: Collection[Pair] = ()
+    """Pairs that came to an end, and took long."""
+
+
+def _sorted_out(evidence: Evidence) -> FirstPass:
     facts = facts_of(evidence, net_allreduce.PROBE)
     said = [(node, e) for node, seen in facts.items() for e in seen.exercises]
     rates = [e.bus_bytes_per_s for _, e in said if e.bus_bytes_per_s is not None]
     least = BAD * median(rates) if rates else 0.0
-    suspect = {node for node, e in said if (e.bus_bytes_per_s or 0.0) < least or e.status != "ok"}
+    slow = {
+        (node, e.peer)
+        for node, e in said
+        if e.bus_bytes_per_s is not None and e.bus_bytes_per_s < least
+    }
+    suspect = {node for node, e in said if e.status != "ok"} | {
+        node for pair in slow for node in pair
+    }
     tried = {node for node, _ in said}
-    return tried - suspect, suspect, facts.keys() - tried
+    return FirstPass(good=tried - suspect, suspect=suspect, untried=facts.keys() - tried, slow=slow)
 
 
-def second_pass(
-    good: Collection[str],
-    suspect: Collection[str],
-    untried: Collection[str],
-    *,
-    order: Sequence[str],
-) -> Rounds:
+def second_pass(first: FirstPass, *, order: Sequence[str]) -> Rounds:
     """Return rounds that pair suspects, and who had no partner, with nodes that are good.
 
-    Where none is known to be good, one that was not tried has to do.
+    Where none is known to be good, one that was not tried has to do. Slow pairs meet once more too:
+    a node was perhaps busy with something else.
     """
-    partners = sorted(good or untried, key=order.index)
-    wanted = {*suspect, *(untried if good else ())}
-    if not partners or not wanted:
-        return ()
+    partners = sorted(first.good or first.untried, key=order.index)
+    wanted = {*first.suspect, *(first.untried if first.good else ())}
     guests = sorted(wanted, key=order.index)
-    pairs = [(guest, partners[k % len(partners)]) for k, guest in enumerate(guests)]
-    return disjoint(_indices(pairs, order), most=net_allreduce.MOST_ROUNDS)
+    pairs = [(guest, partners[k % len(partners)]) for k, guest in enumerate(guests) if partners]
+    return disjoint(_indices([*first.slow, *pairs], order), most=net_allreduce.MOST_ROUNDS)
 
 
 def _indices(pairs: Collection[Pair], order: Sequence[str]) -> Iterator[tuple[int, int]]:
