@@ -34,7 +34,10 @@ def judge(evidence: Evidence) -> Judgement:
             yield node.name, missing(facts)
         else:
             known[node.name] = facts
-    targets = asked(evidence.job.hosts)
+    resolved = {name for facts in known.values() for name, found in facts.hosts.items() if found}
+    # A name that nobody knows, and that was not reached, is no fault of those who look it up.
+    nobodies = {node.name for node in evidence.unreached} - resolved
+    targets = [target for target in asked(evidence.job.hosts) if target not in nobodies]
     said = {target: _most_say(target, known) for target in targets}
     for name, facts in known.items():
         yield name, _rule(name, facts, known, said, evidence.job.hosts[0])
