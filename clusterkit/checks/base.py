@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -67,17 +67,20 @@ class NodeFacts:
         """Return the facts of one probe, or why there are none."""
         if probe.name not in self._read:
             output = self.outputs.get(probe.name)
-            # How long a probe took is no part of what it says, and differs everywhere.
-            said = output and replace(output, seconds=0.0)
-            self._read[probe.name] = _parsed(probe, said)
+            self._read[probe.name] = (
+                read_output(probe, None)
+                if output is None
+                # How long a probe took is no part of what it says, and differs everywhere.
+                else _parsed(probe, output.stdout, output.stderr, output.exit_code)
+            )
         facts: T | Missing = self._read[probe.name]
         return facts
 
 
 @lru_cache(maxsize=1 << 18)
-def _parsed(probe: Probe[T], output: Output | None) -> T | Missing:
+def _parsed(probe: Probe[T], stdout: str, stderr: str, exit_code: int | None) -> T | Missing:
     # Many nodes print the same.
-    return read_output(probe, output)
+    return read_output(probe, Output(stdout=stdout, stderr=stderr, exit_code=exit_code))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,7 @@ class Evidence:
 
     job: PreflightJob
     nodes: tuple[NodeFacts, ...]
-    """The nodes that were reached; only the SSH checks look at `unreached`."""
+    """The nodes that were reached; only the checks of SSH and Slurm look at `unreached`."""
     unreached: tuple[NodeFacts, ...] = ()
 
 

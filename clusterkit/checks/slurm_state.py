@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
 from clusterkit.findings import Verdict
+from clusterkit.probes.base import Missing
 from clusterkit.probes.slurm_nodes import PROBE, SlurmNode
 
 _BAD = {
@@ -33,8 +34,12 @@ def judge(evidence: Evidence) -> Judgement:
     """Fail nodes that get no job; warn of maintenance and reservations."""
     if evidence.job.kind != "slurm":
         yield None, Ruling(verdict=Verdict.SKIP, summary="not a Slurm cluster")
-    else:
-        yield from each(evidence, PROBE, _rule)
+        return
+    yield from each(evidence, PROBE, _rule)
+    for node in evidence.unreached:  # it was Slurm that was asked, and not the node
+        facts = node.of(PROBE)
+        if not isinstance(facts, Missing):
+            yield node.name, _rule(facts)
 
 
 def _rule(node: SlurmNode) -> Ruling:

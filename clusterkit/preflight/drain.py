@@ -16,17 +16,17 @@ def drain_commands(report: Report) -> Iterator[str]:
     """Yield one scontrol line for each set of nodes that is unfit for the same reasons.
 
     A node that is drained already keeps its reason: scontrol would replace it, so leave it out.
+    So are nodes that could not be asked: nothing is known against them.
     """
-    drained = {
-        node for f in report.findings if f.check == _STATE and f in report.bad for node in f.nodes
-    }
+    left_out = {node for f in report.bad if f.check == _STATE for node in f.nodes}
+    left_out.update(report.unasked)
     reasons: dict[str, list[str]] = {}
     for finding in report.bad:
         for node in finding.nodes:
             reasons.setdefault(node, []).append(f"{finding.id} {finding.summary}")
     groups: dict[str, list[str]] = {}
     for node, said in reasons.items():
-        if node not in drained:
+        if node not in left_out:
             groups.setdefault("; ".join(said)[:_REASON], []).append(node)
     for reason, nodes in groups.items():
         reason_word = shlex.quote(f"Reason=clusterkit: {reason}")
