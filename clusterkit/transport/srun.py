@@ -110,6 +110,7 @@ class SrunTransport:
         check_names(nodes)
         own = self._options.job_id is None
         unfit = _kept_out(nodes, _DEAD | _NOT_GIVEN | _BUSY if own else _DEAD)
+        unfit |= _strangers(nodes)
         asked = [node for node in nodes if node not in unfit]
         replies = {node: _refused(node, why, 0.0) for node, why in unfit.items()}
         if asked:
@@ -265,6 +266,19 @@ def _kept_out(nodes: Sequence[str], states: Set[str]) -> dict[str, str]:
             why = silent if reason in {"", "none"} else reason
             unfit[node] = f"{state}: {why}" if why else state
     return {node: unfit[node] for node in nodes if node in unfit}
+
+
+def out_of_service(nodes: Sequence[str]) -> dict[str, str]:
+    """Return those of the nodes that Slurm gives to no new job, busy or not, and why."""
+    return _kept_out(nodes, _DEAD | _NOT_GIVEN)
+
+
+def _strangers(nodes: Sequence[str]) -> dict[str, str]:
+    """Return the nodes that Slurm does not know: one in the list, and srun starts nothing."""
+    asked = ("sinfo", "--noheader", "--all", "--Node", f"--nodes={fold(nodes)}", "--format=%N")
+    known = set(run_command(asked).output.split())
+    unknown = [node for node in nodes if node not in known] if known else []
+    return dict.fromkeys(unknown, "Slurm knows no node of this name")
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
