@@ -89,8 +89,8 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
 def aim_plan(plan: LaunchPlan) -> Target:
     """Return the nodes that a job may get, and what the checks may know of it.
 
-    On Slurm those are the nodes of its partition, less what it excludes: which of them it gets,
-    nobody knows before.
+    On Slurm those are the nodes of its partition, less what it excludes and what Slurm gives to
+    nobody now: which of them it gets, nobody knows before.
 
     Raises:
         UserError, RemoteError: as `aim`.
@@ -105,6 +105,8 @@ def aim_plan(plan: LaunchPlan) -> Target:
     target = aim(Wanted(), cluster)
     excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
     hosts = plan.node_names or tuple(h for h in target.job.hosts if h not in excluded)
+    if target.slurm and not plan.node_names:
+        hosts = _in_service(hosts, plan.nodes)
     paths = target.job.paths
     job = dataclasses.replace(
         job_of_plan(plan, hosts), paths=(*paths, plan.workdir) if paths else ()
@@ -209,6 +211,15 @@ def _of_partition(partition: str | None) -> tuple[Host, ...]:
     if partition is None and any(name.endswith("*") for _, name in rows):
         rows = [row for row in rows if row[1].endswith("*")]
     return tuple(Host(name=name.strip()) for name, _ in rows)
+
+
+def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
+    """Return the hosts that Slurm gives to jobs; all, where those are too few: to be told why."""
+    from clusterkit.transport.srun import out_of_service  # noqa: PLC0415 - as in _transport
+
+    without = out_of_service(hosts) if hosts else {}
+    left = tuple(host for host in hosts if host not in without)
+    return left if len(left) >= needed else hosts
 
 
 def _via(wanted: Wanted, cluster: ClusterSpec) -> str:
