@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clusterkit import files
+from clusterkit import files, hostlist
 from clusterkit.cli import console
 from clusterkit.errors import Problem, UserError
 
@@ -153,12 +153,21 @@ def preflight(
     from clusterkit.checks import all_checks, select_checks
     from clusterkit.checks.base import Tier
     from clusterkit.preflight.evaluate import evaluate
+    from clusterkit.preflight.network import was_measured
     from clusterkit.preflight.targets import Wanted
 
     chosen = select_checks(all_checks(), select=_words(select), ignore=_words(ignore))
+    # Whoever names a check of the network wants it measured.
+    quick = tuple(c for c in chosen if select is not None or c.tier is not Tier.NETWORK)
     if replay is not None:
-        _refuse_beside_replay(save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via)
+        _refuse_beside_replay(
+            save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,
+            framework=framework, gpus_per_node=gpus_per_node, path=path, env=env, image=image,
+        )  # fmt: skip
         bundle = _replayed(replay)
+        if select is None and bundle.checks:
+            chosen = tuple(check for check in chosen if check.id in bundle.checks)
+        chosen = chosen if was_measured(bundle) else quick
     else:
         wanted = Wanted(
             nodes=nodes,
@@ -172,8 +181,7 @@ def preflight(
             env=_variables(env or ()),
             image=image,
         )
-        if not network:
-            chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
+        chosen = chosen if network else quick
         bundle = _collected(wanted, cluster, chosen, save)
     report = evaluate(bundle, chosen, strict=strict)
     if html is not None:
@@ -207,7 +215,7 @@ def _collected(
     wanted: Wanted, cluster: str | None, checks: Sequence[Check], save: Path | None
 ) -> Bundle:
     from clusterkit.config import load_settings
-    from clusterkit.preflight.bundle import write_bundle
+    from clusterkit.preflight.bundle import prepare_folder, write_bundle
     from clusterkit.preflight.targets import aim, gather
 
     settings = load_settings()
@@ -215,6 +223,8 @@ def _collected(
     for problem in settings.warnings_of(spec.name):
         console.warn(str(problem))
     target = aim(wanted, spec)
+    if save is not None:
+        prepare_folder(save)
     with counting(len(target.job.hosts)) as heard:
         bundle = gather(target, checks, heard=heard)
     if save is not None:
@@ -290,7 +300,8 @@ def _write_hostfile(path: Path, bundle: Bundle, report: Report) -> None:
     from clusterkit.model import Host
 
     if not report.usable:
-        raise UserError("no node is usable, so there is no hostfile to write")
+        console.warn("no node is usable, so there is no hostfile to write")
+        return
     hosts = [Host(name=name, slots=bundle.job.gpus_per_node or 1) for name in report.usable]
     files.write_text(path, write(hosts, "deepspeed"))
     console.note(f"hostfile     {path}  (other formats: clusterkit hostfile {path} --format ...)")
@@ -299,7 +310,11 @@ def _write_hostfile(path: Path, bundle: Bundle, report: Report) -> None:
 def _print_drain_commands(report: Report) -> None:
     from clusterkit.preflight.drain import drain_commands
 
-    for line in drain_commands(report):
+    lines = tuple(drain_commands(report))
+    for line in lines:
         console.say(line)
     if not report.exclude:
         console.note("every node is usable: nothing to drain")
+    elif not lines:
+        unfit = hostlist.fold_set(report.exclude)
+        console.note(f"nothing to drain: {unfit} is out of service already, or was not asked")

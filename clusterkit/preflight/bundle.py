@@ -1,6 +1,6 @@
 """A bundle: what all nodes answered, in memory and as a folder that can be sent to a colleague.
 
-    manifest.json            schema, job, and for each node how it was reached and how probes ended
+    manifest.json            schema, job, checks; of each node how it was reached, how probes ended
     n1/nvidia-gpus.out       standard output of a probe; left out where it is empty
     n1/nvidia-gpus.err       standard error, likewise
 
@@ -39,7 +39,21 @@ class Bundle:
     """Seconds since the epoch."""
     seconds: float
     """How long collecting took."""
+    checks: tuple[str, ...] = ()
+    """Ids of the checks that the nodes were asked for; empty where that is not known."""
     written_by: str = __version__
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of a bundle, which must be new or empty; nodes are asked after that.
+
+    Raises:
+        UserError: the folder holds something, or cannot be made.
+    """
+    with files.explained(folder, "read"):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} is not empty", hint="name a new folder for the bundle")
+    files.create_folder(folder)
 
 
 def write_bundle(folder: Path, bundle: Bundle) -> None:
@@ -48,10 +62,7 @@ def write_bundle(folder: Path, bundle: Bundle) -> None:
     Raises:
         UserError: the folder holds something, or cannot be written.
     """
-    with files.explained(folder, "read"):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} is not empty", hint="name a new folder for the bundle")
-    files.create_folder(folder)
+    prepare_folder(folder)
     for reply in bundle.replies:
         node = folder / reply.node
         if reply.outputs:
@@ -90,6 +101,7 @@ def read_bundle(folder: Path) -> Bundle:
             replies=tuple(_reply(folder, node) for node in manifest["nodes"]),
             collected_at=float(manifest["collected_at"]),
             seconds=float(manifest["seconds"]),
+            checks=tuple(str(check) for check in manifest.get("checks", ())),
             written_by=str(manifest["clusterkit"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -119,6 +131,7 @@ def _manifest(bundle: Bundle) -> dict[str, Any]:
         "collected_at": bundle.collected_at,
         "seconds": bundle.seconds,
         "job": bundle.job,
+        "checks": bundle.checks,
         "nodes": [
             {
                 "name": reply.node,

@@ -39,6 +39,7 @@ def collect(
         job=marked_job,
         replies=replies,
         collected_at=time.time(),
+        checks=tuple(check.id for check in checks),
         seconds=time.monotonic() - began,
     )
 
