@@ -13,10 +13,11 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MARKER = "CK_JOB_UID"
@@ -125,6 +126,30 @@ def adopt_orphans() -> None:
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextmanager
+def guarded(value: str, *, holding: Collection[int] = ()) -> Iterator[None]:
+    """Keep a process that kills what is marked should this one be killed (SIGKILL, no memory).
+
+    It holds the descriptors `holding` open as long, and so the locks on them.
+    """
+    command = [sys.executable, "-I", "-S", __file__, value]
+    nothing = subprocess.DEVNULL
+    # It keeps the blocked signals of this process, and so outlives those sent to a whole step.
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=nothing,
+        stderr=nothing,
+        start_new_session=True,
+        pass_fds=tuple(holding),
+    ) as guardian:
+        try:
+            yield
+        finally:
+            with suppress(BrokenPipeError):
+                guardian.communicate(b".")
 
 
 def guard(value: str) -> None:

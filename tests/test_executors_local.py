@@ -18,7 +18,8 @@ import pytest
 from clusterkit import files, processes, runfolder
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import submit_plan
-from clusterkit.executors.local_nodes import free_port, split_devices, visible_gpus
+from clusterkit.executors.allocation import free_port, visible_gpus
+from clusterkit.executors.local_nodes import split_devices
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state import load_job
 from clusterkit.model import ClusterKind, JobState, LaunchPlan

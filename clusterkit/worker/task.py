@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -77,7 +74,7 @@ def _run_command(run: RunFolder, me: Identity, patience: Patience) -> tuple[int,
         # Cancelled before anyone knew the id of the job, and so by this file alone.
         return 128 + signal.SIGTERM, "cancelled"
     marker = run.marker(me.rank)
-    with _guardian(marker):
+    with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
         pid = _start(run, me, marker)
         watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
@@ -121,19 +118,3 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
         raise UserError(f"cannot start bash on {me.name}: {error.strerror}") from error
     finally:
         os.close(log)
-
-
-@contextmanager
-def _guardian(marker: str) -> Iterator[None]:
-    """Keep a process that kills what is marked should this one be killed (SIGKILL, no memory)."""
-    command = [sys.executable, "-I", "-S", processes.__file__, marker]
-    nothing = subprocess.DEVNULL
-    # It keeps the blocked signals of this process, and so outlives those sent to a whole step.
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
-    ) as guardian:
-        try:
-            yield
-        finally:
-            with suppress(BrokenPipeError):
-                guardian.communicate(b".")

@@ -1,0 +1,144 @@
+"""Look after the workers of a job on this machine: start them, keep the time limit, end them all.
+
+What a scheduler's daemon does on a node: used by the controller of a local job, which has all
+nodes as its children, and by the keeper of one node of a job over ssh.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit import files, processes
+from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder
+
+WATCHED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+"""To be blocked before anything is started: they are fetched one by one."""
+
+_POLL_S = 0.5
+_NOTICE_S = 90.0
+"""How long before the time limit SIGUSR2 is sent, as submitit has it; less for short limits."""
+_PEER_GRACE_S = 20.0
+"""How long nodes may take to notice by themselves that another has failed."""
+_END_GRACE_S = 15.0
+"""From SIGTERM to SIGKILL of a worker; more than the grace that the worker gives its command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A worker to be started: its words, all of its environment, the file of its own output."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+
+
+@dataclass(slots=True)
+class _Deadlines:
+    """Moments on the monotonic clock at which something is due; None for never."""
+
+    notice: float | None = None
+    limit: float | None = None
+    terminate: float | None = None
+    kill: float | None = None
+
+
+class Supervisor:
+    """Everything that is known of the workers while they run."""
+
+    def __init__(self, run: RunFolder, *, marker: str, time_limit_s: float | None) -> None:
+        """Look after workers whose commands carry a marker that begins with `marker`."""
+        self.run = run
+        self.marker = marker
+        self.time_limit_s = time_limit_s
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.state: JobState | None = None
+        """Why the workers are being ended, once they are."""
+        self.due = _Deadlines()
+
+    def run_to_end(self, starts: Sequence[Start]) -> tuple[int, ...]:
+        """Start the workers and return their exit codes, as Popen has them.
+
+        None is started where the job is cancelled. Whatever they left behind on this machine is gone afterwards.
+        """
+        if self.run.cancelled.exists():
+            self.state = JobState.CANCELLED
+        else:
+            self._start(starts)
+        while any(worker.poll() is None for worker in self.workers):
+            arrived = signal.sigtimedwait(WATCHED, _POLL_S)
+            if arrived is not None and arrived.si_signo != signal.SIGCHLD:
+                self._terminate(JobState.CANCELLED)
+            _reap_orphans(self.workers)
+            self._keep_time()
+        self._sweep()
+        return tuple(worker.returncode for worker in self.workers)
+
+    def _start(self, starts: Sequence[Start]) -> None:
+        now = time.monotonic()
+        limit = self.time_limit_s
+        if limit is not None:
+            self.due.limit = now + limit
+            self.due.notice = self.due.limit - min(_NOTICE_S, limit / 4)
+        for start in starts:
+            with open(files.open_for_append(start.log), "ab") as log:  # noqa: PTH123 - a descriptor
+                self.workers.append(
+                    subprocess.Popen(
+                        start.argv,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=dict(start.environment),
+                        start_new_session=True,
+                    )
+                )
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        due = self.due
+        if due.notice is not None and now >= due.notice:
+            due.notice = None
+            self._signal(signal.SIGUSR2)
+        if due.limit is not None and now >= due.limit:
+            due.limit = None
+            files.create_text(self.run.timeout, "")
+            self._terminate(JobState.TIMEOUT)
+        if due.kill is None and self.run.cancelled.exists():
+            self._terminate(JobState.CANCELLED)
+        if due.terminate is None and any(worker.poll() for worker in self.workers):
+            due.terminate = now + _PEER_GRACE_S
+        if due.terminate is not None and now >= due.terminate:
+            self._terminate(JobState.FAILED)
+        if due.kill is not None and now >= due.kill:
+            self._signal(signal.SIGKILL)
+            self._sweep()
+
+    def _terminate(self, why: JobState) -> None:
+        if self.due.kill is None:
+            self.state = why
+            self.due.kill = time.monotonic() + _END_GRACE_S
+            self._signal(signal.SIGTERM)
+
+    def _signal(self, signum: signal.Signals) -> None:
+        for worker in self.workers:
+            if worker.poll() is None:
+                processes.send(worker.pid, signum)
+
+    def _sweep(self) -> None:
+        processes.kill_all(lambda: processes.marked(self.marker, prefix=True))
+
+
+def _reap_orphans(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Collect children that are no workers: orphans that came back to this process."""
+    ours = {worker.pid for worker in workers}
+    for pid in processes.children(os.getpid()):
+        if pid not in ours and not processes.alive(pid):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
