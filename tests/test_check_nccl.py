@@ -12,17 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterkit.checks.base import Check
 from clusterkit.checks.nccl_hcas import CHECK as HCAS
 from clusterkit.checks.nccl_interfaces import CHECK as INTERFACES
 from clusterkit.checks.nccl_job_env import CHECK as JOB_ENV
 from clusterkit.checks.nccl_node_env import CHECK as NODE_ENV
+from clusterkit.checks.nccl_nvlink import CHECK as NVLINK
 from clusterkit.checks.nccl_uniform import CHECK as UNIFORM
 from clusterkit.envlint.matching import select
+from clusterkit.findings import Verdict
 from clusterkit.probes.base import Output, PreflightJob, Unparsed
 from clusterkit.probes.interfaces import PROBE
 from clusterkit.probes.interfaces import parse as parse_interfaces
 from clusterkit.probes.nccl_settings import CONF, ENVIRONMENT, parse_conf, parse_environment
 from tests.evidence import evidence
+from tests.recordings import recording
 
 NET = """\
 interface|lo|unknown
@@ -138,6 +142,50 @@ def test_interfaces_come_from_everywhere() -> None:
 def test_hcas(name: str, value: str, verdict: str, words: str) -> None:
     ((found, summary),) = judged(HCAS, env={name: value})["n1"]
     assert (found, words in summary) == (verdict, True), summary
+
+
+@pytest.mark.parametrize(
+    ("matrix", "setting", "verdict", "words"),
+    [
+        ("topo_h100x8_nonic.txt", "NCCL_P2P_DISABLE=1", "fail", "NCCL_P2P_DISABLE=1 on a node"),
+        ("topo_h100x8_nonic.txt", "NCCL_P2P_LEVEL=LOC", "fail", "NCCL_P2P_LEVEL=LOC on a node"),
+        ("topo_h100x8_nonic.txt", "NCCL_P2P_LEVEL=NVL", "skip", "no variable"),
+        ("topo_h100x8_nonic.txt", "NCCL_P2P_DISABLE=0", "skip", "no variable"),
+        # Every pair has NVLink, so that shared memory is not used anyway.
+        ("topo_h100x8_nonic.txt", "NCCL_SHM_DISABLE=1", "pass", "not switched off"),
+        # In the hybrid mesh of eight V100 some pairs have none.
+        ("topo_v100x8_mesh_4mlx5.txt", "NCCL_SHM_DISABLE=1", "fail", "NCCL_SHM_DISABLE=1"),
+        ("topo_4gpu_phb_numaid.txt", "NCCL_P2P_DISABLE=1", "skip", "no NVLink"),
+        ("topo_error_missing_value.txt", "NCCL_P2P_DISABLE=1", "unknown", "unparsed"),
+    ],
+)
+def test_nvlink_that_is_switched_off(matrix: str, setting: str, verdict: str, words: str) -> None:
+    name, _, value = setting.partition("=")
+    text = recording(matrix)
+    by_job = judged(NVLINK, env={name: value}, n1={"nvidia-topo": text})
+    by_node = judged(NVLINK, n1={"nvidia-topo": text, "nccl-env": setting + "\n"})
+    by_file = judged(
+        NVLINK, n1={"nvidia-topo": text, "nccl-conf": f"file /etc/nccl.conf\n {setting}\n"}
+    )
+    ((found, summary),) = by_job["n1"]
+    assert (found, words in summary) == (verdict, True), summary
+    assert by_job == by_node == by_file
+
+
+@pytest.mark.parametrize(
+    ("check", "name", "value"),
+    [
+        (NVLINK, "NCCL_P2P_DISABLE", "1"),
+        (HCAS, "NCCL_IB_DISABLE", "1"),
+        (HCAS, "NCCL_NET", "Socket"),
+    ],
+)
+def test_a_site_may_vouch_for_a_path_that_is_off(check: Check, name: str, value: str) -> None:
+    job = PreflightJob(hosts=("n1",), env={name: value}, allowed_names=(name,))
+    said = {"nccl-env": "", "nccl-conf": "", "rdma-ports": RDMA}
+    topology = {"nvidia-topo": recording("topo_h100x8_nonic.txt")}
+    ((_, ruling),) = check.judge(evidence({"n1": said | topology}, job=job))
+    assert ruling.verdict is Verdict.SKIP
 
 
 def test_machines_without_hcas() -> None:

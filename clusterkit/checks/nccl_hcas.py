@@ -1,12 +1,14 @@
-"""NCCL004: HCAs that variables name, and fast paths switched off where the hardware is there."""
+"""NCCL004: HCAs that variables name, and InfiniBand switched off where it is there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, missing, passed
 from clusterkit.checks.nccl_evidence import in_force
 from clusterkit.envlint.matching import select
+from clusterkit.envlint.rules.base import strtoll
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing
 from clusterkit.probes.nccl_settings import CONF, ENVIRONMENT
@@ -23,13 +25,18 @@ ABOUT = About(
     source="NCCL sources, src/misc/utils.cc; NCCL environment reference",
 )
 
+_SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
+
 
 def judge(evidence: Evidence) -> Judgement:
     """Compare names and devices, node by node."""
     for node in evidence.nodes:
         settings = in_force(evidence.job, node)
-        names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "NCCL_IB_DISABLE", "NCCL_NET")
+        names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_SWITCHES)
         given = {name: settings[name] for name in names if settings.get(name)}
+        for name in _SWITCHES:
+            if any(fnmatchcase(name, glob) for glob in evidence.job.allowed_names):
+                given.pop(name, None)
         facts = node.of(PORTS)
         if not given:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="no variable is about HCAs")
@@ -50,8 +57,9 @@ def _rulings(given: Mapping[str, str], rdma: Rdma) -> Iterator[Ruling]:
     evidence = f"here: {', '.join(names) or 'none'}; active: {', '.join(sorted(active)) or 'none'}"
     for name, value in given.items():
         said = f"{name}={value}"
-        if name in {"NCCL_IB_DISABLE", "NCCL_NET"}:
-            if active and (said == "NCCL_IB_DISABLE=1" or said.lower() == "nccl_net=socket"):
+        if name in _SWITCHES:
+            off = value.lower() == "socket" if name == "NCCL_NET" else strtoll(value)[0] == 1
+            if active and off:
                 hint = f"remove {said}"
                 yield _ruling(Verdict.FAIL, f"{said} on a node with active HCAs", evidence, hint)
             continue

@@ -64,7 +64,7 @@ RULES = (
         verdict=Verdict.WARN,
         what="a fast path between GPUs or nodes that is switched off",
         why="Mostly the rest of a search for a fault long ago; it can cost a factor of ten. "
-        "Preflight makes it a failure where the node has the hardware.",
+        "Preflight fails it where that is NVLink or InfiniBand that a node has (NCCL006, NCCL004).",
         fix="Remove it, and measure.",
         alone=_path_off,
     ),
