@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import fanout, race, report, startup
+from bench import fanout, judge, race, report, startup
 from bench.fanout.table import fanout_document, fanout_table
 from bench.figures import BenchError
+from bench.judge.table import judge_document, judge_table
 
 COULD_NOT = 2
 
@@ -21,27 +22,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     document = report.frame(sys.argv)
     print(report.heading(document))
     failed = False
-    if options.only in {None, "startup"}:
-        try:
-            found = startup.measure(options.runs)
-            print(report.startup_table(found))
-            document["startup"] = report.startup_document(found)
-        except BenchError as error:
-            failed = _could_not("startup", error)
-    if options.only in {None, "race"}:
-        try:
-            rounds = race.measure(options.rounds)
-            print(report.race_table(rounds))
-            document["race"] = report.race_document(rounds)
-        except BenchError as error:
-            failed = _could_not("race", error)
-    if options.only in {None, "fanout"}:
-        try:
-            runs = fanout.measure(options.rounds)
-            print(fanout_table(runs))
-            document["fanout"] = fanout_document(runs)
-        except BenchError as error:
-            failed = _could_not("fanout", error)
+    for name, part in PARTS.items():
+        if options.only in {None, name}:
+            try:
+                table, document[name] = part(options)
+            except BenchError as error:
+                failed = True
+                print(f"bench: {name}: {error}", file=sys.stderr)
+            else:
+                print(table)
     report.finish(document)
     print(report.closing(document))
     if options.json is not None:
@@ -49,18 +38,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COULD_NOT if failed else 0
 
 
-def _could_not(part: str, error: BenchError) -> bool:
-    print(f"bench: {part}: {error}", file=sys.stderr)
-    return True
+def _startup(options: argparse.Namespace) -> tuple[str, object]:
+    found = startup.measure(options.runs)
+    return report.startup_table(found), report.startup_document(found)
+
+
+def _race(options: argparse.Namespace) -> tuple[str, object]:
+    rounds = race.measure(options.rounds)
+    return report.race_table(rounds), report.race_document(rounds)
+
+
+def _fanout(options: argparse.Namespace) -> tuple[str, object]:
+    rounds = fanout.measure(options.rounds)
+    return fanout_table(rounds), fanout_document(rounds)
+
+
+def _judge(options: argparse.Namespace) -> tuple[str, object]:
+    judged = judge.measure(options.rounds)
+    return judge_table(judged), judge_document(judged)
+
+
+PARTS = {"startup": _startup, "race": _race, "fanout": _fanout, "judge": _judge}
+"""What can be measured: each returns its table, and its part of the JSON document."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parts = ("startup", "race", "fanout")
-    parser.add_argument("--only", choices=parts, help="measure one of the three")
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the four")
     parser.add_argument("--runs", type=_count, default=30, help="starts of each command (30)")
     parser.add_argument(
-        "--rounds", type=_count, default=7, help="races and fan-outs that count (7)"
+        "--rounds", type=_count, default=7, help="rounds of the others that count (7)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the figures")
     return parser

@@ -39,8 +39,11 @@ def judge(evidence: Evidence) -> Judgement:
     nobodies = {node.name for node in evidence.unreached} - resolved
     targets = [target for target in asked(evidence.job.hosts) if target not in nobodies]
     said = {target: _most_say(target, known) for target in targets}
+    # What most say is right where that node has the address; then a look at the rest is enough.
+    agreed = {target: a for target, a in said.items() if a and _right(a, target, known)}
     for name, facts in known.items():
-        yield name, _rule(name, facts, known, said, evidence.job.hosts[0])
+        odd = {target: usual for target, usual in said.items() if _differs(facts, target, agreed)}
+        yield name, _rule(name, facts, known, odd, evidence.job.hosts[0])
 
 
 def _most_say(target: str, known: Mapping[str, Names]) -> str | None:
@@ -86,6 +89,11 @@ def _rule(
             summary = f"resolves {target} to {found}, which none of its interfaces has"
             return _bad(Verdict.WARN, summary, target, "")
     return passed("resolves the nodes of the job as they are")
+
+
+def _differs(facts: Names, target: str, agreed: Mapping[str, str]) -> bool:
+    found = facts.hosts.get(target)
+    return not found or found[0] != agreed.get(target)
 
 
 def _right(address: str, target: str, known: Mapping[str, Names]) -> bool:

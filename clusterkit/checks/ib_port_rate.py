@@ -29,10 +29,11 @@ def judge(evidence: Evidence) -> Judgement:
     """Name the ports that are slower than usual."""
     facts, rulings = known(evidence, PROBE)
     yield from rulings
-    across: dict[str, Counter[Speed]] = defaultdict(Counter)
+    votes: dict[str, Counter[Speed]] = defaultdict(Counter)
     for rdma in facts.values():
         for port in _active(rdma):
-            across[port.name][_speed(port)] += 1
+            votes[port.name][_speed(port)] += 1
+    across = {name: _most(cast) for name, cast in votes.items() if cast.total() >= _VOTERS}
     for name, rdma in facts.items():
         ports = _active(rdma)
         slow = [
@@ -57,15 +58,20 @@ def _speed(port: Port) -> Speed:
     return port.rate_gbps or 0.0, port.width
 
 
-def _usual(port: Port, rdma: Rdma, across: Mapping[str, Counter[Speed]]) -> Speed | None:
-    votes = across[port.name]
-    if votes.total() < _VOTERS:
-        family = {device.name: device.family for device in rdma.devices}
-        votes = Counter(
+def _usual(port: Port, rdma: Rdma, across: Mapping[str, Speed | None]) -> Speed | None:
+    if port.name in across:
+        return across[port.name]
+    family = {device.name: device.family for device in rdma.devices}
+    return _most(
+        Counter(
             _speed(other)
             for other in _active(rdma)
             if (family[other.device], other.layer) == (family[port.device], port.layer)
         )
+    )
+
+
+def _most(votes: Counter[Speed]) -> Speed | None:
     speed, n = votes.most_common(1)[0]
     return speed if n * 2 > votes.total() else None
 

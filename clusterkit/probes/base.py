@@ -111,7 +111,7 @@ class Reach:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Probe(Generic[T_co]):
     """A snippet and its parser; `T_co` is the type of the facts."""
 
