@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.judge import texts
 from clusterkit.checks import all_checks
+from clusterkit.checks.base import Tier
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.collect import probes_of
 from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Reach, ReachProblem
@@ -52,6 +53,7 @@ def fleet(nodes: int) -> Fleet:
             replies=tuple(_reply(host, job, gpus, chance, faults.get(host)) for host in hosts),
             collected_at=_COLLECTED_AT,
             seconds=30.0,
+            checks=tuple(check.id for check in all_checks() if check.tier is not Tier.NETWORK),
         ),
         unfit=unfit,
     )

@@ -153,12 +153,9 @@ def preflight(
     from clusterkit.checks import all_checks, select_checks
     from clusterkit.checks.base import Tier
     from clusterkit.preflight.evaluate import evaluate
-    from clusterkit.preflight.network import was_measured
     from clusterkit.preflight.targets import Wanted
 
     chosen = select_checks(all_checks(), select=_words(select), ignore=_words(ignore))
-    # Whoever names a check of the network wants it measured.
-    quick = tuple(c for c in chosen if select is not None or c.tier is not Tier.NETWORK)
     if replay is not None:
         _refuse_beside_replay(
             save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,
@@ -167,7 +164,6 @@ def preflight(
         bundle = _replayed(replay)
         if select is None and bundle.checks:
             chosen = tuple(check for check in chosen if check.id in bundle.checks)
-        chosen = chosen if was_measured(bundle) else quick
     else:
         wanted = Wanted(
             nodes=nodes,
@@ -181,7 +177,9 @@ def preflight(
             env=_variables(env or ()),
             image=image,
         )
-        chosen = chosen if network else quick
+        # Whoever names a check of the network wants it measured.
+        if not network and select is None:
+            chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
         bundle = _collected(wanted, cluster, chosen, save)
     report = evaluate(bundle, chosen, strict=strict)
     if html is not None:

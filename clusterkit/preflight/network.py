@@ -113,12 +113,6 @@ class _Stage:
         return dataclasses.replace(self, bundle=dataclasses.replace(self.bundle, replies=replies))
 
 
-def was_measured(bundle: Bundle) -> bool:
-    """Return whether `bundle` holds what a network stage has to say."""
-    stages = {net_links.PROBE.name, net_allreduce.PROBE.name}
-    return any(not stages.isdisjoint(reply.outputs) for reply in bundle.replies)
-
-
 def _cannot(stage: _Stage) -> str | None:
     if stage.bundle.job.kind == "local":
         return "all nodes are this machine"
