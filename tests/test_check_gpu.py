@@ -425,3 +425,48 @@ def test_every_check_explains_itself(check: str) -> None:
     for text in (about.what, about.why, about.how, about.fix, about.source):
         assert text.endswith((".", ")"))
     assert _CHECKS[check].name.startswith("gpu-")
+
+
+class TestNvlinkErrors:
+    _GPU = "GPU {}: NVIDIA H100 80GB HBM3 (UUID: GPU-{})\n"
+
+    def _said(self, *errors: str, hours: float = 100) -> str:
+        gpus = [self._GPU.format(i, i) + said + "counters 54\n" for i, said in enumerate(errors)]
+        return f"up {hours * 3600:.2f}\n" + "".join(gpus) + "end\n"
+
+    @pytest.mark.parametrize(
+        ("errors", "hours", "verdict", "summary"),
+        [
+            ("", 100, "pass", "NVLinks gather no errors"),
+            ("Link 3: CRC Errors: 99\n", 100, "pass", "NVLinks gather no errors"),
+            ("Link 3: CRC Errors: 100\n", 100, "warn", "GPU 1: NVLink 3 gathers errors"),
+            # Shortly after boot a few are no rate.
+            ("Link 3: Replay Errors: 4\n", 0.1, "pass", "NVLinks gather no errors"),
+            (
+                "Link 3: Replay Errors: 4\nLink 3: Recovery Errors: 1\n",
+                0.1,
+                "warn",
+                "GPU 1: NVLink 3 gathers errors",
+            ),
+            # Blackwell counts what it corrects, and packets.
+            ("Link 3: Symbol Errors: 90000\nLink 3: Symbol BER: 1e-12\n", 1, "pass", "NVLinks"),
+            ("Link 0: Tx packets: 12345\nLink 0: FEC Errors - 0: 179417\n", 1, "pass", "NVLinks"),
+            ("Link 2: Link recovery failed events: 9\n", 1, "warn", "GPU 1: NVLink 2 gathers"),
+        ],
+    )
+    def test_by_the_hour(self, errors: str, hours: float, verdict: str, summary: str) -> None:
+        finding = _one("GPU026", nvidia_nvlink_errors=self._said("", errors, hours=hours))
+        assert finding.verdict == verdict
+        assert finding.summary.startswith(summary)
+
+    def test_a_board_without_nvlink_is_skipped(self) -> None:
+        body = "\t Device does not have or support Nvlink\n"
+        text = f"up 9.5\n{self._GPU.format(0, 0)}{body}counters 0\nend\n"
+        assert _one("GPU026", nvidia_nvlink_errors=text).verdict is Verdict.SKIP
+
+    @pytest.mark.parametrize(
+        "words", ["counters 0\nend\n", "Link 3: CRC Errors: x\ncounters 1\nend\n"]
+    )
+    def test_what_is_not_known_is_not_guessed(self, words: str) -> None:
+        text = f"up 9.5\n{self._GPU.format(0, 0)}Something else\n{words}"
+        assert _one("GPU026", nvidia_nvlink_errors=text).verdict is Verdict.UNKNOWN

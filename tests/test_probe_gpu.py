@@ -21,6 +21,7 @@ from clusterkit.probes import (
     nvidia_gpus,
     nvidia_list,
     nvidia_nvlink,
+    nvidia_nvlink_errors,
     nvidia_processes,
     pci_gpus,
 )
@@ -376,6 +377,7 @@ _PROBES = (
     nvidia_gpus.PROBE,
     nvidia_list.PROBE,
     nvidia_nvlink.PROBE,
+    nvidia_nvlink_errors.PROBE,
     nvidia_processes.PROBE,
     kernel_log.PROBE,
     pci_gpus.PROBE,

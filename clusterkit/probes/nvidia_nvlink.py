@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -31,8 +32,8 @@ class NvlinkState(StrEnum):
     MIG = "not told in MIG mode"
 
 
-# Worded and spelt differently over the years ("NVLink ... inactive", "Nvlink ... inActive").
-_MESSAGES = (
+# In lower case, for they were spelt differently over the years ("NVLink", "Nvlink ... inActive").
+MESSAGES = (
     ("all links are inactive", NvlinkState.ALL_INACTIVE),
     ("does not have or support nvlink", NvlinkState.ABSENT),
     ("nvlink queries are not supported for devices in mig mode", NvlinkState.MIG),
@@ -59,13 +60,22 @@ class NvlinkGpu:
 
 def parse(text: str) -> tuple[NvlinkGpu, ...]:
     """Read `nvidia-smi nvlink -s`, GPU by GPU."""
+    return tuple(_gpu(index, name, links) for index, name, links in split_gpus(text))
+
+
+def split_gpus(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield index and name of each GPU, and what `nvidia-smi nvlink` says below its line.
+
+    Raises:
+        Unparsed: there is no GPU, or something before the first.
+    """
     before, *blocks = _BLOCKS.split(text)
     if before.strip():
         raise Unparsed(f"no GPU before {first_line(before)[:60]!r}")
     if not blocks:
         raise Unparsed("no GPU is listed")
-    by_gpu = zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True)
-    return tuple(_gpu(int(index), name, links) for index, name, links in by_gpu)
+    for index, name, said in zip(blocks[::3], blocks[1::3], blocks[2::3], strict=True):
+        yield int(index), name, said
 
 
 @lru_cache(maxsize=1 << 12)
@@ -76,7 +86,7 @@ def _gpu(index: int, name: str, text: str) -> NvlinkGpu:
         return NvlinkGpu(index=index, name=name, state=NvlinkState.ABSENT)
     if not lines[0].startswith("Link "):
         said = " ".join(lines).lower()
-        state = next((state for words, state in _MESSAGES if words in said), None)
+        state = next((state for words, state in MESSAGES if words in said), None)
         if state is not None:
             return NvlinkGpu(index=index, name=name, state=state)
     links = [_link(line) for line in lines]

@@ -25,6 +25,7 @@ def main() -> None:
             "gpus.csv": _csv(gpus),
             "q.txt": _query(gpus),
             "nvlink.txt": _nvlink(gpus, sick=sick),
+            "nvlink_errors.txt": _nvlink_errors(gpus),
             "topo.txt": _topo(),
             "processes.csv": "pid, process_name, used_memory, gpu_uuid\n",
             "dmesg.txt": _dmesg(sick=sick),
@@ -173,6 +174,16 @@ def _nvlink(gpus: list[dict[str, str]], *, sick: bool) -> str:
         for link in range(18):
             down = sick and gpu["index"] == "1" and link == 7
             lines.append(f"\t Link {link}: {'<inactive>' if down else '26.562 GB/s'}")
+    return "\n".join(lines) + "\n"
+
+
+def _nvlink_errors(gpus: list[dict[str, str]]) -> str:
+    lines = []
+    for gpu in gpus:
+        lines.append(f"GPU {gpu['index']}: {gpu['name']} (UUID: {gpu['uuid']})")
+        for link in range(18):
+            lines += [f"\t Link {link}: {kind} Errors: 0" for kind in ("Replay", "Recovery", "CRC")]
+            lines.append("")
     return "\n".join(lines) + "\n"
 
 
