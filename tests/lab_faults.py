@@ -1,0 +1,182 @@
+"""Faults of single hosts of the practice cluster, each gone again when its block ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.lab import Lab, sshd
+from tests.lab_ask import CHECKOUT, listeners, stopped
+
+DOUBLES = CHECKOUT / "tests" / "doubles"
+_GPU_FOLDER = "/usr/local/sbin"
+"""On everybody's PATH, and empty on this machine."""
+
+
+@contextmanager
+def mounted(lab: Lab, host: str, *words: str) -> Iterator[None]:
+    """Mount something on one host alone, which has a mount namespace of its own."""
+    lab.run(host, ["mount", *words], check=True)
+    try:
+        yield
+    finally:
+        lab.run(host, ["umount", "--lazy", words[-1]], check=True)
+
+
+@contextmanager
+def hosts_file(lab: Lab, host: str, old: str, new: str, folder: Path) -> Iterator[None]:
+    """Give one host another /etc/hosts."""
+    text = lab.run(host, ["cat", "/etc/hosts"], check=True).stdout
+    assert old in text
+    wrong = folder / "hosts"
+    wrong.write_text(text.replace(old, new))
+    with mounted(lab, host, "--bind", str(wrong), "/etc/hosts"):
+        yield
+
+
+@contextmanager
+def gpus(lab: Lab, folder: Path, **kinds: str) -> Iterator[Path]:
+    """Give hosts the double of nvidia-smi, and of the kernel log: `gpus(lab, tmp, n2="sick8")`.
+
+    It answers from a copy in the folder that is yielded, under the host's name.
+    """
+    log = folder / "dmesg"
+    log.write_text(f"#!/bin/sh\nexec {_GPU_FOLDER}/dmesg\n")
+    log.chmod(0o755)
+    with ExitStack() as stack:
+        for host, kind in kinds.items():
+            here = folder / host
+            shutil.copytree(DOUBLES / "gpus" / kind, here / "gpus")
+            for name in ("nvidia-smi", "dmesg"):
+                shutil.copy(DOUBLES / name, here / name)
+            stack.enter_context(mounted(lab, host, "--bind", str(here), _GPU_FOLDER))
+            stack.enter_context(mounted(lab, host, "--bind", str(log), "/usr/bin/dmesg"))
+        yield folder
+
+
+@contextmanager
+def clock_ahead(lab: Lab, host: str, seconds: int, folder: Path) -> Iterator[None]:
+    """Let `date` of one host be ahead.
+
+    A double for the clock: all hosts share that of the machine, for which there is no namespace.
+    """
+    real = shutil.copy("/usr/bin/date", folder / "real-date")
+    double = folder / "date"
+    double.write_text(f"#!/bin/sh\nexec {real} --date='{seconds} seconds' \"$@\"\n")
+    double.chmod(0o755)
+    with mounted(lab, host, "--bind", str(double), "/usr/bin/date"):
+        yield
+
+
+@contextmanager
+def interface(lab: Lab, name: str, *hosts: str) -> Iterator[None]:
+    """Give hosts one more network interface, with an address."""
+    for number, host in enumerate(hosts, 1):
+        lab.run(host, ["ip", "link", "add", name, "type", "bridge"], check=True)
+        lab.run(host, ["ip", "address", "add", f"10.78.0.{number}/16", "dev", name], check=True)
+        lab.run(host, ["ip", "link", "set", name, "up"], check=True)
+    try:
+        yield
+    finally:
+        for host in hosts:
+            lab.run(host, ["ip", "link", "del", name], check=True)
+
+
+@contextmanager
+def full_shared_memory(lab: Lab, host: str) -> Iterator[None]:
+    """Fill /dev/shm of a host; a small one, so that filling it costs little."""
+    lab.run(host, ["mount", "-o", "remount,size=80m", "/dev/shm"], check=True)
+    try:
+        lab.run(host, ["fallocate", "-l", "79m", "/dev/shm/left-over"], check=True)
+        yield
+    finally:
+        lab.run(host, ["rm", "-f", "/dev/shm/left-over"], check=True)
+        lab.run(host, ["mount", "-o", "remount,size=50%", "/dev/shm"], check=True)
+
+
+@contextmanager
+def sshd_stopped(lab: Lab, host: str) -> Iterator[None]:
+    """End the sshd of a host."""
+    _end_sshd(lab, host)
+    try:
+        yield
+    finally:
+        lab.run(host, sshd.daemon(lab.layout, host), check=True)
+
+
+@contextmanager
+def sshd_hung(lab: Lab, host: str) -> Iterator[None]:
+    """Let the sshd of a host hang: the kernel still accepts connections for it."""
+    with stopped(listeners(lab, host, f"sshd_config_{host}")):
+        yield
+
+
+@contextmanager
+def sshd_changed(
+    lab: Lab, host: str, folder: Path, *lines: str, key: bool = False
+) -> Iterator[None]:
+    """Start the sshd of a host anew with other lines of configuration, or another key."""
+    text = (lab.layout.ssh / f"sshd_config_{host}").read_text()
+    if key:
+        new = folder / "new_host_key"
+        argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(new)]
+        lab.run(host, argv, check=True)
+        text = text.replace(f"HostKey {lab.layout.ssh}/host_key_{host}", f"HostKey {new}")
+    config = folder / f"sshd_config_{host}_changed"
+    config.write_text("\n".join((*lines, text)))
+    _end_sshd(lab, host)
+    lab.run(host, [sshd.sshd_program(), "-f", str(config)], check=True)
+    try:
+        yield
+    finally:
+        for pid in listeners(lab, host, config.name):
+            os.kill(pid, signal.SIGKILL)
+        lab.run(host, sshd.daemon(lab.layout, host), check=True)
+
+
+def _end_sshd(lab: Lab, host: str) -> None:
+    (pid,) = listeners(lab, host, f"sshd_config_{host}")
+    os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def drained(lab: Lab, node: str, reason: str) -> Iterator[None]:
+    """Drain a node of Slurm."""
+    scontrol = ["scontrol", "update", f"NodeName={node}"]
+    lab.run("head", [*scontrol, "State=DRAIN", f"Reason={reason}"], check=True)
+    try:
+        yield
+    finally:
+        resume(lab, node)
+
+
+def resume(lab: Lab, node: str) -> None:
+    """Let Slurm give a drained node to jobs again."""
+    lab.run("head", ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=True)
+
+
+@contextmanager
+def busy(lab: Lab, node: str) -> Iterator[None]:
+    """Let a job have all of a node."""
+    argv = ["sbatch", "--parsable", "--exclusive", f"--nodelist={node}", "--output=/dev/null"]
+    job = lab.run("head", [*argv, "--wrap=exec sleep 100"], check=True).stdout.strip()
+    try:
+        wait_for_state(lab, "allocated", node)
+        yield
+    finally:
+        lab.run("head", ["scancel", job], check=True)
+        wait_for_state(lab, "idle", node)
+
+
+def wait_for_state(lab: Lab, state: str, *nodes: str, within_s: float = 30.0) -> None:
+    """Wait until Slurm says this of all the nodes."""
+    sinfo = ["sinfo", "--Node", "--noheader", f"--nodes={','.join(nodes)}", "--format=%T"]
+    deadline = time.monotonic() + within_s
+    while (said := set(lab.run("head", sinfo).stdout.split())) != {state}:
+        assert time.monotonic() < deadline, f"{nodes} are {said}, not {state}"
+        time.sleep(0.05)
