@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from clusterkit.checks import all_checks
 from clusterkit.cli.main import app
+from clusterkit.cli.submit_gate import MODES
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.errors import UserError
 from clusterkit.explain import all_topics, find_topic
 from clusterkit.frameworks import framework_names
 from clusterkit.model import JobState, Ref, Runtime
+from clusterkit.preflight.gate import Mode
 
 
 def test_everything_is_explained() -> None:
@@ -24,7 +27,9 @@ def test_everything_is_explained() -> None:
         *(state.value for state in JobState),
         *framework_names(),
         *(ref.name for ref in vars(Runtime).values() if isinstance(ref, Ref)),
+        *(name for check in all_checks() for name in (check.id, check.name)),
         "exit-codes", "states", "frameworks", "config", "job-file", "runtime",
+        "preflight", "checks", "verdicts", "links", "lint-rules",
     }  # fmt: skip
     assert wanted <= set(topics)
     for topic in topics.values():
@@ -32,6 +37,16 @@ def test_everything_is_explained() -> None:
         assert topic.group is None or topic.group in topics
         assert not [line for line in topic.text.splitlines() if len(line) > 80], topic.name
         assert topic.text != "A runtime variable.", topic.name
+
+
+def test_preflight_is_explained_as_a_whole_and_as_a_key() -> None:
+    text = find_topic("preflight").text
+    for word in ("--exclude-unfit", "--force", "preflight: full", "`verdicts`"):
+        assert word in text
+    assert {mode.value for mode in Mode} == {*MODES}
+    for mode in MODES:
+        assert f"\n  {mode}  " in text
+    assert "preflight" in {topic.name for topic in all_topics().values() if topic.group is None}
 
 
 @pytest.mark.parametrize("word", ["gpu_request", "gpu-request", "GPU_REQUEST", " gpu_request "])

@@ -40,7 +40,7 @@ def topics() -> Iterator[Topic]:
         yield Topic(
             name=doc.name,
             summary=first_sentence(doc.description),
-            text=paragraphs(doc.description) + "\n\n" + table(_facts(doc)),
+            text=paragraphs(doc.description) + "\n\n" + table(key_facts(doc)),
             group="config",
         )
 
@@ -49,7 +49,8 @@ def _listed(docs: Mapping[str, KeyDoc]) -> str:
     return table((doc.name, first_sentence(doc.description)) for doc in docs.values())
 
 
-def _facts(doc: KeyDoc) -> Iterator[tuple[str, str]]:
+def key_facts(doc: KeyDoc) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a key beside its description, as rows of a table."""
     if doc.kinds:
         yield "kinds", ", ".join(doc.kinds)
     if doc.choices:
