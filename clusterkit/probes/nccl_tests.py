@@ -1,0 +1,135 @@
+"""An all-reduce between the GPUs of one node: `all_reduce_perf` of NVIDIA's nccl-tests.
+
+It keeps all GPUs busy for up to a minute, so it is run only where the site or the job sets
+`CLUSTERKIT_NCCL_TESTS=1`. The parser reads any of the programs of nccl-tests, over any number of
+nodes, and what srun -l and mpirun --tag-output put before the lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
+from clusterkit.probes.nvidia import LANE, nvidia
+from clusterkit.shell import quote
+
+ASK = "CLUSTERKIT_NCCL_TESTS"
+"""Variable of the job or the site that asks for it."""
+
+# It ends with 1 where a sum was wrong; what it printed is the answer then too.
+_SNIPPET = """command -v all_reduce_perf >/dev/null 2>&1 || { echo 'no all_reduce_perf'; exit 77; }
+n=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+[ "$n" -gt 1 ] || { echo 'no two GPUs'; exit 77; }
+said=$(all_reduce_perf -b 1G -e 4G -f 2 -g "$n" -w 2 -n 10 2>&1)
+c=$?
+printf '%s\\n' "$said"
+case $said in *busbw*) exit 0 ;; esac
+exit "$c"
+"""
+_PREFIX = re.compile(r"^(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:|\d{1,9}:)")
+_RANK = re.compile(
+    r"Rank +(\d{1,9}) (?:Group +\d{1,9} )?Pid +\d{1,10} on +(\S+) device +\d{1,4} \[\w+\] (.+)"
+)
+_NUMBER = re.compile(r"\d{1,18}")
+_FIGURE = re.compile(r"\d{1,12}(?:\.\d{1,6})?")
+_SUMMED = re.compile(r"Out of bounds values : (\d{1,18}) (OK|FAILED)")
+_AVERAGE = re.compile(r"Avg bus bandwidth +: (\d{1,9}(?:\.\d{1,9})?)")
+_COLUMNS = (12, 13)
+"""Cells of a row: size, count, type, operation, since 2.11 root; then time, algbw, busbw and wrong
+values (before that an error, which counts nothing), out of place and in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One message size."""
+
+    size: int
+    """Bytes."""
+    bus_gb_s: float
+    """The better of out of place and in place."""
+    wrong: int | None
+    """Values that were wrong; None where they were not looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclTest:
+    """One run."""
+
+    rows: tuple[Row, ...]
+    ranks: int | None
+    """None where the run does not list them; the highest that is listed counts."""
+    hosts: tuple[str, ...]
+    device: str | None
+    average_gb_s: float | None
+    """Over all sizes; says little where the smallest messages are small."""
+    correct: bool | None
+    """None where nobody looked, or the end is missing."""
+
+    @property
+    def peak(self) -> Row:
+        """The size with the highest bus bandwidth."""
+        return max(self.rows, key=lambda row: row.bus_gb_s)
+
+
+def parse(text: str) -> NcclTest:
+    """Read the table, and what stands above and below it.
+
+    Raises:
+        Unparsed: there is no table, or a row of it is damaged.
+    """
+    lines = [_PREFIX.sub("", line).strip().lstrip("# ") for line in text.splitlines()]
+    rows = tuple(row for line in lines if (row := _row(line)) is not None)
+    if not rows:
+        raise Unparsed(f"no table of nccl-tests: {first_line(text)[:60]!r}")
+    ranks = [rank for line in lines if (rank := _RANK.fullmatch(line)) is not None]
+    average = next((found for line in lines if (found := _AVERAGE.fullmatch(line))), None)
+    return NcclTest(
+        rows=rows,
+        ranks=max((int(rank[1]) for rank in ranks), default=-1) + 1 or None,
+        hosts=tuple(dict.fromkeys(rank[2] for rank in ranks)),
+        device=ranks[0][3] if ranks else None,
+        average_gb_s=float(average[1]) if average else None,
+        correct=_correct(lines, rows),
+    )
+
+
+def _row(line: str) -> Row | None:
+    words = line.split()
+    if len(words) < 3 or not (_NUMBER.fullmatch(words[0]) and _NUMBER.fullmatch(words[1])):
+        return None  # titles, ranks, and lines of NCCL's own
+    if len(words) not in _COLUMNS:
+        raise Unparsed(f"a row of {len(words)} cells: {line[:60]!r}")
+    measured = [words[-8:-4], words[-4:]]
+    if not all(_FIGURE.fullmatch(cell) for side in measured for cell in side[:3]):
+        raise Unparsed(f"no figures: {line[:60]!r}")
+    wrong = [int(side[3]) for side in measured if _NUMBER.fullmatch(side[3])]
+    return Row(
+        size=int(words[0]),
+        bus_gb_s=max(float(side[2]) for side in measured),
+        wrong=sum(wrong) if wrong else None,
+    )
+
+
+def _correct(lines: Sequence[str], rows: Sequence[Row]) -> bool | None:
+    summed = next((found for line in lines if (found := _SUMMED.fullmatch(line))), None)
+    failed = any("Test failure" in line for line in lines)
+    if failed or any(row.wrong for row in rows) or (summed and summed[2] == "FAILED"):
+        return False
+    return None if summed is None else True
+
+
+def asked(job: PreflightJob) -> bool:
+    """Return whether this job asks for it."""
+    return job.env.get(ASK) == "1"
+
+
+def _command(job: PreflightJob) -> str | None:
+    if not asked(job):
+        return None
+    exports = [f"export {name}={quote(value)}\n" for name, value in job.env.items()]
+    return "".join(exports) + nvidia(_SNIPPET)(job)
+
+
+PROBE = Probe(name="nccl-tests", command=_command, parse=parse, timeout_s=120.0, lane=LANE)
