@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,7 @@ from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.network import with_network
 from clusterkit.preflight.report import Report
 from clusterkit.probes import net_allreduce as allreduce_probe
+from clusterkit.probes import net_links
 from clusterkit.probes.base import PreflightJob, Reach
 from clusterkit.transport.base import Reply
 from tests.lab import Lab
@@ -137,17 +140,21 @@ def test_one_slow_node_is_named(lab: Lab) -> None:
     ]
 
 
-def test_a_firewall_on_the_head_names_the_head(lab: Lab) -> None:
-    with filtered(lab, "n1", f"ip daddr {address(lab, 'n1')} tcp dport {PORT} drop"):
+def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net_links, "WINDOW_S", 5.0)
+    drop = f"ip daddr {address(lab, 'n1')} tcp dport {PORT} drop"
+    with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", drop):
         report = preflight(lab, net_rendezvous.CHECK)
     assert [finding.nodes for finding in report.bad] == [("n1",)]
     assert "no answer" in report.bad[0].evidence
 
 
-def test_a_firewall_against_one_node_names_that_node(lab: Lab) -> None:
-    with filtered(
-        lab, "n1", f"ip saddr {address(lab, 'n3')} tcp dport {PORT} reject with tcp reset"
-    ):
+def test_a_firewall_against_one_node_names_that_node(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_links, "WINDOW_S", 5.0)
+    reject = f"ip saddr {address(lab, 'n3')} tcp dport {PORT} reject with tcp reset"
+    with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", reject):
         report = preflight(lab, net_rendezvous.CHECK)
     assert [finding.nodes for finding in report.bad] == [("n3",)]
     assert "refused" in report.bad[0].evidence
@@ -169,15 +176,15 @@ def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
 
 def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
     def kill() -> None:
-        deadline = time.monotonic() + 20
-        # The shells around it hold the program's text in their arguments as well.
-        while not (running := lab.processes("n2", r"(?s)^\S*python\S* -c .*ck-net")):
-            if time.monotonic() > deadline:
-                return
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            # The shells around it hold the program's text in their arguments as well.
+            for process in lab.processes("n2", r"(?s)^\S*python\S* -c .*ck-net"):
+                # It has said that it began, and the rounds are still to come.
+                if connected(process.pid):
+                    os.kill(process.pid, signal.SIGKILL)
+                    return
             time.sleep(0.05)
-        time.sleep(1.5)
-        for process in running:
-            os.kill(process.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -190,10 +197,23 @@ def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
     assert time.monotonic() - began < 45
 
 
+def connected(pid: int) -> bool:
+    """Tell whether a process's machine has an open connection at the rendezvous port."""
+    with suppress(FileNotFoundError):
+        tables = [Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6")]
+        # Local and remote address end in the port; 01 is ESTABLISHED (proc(5)).
+        return any(re.search(rf":{PORT:04X} .*? 01 ", table) for table in tables)
+    return False
+
+
 def test_a_bad_all_reduce_is_told_from_its_partner(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(allreduce_probe._ROUND_S, "gloo", 12.0)
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch.distributed"], check=True)
+    # A round that hangs takes all of its time, most of which is for importing torch.
+    round_s = max(8.0, 4 * (time.monotonic() - began))
+    monkeypatch.setitem(allreduce_probe._ROUND_S, "gloo", round_s)
     # Gloo's data ports are its own; the rendezvous port stays open.
     with filtered(lab, "n2", f"tcp dport != {PORT}-{PORT + 4} ct state new drop"):
         report = preflight(lab, net_allreduce.CHECK)

@@ -24,7 +24,7 @@ from clusterkit.transport.base import Reply, Transport
 
 _MOST_LINKS_AGAIN = 8
 """Rounds of the second look at links."""
-_LOOKS = 3
+_LOOKS = 2
 """How often the second look measures a link, where few are suspect: the best figure counts, so that
 one moment in which a node was busy does not."""
 _FAILED = 255
