@@ -304,6 +304,8 @@ class NodeResult:
     or `terminated` by somebody unknown."""
     unfit: str | None = None
     """What the node's own checks found, where they kept the command from being started."""
+    lost: str | None = None
+    """How the others noticed that the node has gone; then its exit code is theirs to choose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

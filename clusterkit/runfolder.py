@@ -27,7 +27,8 @@ PREFLIGHT = "preflight.json"
 """What preflight found before the job was handed over; absent where it had nothing to ask."""
 
 NODE_CHECKS = "node-checks.json"
-_RUN_ID = re.compile(r"(?P<name>.+)-(?P<when>\d{8}-\d{6})-(?P<key>[0-9a-f]{6})")
+KEY_LENGTH = 6
+_RUN_ID = re.compile(rf"(?P<name>.+)-(?P<when>\d{{8}}-\d{{6}})-(?P<key>[0-9a-f]{{{KEY_LENGTH}}})")
 _ATTEMPTS_AT_A_NAME = 20
 
 
@@ -45,7 +46,7 @@ class RunFolder:
     @property
     def key(self) -> str:
         """The six hex digits at the end of the run id."""
-        return self.run_id[-6:]
+        return self.run_id[-KEY_LENGTH:]
 
     @property
     def plan(self) -> Path:
@@ -108,6 +109,24 @@ class RunFolder:
         return self.path / "controller.json"
 
     @property
+    def keepers(self) -> Path:
+        """Folder of the processes that keep a job's nodes over ssh, one file a node."""
+        return self.path / "keepers"
+
+    def keeper(self, node_rank: int) -> Path:
+        """Return the file of the process that keeps one node."""
+        return self.keepers / f"{node_rank}.json"
+
+    @property
+    def ends(self) -> Path:
+        """Folder of what keepers write last, one file a node."""
+        return self.path / "ends"
+
+    def end(self, node_rank: int) -> Path:
+        """Return the file of how the keeper of one node has ended."""
+        return self.ends / f"{node_rank}.json"
+
+    @property
     def ended(self) -> Path:
         """How a local job ended, in the words of its controller."""
         return self.path / "ended.json"
@@ -166,7 +185,7 @@ def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunF
     # Slurm, shells and log files all get to see this name.
     safe = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:60] or "job"
     for _ in range(_ATTEMPTS_AT_A_NAME):
-        path = parent / f"{safe}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        path = parent / f"{safe}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(KEY_LENGTH // 2)}"
         if files.create_folder(path):
             run = RunFolder(path)
             try:
@@ -222,23 +241,31 @@ def read_secrets(run: RunFolder) -> dict[str, str]:
 
 def write_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
     """Write the result of one of `of` nodes in this attempt (the number of restarts before it)."""
-    document = {"schema": SCHEMA, "attempt": attempt, "of": of, **files.plain(result)}
     if result.exit_code != 0 and result.reason is None:
-        # Exclusive creation decides which node failed first, where clocks could not.
-        files.create_text(run.failures / f"{attempt}.json", json.dumps(document))
-    files.write_json(run.result(result.node_rank), document)
+        note_failure(run, result, attempt=attempt, of=of)
+    files.write_json(run.result(result.node_rank), _document(result, attempt, of))
+
+
+def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+    """Write down the first failure of this attempt; exclusive creation decides which that is."""
+    document = json.dumps(_document(result, attempt, of))
+    files.create_text(run.failures / f"{attempt}.json", document)
+
+
+def _document(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:
+    return {"schema": SCHEMA, "attempt": attempt, "of": of, **files.plain(result)}
 
 
 def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:
     """Return the result of one node in this attempt, if it has ended."""
     document = files.read_json(run.result(node_rank))
-    return _result_of(document) if document and document.get("attempt") == attempt else None
+    return result_of(document) if document and document.get("attempt") == attempt else None
 
 
 def read_results(run: RunFolder) -> Results:
     """Return the results of the latest attempt that any node reports."""
     documents = [files.read_json(path) for path in run.nodes.glob("*.json")]
-    found = [(d, result) for d in documents if d and (result := _result_of(d)) is not None]
+    found = [(d, result) for d in documents if d and (result := result_of(d)) is not None]
     attempt = max((int(d.get("attempt", 0)) for d, _ in found), default=0)
     latest = [(d, result) for d, result in found if int(d.get("attempt", 0)) == attempt]
     return Results(
@@ -257,13 +284,15 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
         present = any(entry.name == name for entry in run.failures.iterdir())
     except OSError:
         return None
-    return _result_of(files.read_json(run.failures / name)) if present else None
+    return result_of(files.read_json(run.failures / name)) if present else None
 
 
 def blame(result: NodeResult) -> str:
     """Return how a node failed, in words."""
     if result.unfit is not None:
         return f"{result.node} is not fit: {result.unfit}"
+    if result.lost is not None:
+        return f"{result.node} {result.lost}"
     if result.exit_code > 128:
         return f"{result.node} was ended by signal {result.exit_code - 128}"
     return f"{result.node} exited with {result.exit_code}"
@@ -275,7 +304,8 @@ def write_state(run: RunFolder, submission: Submission, status: JobStatus) -> No
     files.write_json(run.state, document)
 
 
-def _result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
+def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
+    """Return the result that a JSON object describes; None where it describes none."""
     if document is None:
         return None
     try:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, uniform
+import shlex
+
+from clusterkit.checks.base import (
+    About,
+    Check,
+    Evidence,
+    Judgement,
+    NodeFacts,
+    Ruling,
+    Tier,
+    uniform,
+)
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import Missing
+from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
 
 _NAMED = ("clusterkit", "submitit", "deepspeed", "horovod", "accelerate")
 
 ABOUT = About(
-    what="clusterkit, submitit and the job's framework have the same version on all nodes.",
+    what="clusterkit, submitit and the job's framework have the same version on all nodes, and"
+    " clusterkit that of the machine which submits.",
     why="Tasks are handed over as pickles that another version may not read, and ranks of different"
     " framework versions disagree on what they exchange.",
     how="Metadata of the packages in the job's interpreter on each node.",
@@ -33,10 +45,10 @@ def judge(evidence: Evidence) -> Judgement:
         elif isinstance(facts, Missing) or job.framework not in {"deepspeed", "horovod"}:
             there.append(node)
         elif job.framework not in facts.packages:
-            yield node.name, _lacking(job.framework)
+            yield node.name, _lacking(job)
         else:
             there.append(node)
-    yield from uniform(
+    compared = uniform(
         Evidence(job=job, nodes=tuple(there)),
         PROBE,
         _versions,
@@ -44,6 +56,10 @@ def judge(evidence: Evidence) -> Judgement:
         odd=Verdict.WARN,
         hint="use one environment on all nodes",
     )
+    own = {node.name: _clusterkit(node) for node in there}
+    for name, ruling in compared:
+        other = job.asked_by is not None and own[name] not in {None, job.asked_by}
+        yield name, _other(own[name], job) if other and ruling.verdict is Verdict.PASS else ruling
 
 
 def _versions(python: JobPython | None) -> str | None:
@@ -51,12 +67,26 @@ def _versions(python: JobPython | None) -> str | None:
     return ", ".join(f"{name} {packages[name]}" for name in _NAMED if name in packages) or None
 
 
-def _lacking(framework: str) -> Ruling:
+def _clusterkit(node: NodeFacts) -> str | None:
+    facts = node.of(PROBE)
+    return None if facts is None or isinstance(facts, Missing) else facts.packages.get("clusterkit")
+
+
+def _other(version: str | None, job: PreflightJob) -> Ruling:
+    return Ruling(
+        verdict=Verdict.WARN,
+        summary=f"clusterkit {version} is there, {job.asked_by} is what asks",
+        hint=f"install clusterkit {job.asked_by} for the job's Python on the nodes",
+        command=f"{shlex.quote(job.python)} -m pip install clusterkit=={job.asked_by}",
+    )
+
+
+def _lacking(job: PreflightJob) -> Ruling:
     return Ruling(
         verdict=Verdict.FAIL,
-        summary=f"{framework} is not installed for the job's Python",
+        summary=f"{job.framework} is not installed for the job's Python",
         hint="install it there, or name another interpreter in `python:` of the cluster",
-        command=f"python3 -m pip show {framework}",
+        command=f"{shlex.quote(job.python)} -m pip show {job.framework}",
     )
 
 

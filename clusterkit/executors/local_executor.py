@@ -7,53 +7,35 @@ import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
 
 from submitit.core import core
 
 from clusterkit import files
 from clusterkit.executors import local_runs
-from clusterkit.executors.base import Launched, RefusalError, scrubbed_environment, tasks_of
+from clusterkit.executors.base import (
+    Executor,
+    Launched,
+    RefusalError,
+    scrubbed_environment,
+    tasks_of,
+)
+from clusterkit.executors.local import EXECUTOR
+from clusterkit.executors.submitit_job import RunJob
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
-from clusterkit.runfolder import RunFolder, read_submission
+from clusterkit.runfolder import RunFolder
 
 _BEGIN_S = 60.0
 _MODULE = "clusterkit.executors.local_controller"
 
 
-class LocalJob(core.Job[Any]):
-    """A local job as submitit knows jobs; its state comes from the run folder."""
-
-    def _register_in_watcher(self) -> None:
-        """Stay out of submitit's watcher, which asks a scheduler."""
+class LocalJob(RunJob):
+    """A local job as submitit knows jobs."""
 
     @property
-    def state(self) -> str:
-        """State in submitit's spelling."""
-        run = RunFolder(self.paths.folder.parent)
-        submission = read_submission(run)
-        known = local_runs.state_of(run, submission) if submission is not None else None
-        return known.state.upper() if known is not None else "UNKNOWN"
-
-    def get_info(self, mode: str = "force") -> dict[str, str]:
-        """Return what is known of the job."""
-        del mode
-        return {"State": self.state}
-
-    def done(self, force_check: bool = False) -> bool:
-        """Tell whether the job has ended."""
-        del force_check
-        return self.state not in {"PENDING", "RUNNING"}
-
-    def cancel(self, check: bool = True) -> None:
-        """End the job."""
-        del check
-        run = RunFolder(self.paths.folder.parent)
-        submission = read_submission(run)
-        if submission is not None:
-            files.create_text(run.cancelled, "")
-            local_runs.end(run, submission)
+    def executor(self) -> Executor:
+        """What runs the job."""
+        return EXECUTOR
 
 
 class LocalExecutor(core.PicklingExecutor):

@@ -19,20 +19,12 @@ from clusterkit.shell import Secret
 _EXECUTORS = {
     ClusterKind.LOCAL: "clusterkit.executors.local",
     ClusterKind.SLURM: "clusterkit.executors.slurm",
+    ClusterKind.SSH: "clusterkit.executors.ssh",
 }
 
 
 def executor_for(kind: ClusterKind) -> Executor:
-    """Return what runs jobs on clusters of this kind.
-
-    Raises:
-        UserError: this release launches no jobs there.
-    """
-    if kind not in _EXECUTORS:
-        raise UserError(
-            f"clusters of kind `{kind.value}` are launched by a later release",
-            hint="`clusterkit render` writes the files; run node.sh on every node by hand",
-        )
+    """Return what runs jobs on clusters of this kind."""
     return cast("Executor", importlib.import_module(_EXECUTORS[kind]).EXECUTOR)
 
 

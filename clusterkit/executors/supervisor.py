@@ -38,6 +38,8 @@ class Start:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     log: Path
+    workdir: str | None = None
+    """None: that of whoever starts it."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class Supervisor:
     def run_to_end(self, starts: Sequence[Start]) -> tuple[int, ...]:
         """Start the workers and return their exit codes, as Popen has them.
 
-        None is started where the job is cancelled. Whatever they left behind on this machine is gone afterwards.
+        None is started where the job is cancelled. Whatever they left on this machine is gone
+        afterwards.
         """
         if self.run.cancelled.exists():
             self.state = JobState.CANCELLED
@@ -96,6 +99,7 @@ class Supervisor:
                         stdout=log,
                         stderr=log,
                         env=dict(start.environment),
+                        cwd=start.workdir,
                         start_new_session=True,
                     )
                 )

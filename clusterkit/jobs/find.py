@@ -58,7 +58,7 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
         newest = next((run for run in reversed(runs) if _submitted(run)), None)
         if newest is not None:
             return newest
-    exact = [run for run in runs if word in {run.run_id, f"local-{run.key}"}]
+    exact = [run for run in runs if word in {run.run_id, f"local-{run.key}", f"ssh-{run.key}"}]
     found = (
         exact
         or _by_job_id(word, runs)

@@ -26,6 +26,13 @@ _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
 
+_ABSENCE = {
+    ClusterKind.LOCAL: "its controller has gone",
+    ClusterKind.SLURM: "Slurm no longer lists it",
+    ClusterKind.SSH: "no node keeps it",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A submitted job and what is known of it now."""
@@ -130,7 +137,7 @@ def judge(evidence: Evidence) -> JobStatus:
 def _state(evidence: Evidence) -> tuple[JobState, str | None]:
     results = evidence.results.nodes
     said = evidence.scheduler
-    if said is not None and evidence.submission.kind is ClusterKind.LOCAL:
+    if said is not None and not _scheduled(evidence):
         return said.state, said.reason
     if _complete(evidence):
         if all(result.exit_code == 0 for result in results):
@@ -182,7 +189,7 @@ def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
         return JobState.PENDING, "being submitted"
     count = len(evidence.results.nodes)
-    who = "its controller has gone" if _local(evidence) else "Slurm no longer lists it"
+    who = _ABSENCE[evidence.submission.kind]
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
 
 
@@ -209,12 +216,13 @@ def _complete(evidence: Evidence) -> bool:
     return len(evidence.results.nodes) >= _expected(evidence)
 
 
-def _local(evidence: Evidence) -> bool:
-    return evidence.submission.kind is ClusterKind.LOCAL
+def _scheduled(evidence: Evidence) -> bool:
+    """Tell whether a scheduler speaks of the job, and not a process of ours that knows better."""
+    return evidence.submission.kind is ClusterKind.SLURM
 
 
 def _has_scheduler_code(evidence: Evidence) -> bool:
-    return evidence.scheduler is not None and not _local(evidence)
+    return evidence.scheduler is not None and _scheduled(evidence)
 
 
 def _kept(run: RunFolder) -> Job | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from clusterkit import files
 from clusterkit.errors import RemoteError
@@ -13,9 +14,9 @@ from clusterkit.model import ClusterKind, JobState
 from clusterkit.runfolder import RunFolder
 
 RESULTS_EVERY_S = 0.2
-SCHEDULER_EVERY_S = 1.0
+SCHEDULER_EVERY_S = {ClusterKind.LOCAL: 0.0, ClusterKind.SLURM: 1.0, ClusterKind.SSH: 5.0}
 """Where only the scheduler knows of an end (a time limit, scancel), it is noticed within 2 s, also
-when the answer takes its time."""
+when the answer takes its time. Over ssh the nodes write down all ends but that of their keeper."""
 _UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKind.SSH: 60.0}
 """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
 _CANCEL_PATIENCE_S = 90.0
@@ -26,7 +27,7 @@ class Observer:
     """Look at a job often, and bother its scheduler seldom.
 
     The run folder is looked at on every call; the scheduler is asked when something has changed
-    there, and every second otherwise.
+    there, and every so often otherwise.
     """
 
     def __init__(self, run: RunFolder) -> None:
@@ -41,9 +42,8 @@ class Observer:
         """Return what is known of the job now."""
         seen = self._count_results()
         now = time.monotonic()
-        local = self._job is not None and self._job.submission.kind is ClusterKind.LOCAL
-        due = local or seen != self._seen or now - self._asked_at >= SCHEDULER_EVERY_S
-        if self._job is None or due:
+        every_s = 0.0 if self._job is None else SCHEDULER_EVERY_S[self._job.submission.kind]
+        if self._job is None or seen != self._seen or now - self._asked_at >= every_s:
             self._job = load_job(self.run)
             self._seen = seen
             self._asked_at = now
@@ -64,10 +64,14 @@ class Observer:
         return self._job.status.state.final
 
     def _count_results(self) -> int:
-        try:
-            return sum(1 for entry in self.run.nodes.iterdir() if entry.suffix == ".json")
-        except OSError:
-            return 0
+        return sum(_count(folder) for folder in (self.run.nodes, self.run.ends))
+
+
+def _count(folder: Path) -> int:
+    try:
+        return sum(1 for entry in folder.iterdir() if entry.suffix == ".json")
+    except OSError:
+        return 0
 
 
 def wait(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterkit import hostlist
+from clusterkit import __version__, hostlist
 from clusterkit.checks.base import Check, Tier
 from clusterkit.commands import run_command
 from clusterkit.directives import gpu_request
@@ -78,6 +78,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         container_runtime=cluster.container_runtime.value if cluster.container_runtime else None,
         image=wanted.image or cluster.image,
         allowed_names=cluster.allowed_env,
+        asked_by=__version__,
     )
     return Target(
         job=job,
@@ -130,6 +131,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         container_runtime=plan.container.runtime.value if plan.container else None,
         image=plan.container.image if plan.container else None,
         allowed_names=cluster.allowed_env,
+        asked_by=__version__,
     )
 
 

@@ -58,6 +58,8 @@ class PreflightJob:
     image: str | None = None
     allowed_names: tuple[str, ...] = ()
     """Variables that the site vouches for; the lint leaves them alone (globs)."""
+    asked_by: str | None = None
+    """Version of the clusterkit that asks; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

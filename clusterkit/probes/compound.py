@@ -7,11 +7,15 @@ probe, so that banners, the message of the day and probes that run side by side 
     TOKEN TASK NAME o TEXT           a line of standard output
     TOKEN TASK NAME e TEXT           a line of standard error
     TOKEN TASK NAME = RC BEGAN ENDED the probe has ended; times are seconds since boot
+    TOKEN TASK - . - -               it still runs
     TOKEN TASK - = 0 - -             all probes have ended
 
 Lines are cut at `_LINE` bytes, because only up to 4096 (PIPE_BUF on Linux, POSIX `write`) are sure
 to stay in one piece in a pipe with several writers. Nothing is written on the node, so one with a
 full disk answers too; and what is there when a node is given up on is used.
+
+Nobody tells a script that its client has gone, and probes may take minutes. So it says now and then
+that it still runs: once nobody reads that, it ends its probes, found by a variable that they have.
 """
 
 from __future__ import annotations
@@ -26,11 +30,13 @@ from clusterkit.shell import quote
 
 _LINE = 3800
 _KILL_AFTER_S = 2.0
+_BEAT_S = 2
 
 _BEGIN = r"""main() {
 exec 3>&1
 LC_ALL=C LANG=C; export LC_ALL LANG; unset LANGUAGE
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH
+CLUSTERKIT_PROBES=@TOKEN@; export CLUSTERKIT_PROBES
 T="@TOKEN@ ${SLURM_PROCID:-0}"
 echo "$T - @ $(date +%s.%N) ${SLURMD_NODENAME:-$(uname -n)}"
 L() { awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'; }
@@ -39,6 +45,19 @@ if timeout -k 1 1 true 2>/dev/null
 then B() { timeout -k @KILL@ "$@"; }
 else B() { shift; "$@"; }
 fi
+H() {
+trap '' PIPE
+while :; do
+sleep @BEAT@ >/dev/null 2>&1 3>&- || return
+{ echo "$T - . - -"; } 2>/dev/null || break
+done
+for s in TERM KILL KILL; do
+for p in $(grep -slF CLUSTERKIT_PROBES=@TOKEN@ /proc/[0-9]*/environ); do
+p=${p%/environ}; kill -s $s "${p#/proc/}"
+done
+sleep 1
+done
+}
 P() {
 s=$(W)
 r=$({ { { B "$2" sh -c "$3" 2>&4 3>&- 4>&- 5>&-; echo "$?" >&5; } | L "$1" o >&3; } 4>&1 |
@@ -46,8 +65,9 @@ L "$1" e >&3; } 5>&1)
 echo "$T $1 = $r $s $(W)"
 }
 """
-_END = """wait
+_END = """[ -z "$j" ] || wait $j
 echo "$T - = 0 - -"
+{ kill -s KILL "$h"; wait; } 2>/dev/null
 }
 main </dev/null
 """
@@ -90,10 +110,11 @@ def compose(
     for probe, snippet in asked:
         lanes.setdefault(probe.lane or f"only {probe.name}", []).append((probe, snippet))
     begin = _BEGIN.replace("@TOKEN@", token).replace("@LINE@", str(_LINE))
-    lines = [begin.replace("@KILL@", f"{_KILL_AFTER_S:g}")]
+    begin = begin.replace("@KILL@", f"{_KILL_AFTER_S:g}").replace("@BEAT@", f"{_BEAT_S:g}")
+    lines = [begin, "H 2>/dev/null &\nh=$! j=\n"]
     for lane in lanes.values():
         steps = [f"P {p.name} {p.timeout_s:g} {quote(snippet)}" for p, snippet in lane]
-        lines.append("{\n" + "\n".join(steps) + "\n} &\n")
+        lines.append("{\n" + "\n".join(steps) + '\n} &\nj="$j $!"\n')
     return Compound(
         script="".join([*lines, _END]),
         token=token,

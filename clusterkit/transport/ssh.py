@@ -6,7 +6,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import paramiko
@@ -52,11 +52,24 @@ class SshTransport:
         Raises:
             UserError: a node's name is none, or ssh's configuration cannot be read.
         """
-        check_names(nodes)
+        return self.ask_each({node: compound for node in nodes}, heard=heard)
+
+    def ask_each(
+        self, compounds: Mapping[str, Compound], *, heard: Callable[[Reply], None]
+    ) -> tuple[Reply, ...]:
+        """Run a script of its own on every node, all at once; see `Transport.ask`.
+
+        Raises:
+            UserError: a node's name is none, or ssh's configuration cannot be read.
+        """
+        check_names(tuple(compounds))
         client = SshClient(self._options)
-        workers = _DIALLERS if compound.together else self._options.workers
-        turns = threading.BoundedSemaphore(workers)
-        visits = [_Visit(node, compound, self._options, client, turns) for node in nodes]
+        together = any(compound.together for compound in compounds.values())
+        turns = threading.BoundedSemaphore(_DIALLERS if together else self._options.workers)
+        visits = [
+            _Visit(node, compound, self._options, client, turns)
+            for node, compound in compounds.items()
+        ]
         try:
             return visit_all(visits, threads=_DIALLERS, heard=heard)
         finally:

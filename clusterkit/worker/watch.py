@@ -126,7 +126,11 @@ class Watch:
 
     def _failed_peer(self) -> NodeResult | None:
         failure = runfolder.first_failure(self.run, self.me.attempt)
-        return failure if failure is not None and failure.node_rank != self.me.rank else None
+        if failure is None:
+            return None
+        # A node that the others have given up has to end as well, should it be alive.
+        others = failure.node_rank != self.me.rank or failure.lost is not None
+        return failure if others else None
 
     def _ending(self, code: int) -> tuple[int, str | None]:
         if self.reason == "peer" and self.peer_code:

@@ -1,0 +1,62 @@
+"""Jobs on machines reached by SSH: no scheduler, no daemon, no root.
+
+A keeper on each node, detached from the login that started it, does what a scheduler's daemon does
+elsewhere; the run folder tells what it did, and ssh whether it still lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from clusterkit.executors.base import Launched, SchedulerState
+from clusterkit.model import LaunchPlan
+from clusterkit.runfolder import RunFolder, Submission
+
+
+@dataclass(frozen=True, slots=True)
+class SshJobs:
+    """The executor of kind `ssh`."""
+
+    def check_limits(self, plan: LaunchPlan) -> None:
+        """Accept everything: whether slots are free, each node says when it is asked to start."""
+
+    def launch(
+        self,
+        plan: LaunchPlan,
+        run: RunFolder,
+        *,
+        hidden: Collection[str],
+        handing_over: Callable[[], None],
+    ) -> Launched:
+        """Start a keeper on each node."""
+        from clusterkit.executors import ssh_executor  # noqa: PLC0415 - submitit loads slowly
+
+        del hidden  # nothing of this process's environment goes to the nodes
+        return ssh_executor.launch(plan, run, handing_over=handing_over)
+
+    def find_lost(self, run: RunFolder) -> str | None:
+        """Return the job id, which follows from the run id."""
+        from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
+
+        return ssh_runs.job_id_of(run) if ssh_runs.read_keepers(run) else None
+
+    def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
+        """Return the state of each job that has keepers, asking each node once."""
+        from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
+
+        return ssh_runs.states(runs)
+
+    def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
+        """Return nothing: the keepers have said what there is to say."""
+
+    def cancel(self, run: RunFolder, submission: Submission) -> None:
+        """Tell the keepers to end."""
+        from clusterkit.executors import ssh_start  # noqa: PLC0415 - paramiko loads slowly
+        from clusterkit.executors.ssh_layout import read_layout  # noqa: PLC0415
+
+        del submission
+        ssh_start.end(run, read_layout(run))
+
+
+EXECUTOR = SshJobs()

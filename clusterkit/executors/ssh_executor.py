@@ -1,0 +1,231 @@
+"""The submitit side of jobs over ssh: an executor for any Python function, and for our own task.
+
+Registered as a submitit plugin (entry points of the group `submitit` in pyproject.toml), so that
+`submitit.AutoExecutor(folder, cluster="ssh")` finds it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from submitit.core import core
+from submitit.core.job_environment import JobEnvironment
+
+from clusterkit import files, hostlist, runfolder
+from clusterkit.config import load_settings
+from clusterkit.errors import UserError
+from clusterkit.executors import ssh_start
+from clusterkit.executors.base import Executor, Launched
+from clusterkit.executors.ssh import EXECUTOR
+from clusterkit.executors.ssh_layout import SshLayout
+from clusterkit.executors.ssh_runs import job_id_of
+from clusterkit.executors.submitit_job import RUNS, RunJob
+from clusterkit.executors.submitting import launch_by
+from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
+from clusterkit.runfolder import RunFolder, Submission
+
+_SUBMIT = ("-u", "-m", "submitit.core._submit")
+
+
+class SshJobEnvironment(JobEnvironment):
+    """What `submitit.JobEnvironment()` tells a function on a node."""
+
+    _env: ClassVar[dict[str, str]] = {
+        "job_id": "SUBMITIT_SSH_JOB_ID",
+        "num_tasks": "SUBMITIT_SSH_NTASKS",
+        "num_nodes": "SUBMITIT_SSH_JOB_NUM_NODES",
+        "node": "SUBMITIT_SSH_NODEID",
+        "global_rank": "SUBMITIT_SSH_GLOBALID",
+        "local_rank": "SUBMITIT_SSH_LOCALID",
+    }
+
+
+class SshJob(RunJob):
+    """A job over ssh as submitit knows jobs."""
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the job."""
+        return EXECUTOR
+
+
+class TaskExecutor(core.PicklingExecutor):
+    """Hand the task of a planned job over."""
+
+    job_class = SshJob
+
+    def __init__(self, run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> None:
+        """Submit into the folder of `run`."""
+        super().__init__(run.submitit)
+        self.run = run
+        self.layout = layout
+        self.handing_over = handing_over
+        self.launched: Launched | None = None
+        """What came of it, once all keepers are there."""
+
+    def _num_tasks(self) -> int:
+        return self.layout.tasks
+
+    def _submit_command(self, command: str) -> SshJob:
+        del command
+        self.handing_over()
+        ssh_start.start(self.run, self.layout)
+        self.launched = Launched(job_id=self.layout.job_id)
+        tasks = list(range(self.layout.tasks))
+        return SshJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        del command, uid
+        return (self.run.path / "node.sh").read_text(encoding="utf-8")
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return ["bash", str(submission_file_path)]
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        return string if isinstance(string, str) else string.decode()
+
+
+class SshExecutor(core.PicklingExecutor):
+    """Run Python functions on the machines of a cluster of kind `ssh`.
+
+    Parameters: `nodes`, `gpus_per_node` (slots of each node, 1 by default), `timeout_min`, `name`,
+    one task a node; and `ssh_cluster` (a name in clusterkit.yaml; else its default, or its only
+    cluster of kind ssh), `ssh_hosts` (a hostlist, instead of all hosts of the cluster). Nodes whose
+    slots are taken are passed over. `folder` has to be shared by all nodes.
+    """
+
+    job_class = SshJob
+
+    @classmethod
+    def affinity(cls) -> int:
+        """Never be what AutoExecutor chooses by itself."""
+        return 0
+
+    @classmethod
+    def _valid_parameters(cls) -> set[str]:
+        return {"cluster", "hosts"}
+
+    @classmethod
+    def _equivalence_dict(cls) -> None:
+        return None
+
+    def _num_tasks(self) -> int:
+        return int(self.parameters.get("nodes", 1))
+
+    def _submit_command(self, command: str) -> SshJob:
+        del command
+        if self.parameters.get("tasks_per_node", 1) != 1:
+            raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
+        cluster = _cluster(self.parameters.get("cluster"))
+        hosts = self._hosts(cluster)
+        busy: set[str] = set()
+        while True:
+            names = tuple(name for name in hosts if name not in busy)[: self._num_tasks()]
+            try:
+                return self._start_on(names, cluster)
+            except ssh_start.NodesBusy as error:
+                busy |= error.nodes
+                if len(hosts) - len(busy) < self._num_tasks():
+                    raise
+
+    def _hosts(self, cluster: ClusterSpec) -> tuple[str, ...]:
+        listed = self.parameters.get("hosts")
+        names = tuple(hostlist.expand(listed)) if listed else tuple(h.name for h in cluster.hosts)
+        if len(names) < self._num_tasks():
+            raise UserError(
+                f"{self._num_tasks()} nodes asked for, but there are {len(names)}",
+                hint=f"nodes={len(names)}",
+            )
+        return names
+
+    def _start_on(self, names: tuple[str, ...], cluster: ClusterSpec) -> SshJob:
+        label = str(self.parameters.get("name", "function"))
+        runs = self.folder.absolute() / RUNS
+        files.create_folder(runs)
+        run = runfolder.create(dataclasses.replace(cluster, run_dir=str(runs)), label)
+        layout = self._layout(names, cluster, run)
+        runfolder.write_submission(
+            run,
+            Submission(
+                run_id=run.run_id,
+                name=label,
+                cluster=cluster.name,
+                kind=ClusterKind.SSH,
+                framework="python",
+                nodes=len(names),
+                tasks=len(names),
+                submitted_at=time.time(),
+                time_limit_s=layout.time_limit_s,
+                job_id=layout.job_id,
+            ),
+        )
+        ssh_start.start(run, layout)
+        return SshJob(folder=self.folder, job_id=layout.job_id, tasks=list(range(len(names))))
+
+    def _layout(self, names: tuple[str, ...], cluster: ClusterSpec, run: RunFolder) -> SshLayout:
+        slots = int(self.parameters.get("gpus_per_node", 1))
+        minutes = self.parameters.get("timeout_min")
+        known = {host.name: host.slots for host in cluster.hosts}
+        folder = str(self.folder.absolute())
+        kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        return SshLayout(
+            job_id=job_id_of(run),
+            names=names,
+            slots=(slots,) * len(names),
+            offered=tuple(known.get(name) or cluster.gpus_per_node for name in names),
+            tasks=len(names),
+            ports=cluster.port_range,
+            token=secrets.token_hex(16),
+            time_limit_s=None if minutes is None else int(minutes * 60),
+            command=(ssh_start.python_of(cluster), *_SUBMIT, folder),
+            environment=kept,
+            workdir=str(Path.cwd()),
+            logs=folder,
+            cluster=cluster,
+        )
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        del command, uid
+        return ""
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        del submission_file_path
+        return []
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        return string if isinstance(string, str) else string.decode()
+
+
+def _cluster(name: str | None) -> ClusterSpec:
+    """Return the cluster of this name; else the default one, else the only one of kind ssh."""
+    settings = load_settings()
+    of_ssh = [key for key, spec in settings.clusters.items() if spec.kind is ClusterKind.SSH]
+    if name is None and settings.default_cluster not in of_ssh and len(of_ssh) == 1:
+        (name,) = of_ssh
+    cluster = settings.cluster(name)
+    if cluster.kind is not ClusterKind.SSH:
+        raise UserError(
+            f"cluster {cluster.name} is of kind {cluster.kind.value}",
+            hint=f"ssh_cluster={of_ssh[0]!r}"
+            if of_ssh
+            else "describe one of kind ssh in clusterkit.yaml",
+        )
+    return cluster
+
+
+def launch(plan: LaunchPlan, run: RunFolder, *, handing_over: Callable[[], None]) -> Launched:
+    """Start the job in `run`.
+
+    Raises:
+        UserError: the task cannot be written, or ssh's configuration not be read.
+        RefusalError: a node did not take it.
+    """
+    return launch_by(TaskExecutor(run, ssh_start.layout_of(plan, run), handing_over), run)

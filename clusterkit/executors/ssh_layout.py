@@ -1,0 +1,85 @@
+"""What every node of a job over ssh has to know; written by the client, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from clusterkit import __version__, files
+from clusterkit.errors import UserError
+from clusterkit.model import ClusterKind, ClusterSpec, Host
+from clusterkit.runfolder import RunFolder
+
+LAYOUT = "ssh.json"
+"""In the run folder, readable by its owner only: the nodes know each other by its token."""
+
+
+_KEPT = ("name", "kind", "hosts", "user", "port", "identity_file", "jump_host", "host_keys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshLayout:
+    """The nodes of one attempt at a job, in rank order."""
+
+    job_id: str
+    attempt: int = 0
+    """How often the job was restarted before this start."""
+    names: tuple[str, ...]
+    slots: tuple[int, ...]
+    """Slots the job has on each node."""
+    offered: tuple[int | None, ...]
+    """Slots there are on each node; None where only the node knows."""
+    tasks: int
+    """How many nodes get a worker: all, or the first alone where it reaches the others."""
+    ports: tuple[int, int]
+    """The port range of the cluster, both ends included."""
+    token: str
+    time_limit_s: int | None = None
+    command: tuple[str, ...]
+    """What the keeper of each node starts."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it gets beside those of the login."""
+    workdir: str = "/"
+    logs: str
+    """Folder of the output of those commands, in submitit's names."""
+    cluster: ClusterSpec
+    """How the nodes are reached; nothing else of it is kept."""
+    version: str = __version__
+    """Of the client."""
+
+
+def write_layout(run: RunFolder, layout: SshLayout) -> None:
+    """Write `ssh.json`."""
+    cluster = {name: getattr(layout.cluster, name) for name in _KEPT}
+    document = {**{f.name: getattr(layout, f.name) for f in fields(layout)}, "cluster": cluster}
+    files.write_json(run.path / LAYOUT, document, mode=files.PRIVATE)
+
+
+def read_layout(run: RunFolder) -> SshLayout:
+    """Return what stands in `ssh.json`.
+
+    Raises:
+        UserError: it is not there, or not whole.
+    """
+    path: Path = run.path / LAYOUT
+    document = files.read_json(path)
+    if document is None:
+        raise UserError(
+            f"no readable {path}",
+            hint="is the run folder on a file system that all nodes share? else set"
+            " shared_filesystem: false",
+        )
+    try:
+        lists = ("names", "slots", "offered", "ports", "command")
+        values = {**document, **{name: tuple(document[name]) for name in lists}}
+        return SshLayout(**{**values, "cluster": _cluster(document["cluster"])})
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{path} was written by another release: {error}") from error
+
+
+def _cluster(document: Mapping[str, Any]) -> ClusterSpec:
+    hosts = tuple(Host(**host) for host in document["hosts"])
+    kept = {name: document[name] for name in _KEPT}
+    return ClusterSpec(**{**kept, "kind": ClusterKind(document["kind"]), "hosts": hosts})

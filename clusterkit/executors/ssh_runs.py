@@ -1,0 +1,178 @@
+"""What is known of a job over ssh: what its keepers wrote, and whether they still live.
+
+The keepers are the only writers of `keepers/RANK.json` and, in the end, `ends/RANK.json`. One that
+says nothing of an end is looked for on its node: by pid, start time and boot, so that neither a
+number used again nor a restarted machine is taken for it, and no clock has to be right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from clusterkit import files, runfolder
+from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.ssh_layout import read_layout
+from clusterkit.executors.ssh_nodes import ask_nodes
+from clusterkit.model import ClusterSpec, JobState
+from clusterkit.runfolder import RunFolder, Submission
+
+_START_PATIENCE_S = 90.0
+"""How long a submitted job may be without keepers before nobody believes in it."""
+_ASK_S = 10.0
+_WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.SUCCEEDED)
+
+
+class Life(StrEnum):
+    """What became of a keeper that has not written its end."""
+
+    ALIVE = "alive"
+    GONE = "gone"
+    REBOOTED = "rebooted"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeper:
+    """What stands in the file of one keeper."""
+
+    rank: int
+    node: str
+    attempt: int
+    pid: int
+    start_time: str
+    boot_id: str
+    ended_as: JobState | None
+    exit_code: int | None = None
+
+
+def job_id_of(run: RunFolder) -> str:
+    """Return the job id of a run over ssh."""
+    return f"ssh-{run.key}"
+
+
+def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
+    """Return the keepers of a run in rank order; a file that cannot be read is left out."""
+    found = []
+    for path in run.keepers.glob("*.json"):
+        document = files.read_json(path)
+        keeper = _keeper(path.stem, document, files.read_json(run.ends / path.name))
+        if keeper is not None:
+            found.append(keeper)
+    return tuple(sorted(found, key=lambda keeper: keeper.rank))
+
+
+def look_for(cluster: ClusterSpec, keepers: Iterable[Keeper]) -> dict[Keeper, Life]:
+    """Ask the nodes about keepers that have not written their end, once a node.
+
+    Raises:
+        UserError: ssh's configuration cannot be read.
+    """
+    by_node: dict[str, list[Keeper]] = {}
+    for keeper in keepers:
+        by_node.setdefault(keeper.node, []).append(keeper)
+    snippets = {node: "\n".join(map(_question, here)) for node, here in by_node.items()}
+    answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S) if snippets else {}
+    found = {}
+    for node, here in by_node.items():
+        output = answers[node].output
+        lines = output.stdout.split() if output is not None else []
+        for number, keeper in enumerate(here):
+            said = lines[number] if number < len(lines) else Life.SILENT
+            found[keeper] = Life(said) if said in set(Life) else Life.SILENT
+    return found
+
+
+def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerState]:
+    """Return the state of each run that has, or may still get, keepers; each node is asked once.
+
+    Raises:
+        UserError: ssh's configuration cannot be read.
+    """
+    keepers = {run: read_keepers(run) for run in runs}
+    lives: dict[Keeper, Life] = {}
+    for cluster in {submission.cluster for submission in runs.values()}:
+        here = [run for run, submission in runs.items() if submission.cluster == cluster]
+        open_ended = {k: run for run in here for k in keepers[run] if k.ended_as is None}
+        if open_ended:
+            newest = max(open_ended.values(), key=lambda run: runs[run].submitted_at)
+            lives |= look_for(read_layout(newest).cluster, open_ended)
+    found = {run: state_of(run, runs[run], keepers[run], lives) for run in runs}
+    return {run: state for run, state in found.items() if state is not None}
+
+
+def state_of(
+    run: RunFolder,
+    submission: Submission,
+    keepers: tuple[Keeper, ...],
+    lives: Mapping[Keeper, Life],
+) -> SchedulerState | None:
+    """Conclude the state of a run from its keepers; None where there is nothing to go by."""
+    if not keepers:
+        young = time.time() - submission.submitted_at < _START_PATIENCE_S
+        return SchedulerState(state=JobState.PENDING, word="starting") if young else None
+    first = runfolder.first_failure(run, max(keeper.attempt for keeper in keepers))
+    open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
+    if Life.ALIVE in open_ended.values():
+        return SchedulerState(state=JobState.RUNNING, word="running")
+    if first is not None:
+        return SchedulerState(
+            state=JobState.FAILED,
+            word="ended",
+            reason=runfolder.blame(first),
+            exit_code=first.exit_code,
+        )
+    silent = [node for node, life in open_ended.items() if life is Life.SILENT]
+    if silent:
+        reason = f"no answer from {', '.join(silent)}"
+        return SchedulerState(state=JobState.UNKNOWN, word="silent", reason=reason)
+    if open_ended:
+        return SchedulerState(
+            state=JobState.CANCELLED if run.cancelled.exists() else JobState.FAILED,
+            word="ended",
+            reason="; ".join(_epitaph(node, life) for node, life in open_ended.items()),
+        )
+    state = next(s for s in _WORST if s in {keeper.ended_as for keeper in keepers})
+    codes = [keeper.exit_code for keeper in keepers if keeper.exit_code]
+    return SchedulerState(state=state, word="ended", exit_code=codes[0] if codes else 0)
+
+
+def _epitaph(node: str, life: Life | None) -> str:
+    if life is Life.REBOOTED:
+        return f"{node} was restarted"
+    return f"the keeper of {node} was killed"
+
+
+def _question(keeper: Keeper) -> str:
+    """Return a line of sh that prints one word of `Life`; the file of a process may vanish."""
+    return (
+        f"if [ \"$(cat /proc/sys/kernel/random/boot_id)\" != '{keeper.boot_id}' ];"
+        " then echo rebooted;"
+        f" elif [ \"$(sed 's/.*) //' /proc/{keeper.pid}/stat 2>/dev/null | cut -d' ' -f20)\""
+        f" = '{keeper.start_time}' ]; then echo alive; else echo gone; fi"
+    )
+
+
+def _keeper(
+    rank: str, document: Mapping[str, Any] | None, end: Mapping[str, Any] | None
+) -> Keeper | None:
+    if document is None or not rank.isdigit():
+        return None
+    if end is not None and end.get("attempt") != document.get("attempt"):
+        end = None  # of the attempt before
+    try:
+        return Keeper(
+            rank=int(rank),
+            node=str(document["node"]),
+            attempt=int(document["attempt"]),
+            pid=int(document["pid"]),
+            start_time=str(document["start_time"]),
+            boot_id=str(document["boot_id"]),
+            ended_as=JobState(end["state"]) if end is not None else None,
+            exit_code=end["exit_code"] if end is not None else None,
+        )
+    except (KeyError, ValueError, TypeError):
+        return None
