@@ -411,6 +411,28 @@ def test_packages_are_compared() -> None:
     assert found == {"n1": "fail"}
 
 
+def test_clusterkit_on_the_nodes_is_compared_with_the_one_that_asks() -> None:
+    odd, none = (
+        PYTHON.replace("clusterkit=0.1.0", "clusterkit=0.0.9"),
+        PYTHON.replace("package clusterkit=0.1.0\n", ""),
+    )
+
+    def asked(by: str | None, *texts: str) -> dict[str | None, str]:
+        job = PreflightJob(hosts=("n1", "n2", "n3"), asked_by=by, python="/opt/env/bin/python")
+        found = rulings(host_packages.CHECK, _each("job-python", *texts, job=job))
+        return {node: f"{r.verdict} {r.summary}" for node, r in found.items()}
+
+    same = "pass packages clusterkit 0.1.0"
+    assert asked("0.1.0", PYTHON, PYTHON) == asked(None, PYTHON, PYTHON) == {"n1": same, "n2": same}
+    old = "warn clusterkit 0.1.0 is there, 0.2.0 is what asks"
+    assert asked("0.2.0", PYTHON, PYTHON) == {"n1": old, "n2": old}
+    # With a shared file system the client's own Python runs there, and the job's needs none.
+    assert set(asked("0.2.0", none, none).values()) == {"skip no packages"}
+    assert asked("0.1.0", PYTHON, PYTHON, odd)["n3"] == (
+        "warn packages is clusterkit 0.0.9, most nodes have clusterkit 0.1.0"
+    )
+
+
 _PATHS = PreflightJob(
     hosts=("n1", "n2", "n3"), paths=("/home/run",), marker=".clusterkit-preflight-1"
 )

@@ -58,8 +58,9 @@ def judge(evidence: Evidence) -> Judgement:
     )
     own = {node.name: _clusterkit(node) for node in there}
     for name, ruling in compared:
-        other = job.asked_by is not None and own[name] not in {None, job.asked_by}
-        yield name, _other(own[name], job) if other and ruling.verdict is Verdict.PASS else ruling
+        version = own.get(name or "")
+        other = version and job.asked_by and version != job.asked_by
+        yield name, _other(version, job) if other and ruling.verdict is Verdict.PASS else ruling
 
 
 def _versions(python: JobPython | None) -> str | None:
