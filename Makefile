@@ -45,10 +45,11 @@ lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter and shellcheck
 
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
-	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py
+	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py \
+	  tests/test_docs_checks.py
 
 .PHONY: bench
-bench: $(VENV)/test.done debian-bench ## Measure start-up, submission against sbatch, ssh against clush and pdsh
+bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes
 	python -m bench
 
 .PHONY: lab

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,21 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_configurations_load(page: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "clusterkit.yaml").write_text(text)
     assert load_settings(cwd=tmp_path, environ={}).files, page
+
+
+def test_every_package_that_is_imported_has_its_reason() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text().lower()
+    rows = {row.split()[1] for row in page.splitlines() if row.startswith("| ")}
+    trees = (ast.parse(path.read_text()) for path in ROOT.glob("clusterkit/**/*.py"))
+    found: set[str] = set()
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    others = {name.lower() for name in found - {*sys.stdlib_module_names, "clusterkit"}}
+    called = {"yaml": "pyyaml", "pydantic_core": "pydantic"}
+    assert {called.get(name, name) for name in others} <= rows
 
 
 def test_the_framework_of_the_how_to_plans_a_command() -> None:

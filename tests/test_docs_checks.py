@@ -1,0 +1,26 @@
+"""The how-to of preflight lists every check; `make golden` writes the list anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from clusterkit.checks import all_checks
+from clusterkit.explain.topic import first_sentence
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "preflight.md"
+HEAD = "| id | name | proves that |\n| --- | --- | --- |\n"
+
+
+def test_the_page_lists_every_check() -> None:
+    rows = "".join(
+        f"| {c.id} | {c.name} | {first_sentence(c.about.what)} |\n" for c in all_checks()
+    )
+    page = PAGE.read_text(encoding="utf-8")
+    if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
+        page = re.sub(f"{re.escape(HEAD)}(\\|.*\n)*", lambda _: HEAD + rows, page)
+        PAGE.write_text(page, encoding="utf-8")
+    found = re.search(f"{re.escape(HEAD)}((?:\\|.*\n)*)", page)
+    assert found is not None
+    assert found[1] == rows, "a check was added or changed: make golden"
