@@ -22,7 +22,7 @@ from clusterkit.executors.allocation import free_port, visible_gpus
 from clusterkit.executors.local_nodes import split_devices
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state import load_job
-from clusterkit.model import ClusterKind, JobState, LaunchPlan
+from clusterkit.model import JobState, LaunchPlan
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import Secret
 from tests.plans import make_cluster, make_plan, node_script
@@ -232,13 +232,6 @@ def test_secrets_reach_the_command_and_nothing_else(
 def test_a_missing_secret_is_named_before_anything_starts(runs: Runs) -> None:
     with pytest.raises(UserError, match="TOKEN"):
         runs.start("true", runs.plan(secrets=("TOKEN",)))
-
-
-def test_ssh_comes_later(tmp_path: Path) -> None:
-    plan = make_plan(make_cluster(tmp_path, kind=ClusterKind.SSH))
-    run = runfolder.create(plan.cluster, plan.name)
-    with pytest.raises(UserError, match="later release"):
-        submit_plan(plan, [], run, secrets={})
 
 
 def test_a_controller_that_cannot_start_says_why(runs: Runs) -> None:

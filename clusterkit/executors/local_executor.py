@@ -13,13 +13,11 @@ from submitit.core import core
 from clusterkit import files
 from clusterkit.executors import local_runs
 from clusterkit.executors.base import (
-    Executor,
     Launched,
     RefusalError,
     scrubbed_environment,
     tasks_of,
 )
-from clusterkit.executors.local import EXECUTOR
 from clusterkit.executors.submitit_job import RunJob
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
@@ -29,19 +27,10 @@ _BEGIN_S = 60.0
 _MODULE = "clusterkit.executors.local_controller"
 
 
-class LocalJob(RunJob):
-    """A local job as submitit knows jobs."""
-
-    @property
-    def executor(self) -> Executor:
-        """What runs the job."""
-        return EXECUTOR
-
-
 class LocalExecutor(core.PicklingExecutor):
     """A submitit executor with several nodes on one machine, which submitit's own has not."""
 
-    job_class = LocalJob
+    job_class = RunJob
 
     def __init__(
         self,
@@ -62,13 +51,13 @@ class LocalExecutor(core.PicklingExecutor):
     def _num_tasks(self) -> int:
         return self.tasks
 
-    def _submit_command(self, command: str) -> LocalJob:
+    def _submit_command(self, command: str) -> RunJob:
         del command
         with files.explained(self.run.submitit):
             _begin(self.run, self.environment, self.handing_over)
         job_id = local_runs.job_id_of(self.run)
         self.launched = Launched(job_id=job_id)
-        return LocalJob(folder=self.folder, job_id=job_id, tasks=list(range(self.tasks)))
+        return RunJob(folder=self.folder, job_id=job_id, tasks=list(range(self.tasks)))
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         del command, uid

@@ -21,8 +21,7 @@ from clusterkit import files, hostlist, runfolder
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_start
-from clusterkit.executors.base import Executor, Launched
-from clusterkit.executors.ssh import EXECUTOR
+from clusterkit.executors.base import Launched
 from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.executors.ssh_runs import job_id_of
 from clusterkit.executors.submitit_job import RUNS, RunJob
@@ -46,19 +45,10 @@ class SshJobEnvironment(JobEnvironment):
     }
 
 
-class SshJob(RunJob):
-    """A job over ssh as submitit knows jobs."""
-
-    @property
-    def executor(self) -> Executor:
-        """What runs the job."""
-        return EXECUTOR
-
-
 class TaskExecutor(core.PicklingExecutor):
     """Hand the task of a planned job over."""
 
-    job_class = SshJob
+    job_class = RunJob
 
     def __init__(self, run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> None:
         """Submit into the folder of `run`."""
@@ -72,13 +62,13 @@ class TaskExecutor(core.PicklingExecutor):
     def _num_tasks(self) -> int:
         return self.layout.tasks
 
-    def _submit_command(self, command: str) -> SshJob:
+    def _submit_command(self, command: str) -> RunJob:
         del command
         self.handing_over()
         ssh_start.start(self.run, self.layout)
         self.launched = Launched(job_id=self.layout.job_id)
         tasks = list(range(self.layout.tasks))
-        return SshJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
+        return RunJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         del command, uid
@@ -101,7 +91,7 @@ class SshExecutor(core.PicklingExecutor):
     slots are taken are passed over. `folder` has to be shared by all nodes.
     """
 
-    job_class = SshJob
+    job_class = RunJob
 
     @classmethod
     def affinity(cls) -> int:
@@ -119,7 +109,7 @@ class SshExecutor(core.PicklingExecutor):
     def _num_tasks(self) -> int:
         return int(self.parameters.get("nodes", 1))
 
-    def _submit_command(self, command: str) -> SshJob:
+    def _submit_command(self, command: str) -> RunJob:
         del command
         if self.parameters.get("tasks_per_node", 1) != 1:
             raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
@@ -145,7 +135,7 @@ class SshExecutor(core.PicklingExecutor):
             )
         return names
 
-    def _start_on(self, names: tuple[str, ...], cluster: ClusterSpec) -> SshJob:
+    def _start_on(self, names: tuple[str, ...], cluster: ClusterSpec) -> RunJob:
         label = str(self.parameters.get("name", "function"))
         runs = self.folder.absolute() / RUNS
         files.create_folder(runs)
@@ -167,7 +157,7 @@ class SshExecutor(core.PicklingExecutor):
             ),
         )
         ssh_start.start(run, layout)
-        return SshJob(folder=self.folder, job_id=layout.job_id, tasks=list(range(len(names))))
+        return RunJob(folder=self.folder, job_id=layout.job_id, tasks=list(range(len(names))))
 
     def _layout(self, names: tuple[str, ...], cluster: ClusterSpec, run: RunFolder) -> SshLayout:
         slots = int(self.parameters.get("gpus_per_node", 1))

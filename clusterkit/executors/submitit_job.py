@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 from submitit.core import core
 
 from clusterkit import files
-from clusterkit.executors.base import Executor, SchedulerState
+from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.submission import executor_for
 from clusterkit.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
 
 RUNS = "runs"
@@ -17,11 +17,6 @@ RUNS = "runs"
 
 class RunJob(core.Job[Any]):
     """A job with a run folder of ours."""
-
-    @property
-    @abstractmethod
-    def executor(self) -> Executor:
-        """What runs the job."""
 
     @property
     def run_folder(self) -> RunFolder:
@@ -63,13 +58,14 @@ class RunJob(core.Job[Any]):
         submission = self._submission()
         if submission is not None:
             files.create_text(self.run_folder.cancelled, "")
-            self.executor.cancel(self.run_folder, submission)
+            executor_for(submission.kind).cancel(self.run_folder, submission)
 
     def _known(self) -> SchedulerState | None:
         submission = self._submission()
         if submission is None:
             return None
-        return self.executor.states({self.run_folder: submission}).get(self.run_folder)
+        run = self.run_folder
+        return executor_for(submission.kind).states({run: submission}).get(run)
 
     def _submission(self) -> Submission | None:
         return read_submission(self.run_folder)
