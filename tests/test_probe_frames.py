@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -70,6 +75,42 @@ def test_a_probe_that_hangs_costs_its_own_time_only() -> None:
 def test_a_probe_that_ignores_its_end_is_killed() -> None:
     answer = run(probe("deaf", "trap '' TERM; sleep 60", timeout_s=1))
     assert answer.outputs["deaf"].exit_code in {124, 137}
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox sh"])
+@pytest.mark.parametrize("how", ["client-gone", "interrupt"])
+def test_a_script_that_nobody_waits_for_ends_its_probes(
+    shell: str, how: str, tmp_path: Path
+) -> None:
+    """Those that left its process group, too, and those of its lane do not begin."""
+    sleeper = f"echo $$ >{tmp_path}/pid; exec setsid --wait sleep 98"
+    probes = (probe("slow", sleeper, lane="x"), probe("next", f"touch {tmp_path}/next", lane="x"))
+    compound = compose(probes, JOB, token="ckgone")
+    process = subprocess.Popen(
+        shell.split(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin:
+        process.stdin.write(compound.script.encode())
+    while not (tmp_path / "pid").exists():
+        time.sleep(0.02)
+    if how == "client-gone":
+        process.stdout.close()
+    else:
+        os.kill(process.pid, signal.SIGINT)
+        process.stdout.read()  # ends: nobody holds it any more
+    assert process.wait(timeout=8) == 130
+    assert "sleep\00098" not in "".join(_command_lines())
+    assert not (tmp_path / "next").exists()
+
+
+def _command_lines() -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found.append((process / "cmdline").read_text(errors="replace"))
+    return found
 
 
 def test_probes_of_one_lane_take_turns_and_others_run_beside_them() -> None:

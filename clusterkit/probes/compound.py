@@ -15,7 +15,8 @@ to stay in one piece in a pipe with several writers. Nothing is written on the n
 full disk answers too; and what is there when a node is given up on is used.
 
 Nobody tells a script that its client has gone, and probes may take minutes. So it says now and then
-that it still runs: once nobody reads that, it ends its probes, found by a variable that they have.
+that it still runs. Once nobody reads that, and when it is interrupted, it ends its probes, which it
+finds by a variable of theirs; otherwise they would keep GPUs, ports and a step of Slurm busy.
 """
 
 from __future__ import annotations
@@ -49,14 +50,21 @@ H() {
 trap '' PIPE
 while :; do
 sleep @BEAT@ >/dev/null 2>&1 3>&- || return
-{ echo "$T - . - -"; } 2>/dev/null || break
+echo "$T - . - -" || break
 done
-for s in TERM KILL KILL; do
+kill -s TERM $$
+}
+X() {
+trap '' INT TERM HUP
+exec 2>/dev/null
+kill -s KILL $h $j
+for s in TERM KILL; do
 for p in $(grep -slF CLUSTERKIT_PROBES=@TOKEN@ /proc/[0-9]*/environ); do
 p=${p%/environ}; kill -s $s "${p#/proc/}"
 done
-sleep 1
+[ $s = KILL ] || sleep 1
 done
+exit 130
 }
 P() {
 s=$(W)
@@ -65,7 +73,7 @@ L "$1" e >&3; } 5>&1)
 echo "$T $1 = $r $s $(W)"
 }
 """
-_END = """[ -z "$j" ] || wait $j
+_END = """[ -z "$j" ] || wait $j || X
 echo "$T - = 0 - -"
 { kill -s KILL "$h"; wait; } 2>/dev/null
 }
@@ -111,7 +119,7 @@ def compose(
         lanes.setdefault(probe.lane or f"only {probe.name}", []).append((probe, snippet))
     begin = _BEGIN.replace("@TOKEN@", token).replace("@LINE@", str(_LINE))
     begin = begin.replace("@KILL@", f"{_KILL_AFTER_S:g}").replace("@BEAT@", f"{_BEAT_S:g}")
-    lines = [begin, "H 2>/dev/null &\nh=$! j=\n"]
+    lines = [begin, "H 2>/dev/null &\nh=$! j=\ntrap X INT TERM HUP\n"]
     for lane in lanes.values():
         steps = [f"P {p.name} {p.timeout_s:g} {quote(snippet)}" for p, snippet in lane]
         lines.append("{\n" + "\n".join(steps) + '\n} &\nj="$j $!"\n')
