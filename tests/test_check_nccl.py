@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from clusterkit.checks.base import Check
 from clusterkit.checks.nccl_hcas import CHECK as HCAS
@@ -21,7 +17,7 @@ from clusterkit.checks.nccl_nvlink import CHECK as NVLINK
 from clusterkit.checks.nccl_uniform import CHECK as UNIFORM
 from clusterkit.envlint.matching import select
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import Output, PreflightJob, Unparsed
+from clusterkit.probes.base import Output, PreflightJob
 from clusterkit.probes.interfaces import PROBE
 from clusterkit.probes.interfaces import parse as parse_interfaces
 from clusterkit.probes.nccl_settings import CONF, ENVIRONMENT, parse_conf, parse_environment
@@ -238,18 +234,3 @@ def test_snippets_run_here(shell: str, tmp_path: Path) -> None:
     files = parse_conf(run(CONF.snippet(job)))
     assert [s.value for s in files[0].settings] == ["WARN", "1"]
     run(CONF.snippet(PreflightJob(hosts=("a",))))
-
-
-@pytest.mark.parametrize("parse", [parse_interfaces, parse_environment, parse_conf])
-@given(
-    st.text(),
-    st.sampled_from([NET, "NCCL_A=1\n", "file /a\n NCCL_B=2\n"]),
-    st.integers(min_value=0, max_value=200),
-)
-def test_mangled_output_is_unparsed(
-    parse: Callable[[str], object], junk: str, text: str, at: int
-) -> None:
-    with suppress(Unparsed):
-        parse(text[:at] + junk + text[at:])
-    with suppress(Unparsed):
-        parse(text[:at])

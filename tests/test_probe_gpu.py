@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from clusterkit.probes import (
     amd_gpus,
@@ -302,75 +298,6 @@ def test_amd_gpus() -> None:
         ("AMD Instinct MI300X", 41.0),
         ("AMD Instinct MI300X", 91.0),
     ]
-
-
-_PARSERS: tuple[tuple[Callable[[str], Any], tuple[str, ...]], ...] = (
-    (
-        nvidia_gpus.parse,
-        (
-            "csv_h200_idle_full.csv",
-            "csv_h100_mig_full.csv",
-            "csv_rtx4080s_idle_full.csv",
-            "smi_q_4090x8.txt",
-            "smi_q_a10_remap_pending.txt",
-            "smi_q_h200_idle_590.txt",
-            "smi_q_titanv_560.txt",
-        ),
-    ),
-    (nvidia_list.read_list, ("list_h100_mig.txt",)),
-    (
-        nvidia_nvlink.parse,
-        ("nvlink_s_a100x8.txt", "nvlink_s_a100_all_inactive.txt", "nvlink_s_inActive_610.txt"),
-    ),
-    (kernel_log.read_kernel_log, ("dmesg_xid119_h100.txt", "dmesg_xid63_line.txt")),
-    (pci_gpus.read_lspci, ("lspci_gb200.txt",)),
-    (
-        dcgm_diag.parse,
-        ("dcgmi_diag_gb10_l1.json", "dcgmi_diag_gb10_l2_allowed.json", "dcgmi_diag_r2_pass.txt"),
-    ),
-)
-_CASES = [(parse, name) for parse, names in _PARSERS for name in names]
-
-
-def _tolerates(parse: Callable[[str], Any], text: str) -> None:
-    with contextlib.suppress(Unparsed):
-        hash(parse(text))
-
-
-@pytest.mark.parametrize(("parse", "name"), _CASES, ids=[name for _, name in _CASES])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_mangled_recordings_raise_nothing_but_unparsed(
-    parse: Callable[[str], Any], name: str, data: st.DataObject
-) -> None:
-    _tolerates(parse, _mangle(recording(name), data))
-
-
-@pytest.mark.parametrize(
-    ("parse", "text"),
-    [
-        (amd_gpus.parse, _ROCM),
-        (nvidia_processes.parse, _PROCESSES),
-        (pci_gpus.parse, _PCI),
-        (nvidia_list.parse, "exit 0\nGPU 0: NVIDIA H200 (UUID: GPU-0)\n"),
-        (kernel_log.parse, "log dmesg\nNVRM: Xid (PCI:0000:9b:00): 119, pid=2\n"),
-    ],
-)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_mangled_answers_raise_nothing_but_unparsed(
-    parse: Callable[[str], Any], text: str, data: st.DataObject
-) -> None:
-    _tolerates(parse, _mangle(text, data))
-
-
-def _mangle(text: str, data: st.DataObject) -> str:
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(text)))
-        length = data.draw(st.integers(0, 60))
-        kept = data.draw(st.booleans())
-        text = text[:start] + data.draw(st.text(max_size=8)) + (text[start + length :] * kept)
-    return text
 
 
 _PROBES = (

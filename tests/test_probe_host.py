@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from clusterkit.probes import (
     container,
@@ -23,7 +21,7 @@ from clusterkit.probes import (
     slurm_nodes,
     ssh_peer,
 )
-from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, Unparsed, read_output
+from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, read_output
 from tests.probe_run import SHELLS, run_compound, run_probe
 
 JOB = PreflightJob(hosts=("n1", "n2"), python=sys.executable, paths=("/tmp",))
@@ -101,25 +99,6 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
     (container.PROBE, CONTAINER),
     (slurm_nodes.PROBE, RECORD),
 ]
-
-
-@pytest.mark.parametrize(("probe", "text"), EXAMPLES, ids=lambda value: getattr(value, "name", ""))
-@given(data=st.data())
-def test_a_parser_raises_nothing_but_unparsed(
-    probe: Probe[Any], text: str, data: st.DataObject
-) -> None:
-    """Texts cut, doubled, and mixed with anything are read or refused, and never more."""
-    begin, end = sorted(
-        (data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text))))
-    )
-    noise = data.draw(
-        st.one_of(st.text(max_size=30), st.sampled_from(["\x00", "=", "²", "[", "\n"]))
-    )
-    for mangled in (text[:begin], text[begin:], text[:begin] + noise + text[end:], noise):
-        try:
-            probe.parse(mangled)
-        except Unparsed:
-            continue
 
 
 @pytest.mark.parametrize("cut", range(1, 5))

@@ -330,17 +330,6 @@ OURS = {
 }
 
 
-@given(data=st.data())
-@pytest.mark.parametrize("probe", PROBES[:4], ids=lambda probe: probe.name)
-def test_mangled_answers_are_unparsed(probe: Probe[object], data: st.DataObject) -> None:
-    text = data.draw(mangled(OURS[probe.name]))
-    try:
-        facts = probe.parse(text)
-    except Unparsed:
-        return
-    assert facts is not None
-
-
 def test_counters_rise() -> None:
     (port,) = rdma_counters.parse(COUNTED).ports
     assert dict(port.rising) == {"symbol_error": 2, "link_downed": 1}
