@@ -10,9 +10,11 @@ Judging a bundle needs nothing else, so it gives the same findings anywhere.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +155,7 @@ def _reply(folder: Path, node: Mapping[str, Any]) -> Reply:
         reach["problem"] = ReachProblem(reach["problem"])
     here = folder / name
     with files.explained(here, "read"):
-        texts = {path.name: _text(path) for path in here.iterdir()} if here.is_dir() else {}
+        texts = _texts(here) if here.is_dir() else {}
     outputs = {
         _safe(probe): Output(
             stdout=texts.get(f"{probe}.out", ""),
@@ -176,11 +178,18 @@ def _known(kind: type, document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=1 << 14)
 def _safe(name: str) -> str:
     if not _SAFE.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a node or a probe")
     return name
 
 
-def _text(path: Path) -> str:
-    return path.read_bytes().decode(errors="replace")
+def _texts(folder: Path) -> dict[str, str]:
+    # Tens of thousands of small files: without pathlib and buffers they are read in half the time.
+    texts = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with open(entry.path, "rb", buffering=0) as file:  # noqa: PTH123
+                texts[entry.name] = file.read().decode(errors="replace")
+    return texts
