@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterkit.checks import all_checks
-from clusterkit.probes import kernel_log, nvidia_list, pci_gpus, rdma_tools, slurm_nodes
+from clusterkit.probes import kernel_log, nvidia_list, rdma_tools, slurm_nodes, slurm_sinfo
 from clusterkit.probes.base import Output, Unparsed, read_output
 from clusterkit.topology import NoMatrix, View, parse_topology
 from tests import test_probe_gpu, test_probe_host, test_probe_rdma
@@ -78,6 +78,7 @@ RECORDED = {
         "topo_dgxa100_12mlx5_tabs.txt", "topo_6gpu_ansi.txt", "topo_2gpu_nv2.txt",
         "topo_v100x8_mesh_4mlx5.txt", "topo_rtx2080s_blank_affinity_raw.txt",
     ),
+    "pci-gpus": ("lspci_gb200.txt",),
     "rdma-ports": (
         "ibstat_h100_2of8_down.txt", "ibstatus_a100_9dev.txt", "ibv_devinfo_mlx4_port2_down.txt",
         "rdma_link_bf3_half_down.txt",
@@ -89,9 +90,9 @@ RECORDED = {
 OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "nvidia-smi -L": (nvidia_list.read_list, "list_h100_mig.txt"),
     "dmesg": (kernel_log.read_kernel_log, "dmesg_xid119_h100.txt"),
-    "lspci": (pci_gpus.read_lspci, "lspci_gb200.txt"),
     "ibstat": (rdma_tools.parse, "ibstat_a100_9ca.txt"),
     "scontrol": (slurm_nodes.split_records, "scontrol_show_node_h100_drain.txt"),
+    "sinfo": (slurm_sinfo.parse, "sinfo_deepops_alloc_idle.txt"),
     "topo -p2p": (lambda text: parse_topology(text, view=View.P2P), "topo_p2p_r_h100x8.txt"),
     "topo -mp": (lambda text: parse_topology(text, view=View.PCIE), "topo_mp_juwels_booster.txt"),
 }

@@ -248,6 +248,16 @@ class TestPci:
         bridges = [d for d in devices if d.kind == "PCI bridge" and "NVIDIA" in d.description]
         assert len(bridges) == 12
 
+    def test_lspci_of_a_machine_that_somebody_looked_at_by_hand(self) -> None:
+        text = recording("lspci_gb200.txt")
+        facts = pci_gpus.parse(text)
+        assert [(gpu.address, gpu.gone) for gpu in facts.gpus] == [
+            (address, False)
+            for address in ("0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0")
+        ]
+        dead = "3b:00.0 3D controller: NVIDIA Corporation GA100 [A100 SXM4 80GB] (rev ff)\n"
+        assert [gpu.gone for gpu in pci_gpus.parse(dead).gpus] == [True]
+
     def test_a_gpu_that_reads_as_ones_is_gone(self) -> None:
         facts = pci_gpus.parse(_PCI)
         assert [(g.address, g.driver, g.gone) for g in facts.gpus] == [

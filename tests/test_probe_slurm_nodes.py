@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,12 @@ from hypothesis import strategies as st
 from clusterkit import hostlist
 from clusterkit.checks import slurm_features, slurm_gres, slurm_state
 from clusterkit.checks.base import Check
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.evaluate import evaluate
+from clusterkit.preflight.targets import with_slurm
 from clusterkit.probes import slurm_nodes, slurm_sinfo
-from clusterkit.probes.base import Missing, Output, PreflightJob, Unparsed, read_output
+from clusterkit.probes.base import Missing, Output, PreflightJob, Reach, Unparsed, read_output
+from clusterkit.transport.base import Reply
 from tests.evidence import evidence
 from tests.probe_run import rulings
 from tests.recordings import recording
@@ -170,16 +176,41 @@ def test_sinfo_states_are_translated() -> None:
     }  # fmt: skip
 
 
-@given(data=st.data())
-def test_mangled_tables_are_refused(data: st.DataObject) -> None:
-    """A count that does not match its list is a damaged row."""
-    text = recording("sinfo_deepops_alloc_idle.txt")
-    begin = data.draw(st.integers(0, len(text)))
-    noise = data.draw(st.text(max_size=10))
-    try:
-        slurm_sinfo.parse(text[:begin] + noise + text[begin + data.draw(st.integers(0, 40)) :])
-    except Unparsed:
-        return
+def test_sinfo_answers_where_there_is_no_scontrol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The states are all that it tells; a double of sinfo shows how it is asked."""
+    table = recording("sinfo_deepops_alloc_idle.txt")
+    (tmp_path / "table").write_text(table.replace("idle", "drain"), encoding="utf-8")
+    (tmp_path / "sinfo").write_text(
+        f'#!/bin/sh\necho "$*" >{tmp_path}/asked\ncat {tmp_path}/table\n', encoding="utf-8"
+    )
+    (tmp_path / "sinfo").chmod(0o755)
+    for tool in ("cat", "sh"):
+        (tmp_path / tool).symlink_to(f"/bin/{tool}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    hosts = ("dgx1", "dgx2", "dgx10")
+    bundle = Bundle(
+        job=replace(_slurm(*hosts), gpus_per_node=8),
+        replies=tuple(Reply(node=host, reach=Reach()) for host in hosts),
+        collected_at=0.0,
+        seconds=0.0,
+    )
+    report = evaluate(with_slurm(bundle), (slurm_state.CHECK, slurm_gres.CHECK))
+    assert {(f.id, f.verdict.value, f.nodes) for f in report.findings} == {
+        ("SLURM001", "pass", ("dgx1",)),
+        ("SLURM001", "fail", ("dgx2",)),
+        ("SLURM001", "unknown", ("dgx10",)),
+        ("SLURM002", "unknown", ("dgx1", "dgx2")),
+        ("SLURM002", "unknown", ("dgx10",)),
+    }
+    asked = (tmp_path / "asked").read_text(encoding="utf-8")
+    assert asked == "--nodes=dgx[1-2,10] -o %P %a %l %D %t %N\n"
+
+
+def test_a_sinfo_that_says_something_else_is_unknown() -> None:
+    output = Output(stdout="slurm_load_partitions: Unable to contact slurm controller\n")
+    assert slurm_sinfo.as_records(output) is output
 
 
 def test_the_hostlists_of_the_recording_expand_as_the_index_says() -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from clusterkit import __version__, hostlist
 from clusterkit.checks.base import Check, Tier
-from clusterkit.commands import run_command
+from clusterkit.commands import MISSING, run_command
 from clusterkit.directives import gpu_request
 from clusterkit.errors import RemoteError, UserError, choices_hint
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.collect import collect
-from clusterkit.probes import slurm_nodes
+from clusterkit.probes import slurm_nodes, slurm_sinfo
 from clusterkit.probes.base import Output, PreflightJob
 from clusterkit.transport.base import Reply, Transport
 
@@ -148,7 +148,7 @@ def gather(
     """
     bundle = collect(target.transport, checks, target.job, heard=heard)
     if target.slurm:
-        bundle = _with_slurm(bundle)
+        bundle = with_slurm(bundle)
     if any(check.tier is Tier.NETWORK for check in checks):
         from clusterkit.preflight.network import with_network  # noqa: PLC0415 - seldom asked for
 
@@ -279,10 +279,17 @@ def _shared(cluster: ClusterSpec, paths: tuple[str, ...], via: str) -> tuple[str
     return paths
 
 
-def _with_slurm(bundle: Bundle) -> Bundle:
-    answer = run_command(slurm_nodes.query(bundle.job.hosts))
+def with_slurm(bundle: Bundle) -> Bundle:
+    """Add what Slurm says of the nodes, asked once."""
+    hosts = bundle.job.hosts
+    answer = run_command(slurm_nodes.query(hosts))
+    no_scontrol = answer.code == MISSING
+    if no_scontrol:
+        answer = run_command(slurm_sinfo.query(hosts))
     output = Output(stdout=answer.output, stderr=answer.errors, exit_code=answer.code)
-    records = slurm_nodes.answers(bundle.job.hosts, output)
+    if no_scontrol:
+        output = slurm_sinfo.as_records(output)
+    records = slurm_nodes.answers(hosts, output)
     name = slurm_nodes.PROBE.name
     replies = tuple(
         dataclasses.replace(reply, outputs={**reply.outputs, name: records[reply.node]})

@@ -1,4 +1,6 @@
-"""GPUs on the PCI bus, whatever their driver says: from sysfs; also reads `lspci`.
+"""GPUs on the PCI bus, whatever their driver says: from sysfs.
+
+The output of `lspci` is read too, so that a bundle which somebody collected by hand can be judged.
 
 A GPU that fell off the bus still has its place in sysfs, but its registers read as ones.
 """
@@ -65,11 +67,11 @@ class PciGpus:
 
 
 def parse(text: str) -> PciGpus:
-    """Read what the snippet prints."""
+    """Read what the snippet prints, or lspci."""
     head, *lines = text.splitlines() or [""]
     granted = re.fullmatch(r"pci (\d{1,4})", head.strip())
     if granted is None:
-        raise Unparsed(f"no list of PCI devices: {first_line(text)[:60]!r}")
+        return _from_lspci(read_lspci(text))
     gpus = []
     for line in lines:
         found = _LINE.fullmatch(line.strip())
@@ -125,6 +127,24 @@ def read_lspci(text: str) -> tuple[PciDevice, ...]:
     if not devices:
         raise Unparsed("no device is listed")
     return tuple(devices)
+
+
+def _from_lspci(devices: tuple[PciDevice, ...]) -> PciGpus:
+    """Return the GPUs of NVIDIA; lspci tells neither their driver nor who may open them."""
+    return PciGpus(
+        granted=0,
+        gpus=tuple(
+            PciGpu(
+                address=device.address,
+                vendor=NVIDIA,
+                device="",
+                driver="",
+                gone=device.description.endswith("(rev ff)"),
+            )
+            for device in devices
+            if device.is_nvidia_gpu
+        ),
+    )
 
 
 def _command(job: PreflightJob) -> str:

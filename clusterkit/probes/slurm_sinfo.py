@@ -1,14 +1,17 @@
-"""The table of `sinfo`: less than `scontrol show node`, and all that some sites let users see."""
+"""The table of `sinfo`: less than `scontrol show node`, for machines that have no scontrol.
+
+Wrappers around Slurm, in containers and notebooks, often hand on sbatch, squeue and sinfo alone.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from clusterkit import hostlist
 from clusterkit.errors import UserError
-from clusterkit.probes.base import Unparsed
+from clusterkit.probes.base import Output, Unparsed
 
 _HEADER = ["PARTITION", "AVAIL", "TIMELIMIT", "NODES", "STATE", "NODELIST"]
 
@@ -35,6 +38,22 @@ class Row:
     state: str
     """Compact, such as `idle` or `down*`."""
     nodes: tuple[str, ...]
+
+
+def query(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that prints the table of `hosts`, whatever SINFO_FORMAT says."""
+    return ("sinfo", f"--nodes={hostlist.fold(dict.fromkeys(hosts))}", "-o", "%P %a %l %D %t %N")
+
+
+def as_records(output: Output) -> Output:
+    """Return the output of `query` as if scontrol had printed it; unchanged where it is no table.
+
+    Raises nothing: what is no table has no records either, and is unknown to who reads it.
+    """
+    try:
+        return replace(output, stdout="".join(records(parse(output.stdout)).values()))
+    except Unparsed:
+        return output
 
 
 def parse(text: str) -> tuple[Row, ...]:
