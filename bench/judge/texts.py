@@ -8,11 +8,6 @@ from collections.abc import Mapping
 from clusterkit.probes.base import PreflightJob
 from clusterkit.probes.host_names import asked
 
-OF_THE_DOUBLE = frozenset(
-    {"nvidia-list", "nvidia-gpus", "nvidia-nvlink", "nvidia-processes", "nvidia-topo", "kernel-log"}
-)
-"""Probes whose output comes from the test double."""
-
 XID = (
     "[81234.512345] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, "
     "GPU has fallen off the bus.\n"
