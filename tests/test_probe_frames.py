@@ -83,7 +83,7 @@ def test_a_script_that_nobody_waits_for_ends_its_probes(
     shell: str, how: str, tmp_path: Path
 ) -> None:
     """Those that left its process group, too, and those of its lane do not begin."""
-    sleeper = f"echo $$ >{tmp_path}/pid; exec setsid --wait sleep 98"
+    sleeper = f"echo $$ >{tmp_path}/pid; exec /usr/bin/setsid --wait sleep 98"
     probes = (probe("slow", sleeper, lane="x"), probe("next", f"touch {tmp_path}/next", lane="x"))
     compound = compose(probes, JOB, token="ckgone")
     process = subprocess.Popen(
