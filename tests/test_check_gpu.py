@@ -12,6 +12,7 @@ from clusterkit.preflight.evaluate import findings_of
 from clusterkit.probes.base import Output, PreflightJob
 from tests.evidence import evidence
 from tests.recordings import recording
+from tests.test_probe_gpu import _ROCM, amd_smi
 
 _GPUS = Path(__file__).parent / "doubles" / "gpus"
 _CHECKS = {check.id: check for check in all_checks() if check.area == "GPU"}
@@ -409,7 +410,9 @@ class TestAmd:
 
 @pytest.mark.parametrize("check", sorted(_CHECKS))
 def test_what_does_not_apply_is_skipped_and_what_is_garbled_is_unknown(check: str) -> None:
-    job = PreflightJob(hosts=("n1",), env={"CLUSTERKIT_DCGM_DIAG": "1"})
+    job = PreflightJob(
+        hosts=("n1",), env=dict.fromkeys(("CLUSTERKIT_DCGM_DIAG", "CLUSTERKIT_NCCL_TESTS"), "1")
+    )
     probes = [probe.name for probe in _CHECKS[check].probes]
     skipped: dict[str, str | Output] = {
         name: Output(stdout="no GPU here\n", exit_code=77) for name in probes
@@ -470,3 +473,27 @@ class TestNvlinkErrors:
     def test_what_is_not_known_is_not_guessed(self, words: str) -> None:
         text = f"up 9.5\n{self._GPU.format(0, 0)}Something else\n{words}"
         assert _one("GPU026", nvidia_nvlink_errors=text).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("check", "gpus", "verdict", "summary"),
+    [
+        ("GPU023", (("41", "0"), ("42", "0")), "pass", "AMD GPUs 2 x AMD Instinct MI300X"),
+        ("GPU024", (("41", "0"),), "pass", "amdgpu driver 6.10.5"),
+        ("GPU025", (("41", "0"), ("85", "0")), "pass", "temperatures are fine"),
+        ("GPU025", (("41", "0"), ("86", "0")), "warn", "GPU 1: up to 86 C"),
+        ("GPU025", (("100", "0"), ("90", "0")), "fail", "GPU 0: up to 100 C, at its slowdown"),
+        ("GPU025", (('"N/A"', "0"),), "skip", "no temperature is told"),
+        ("GPU028", (("41", "0"), ("42", "3")), "fail", "GPU 1: uncorrected ECC errors"),
+        ("GPU028", (("41", "0"), ("42", '"N/A"')), "pass", "no uncorrected memory errors"),
+        ("GPU028", (("41", '"N/A"'),), "skip", "no errors are told"),
+    ],
+)
+def test_amd_smi(check: str, gpus: tuple[tuple[str, str], ...], verdict: str, summary: str) -> None:
+    finding = _one(check, amd_gpus=amd_smi(*gpus))
+    assert finding.verdict == verdict
+    assert finding.summary.startswith(summary)
+
+
+def test_rocm_smi_tells_no_errors() -> None:
+    assert _one("GPU028", amd_gpus=_ROCM).verdict is Verdict.SKIP

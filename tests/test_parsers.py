@@ -42,7 +42,7 @@ end
 OURS = {
     **{probe.name: text for probe, text in test_probe_host.EXAMPLES},
     **test_probe_rdma.OURS,
-    "amd-gpus": test_probe_gpu._ROCM,
+    "amd-gpus": test_probe_gpu.amd_smi(("41", "0"), ('"N/A"', '"N/A"')),
     "nvidia-processes": test_probe_gpu._PROCESSES,
     "pci-gpus": test_probe_gpu._PCI,
     "nvidia-list": "exit 0\nGPU 0: NVIDIA H200 (UUID: GPU-0)\n"
@@ -116,6 +116,12 @@ def test_every_recording_is_read_by_some_test() -> None:
 @given(data=st.data())
 def test_answers_of_our_snippets(name: str, data: st.DataObject) -> None:
     _read(PROBES[name].parse, OURS[name], data)
+
+
+@_MANY
+@given(data=st.data())
+def test_answers_of_the_older_tool(data: st.DataObject) -> None:
+    _read(PROBES["amd-gpus"].parse, test_probe_gpu._ROCM, data)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,28 @@ _ROCM = (
     '"card1": {"Temperature (Sensor edge) (C)": "N/A", "Temperature (Sensor junction) (C)": '
     '"91.0", "Card Series": "AMD Instinct MI300X"},\n"system": {"Driver version": "6.8.5"}}\n'
 )
+_AMD_STATIC = """    {
+        "gpu": %d,
+        "asic": {"market_name": "AMD Instinct MI300X", "vendor_id": "0x1002"},
+        "limit": {"slowdown_hotspot_temperature": {"value": 100, "unit": "C"}},
+        "driver": {"name": "amdgpu", "version": "6.10.5"}
+    }"""
+_AMD_METRIC = """    {
+        "gpu": %d,
+        "temperature": {"edge": "N/A", "hotspot": {"value": %s, "unit": "C"}},
+        "ecc": {"total_correctable_count": 5, "total_uncorrectable_count": %s}
+    }"""
+
+
+def amd_smi(*gpus: tuple[str, str], wrapped: bool = False) -> str:
+    """Return what the snippet prints of GPUs by hotspot and uncorrected errors."""
+    static = ",\n".join(_AMD_STATIC % k for k in range(len(gpus)))
+    metric = ",\n".join(_AMD_METRIC % (k, *gpu) for k, gpu in enumerate(gpus))
+    form = '{"gpu_data": [\n%s\n]}\n' if wrapped else "[\n%s\n]\n"
+    return f"amd-smi\n{form % static}{form % metric}"
+
+
+_SHELLS = [words for words in (["sh"], ["dash"], ["busybox", "sh"]) if shutil.which(words[0])]
 _PROCESSES = "processes\nada 4711, 40211 MiB, python, train.py\n- 12, [N/A], [Not Found]\n"
 _PCI = (
     "pci 2\n0000:19:00.0 0x030200 0x10de:0x2330 nvidia- de103023\n"
@@ -310,6 +333,45 @@ def test_amd_gpus() -> None:
     ]
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_amd_smi_before_and_since_rocm_7(wrapped: bool) -> None:
+    facts = amd_gpus.parse(amd_smi(("41", "0"), ('"N/A"', '"N/A"'), wrapped=wrapped))
+    assert facts.driver == "6.10.5"
+    first, second = facts.gpus
+    assert (first.name, first.junction_c, first.slowdown_c, first.uncorrected) == (
+        "AMD Instinct MI300X",
+        41.0,
+        100.0,
+        0,
+    )
+    assert (second.junction_c, second.uncorrected) == (None, None)
+
+
+@pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)
+@pytest.mark.parametrize("works", [True, False])
+def test_amd_smi_goes_first_and_rocm_smi_second(
+    tmp_path: Path, shell: list[str], works: bool
+) -> None:
+    """Doubles of both tools, as no AMD GPU is here."""
+    _, static, metric = amd_smi(("41", "0")).split("[")
+    for verb, text in (("static", static), ("metric", metric)):
+        (tmp_path / verb).write_text(f"[{text}", encoding="utf-8")
+    (tmp_path / "rocm").write_text(_ROCM.replace("\n", " "), encoding="utf-8")
+    for tool, body in {
+        "amd-smi": f'cat "{tmp_path}/$1"; exit {0 if works else 1}',
+        "rocm-smi": f"cat {tmp_path}/rocm",
+    }.items():
+        (tmp_path / tool).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+        (tmp_path / tool).chmod(0o755)
+    snippet = str(amd_gpus.PROBE.snippet(PreflightJob(hosts=("a",))))
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*shell, "-c", snippet], capture_output=True, text=True, check=True, env=env
+    )
+    facts = amd_gpus.parse(done.stdout)
+    assert (facts.driver, len(facts.gpus)) == (("6.10.5", 1) if works else ("6.8.5", 2))
+
+
 _PROBES = (
     nvidia_gpus.PROBE,
     nvidia_list.PROBE,
@@ -320,7 +382,6 @@ _PROBES = (
     pci_gpus.PROBE,
     amd_gpus.PROBE,
 )
-_SHELLS = [words for words in (["sh"], ["dash"], ["busybox", "sh"]) if shutil.which(words[0])]
 
 
 @pytest.mark.parametrize("shell", _SHELLS, ids=" ".join)

@@ -18,7 +18,7 @@ from clusterkit.probes import amd_gpus
 from clusterkit.probes.amd_gpus import AmdGpus
 from clusterkit.probes.base import Missing
 
-_HINT = "run rocm-smi there; leave the node out, or ask for fewer GPUs"
+_HINT = "run amd-smi there; leave the node out, or ask for fewer GPUs"
 
 
 def _judge(evidence: Evidence) -> Judgement:
@@ -39,7 +39,7 @@ def _judge(evidence: Evidence) -> Judgement:
                     verdict=Verdict.FAIL,
                     summary=f"{_gpus(facts)}, the job wants {wanted}",
                     hint=_HINT,
-                    command="rocm-smi",
+                    command="amd-smi list || rocm-smi",
                 ),
             )
         else:
@@ -57,7 +57,7 @@ CHECK = Check(
     about=About(
         what="Every node has the AMD GPUs that the job wants, or the same as most nodes.",
         why="A rank without a GPU dies at its first HIP call, and the job with it.",
-        how="`rocm-smi --showproductname --json`, counted.",
+        how="`amd-smi static --json`, else `rocm-smi --showproductname --json`, counted.",
         fix="Take the node out of the job, or ask for fewer GPUs a node.",
         source="Majority vote over the nodes of the job; no list to keep.",
     ),

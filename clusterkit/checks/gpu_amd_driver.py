@@ -24,7 +24,8 @@ CHECK = Check(
     about=About(
         what="All nodes run the same amdgpu driver.",
         why="With mixed drivers RCCL may choose different features on each side.",
-        how="`rocm-smi --showdriverversion --json`, by majority over the nodes of the job.",
+        how="`amd-smi static --driver`, else `rocm-smi --showdriverversion`, by majority over the"
+        " nodes of the job.",
         fix="Update the odd nodes and reboot them.",
         source="Majority vote over the nodes of the job; no list to keep.",
     ),

@@ -1,7 +1,8 @@
-"""State of AMD GPUs: `rocm-smi --json`.
+"""State of AMD GPUs: `amd-smi --json` where there is one, else `rocm-smi --json`.
 
-Written after the documented output of ROCm 5 and 6 (rocm_smi.py, `showProductName`, `showTemp`);
-no recording of a whole answer was at hand, so only names that all of them share are read.
+Written after documented output of ROCm 5 to 7 (rocm_smi.py, `showProductName`, `showTemp`; amd-smi,
+`static` and `metric`) and pieces of answers from MI210 and MI300X in tests of other projects. No
+recording of a whole answer was at hand, so only names that all of them share are read.
 """
 
 from __future__ import annotations
@@ -10,34 +11,47 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
 
-# The answer is one line: it is broken up, because lines of a probe are cut at a few thousand bytes.
+# rocm-smi answers in one line: it is broken up, because lines of a probe are cut at a few thousand
+# bytes.
 _SNIPPET = r"""has() { for d in /sys/bus/pci/devices/*; do
 v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
 case "$v $c" in '0x1002 0x0302'* | '0x1002 0x0380'* | '0x1002 0x12'*) return 0 ;; esac
 done; return 1; }
 PATH=$PATH:/opt/rocm/bin
+if command -v amd-smi >/dev/null 2>&1 &&
+static=$(amd-smi static --asic --driver --limit --json 2>/dev/null) &&
+metric=$(amd-smi metric --temperature --ecc --json 2>/dev/null)
+then case $static in *'"gpu"'*) printf 'amd-smi\n%s\n%s\n' "$static" "$metric"; exit 0 ;; esac
+fi
 command -v rocm-smi >/dev/null 2>&1 || {
 has || { echo 'no AMD GPU'; exit 77; }
-echo 'rocm-smi is not on PATH, though there is an AMD GPU' >&2; exit 127; }
+echo 'neither amd-smi nor rocm-smi answers, though there is an AMD GPU' >&2; exit 127; }
 said=$(rocm-smi --showproductname --showdriverversion --showtemp --json 2>/dev/null) || {
 c=$?; has || { echo 'no AMD GPU'; exit 77; }; exit "$c"; }
 printf '%s\n' "$said" | awk '{ gsub(/", "/, "\",\n\""); gsub(/\}, "/, "},\n\""); print }'
 """
 _NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
 _CARD = re.compile(r"card(\d{1,4})")
+_DOCUMENT = re.compile(r"[\[{]")
+_UNSAID = frozenset({"", "N/A", "None"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmdGpu:
-    """One AMD GPU; None is "rocm-smi does not say"."""
+    """One AMD GPU; None is "the tool does not say"."""
 
     index: int
     name: str | None
     junction_c: float | None
     """Temperature of the hottest spot of the die; of its edge where there is no such sensor."""
+    slowdown_c: float | None = None
+    """At which the hottest spot makes it slow down."""
+    uncorrected: int | None = None
+    """ECC errors since the driver was loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +63,26 @@ class AmdGpus:
 
 
 def parse(text: str) -> AmdGpus:
-    """Read `rocm-smi --json`, before which it may have printed warnings."""
-    start = text.find("{")
+    """Read `amd-smi` and its two documents, or `rocm-smi --json`, with warnings before it."""
     try:
-        document, _ = json.JSONDecoder().raw_decode(text[max(start, 0) :])
-        cards = {
-            int(found[1]): {str(k).lower(): str(v) for k, v in values.items()}
-            for key, values in document.items()
-            if (found := _CARD.fullmatch(key))
-        }
-        system = document.get("system", {})
-        driver = system.get("Driver version")
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise Unparsed(f"no JSON of rocm-smi: {first_line(text)[:60]!r}") from None
-    if not cards:
-        raise Unparsed("no card in the JSON of rocm-smi")
+        facts = _amd_smi(text) if text.startswith("amd-smi\n") else _rocm_smi(text)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, Unparsed):
+            raise
+        raise Unparsed(f"no JSON of amd-smi or rocm-smi: {first_line(text)[:60]!r}") from None
+    if not facts.gpus:
+        raise Unparsed("no GPU in the JSON of amd-smi or rocm-smi")
+    return facts
+
+
+def _rocm_smi(text: str) -> AmdGpus:
+    document, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
+    cards = {
+        int(found[1]): {str(k).lower(): str(v) for k, v in values.items()}
+        for key, values in document.items()
+        if (found := _CARD.fullmatch(key))
+    }
+    driver = document.get("system", {}).get("Driver version")
     return AmdGpus(
         driver=None if driver is None else str(driver),
         gpus=tuple(
@@ -77,18 +96,64 @@ def parse(text: str) -> AmdGpus:
     )
 
 
+def _amd_smi(text: str) -> AmdGpus:
+    decoder, at, documents = json.JSONDecoder(), 0, []
+    while found := _DOCUMENT.search(text, at):
+        document, at = decoder.raw_decode(text, found.start())
+        documents.append(_by_gpu(document))
+    static, metric = documents
+    if static.keys() != metric.keys():
+        raise Unparsed("amd-smi's answers are not about the same GPUs")
+    drivers = {str(gpu["driver"]["version"]) for gpu in static.values()}
+    return AmdGpus(
+        driver=" + ".join(sorted(drivers - _UNSAID)) or None,
+        gpus=tuple(
+            AmdGpu(
+                index=index,
+                name=None if (name := str(gpu["asic"]["market_name"])) in _UNSAID else name,
+                junction_c=_first(metric[index]["temperature"], "hotspot", "edge"),
+                slowdown_c=_first(gpu.get("limit", {}), "slowdown_hotspot_temperature"),
+                uncorrected=_count(metric[index].get("ecc", {}).get("total_uncorrectable_count")),
+            )
+            for index, gpu in sorted(static.items())
+        ),
+    )
+
+
+def _by_gpu(document: Any) -> dict[int, Any]:
+    """Return what is said of each GPU; before ROCm 7 the list stands alone."""
+    listed = document["gpu_data"] if isinstance(document, dict) else document
+    return {int(gpu["gpu"]): gpu for gpu in listed}
+
+
+def _first(values: dict[str, Any], *names: str) -> float | None:
+    """Return the first figure that is told: a number, or one with its unit."""
+    for name in names:
+        said = values.get(name)
+        said = said.get("value") if isinstance(said, dict) else said
+        if said is not None and str(said) not in _UNSAID:
+            return _figure(str(said))
+    return None
+
+
+def _count(said: Any) -> int | None:
+    return None if said is None or str(said) in _UNSAID else int(said)
+
+
 def _said(card: dict[str, str], *names: str) -> str | None:
     for name in names:
         value = card.get(name, "").strip()
-        if value and value not in {"N/A", "None"}:
+        if value not in _UNSAID:
             return value
     return None
 
 
 def _degrees(card: dict[str, str]) -> float | None:
     said = _said(card, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
-    if said is None:
-        return None
+    return None if said is None else _figure(said)
+
+
+def _figure(said: str) -> float:
     try:
         degrees = float(said)
     except ValueError:
