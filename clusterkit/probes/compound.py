@@ -59,7 +59,7 @@ trap '' INT TERM HUP
 exec 2>/dev/null
 kill -s KILL $h $j
 for s in TERM KILL; do
-for p in $(grep -slF CLUSTERKIT_PROBES=@TOKEN@ /proc/[0-9]*/environ); do
+for p in $(grep -zslF CLUSTERKIT_PROBES=@TOKEN@ /proc/[0-9]*/environ); do
 p=${p%/environ}; kill -s $s "${p#/proc/}"
 done
 [ $s = KILL ] || sleep 1
