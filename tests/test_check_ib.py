@@ -125,7 +125,7 @@ def test_width_against_other_nodes() -> None:
     found = judge("ib-port-rate", {"n1": text, "n2": text, "n3": odd})
     assert verdicts(found) == ["pass", "pass", "fail"]
     assert found["n3"].summary == "mlx5_0/1 runs at 100 Gb/s 2X, usual is 200 Gb/s 4X"
-    assert found["n3"].command == "mlxlink -d mlx5_0"
+    assert found["n3"].command == "sudo mlxlink -d mlx5_0"
 
 
 def test_firmware_is_compared_within_a_kind() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, missing, uniform
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import Missing
+from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.container import PROBE, Container, is_file
 
 ABOUT = About(
@@ -37,9 +39,7 @@ def judge(evidence: Evidence) -> Judgement:
         elif not facts.digest and not facts.version:
             yield node.name, Ruling(verdict=Verdict.UNKNOWN, summary="the runtime does not work")
         elif not facts.digest:
-            # Docker pulls what it lacks; a file that is not there, nobody brings.
-            pulled = job.container_runtime == "docker"
-            yield node.name, _lacking(job.image, Verdict.WARN if pulled else Verdict.FAIL)
+            yield node.name, _lacking(job)
         else:
             present.append(node)
     yield from uniform(
@@ -56,12 +56,15 @@ def _digest(container: Container) -> str | None:
     return container.digest
 
 
-def _lacking(image: str, verdict: Verdict) -> Ruling:
+def _lacking(job: PreflightJob) -> Ruling:
+    # Docker pulls what it lacks; a file that is not there, nobody brings.
+    pulled, image = job.container_runtime == "docker", shlex.quote(job.image or "")
+    look = f"ls -l {image}" if is_file(job) else "enroot list"
     return Ruling(
-        verdict=verdict,
-        summary=f"image {image} is not there",
+        verdict=Verdict.WARN if pulled else Verdict.FAIL,
+        summary=f"image {job.image} is not there",
         hint="bring it to the node before the job starts",
-        command=f"docker pull {image}" if verdict is Verdict.WARN else f"ls -l {image}",
+        command=f"docker pull {image}" if pulled else look,
     )
 
 

@@ -54,7 +54,7 @@ def _rule(facts: NvidiaList) -> Iterator[Ruling]:
             summary="the infoROM of a GPU is corrupt",
             evidence=said,
             hint="have the GPU replaced when work allows",
-            command="nvidia-smi -q -d PERFORMANCE",
+            command="nvidia-smi -q | grep -i -A5 inforom",
         )
     elif facts.exit_code != 0 or facts.problems:
         yield Ruling(

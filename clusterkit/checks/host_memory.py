@@ -45,7 +45,7 @@ def _rule(system: System, typical: float) -> Ruling:
     evidence = f"{total / _KIB_PER_GIB:.0f} GiB, median {typical / _KIB_PER_GIB:.0f} GiB"
     if total < _LEAST_SHARE * typical:
         hint = "a memory module may have failed: look into the BMC's log"
-        return _warn("less memory than the others", evidence, hint, "dmidecode -t memory")
+        return _warn("less memory than the others", evidence, hint, "sudo dmidecode -t memory")
     if system.available_kib is not None and system.available_kib < _LEAST_FREE * total:
         evidence = f"{system.available_kib / _KIB_PER_GIB:.1f} GiB free of {evidence}"
         hint = "look for processes that another job has left behind"

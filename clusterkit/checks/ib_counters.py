@@ -38,7 +38,7 @@ def _rule(counters: RdmaCounters) -> Ruling:
         summary=f"errors rise on {odd[0].port}: {rising}",
         evidence="; ".join(totals[:8]),
         hint="check the cable and the transceiver",
-        command=f"mlxlink -d {odd[0].port.partition('/')[0]} -c -e",
+        command=f"sudo mlxlink -d {odd[0].port.partition('/')[0]} -c -e",
     )
 
 

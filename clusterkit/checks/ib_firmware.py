@@ -54,7 +54,7 @@ def _warn(odd: list[Device], usual: str | None, votes: Counter[str]) -> Ruling:
         else "firmware differs within a kind of device, none is usual",
         evidence=", ".join(f"{version}: {n}" for version, n in votes.most_common()),
         hint="update the firmware of the odd devices",
-        command=f"flint -d {odd[0].name} query",
+        command=f"sudo flint -d {odd[0].name} query",
     )
 
 

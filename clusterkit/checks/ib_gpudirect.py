@@ -37,8 +37,8 @@ def _rule(facts: GpuDirect) -> Ruling:
         verdict=Verdict.WARN,
         summary="no GPUDirect RDMA: nvidia_peermem is not loaded, and no dma-buf",
         evidence=f"kernel {kernel}, {driver} driver",
-        hint="load nvidia_peermem",
-        command="sudo modprobe nvidia_peermem; lsmod | grep peermem",
+        hint="load it: sudo modprobe nvidia_peermem",
+        command="lsmod | grep peermem; modinfo nvidia_peermem",
     )
 
 

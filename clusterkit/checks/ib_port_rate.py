@@ -84,7 +84,7 @@ def _odd(slow: list[tuple[Port, Speed]]) -> Ruling:
         summary=f"{port.name} runs at {_text(_speed(port))}, usual is {_text(usual)}",
         evidence=", ".join(f"{p.name} {_text(_speed(p))} (usual: {_text(u)})" for p, u in slow),
         hint="check cable, transceiver and the speed of the switch port",
-        command=f"mlxlink -d {port.device}",
+        command=f"sudo mlxlink -d {port.device}",
     )
 
 

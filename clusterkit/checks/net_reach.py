@@ -57,7 +57,7 @@ def _fail(summary: str, broken: Mapping[Pair, str], node: str) -> Ruling:
         summary=summary,
         evidence=", ".join(told[:3]) + more,
         hint="look for a firewall or a missing route between the nodes",
-        command="nft list ruleset; ip route; ip -s link",
+        command="sudo nft list ruleset; ip route; ip -s link",
     )
 
 

@@ -62,7 +62,7 @@ def judge(evidence: Evidence) -> Judgement:
                 summary=f"{who} its rendezvous port {port}",
                 evidence=_words(worst),
                 hint=_OPEN,
-                command="nft list ruleset",
+                command="sudo nft list ruleset",
             ),
         )
     else:
@@ -85,7 +85,7 @@ def _cannot(head: str, port: int, status: str) -> Ruling:
         summary=f"cannot reach the rendezvous port {port} of {head}",
         evidence=_words(status),
         hint=_OPEN,
-        command="nft list ruleset",
+        command="sudo nft list ruleset",
     )
 
 
@@ -111,7 +111,7 @@ def _taken(evidence: Evidence, head: str, others: tuple[str, ...]) -> Judgement:
             verdict=Verdict.FAIL,
             summary=f"the rendezvous port {port} is in use by another program",
             hint="end that program, or choose another --port",
-            command=f"ss -ltnp 'sport = :{port}'",
+            command=f"sudo ss -ltnp 'sport = :{port}'",
         ),
     )
 
