@@ -237,14 +237,16 @@ def test_of_two_nodes_either_may_be_to_blame() -> None:
     assert verdicts(net_rendezvous.CHECK, said) == {"a": FAIL, "b": FAIL}
 
 
-def test_a_taken_port_matters_only_if_it_is_the_jobs() -> None:
+def test_a_taken_port_is_told_and_the_next_one_counts() -> None:
     said = links(bound={"a": 20001})
-    assert verdicts(net_rendezvous.CHECK, said) == dict.fromkeys(NODES, SKIP)
     job = PreflightJob(hosts=NODES, port=20000)
-    assert rulings(net_rendezvous.CHECK, said, job)["a"] == (
-        FAIL,
-        "the rendezvous port 20000 is in use by another program",
-    )
+    found = rulings(net_rendezvous.CHECK, said, job)
+    assert found.pop("a") == (WARN, "port 20000, the first of `port_range`, is in use")
+    assert set(found.values()) == {(PASS, "reaches the rendezvous port 20001 of a")}
+    # Without a range of the job's own it matters to nobody.
+    assert verdicts(net_rendezvous.CHECK, said) == dict.fromkeys(NODES, PASS)
+    shut = links(bound={"a": 20001}, reach=lambda a, b: "refused" if "a" in (a, b) else "ok")
+    assert verdicts(net_rendezvous.CHECK, shut) == {"a": FAIL, **dict.fromkeys("bcde", UNKNOWN)}
 
 
 GOOD = "ok 16777216 0.020000 cpu"

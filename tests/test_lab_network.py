@@ -169,8 +169,8 @@ def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
             report = preflight(lab, *LINKS)
         finally:
             os.killpg(squatter.pid, signal.SIGKILL)
-    assert [f.summary for f in report.bad] == [
-        f"the rendezvous port {PORT} is in use by another program"
+    assert [(f.verdict, f.nodes, f.summary) for f in report.bad] == [
+        (Verdict.WARN, ("n1",), f"port {PORT}, the first of `port_range`, is in use")
     ]
 
 

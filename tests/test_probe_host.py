@@ -101,6 +101,13 @@ EXAMPLES: list[tuple[Probe[Any], str]] = [
 ]
 
 
+def test_a_locale_that_is_not_english_changes_nothing() -> None:
+    """Tools would else answer in words, and with commas in numbers, that no parser knows."""
+    probe = Probe(name="locale", command='echo "$LC_ALL $LANG ${LANGUAGE-none}"', parse=str)
+    words = ("env", "LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8", "LANGUAGE=de:fr", "sh", "-s")
+    assert run_compound((probe,), JOB, words=words)["locale"].stdout == "C C none\n"
+
+
 @pytest.mark.parametrize("cut", range(1, 5))
 @pytest.mark.parametrize(
     ("probe", "text"), EXAMPLES[2:8], ids=lambda value: getattr(value, "name", "")

@@ -12,12 +12,12 @@ ABOUT = About(
     why="torchrun, DeepSpeed and Horovod all start by meeting there; a node that cannot come makes"
     " the whole job wait until its time-out, without a word about which node it is.",
     how="A program on the head listens on the port, the same program on every other node"
-    " connects to it by the head's name (`clusterkit preflight --network`).",
+    " connects to it by the head's name (`clusterkit preflight --network`). The port is the first"
+    " of `port_range`; where something holds it, that is a warning, and the next few are tried.",
     fix="Open the cluster's `port_range` between its nodes, mend the name of the head in DNS or"
     " /etc/hosts, or end the process that holds the port.",
     source="our own",
 )
-_OPEN = "open the cluster's `port_range` between its nodes"
 _WORDS = {
     "refused": "refused (by a firewall: a program of ours listens there)",
     "timeout": "no answer (a firewall that drops?)",
@@ -31,89 +31,72 @@ def judge(evidence: Evidence) -> Judgement:
     """Name the nodes that cannot come, or the head where nobody can."""
     yield from absent(evidence, PROBE)
     facts = facts_of(evidence, PROBE)
-    if not evidence.nodes or (head := evidence.nodes[0].name) not in facts:
-        for node in facts:
-            summary = f"nothing listened on the head {evidence.nodes[0].name}"
-            yield node, Ruling(verdict=Verdict.UNKNOWN, summary=summary)
+    head = evidence.nodes[0].name if evidence.nodes else ""
+    if head not in facts:
+        yield from dict.fromkeys(facts, _unsure(f"nothing listened on the head {head}")).items()
         return
-    port = facts[head].port
-    said = {node: seen.head for node, seen in facts.items() if seen.head is not None}
-    if facts[head].bound != port:
-        yield from _taken(evidence, head, tuple(said))
-        return
-    bad = {node: status for node, status in said.items() if status != OK}
+    port, taken = facts[head].bound, facts[head].bound != facts[head].port
+    where = f"the rendezvous port {port} of {head}"
+    asked = {n: dict(seen.reach).get(head) if taken else seen.head for n, seen in facts.items()}
+    said = {node: status for node, status in asked.items() if status is not None and node != head}
     # One verdict from all the others is about the head; with one other, it may be either.
-    about_head = bad and len(bad) == len(said)
+    about_head = bool(said) and OK not in said.values()
     for node, status in said.items():
         if status == OK:
-            yield node, passed(f"reaches the rendezvous port {port} of {head}")
+            yield node, passed(f"reaches {where}")
         elif about_head and len(said) > 1:
-            summary = f"no node reaches the rendezvous port {port} of {head}"
-            yield node, Ruling(verdict=Verdict.UNKNOWN, summary=summary)
+            yield node, _unsure(f"no node reaches {where}")
         else:
-            yield node, _cannot(head, port, status)
+            yield node, _cannot(head, where, status)
     if about_head:
-        worst = next(iter(bad.values()))
-        who = "no node reaches" if len(said) > 1 else f"{next(iter(bad))} does not reach"
-        yield (
-            head,
-            Ruling(
-                verdict=Verdict.FAIL,
-                summary=f"{who} its rendezvous port {port}",
-                evidence=_words(worst),
-                hint=_OPEN,
-                command="sudo nft list ruleset",
-            ),
-        )
+        yield head, _own(port, said)
+    elif taken and evidence.job.port is not None:
+        yield head, _taken(facts[head].port)
     else:
-        yield head, passed(f"reaches the rendezvous port {port} of {head}")
+        yield head, passed(f"reaches {where}")
 
 
-def _cannot(head: str, port: int, status: str) -> Ruling:
-    if status == "name" or status.startswith("wrong:"):
-        wrong = status.removeprefix("wrong:")
-        return Ruling(
-            verdict=Verdict.FAIL,
-            summary=f"{head} "
-            + ("does not resolve" if status == "name" else f"resolves to {wrong}"),
-            evidence=_words(status),
-            hint="mend the name of the head in DNS or /etc/hosts",
-            command=f"getent hosts {head}",
-        )
+def _own(port: int, said: dict[str, str]) -> Ruling:
+    """Fail the head, which nobody reaches."""
+    node, status = next(iter(said.items()))
+    who = "no node reaches" if len(said) > 1 else f"{node} does not reach"
+    return _closed(f"{who} its rendezvous port {port}", status)
+
+
+def _cannot(head: str, where: str, status: str) -> Ruling:
+    if status != "name" and not status.startswith("wrong:"):
+        return _closed(f"cannot reach {where}", status)
+    wrong = status.removeprefix("wrong:")
     return Ruling(
         verdict=Verdict.FAIL,
-        summary=f"cannot reach the rendezvous port {port} of {head}",
-        evidence=_words(status),
-        hint=_OPEN,
+        summary=f"{head} " + ("does not resolve" if status == "name" else f"resolves to {wrong}"),
+        hint="mend the name of the head in DNS or /etc/hosts",
+        command=f"getent hosts {head}",
+    )
+
+
+def _closed(summary: str, status: str) -> Ruling:
+    return Ruling(
+        verdict=Verdict.FAIL,
+        summary=summary,
+        evidence=_WORDS.get(status, status),
+        hint="open the cluster's `port_range` between its nodes",
         command="sudo nft list ruleset",
     )
 
 
-def _words(status: str) -> str:
-    return _WORDS.get(status, status)
-
-
-def _taken(evidence: Evidence, head: str, others: tuple[str, ...]) -> Judgement:
-    """Rule where the port was in use: that matters only if it is the job's own."""
-    port = evidence.job.port
-    summary = "the job's port is not known" if port is None else f"port {port} was not free"
-    for node in others:
-        yield (
-            node,
-            Ruling(verdict=Verdict.SKIP if port is None else Verdict.UNKNOWN, summary=summary),
-        )
-    if port is None:
-        yield head, Ruling(verdict=Verdict.SKIP, summary=summary)
-        return
-    yield (
-        head,
-        Ruling(
-            verdict=Verdict.FAIL,
-            summary=f"the rendezvous port {port} is in use by another program",
-            hint="end that program, or choose another --port",
-            command=f"sudo ss -ltnp 'sport = :{port}'",
-        ),
+def _taken(port: int) -> Ruling:
+    # What clusterkit starts itself takes another port of the range.
+    return Ruling(
+        verdict=Verdict.WARN,
+        summary=f"port {port}, the first of `port_range`, is in use",
+        hint="jobs take the next one that is free; rendered node scripts begin there",
+        command=f"sudo ss -ltnp 'sport = :{port}'",
     )
+
+
+def _unsure(summary: str) -> Ruling:
+    return Ruling(verdict=Verdict.UNKNOWN, summary=summary)
 
 
 CHECK = Check(
