@@ -156,14 +156,19 @@ def _read_csv(text: str) -> tuple[dict[str, str], ...]:
         header, *rows = csv.reader(lines, skipinitialspace=True, strict=True)
     except (csv.Error, ValueError) as error:
         raise Unparsed(f"no csv table: {error}") from None
-    # Units stand in the header, in brackets: "memory.total [MiB]".
-    names = [name.strip().split(" [", 1)[0] for name in header]
-    names = [_OLD_NAMES.get(name, name) for name in names]
+    names = _names(tuple(header))
     if not {"index", "name", "pci.bus_id"} <= set(names):
         raise Unparsed(f"no header of a GPU query: {lines[0][:60]!r}")
     if not rows or any(len(row) != len(names) for row in rows):
         raise Unparsed("a row has not as many cells as the header")
     return tuple(dict(zip(names, row, strict=True)) for row in rows)
+
+
+@lru_cache(maxsize=1 << 10)
+def _names(header: tuple[str, ...]) -> tuple[str, ...]:
+    # Units stand in the header, in brackets: "memory.total [MiB]".
+    names = (name.strip().split(" [", 1)[0] for name in header)
+    return tuple(_OLD_NAMES.get(name, name) for name in names)
 
 
 def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[str, str], ...]:

@@ -22,7 +22,8 @@ SLOWDOWN_TLIMIT = "slowdown_tlimit"
 """Column of ours: the T.Limit margin at which clocks are cut, 0 or below (Hopper and later)."""
 
 _MARK = "NVSMI LOG"
-_GPU = re.compile(r"^GPU (.*)$", re.MULTILINE)
+# A literal beginning is found ten times as fast as `^` with MULTILINE.
+_GPU = re.compile(r"\nGPU (.*)")
 _PATHS = {
     "Product Name": "name",
     "VBIOS Version": "vbios_version",
@@ -97,7 +98,7 @@ def read_query(text: str) -> Query:
     _, found, body = text.partition(_MARK)
     if not found:
         raise Unparsed("no NVSMI LOG")
-    above, *blocks = _GPU.split(body.partition("\n")[2])
+    above, *blocks = _GPU.split("\n" + body.partition("\n")[2])
     head = _tree(above)
     attached, count = head.get("Attached GPUs"), len(blocks) // 2
     if attached is None or whole(attached) != count:
