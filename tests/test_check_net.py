@@ -285,8 +285,17 @@ SLOW = "ok 16777216 0.090000 cpu"
         ((("a", "b", GOOD), ("a", "c", GOOD), ("b", "d", GOOD)), {}),
         # They did not meet again, so that there is one look only.
         ((("a", "c", GOOD), ("b", "d", GOOD)), {"a": WARN, "b": WARN}),
+        # Nor here, but one of them is slow with another node as well.
+        ((("a", "c", SLOW), ("b", "d", GOOD)), {"a": FAIL}),
+        # Each time someone else was busy.
+        ((("a", "b", GOOD), ("a", "c", SLOW), ("b", "d", GOOD)), {"a": WARN, "c": WARN}),
+        # Who had no partner in the first pass was looked at once.
+        (
+            (("a", "b", GOOD), ("a", "c", GOOD), ("b", "d", GOOD), ("d", "e", SLOW)),
+            {"d": WARN, "e": WARN},
+        ),
     ],
-    ids=["node", "link", "noise", "one look"],
+    ids=["node", "link", "noise", "one look", "not with each other", "two noises", "untried"],
 )
 def test_a_slow_all_reduce_is_named(
     again: tuple[tuple[str, str, str], ...], expected: dict[str, Verdict]

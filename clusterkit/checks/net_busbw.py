@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from statistics import median
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier
 from clusterkit.checks.net_evidence import BAD, SLOW, Pair, absent, facts_of, rule_by_median
 from clusterkit.findings import Verdict
+from clusterkit.probes.base import Probe
 from clusterkit.probes.net_allreduce import AGAIN, PROBE, AllReduceFacts
 
 _EXPECTED = {"A100": 191.0, "H100": 468.0}
@@ -34,19 +37,17 @@ ABOUT = About(
 def judge(evidence: Evidence) -> Judgement:
     """Compare pairs with each other; with published figures only to warn."""
     yield from absent(evidence, PROBE)
-    rates: dict[Pair, float] = {}
-    again: set[Pair] = set()
-    devices: Counter[tuple[str, int]] = Counter()
-    for probe in (PROBE, AGAIN):
-        for node, facts in facts_of(evidence, probe).items():
-            for exercise in facts.exercises:
-                rate = exercise.bus_bytes_per_s
-                if rate is not None and node < exercise.peer:
-                    pair = (node, exercise.peer)
-                    rates[pair] = max(rate, rates.get(pair, 0.0))
-                    again |= {pair} if probe is AGAIN else set()
-            devices.update(_devices(facts))
+    first, second = _rates(evidence, PROBE), _rates(evidence, AGAIN)
+    rates = {pair: max(r.get(pair, 0.0) for r in (first, second)) for pair in {**first, **second}}
+    again = _twice(first, second, rates)
     yield from rule_by_median(rates, again=again, what="all-reduce bandwidth", hint=_HINT)
+    devices = Counter(
+        (exercise.device, facts.ranks_per_node)
+        for probe in (PROBE, AGAIN)
+        for facts in facts_of(evidence, probe).values()
+        for exercise in facts.exercises
+        if exercise.device
+    )
     for (device, per_node), _ in devices.most_common(1):
         wanted = next((w for name, w in _EXPECTED.items() if name in device), None)
         best = max(rates.values(), default=0.0) / 1e9
@@ -62,8 +63,24 @@ def judge(evidence: Evidence) -> Judgement:
             )
 
 
-def _devices(facts: AllReduceFacts) -> list[tuple[str, int]]:
-    return [(e.device, facts.ranks_per_node) for e in facts.exercises if e.device]
+def _rates(evidence: Evidence, probe: Probe[AllReduceFacts]) -> dict[Pair, float]:
+    """Return the bus bandwidth of the pairs of one pass, by the first of the two names."""
+    return {
+        (node, exercise.peer): exercise.bus_bytes_per_s
+        for node, facts in facts_of(evidence, probe).items()
+        for exercise in facts.exercises
+        if exercise.bus_bytes_per_s is not None and node < exercise.peer
+    }
+
+
+def _twice(
+    first: Mapping[Pair, float], second: Mapping[Pair, float], rates: Mapping[Pair, float]
+) -> set[Pair]:
+    """Return the pairs that were looked at twice, and those of a node that was slow both times."""
+    least = BAD * median(rates.values()) if rates else 0.0
+    low = {pair for pair, rate in rates.items() if rate < least}
+    slow = [{node for pair in low & seen.keys() for node in pair} for seen in (first, second)]
+    return (first.keys() & second.keys()) | {pair for pair in low if slow[0] & slow[1] & {*pair}}
 
 
 CHECK = Check(

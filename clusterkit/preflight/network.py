@@ -129,7 +129,7 @@ def _links(stage: _Stage) -> _Stage:
     links = read_links(stage.evidence)
     usual = median(links.rates.values()) if links.rates else 0
     slow = {pair for pair, rate in links.rates.items() if rate < SLOW * usual}
-    suspect = slow or far(links.latencies_us).keys()
+    suspect = [*sorted(slow), *sorted(far(links.latencies_us))]
     rounds = disjoint(_indices(suspect, stage.nodes), most=_MOST_LINKS_AGAIN)
     if not rounds:
         return stage
@@ -188,7 +188,7 @@ def second_pass(first: FirstPass, *, order: Sequence[str]) -> Rounds:
     wanted = {*first.suspect, *(first.untried if first.good else ())}
     guests = sorted(wanted, key=order.index)
     pairs = [(guest, partners[k % len(partners)]) for k, guest in enumerate(guests) if partners]
-    return disjoint(_indices([*first.slow, *pairs], order), most=net_allreduce.MOST_ROUNDS)
+    return disjoint(_indices([*sorted(first.slow), *pairs], order), most=net_allreduce.MOST_ROUNDS)
 
 
 def _indices(pairs: Collection[Pair], order: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -199,9 +199,9 @@ def _indices(pairs: Collection[Pair], order: Sequence[str]) -> Iterator[tuple[in
 
 
 def disjoint(pairs: Iterator[tuple[int, int]], *, most: int) -> Rounds:
-    """Return `pairs` in rounds in which no node stands twice; beyond `most`, leave pairs out."""
+    """Return `pairs` in rounds in which no node stands twice; beyond `most`, leave the last out."""
     rounds: list[dict[int, tuple[int, int]]] = []
-    for pair in sorted(set(pairs)):
+    for pair in dict.fromkeys(pairs):
         free = next((r for r in rounds if not r.keys() & set(pair)), None)
         if free is None:
             if len(rounds) == most:
