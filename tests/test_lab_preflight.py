@@ -41,6 +41,7 @@ from tests.lab_faults import (
 pytestmark = pytest.mark.lab
 
 NODES = ["n1", "n2", "n3"]
+PATH = "/usr/bin:/bin"
 CONFIG = """\
 default_cluster: rack
 clusters:
@@ -358,15 +359,22 @@ class Kept:
 
     def replay(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Judge it as a colleague does: no configuration, no cluster, no ssh, no Slurm."""
-        return subprocess.run(
-            [sys.executable, "-m", "clusterkit", "preflight", "--replay", str(self.folder), *words],
-            cwd=self.folder.parent / "elsewhere",
-            env={"PATH": "/nowhere", "PYTHONPATH": str(CHECKOUT), "HOME": "/nonexistent"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return elsewhere(self.folder.parent / "elsewhere", "--replay", str(self.folder), *words)
+
+
+def elsewhere(
+    folder: Path, *words: str, path: str = "/nowhere"
+) -> subprocess.CompletedProcess[str]:
+    """Run preflight outside of the practice cluster, without any program beside it."""
+    return subprocess.run(
+        [sys.executable, "-m", "clusterkit", "preflight", *words],
+        cwd=folder,
+        env={"PATH": path, "PYTHONPATH": str(CHECKOUT), "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -436,11 +444,35 @@ def test_mistakes_exit_2_and_say_what_to_type(kept: Kept, words: str) -> None:
     assert MISTAKES[words] in done.stderr
 
 
-@pytest.mark.parametrize("words", ["--hosts n1;reboot", "--hosts n[1-", "--via shs", "--nodes 4"])
-def test_nodes_that_cannot_be_meant(desk: Desk, words: str) -> None:
-    done = desk.clusterkit("preflight", *words.split())
+NONSENSE = {
+    "--hosts n1;reboot": "';' cannot stand in a host name",
+    "--hosts n[1-": "the range 1- has no end",
+    "--nodes 4": "hint: --nodes 1 to --nodes 3",
+    "--via shs": "did you mean 'ssh'?",
+    "--via local --hosts n[1-2]": "this machine only",
+    "--timeout 0": "hint: --timeout 10",
+    "--framework torchrn": "did you mean 'torchrun'?",
+    "--cluster rak": "did you mean 'rack'?",
+    "--hostfile nowhere": "cannot read nowhere: No such file",
+}
+
+
+@pytest.mark.parametrize("words", NONSENSE)
+def test_what_cannot_be_meant_asks_no_node(tmp_path: Path, words: str) -> None:
+    (tmp_path / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
+    done = elsewhere(tmp_path, *words.split())
     assert (done.returncode, done.stdout) == (2, "")
-    assert "hint: " in done.stderr
+    assert NONSENSE[words] in done.stderr
+
+
+def test_this_machine_alone_is_no_proof_for_others(tmp_path: Path) -> None:
+    """`--via local` says nothing of the nodes of a cluster."""
+    (tmp_path / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
+    done = elsewhere(
+        tmp_path, "--json", "--via", "local", "--select", "SSH,HOST006,SLURM", path=PATH
+    )
+    assert json.loads(done.stdout)["nodes"] == ["localhost"]
+    assert {f["verdict"] for f in json.loads(done.stdout)["findings"]} <= {"pass", "skip"}
 
 
 def test_a_folder_that_holds_something_is_refused_before_nodes_are_asked(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from clusterkit.checks.base import Check, Tier
 from clusterkit.commands import MISSING, run_command
 from clusterkit.directives import gpu_request
 from clusterkit.errors import RemoteError, UserError, choices_hint
+from clusterkit.frameworks import framework_names
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
@@ -62,11 +63,12 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         UserError: no such hosts, contradictions, fewer nodes than wanted.
         RemoteError: Slurm does not say which nodes there are.
     """
-    hosts = _hosts(wanted, cluster)
+    _refuse_nonsense(wanted)
     via = _via(wanted, cluster)
+    hosts = _hosts(wanted, cluster, via)
     job = PreflightJob(
         hosts=tuple(host.name for host in hosts),
-        kind=cluster.kind.value,
+        kind=cluster.kind.value if via != "local" else ClusterKind.LOCAL.value,
         framework=wanted.framework,
         python=cluster.python or "python3",
         gpus_per_node=wanted.gpus_per_node or cluster.gpus_per_node,
@@ -83,7 +85,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     return Target(
         job=job,
         transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted.timeout_s),
-        slurm=cluster.kind is ClusterKind.SLURM,
+        slurm=cluster.kind is ClusterKind.SLURM and via != "local",
     )
 
 
@@ -156,12 +158,31 @@ def gather(
     return bundle
 
 
-def _hosts(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
+def _refuse_nonsense(wanted: Wanted) -> None:
+    known = (*framework_names(), "mpi")  # mpirun starts jobs that clusterkit does not
+    if wanted.framework is not None and wanted.framework not in known:
+        raise UserError(
+            f"unknown framework {wanted.framework!r}", hint=choices_hint(wanted.framework, known)
+        )
+    if wanted.timeout_s is not None and not wanted.timeout_s > 0:
+        raise UserError(f"--timeout {wanted.timeout_s:g}: no time at all", hint="--timeout 10")
+
+
+def _hosts(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]:
     given = [flag for flag in (wanted.hosts, wanted.hostfile) if flag is not None]
     if len(given) > 1:
         raise UserError("--hosts and --hostfile both say which nodes", hint="keep one of them")
-    hosts = _named(wanted, cluster) if given else _of_cluster(cluster)
-    hosts = tuple({host.name: host for host in hosts}.values())
+    if given:
+        hosts = tuple({host.name: host for host in _named(wanted, cluster)}.values())
+        if via == "local" and len(hosts) > 1:
+            raise UserError(
+                f"--via local looks at this machine only, and {len(hosts)} hosts are named",
+                hint="--via ssh or --via srun asks them",
+            )
+    elif via == "local":
+        hosts = (Host(name=LOCALHOST),)
+    else:
+        hosts = tuple({host.name: host for host in _of_cluster(cluster)}.values())
     if wanted.nodes is None:
         return hosts
     if not 1 <= wanted.nodes <= len(hosts):
@@ -178,7 +199,8 @@ def _named(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
         try:
             text = wanted.hostfile.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
-            raise UserError(f"cannot read {wanted.hostfile}: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise UserError(f"cannot read {wanted.hostfile}: {why}") from error
         return parse(text, source=str(wanted.hostfile)).hosts
     known = {host.name: host for host in cluster.hosts}
     names = hostlist.expand(wanted.hosts or "", source="--hosts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,8 @@ from clusterkit.transport.names import check_names
 from clusterkit.transport.process import run_fed
 
 _MARGIN_S = 5.0
+_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+"""With the first the script ends its probes, which have process groups of their own."""
 
 
 class LocalTransport:
@@ -34,7 +37,7 @@ class LocalTransport:
         limit_s = self._timeout_s or compound.timeout_s + _MARGIN_S
         began = time.monotonic()
         try:
-            ended = run_fed(("sh",), compound.script, timeout_s=limit_s)
+            ended = run_fed(("sh",), compound.script, timeout_s=limit_s, signals=_SIGNALS)
         except OSError as error:
             raise RemoteError(f"cannot run sh: {error.strerror}") from error
         answers = read_answers(ended.stdout.decode(errors="replace"), compound)
