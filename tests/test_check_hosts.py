@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterkit.checks import (
@@ -14,6 +16,7 @@ from clusterkit.checks import (
     fs_space,
     fs_writable,
     host_clock,
+    host_clusterkit,
     host_cpus,
     host_governor,
     host_hugepages,
@@ -412,25 +415,21 @@ def test_packages_are_compared() -> None:
 
 
 def test_clusterkit_on_the_nodes_is_compared_with_the_one_that_asks() -> None:
-    odd, none = (
-        PYTHON.replace("clusterkit=0.1.0", "clusterkit=0.0.9"),
-        PYTHON.replace("package clusterkit=0.1.0\n", ""),
+    odd = PYTHON.replace("clusterkit=0.1.0", "clusterkit=0.0.9")
+    none = PYTHON.replace("package clusterkit=0.1.0\n", "")
+    job = PreflightJob(hosts=("n1", "n2", "n3"), asked_by="0.1.0", python="/opt/env/bin/python")
+    found = rulings(
+        host_clusterkit.CHECK, _each("job-python", PYTHON, odd, none, "absent=1\nend\n", job=job)
     )
-
-    def asked(by: str | None, *texts: str) -> dict[str | None, str]:
-        job = PreflightJob(hosts=("n1", "n2", "n3"), asked_by=by, python="/opt/env/bin/python")
-        found = rulings(host_packages.CHECK, _each("job-python", *texts, job=job))
-        return {node: f"{r.verdict} {r.summary}" for node, r in found.items()}
-
-    same = "pass packages clusterkit 0.1.0"
-    assert asked("0.1.0", PYTHON, PYTHON) == asked(None, PYTHON, PYTHON) == {"n1": same, "n2": same}
-    old = "warn clusterkit 0.1.0 is there, 0.2.0 is what asks"
-    assert asked("0.2.0", PYTHON, PYTHON) == {"n1": old, "n2": old}
-    # With a shared file system the client's own Python runs there, and the job's needs none.
-    assert set(asked("0.2.0", none, none).values()) == {"skip no packages"}
-    assert asked("0.1.0", PYTHON, PYTHON, odd)["n3"] == (
-        "warn packages is clusterkit 0.0.9, most nodes have clusterkit 0.1.0"
-    )
+    assert {node: f"{ruling.verdict} {ruling.summary}" for node, ruling in found.items()} == {
+        "n1": "pass clusterkit 0.1.0 on both sides",
+        "n2": "warn clusterkit 0.0.9 is there, 0.1.0 is what asks",
+        "n3": "skip not installed for the job's Python",
+        "n4": "skip not installed for the job's Python",
+    }
+    assert found["n2"].command == "/opt/env/bin/python -m pip install clusterkit==0.1.0"
+    unknown = _each("job-python", PYTHON, job=replace(job, asked_by=None))
+    assert verdicts(host_clusterkit.CHECK, unknown) == {None: "skip"}
 
 
 _PATHS = PreflightJob(
@@ -582,7 +581,9 @@ def test_what_the_job_does_not_have_is_one_skip(check: Check) -> None:
     assert verdicts(check, evidence({"n1": {}}, job=NO_JOB)) == {None: "skip"}
 
 
-@pytest.mark.parametrize("check", [host_python.CHECK, host_torch.CHECK, host_packages.CHECK])
+@pytest.mark.parametrize(
+    "check", [host_python.CHECK, host_torch.CHECK, host_packages.CHECK, host_clusterkit.CHECK]
+)
 def test_in_a_container_the_hosts_python_does_not_count(check: Check) -> None:
     """The image brings its own."""
     assert verdicts(check, evidence({"n1": {}}, job=_docker())) == {None: "skip"}

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from clusterkit.checks.base import (
-    About,
-    Check,
-    Evidence,
-    Judgement,
-    NodeFacts,
-    Ruling,
-    Tier,
-    uniform,
-)
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, uniform
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
@@ -21,8 +12,7 @@ from clusterkit.probes.job_python import PROBE, JobPython
 _NAMED = ("clusterkit", "submitit", "deepspeed", "horovod", "accelerate")
 
 ABOUT = About(
-    what="clusterkit, submitit and the job's framework have the same version on all nodes, and"
-    " clusterkit that of the machine which submits.",
+    what="clusterkit, submitit and the job's framework have the same version on all nodes.",
     why="Tasks are handed over as pickles that another version may not read, and ranks of different"
     " framework versions disagree on what they exchange.",
     how="Metadata of the packages in the job's interpreter on each node.",
@@ -48,7 +38,7 @@ def judge(evidence: Evidence) -> Judgement:
             yield node.name, _lacking(job)
         else:
             there.append(node)
-    compared = uniform(
+    yield from uniform(
         Evidence(job=job, nodes=tuple(there)),
         PROBE,
         _versions,
@@ -56,30 +46,11 @@ def judge(evidence: Evidence) -> Judgement:
         odd=Verdict.WARN,
         hint="use one environment on all nodes",
     )
-    own = {node.name: _clusterkit(node) for node in there}
-    for name, ruling in compared:
-        version = own.get(name or "")
-        other = version and job.asked_by and version != job.asked_by
-        yield name, _other(version, job) if other and ruling.verdict is Verdict.PASS else ruling
 
 
 def _versions(python: JobPython | None) -> str | None:
     packages = python.packages if python else {}
     return ", ".join(f"{name} {packages[name]}" for name in _NAMED if name in packages) or None
-
-
-def _clusterkit(node: NodeFacts) -> str | None:
-    facts = node.of(PROBE)
-    return None if facts is None or isinstance(facts, Missing) else facts.packages.get("clusterkit")
-
-
-def _other(version: str | None, job: PreflightJob) -> Ruling:
-    return Ruling(
-        verdict=Verdict.WARN,
-        summary=f"clusterkit {version} is there, {job.asked_by} is what asks",
-        hint=f"install clusterkit {job.asked_by} for the job's Python on the nodes",
-        command=f"{shlex.quote(job.python)} -m pip install clusterkit=={job.asked_by}",
-    )
 
 
 def _lacking(job: PreflightJob) -> Ruling:

@@ -1,0 +1,46 @@
+"""HOST016: whether the nodes have the clusterkit that asks them."""
+
+from __future__ import annotations
+
+import shlex
+
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
+from clusterkit.findings import Verdict
+from clusterkit.probes.base import PreflightJob
+from clusterkit.probes.job_python import PROBE, JobPython
+
+ABOUT = About(
+    what="clusterkit on the nodes has the version of the one that submits.",
+    why="Tasks are handed over as files and pickles that another version may read wrongly, or not.",
+    how="Metadata of the package in the job's interpreter on each node. A node without it is passed"
+    " over: with a shared file system the interpreter of the client runs there.",
+    fix="Install the same version on the nodes, or put the environment on a shared file system.",
+    source="Python documentation, pickle: what can be pickled and unpickled",
+)
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Warn of another version."""
+    job = evidence.job
+    if job.asked_by is None or job.container_runtime is not None:
+        why = "its version is not known" if job.asked_by is None else "clusterkit is the image's"
+        yield None, Ruling(verdict=Verdict.SKIP, summary=why)
+        return
+    yield from each(evidence, PROBE, lambda python: _rule(python, job, job.asked_by or ""))
+
+
+def _rule(python: JobPython | None, job: PreflightJob, asks: str) -> Ruling:
+    there = python.packages.get("clusterkit") if python else None
+    if there is None:
+        return Ruling(verdict=Verdict.SKIP, summary="not installed for the job's Python")
+    if there == asks:
+        return passed(f"clusterkit {there} on both sides")
+    return Ruling(
+        verdict=Verdict.WARN,
+        summary=f"clusterkit {there} is there, {asks} is what asks",
+        hint=f"install clusterkit {asks} for the job's Python on the nodes",
+        command=f"{shlex.quote(job.python)} -m pip install clusterkit=={asks}",
+    )
+
+
+CHECK = Check(id="HOST016", name="host-clusterkit", about=ABOUT, probes=(PROBE,), judge=judge)
