@@ -6,9 +6,8 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from clusterkit.probes import slurm_nodes
 from clusterkit.probes.base import Output, PreflightJob, Reach
 from clusterkit.probes.compound import compose, read_answers
 from tests.lab import Lab
+from tests.lab_faults import drained, full_shared_memory, hosts_file, mounted
 
 pytestmark = pytest.mark.lab
 
@@ -94,27 +94,6 @@ def faults(lab: Lab, job: PreflightJob) -> dict[str, tuple[str, str, str]]:
     }
 
 
-@contextmanager
-def mounted(lab: Lab, host: str, *words: str) -> Iterator[None]:
-    """Mount something on one host alone, which has a mount namespace of its own."""
-    lab.run(host, ["mount", *words], check=True)
-    try:
-        yield
-    finally:
-        lab.run(host, ["umount", "--lazy", words[-1]], check=True)
-
-
-@contextmanager
-def hosts_file(lab: Lab, host: str, old: str, new: str, folder: Path) -> Iterator[None]:
-    """Give one host another /etc/hosts."""
-    text = lab.run(host, ["cat", "/etc/hosts"], check=True).stdout
-    assert old in text
-    wrong = folder / "hosts"
-    wrong.write_text(text.replace(old, new))
-    with mounted(lab, host, "--bind", str(wrong), "/etc/hosts"):
-        yield
-
-
 def test_healthy_nodes_have_no_findings(lab: Lab, job: PreflightJob) -> None:
     """Nothing to say, on machines without GPU and RDMA; and the checks did look."""
     assert faults(lab, job) == {}
@@ -147,13 +126,8 @@ def test_the_trap_of_the_own_name_is_named(lab: Lab, job: PreflightJob, tmp_path
 
 def test_a_full_shared_memory_is_named(lab: Lab, job: PreflightJob) -> None:
     """A small one, so that filling it costs little."""
-    lab.run("n3", ["mount", "-o", "remount,size=80m", "/dev/shm"], check=True)
-    try:
-        lab.run("n3", ["fallocate", "-l", "79m", "/dev/shm/left-over"], check=True)
+    with full_shared_memory(lab, "n3"):
         found = faults(lab, job)
-    finally:
-        lab.run("n3", ["rm", "-f", "/dev/shm/left-over"], check=True)
-        lab.run("n3", ["mount", "-o", "remount,size=50%", "/dev/shm"], check=True)
     assert found == {"HOST010": ("fail", "n3", "/dev/shm is full")}
 
 
@@ -201,12 +175,8 @@ def test_a_dead_file_system_is_named_and_holds_nobody_up(
 
 def test_a_drained_node_is_named_with_its_reason(lab: Lab, job: PreflightJob) -> None:
     """As whoever drained it wrote it."""
-    scontrol = ["scontrol", "update", "NodeName=n2"]
-    lab.run("head", [*scontrol, "State=DRAIN", "Reason=fan 3 = dead [see #12]"], check=True)
-    try:
+    with drained(lab, "n2", "fan 3 = dead [see #12]"):
         found = faults(lab, job)
-    finally:
-        lab.run("head", [*scontrol, "State=RESUME"], check=True)
     assert found == {"SLURM001": ("fail", "n2", "drained: fan 3 = dead [see #12]")}
 
 
