@@ -161,17 +161,20 @@ def test_a_firewall_against_one_node_names_that_node(
 
 
 def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
-    squat = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(60)"
+    squat = (
+        f"import socket, time; s = socket.create_server(('', {PORT}));"
+        " print('listens', flush=True); time.sleep(60)"
+    )
     squatting = lab.popen("n1", [sys.executable, "-c", squat])
     with shaped(lab, "100mbit", slow={}), squatting as squatter:
-        time.sleep(0.5)
+        assert squatter.stdout.readline() == "listens\n"
         try:
             report = preflight(lab, *LINKS)
         finally:
             os.killpg(squatter.pid, signal.SIGKILL)
-    assert [(f.verdict, f.nodes, f.summary) for f in report.bad] == [
-        (Verdict.WARN, ("n1",), f"port {PORT}, the first of `port_range`, is in use")
-    ]
+    assert report.bad == (), report.bad
+    told = ("NET001", ("n1",), f"port {PORT}, the first of `port_range`, is in use")
+    assert told in said(report, Verdict.WARN)
 
 
 def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
