@@ -52,7 +52,7 @@ class SshTransport:
         Raises:
             UserError: a node's name is none, or ssh's configuration cannot be read.
         """
-        return self.ask_each({node: compound for node in nodes}, heard=heard)
+        return self.ask_each(dict.fromkeys(nodes, compound), heard=heard)
 
     def ask_each(
         self, compounds: Mapping[str, Compound], *, heard: Callable[[Reply], None]
