@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import secrets
 import sys
 import time
 from typing import Any
@@ -32,7 +33,7 @@ def main(text: str) -> None:
         Probe(name=name, command=snippet, timeout_s=timeout_s, parse=str)
         for name, (snippet, timeout_s) in snippets.items()
     ]
-    compound = compose(probes, PreflightJob(hosts=nodes), token="cktoken12345")
+    compound = compose(probes, PreflightJob(hosts=nodes), token=f"ck{secrets.token_hex(8)}")
     heard: list[str] = []
     began, began_cpu = time.monotonic(), time.process_time()
     try:
