@@ -24,6 +24,13 @@ clusters:
     python: {python}
     run_dir: runs
     env: {{DS_ACCELERATOR: cpu}}
+  rack:
+    kind: ssh
+    hosts: n[1-3]
+    gpus_per_node: 2
+    python: {python}
+    run_dir: runs
+    env: {{DS_ACCELERATOR: cpu}}
 """
 
 

@@ -1,7 +1,7 @@
 """Submit a rendered job whose command is a line of bash: `lab_client RUN_DIR BODY [JSON]`.
 
-Run on a host of the practice cluster, by tests/test_lab_worker.py. JSON holds fields of `JobSpec`,
-and the partition.
+Run on a host of the practice cluster, by tests/lab_jobs.py. JSON holds fields of `JobSpec`, and the
+cluster's kind, hosts, partition and directives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 from clusterkit import runfolder
 from clusterkit.executors import submit_plan
-from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, JobSpec
+from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, JobSpec
 from clusterkit.plan import make_plan
 from clusterkit.render import render
 
@@ -20,13 +20,16 @@ from clusterkit.render import render
 def main(run_dir: str, body: str, options: str = "{}") -> None:
     """Submit the job and print its run folder, before and after it was handed over."""
     wanted = json.loads(options)
+    kind = ClusterKind(wanted.pop("kind"))
+    hosts = tuple(Host(name=name) for name in wanted.pop("hosts"))
     cluster = ClusterSpec(
         name="lab",
-        kind=ClusterKind.SLURM,
+        kind=kind,
         run_dir=run_dir,
+        hosts=hosts if kind is ClusterKind.SSH else (),
         partition=wanted.pop("partition", None),
         gpu_request=GpuRequest.NONE,
-        gpus_per_node=1,
+        gpus_per_node=wanted.pop("slots", 1),
         extra_directives=wanted.pop("directives", {}),
     )
     spec = JobSpec(framework="torchrun", script="x.py", **{"nodes": 3, "time": "5", **wanted})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,84 +18,17 @@ from clusterkit.runfolder import RunFolder
 from tests.desk import Desk
 from tests.lab import Lab
 from tests.lab_faults import sshd_stopped
+from tests.lab_jobs import Cluster, await_true, started
 
 pytestmark = pytest.mark.lab
 
-CONFIG = """\
-default_cluster: rack
-clusters:
-  rack:
-    kind: ssh
-    hosts: n[1-3]
-    gpus_per_node: 2
-    python: {python}
-    run_dir: runs
-    env: {{DS_ACCELERATOR: cpu}}
-"""
-SLEEP = """
-import os, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
-print("asleep", os.environ["RANK"], flush=True)
-time.sleep(300)
-"""
-NOTICED = """
-import os, signal, sys, time
-def checkpoint(*_):
-    print("notice", flush=True)
-signal.signal(signal.SIGUSR2, checkpoint)
-print("asleep", flush=True)
-while True: time.sleep(0.1)
-"""
-THREE = ("--framework", "torchrun", "--nodes", "3")
+THREE = ("--cluster", "rack", "--framework", "torchrun", "--nodes", "3")
+SLEEP = "echo asleep; sleep 300"
 
 
 @pytest.fixture
-def desk(lab: Lab, tmp_path: Path) -> Desk:
-    """Give a desk whose cluster is the three hosts as a rack."""
-    (tmp_path / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
-    return Desk(lab, tmp_path)
-
-
-class Rack:
-    """Jobs on the rack, as typed, and what is left of them."""
-
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-
-    def start(self, *words: str, script: str = SLEEP, ready: str = "asleep") -> RunFolder:
-        """Submit, and wait until every node has said that it runs."""
-        name = self.desk.write("job.py", script)
-        done = self.desk.submit(*(words or THREE), name)
-        run = RunFolder(Path(done["run_dir"]))
-        nodes = json.loads(run.submission.read_text())["tasks"]
-        until(lambda: all(ready in text(run.log(rank)) for rank in range(nodes)), 60)
-        return run
-
-    def ended(self, run: RunFolder) -> dict[str, Any]:
-        """Return the state of a job once it is over, with its reason, and no process left."""
-        done = self.desk.clusterkit("wait", run.run_id, "--json", timeout_s=120)
-        document: dict[str, Any] = json.loads(done.stdout)
-        until(lambda: self.left(run) == {}, 30)
-        return document
-
-    def left(self, run: RunFolder) -> dict[str, list[str]]:
-        """Return the processes of a run that live, by host."""
-        wanted = f"{run.run_id}|{self.desk.folder}/job.py"
-        found = {
-            host: [" ".join(p.argv)[:80] for p in self.desk.lab.processes(host, wanted)]
-            for host in self.desk.lab.nodes
-        }
-        return {host: processes for host, processes in found.items() if processes}
-
-    def kill(self, host: str, pattern: str) -> None:
-        """Kill the first process of a host that matches."""
-        process = self.desk.lab.processes(host, pattern)[0]
-        os.kill(process.pid, signal.SIGKILL)
-
-
-@pytest.fixture
-def rack(desk: Desk) -> Rack:
-    return Rack(desk)
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    return Cluster(lab, tmp_path, kind="ssh")
 
 
 @contextmanager
@@ -109,122 +41,153 @@ def cut_off(lab: Lab, host: str) -> Iterator[None]:
         lab.run(host, ["ip", "link", "set", "eth0", "up"], check=True)
 
 
-def until(true: Callable[[], bool], timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def kill(lab: Lab, host: str, pattern: str) -> None:
+    """Kill the first process of a host that matches."""
+    os.kill(lab.processes(host, pattern)[0].pid, signal.SIGKILL)
 
 
-def text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+def running(cluster: Cluster, body: str = SLEEP, **options: object) -> RunFolder:
+    """Submit a job, and wait until every node has said something."""
+    run = cluster.submit(body, **options)
+    await_true(started(run))
+    return run
 
 
-@pytest.mark.train
-@pytest.mark.parametrize(
-    ("framework", "script"),
-    [
-        ("torchrun", "train_ddp.py"),
-        ("deepspeed", "train_deepspeed.py"),
-        ("horovod", "train_horovod.py"),
-    ],
-)
-def test_training_learns(rack: Rack, framework: str, script: str) -> None:
-    examples = Path(__file__).resolve().parent.parent / "examples"
-    words = ["--deepspeed_config", str(examples / "deepspeed.json")]
-    done = rack.desk.submit(
-        "--wait", "--framework", framework, "--nodes", "3", str(examples / script),
-        *(words if framework == "deepspeed" else []), "--steps", "20",
-    )  # fmt: skip
-    assert done["state"] == "succeeded"
-    log = text(RunFolder(Path(done["run_dir"])).log(0))
-    losses = [float(loss) for loss in re.findall(r"loss\W+([0-9.]+)", log)]
-    assert losses[0] > 3
-    assert losses[-1] < 2
+def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
+    """Return the state of a job once it is over, and why, with no process of it left."""
+    cluster.ck("wait", run.run_id)
+    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    await_true(lambda: not cluster.left(run))
+    await_true(lambda: not any(cluster.lab.processes(n, run.run_id) for n in cluster.lab.nodes))
+    return document["state"], document["reason"]
 
 
-def test_cancel_leaves_nothing_and_frees_the_slots(rack: Rack) -> None:
-    run = rack.start()
-    refused = rack.desk.clusterkit("submit", *THREE, "job.py")
-    assert refused.returncode == 2
-    assert f"n2: 2 slots wanted, 0 of 2 free: slots 0,1 held by {run.run_id}" in refused.stderr
-    assert "--exclude n2" in refused.stderr
-    done = rack.desk.clusterkit("cancel", run.run_id)
-    assert done.returncode == 0, done.stderr
-    assert rack.ended(run)["state"] == "cancelled"
-    again = rack.desk.submit("--wait", *THREE, rack.desk.write("ok.py", "print('fine')"))
-    assert again["state"] == "succeeded"
+def test_every_node_says_its_word_and_the_end_is_noticed_soon(cluster: Cluster) -> None:
+    run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
+    assert cluster.ck("wait", run.run_id)[0] == 0
+    assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
+    assert time.time() - max(path.stat().st_mtime for path in run.ends.iterdir()) < 3
+    assert ended(cluster, run) == ("succeeded", None)
 
 
-def test_a_killed_rank_is_named(rack: Rack) -> None:
-    run = rack.start()
+def test_taken_slots_are_refused_by_name_and_free_after_a_cancel(cluster: Cluster) -> None:
+    run = running(cluster)
+    refused = cluster.client("true")
+    assert refused.returncode != 0
+    for node in cluster.lab.nodes:
+        held = f"{node}: 1 slot wanted, 0 of 1 free: slot 0 held by {run.run_id} of root since"
+        assert held in refused.stderr
+    # Two clients that cancel at once do not disturb each other.
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(lambda _: cluster.ck("cancel", run.run_id)[0], range(2)))
+    assert said == [0, 0]
+    assert ended(cluster, run) == ("cancelled", None)
+    assert ended(cluster, cluster.submit("true")) == ("succeeded", None)
+
+
+def test_two_jobs_share_a_node_with_slots_for_both(cluster: Cluster) -> None:
+    first = running(cluster, slots=2, gpus_per_node=[1])
+    second = running(cluster, slots=2, gpus_per_node=[1])
+    for run in (first, second):
+        cluster.ck("cancel", run.run_id)
+        assert ended(cluster, run) == ("cancelled", None)
+
+
+def test_a_killed_command_is_named(cluster: Cluster) -> None:
+    run = running(
+        cluster, "echo on; [[ $CK_NODE_RANK = 1 ]] && sleep 1 && kill -KILL $$; sleep 300"
+    )
     began = time.monotonic()
-    rack.kill("n2", r"python\S* -u job\.py|python\S* job\.py")
-    ended = rack.ended(run)
+    assert ended(cluster, run) == ("failed", "n2 was ended by signal 9")
     assert time.monotonic() - began < 30
-    assert ended["state"] == "failed"
-    assert "n2" in ended["reason"]
 
 
-def test_a_killed_keeper_ends_the_job_and_frees_its_slots(rack: Rack) -> None:
-    run = rack.start()
-    rack.kill("n3", "ssh_keeper")
-    ended = rack.ended(run)
-    assert ended["state"] == "failed"
-    assert "n3" in ended["reason"]
-    again = rack.desk.submit("--wait", *THREE, rack.desk.write("ok.py", "print('fine')"))
-    assert again["state"] == "succeeded"
+def test_a_killed_keeper_ends_the_job_and_frees_its_slots(cluster: Cluster) -> None:
+    run = running(cluster)
+    kill(cluster.lab, "n3", f"ssh_keeper .*{run.run_id}")
+    state, reason = ended(cluster, run)
+    assert state == "failed"
+    assert "n3" in str(reason)
+    assert ended(cluster, cluster.submit("true")) == ("succeeded", None)
 
 
-def test_without_sshd_and_client_the_job_goes_on(rack: Rack, tmp_path: Path) -> None:
-    run = rack.start(script="import time; print('asleep', flush=True); time.sleep(8)")
-    with sshd_stopped(rack.desk.lab, "n2"):
-        time.sleep(6)
-        silent = rack.desk.clusterkit("status", run.run_id)
-    assert silent.returncode in {0, 1}
-    assert "running" in silent.stdout
-    assert rack.ended(run)["state"] == "succeeded"
+def test_a_node_that_lost_its_power_is_named(cluster: Cluster) -> None:
+    run = running(cluster)
+    cluster.lab.kill_host("n3")
+    try:
+        await_true(lambda: not cluster.left(run, nodes=("n1", "n2")), 40)
+    finally:
+        cluster.lab.up()
+    assert ended(cluster, run) == ("failed", "n3 no longer answers")
 
 
-def test_a_link_that_is_down_for_five_seconds_is_survived(rack: Rack) -> None:
-    script = "import time; print('asleep', flush=True); time.sleep(15)"
-    run = rack.start(script=script)
-    with cut_off(rack.desk.lab, "n3"):
+def test_without_sshd_and_client_the_job_goes_on(cluster: Cluster) -> None:
+    run = running(cluster, "echo on; sleep 5")
+    with sshd_stopped(cluster.lab, "n2"):
+        assert cluster.state(run)[0] == "running"
         time.sleep(5)
-    assert rack.ended(run)["state"] == "succeeded"
+    assert ended(cluster, run) == ("succeeded", None)
 
 
-def test_a_node_that_is_cut_off_is_named_and_ends(rack: Rack) -> None:
-    run = rack.start()
+def test_a_link_that_is_down_for_five_seconds_is_survived(cluster: Cluster) -> None:
+    run = running(cluster, "echo on; sleep 12")
+    with cut_off(cluster.lab, "n3"):
+        time.sleep(5)
+    assert ended(cluster, run) == ("succeeded", None)
+
+
+def test_a_node_that_is_cut_off_is_named_and_ends(cluster: Cluster) -> None:
+    run = running(cluster)
     began = time.monotonic()
-    with cut_off(rack.desk.lab, "n3"):
-        until(lambda: rack.left(run) == {}, 45)
+    with cut_off(cluster.lab, "n3"):
+        await_true(lambda: not cluster.left(run))
         took = time.monotonic() - began
-    assert took < 45
-    ended = rack.ended(run)
-    assert (ended["state"], ended["reason"]) == ("failed", "n3 no longer answers")
+    assert took < 30
+    assert ended(cluster, run) == ("failed", "n3 no longer answers")
 
 
-def test_at_the_time_limit_scripts_are_told_and_ended(rack: Rack) -> None:
-    run = rack.start(*THREE, "--time", "0:20", script=NOTICED)
-    assert rack.ended(run)["state"] == "timeout"
-    assert all("notice" in text(run.log(rank)) for rank in range(3))
+def test_at_the_time_limit_scripts_are_told_and_ended(cluster: Cluster) -> None:
+    told = 'import signal, time; signal.signal(12, lambda *_: print("notice", flush=True))'
+    long = "[time.sleep(0.1) for _ in range(999)]"
+    body = f"exec {sys.executable} -c '{told}; print(1, flush=True); {long}'"
+    run = running(cluster, body, time="0:08")
+    assert ended(cluster, run) == ("timeout", None)
+    assert all("notice" in run.log(rank).read_text() for rank in range(3))
 
 
-def test_a_node_that_cannot_take_the_job_is_named(rack: Rack) -> None:
-    config = rack.desk.folder / "clusterkit.yaml"
+def test_what_hides_from_its_group_is_ended(cluster: Cluster) -> None:
+    hidden = "(setsid env -i sleep 301 &) ; setsid nohup sleep 302 >/dev/null & echo on; sleep 300"
+    run = running(cluster, hidden)
+    cluster.ck("cancel", run.run_id)
+    assert ended(cluster, run) == ("cancelled", None)
+    for node in cluster.lab.nodes:
+        assert not cluster.lab.processes(node, "sleep 30[0-2]")
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.3, 0.6, 1.0, 1.5, 2.2])
+def test_a_cancel_during_the_start_leaves_nothing(cluster: Cluster, after_s: float) -> None:
+    run, client = cluster.submitting(SLEEP)
+    time.sleep(after_s)
+    assert cluster.ck("cancel", str(run.path))[0] == 0
+    client.wait(30)
+    assert ended(cluster, run)[0] == "cancelled"
+
+
+def test_a_node_that_cannot_take_the_job_is_named(desk: Desk) -> None:
+    config = desk.folder / "clusterkit.yaml"
     config.write_text(config.read_text().replace("n[1-3]", "n[1-2],nowhere"))
-    refused = rack.desk.clusterkit("submit", *THREE, rack.desk.write("job.py", SLEEP))
+    script = desk.write("job.py", "")
+    refused = desk.clusterkit("submit", *THREE, "--preflight", "off", script)
     assert refused.returncode == 2
     assert "nowhere: " in refused.stderr
     assert "n1: " not in refused.stderr
-    until(lambda: not rack.desk.lab.processes("n1", "ssh_keeper"), 20)
-    listed = json.loads(rack.desk.clusterkit("status", "--json").stdout)
-    assert [job["state"] for job in listed["jobs"]] == ["failed"]
+    await_true(lambda: not desk.lab.processes("n1", "ssh_keeper"))
+    (run,) = (desk.folder / "runs").iterdir()
+    assert desk.state(run.name) == "failed"
 
 
 FUNCTION = """
-import json, os, submitit, sys
+import json, os, submitit
 
 def add(a, b):
     env = submitit.JobEnvironment()
@@ -240,7 +203,7 @@ job = executor.submit(add, 2, 3)
 print(json.dumps(job.results()), json.dumps("adding on" in job.stdout()))
 executor.update_parameters(nodes=1)
 jobs = [executor.submit(add, k, k) for k in range(3)]
-print(json.dumps([j.result()[0] for j in jobs]), len({j.result()[3] for j in jobs}))
+print(json.dumps([j.result()[0] for j in jobs]))
 bad = executor.submit(fail)
 try:
     bad.result()
@@ -249,14 +212,14 @@ except submitit.core.utils.FailedJobError as error:
 """
 
 
-def test_submitit_runs_any_function_over_ssh(rack: Rack) -> None:
-    script = rack.desk.write("functions.py", FUNCTION)
-    done = rack.desk.lab.run(
-        "head", [sys.executable, script], cwd=rack.desk.folder,
-        env=rack.desk.environment(), timeout_s=120,
-    )  # fmt: skip
+def test_submitit_runs_any_function_over_ssh(desk: Desk) -> None:
+    script = desk.write("functions.py", FUNCTION)
+    done = desk.lab.run(
+        "head", [sys.executable, script], cwd=desk.folder, env=desk.environment(), timeout_s=120
+    )
     assert done.returncode == 0, done.stderr
-    first, several, failed = done.stdout.splitlines()[-3:]
-    assert first == '[[5, 0, 2, "n1"], [5, 1, 2, "n2"]] true'
-    assert several == "[0, 2, 4] 3"
-    assert failed == "True"
+    assert done.stdout.splitlines()[-3:] == [
+        '[[5, 0, 2, "n1"], [5, 1, 2, "n2"]] true',
+        "[0, 2, 4]",
+        "True",
+    ]

@@ -1,6 +1,6 @@
 """The main job on the practice cluster: every framework trains on three nodes, two ranks each.
 
-Real Slurm, real hosts, real launchers; only the GPUs are pretended (CPU ranks on gloo).
+Real Slurm, real sshd, real hosts, real launchers; only the GPUs are pretended (CPU ranks on gloo).
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ def losses(output: str) -> tuple[float, float]:
     return float(match[1]), float(match[2])
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_training_on_three_nodes(job: str, desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("cluster", "job"),
+    [*(("lab", job) for job in JOBS), ("rack", "ddp"), ("rack", "zero2"), ("rack", "horovod")],
+)
+def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
     framework, script, args = JOBS[job]
     words = ("--framework", framework, "--nodes", "3", str(EXAMPLES / script), "--steps", STEPS)
-    done = desk.clusterkit("submit", "--wait", "--json", *words, *args)
+    done = desk.clusterkit("submit", "--cluster", cluster, "--wait", "--json", *words, *args)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert (document["state"], document["exit_code"]) == ("succeeded", 0)

@@ -2,91 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clusterkit import runfolder
-from clusterkit.runfolder import RunFolder
 from tests.lab import Lab
+from tests.lab_jobs import Cluster, await_true, started
 
 pytestmark = pytest.mark.lab
-
-REPOSITORY = Path(__file__).parents[1]
-
-
-class Cluster:
-    """The head of the practice cluster, with a configuration of its own."""
-
-    def __init__(self, lab: Lab, folder: Path) -> None:
-        self.lab = lab
-        self.folder = folder
-        config = folder / "clusterkit.yaml"
-        config.write_text(f"clusters:\n  lab: {{kind: slurm, run_dir: {folder}/runs}}\n")
-        self.environment = {"CLUSTERKIT_CONFIG_FILE": str(config)}
-
-    def submit(self, body: str, *, path: str = "", **options: Any) -> RunFolder:
-        environment = {"PATH": f"{path}:{os.environ['PATH']}"} if path else {}
-        done = self.lab.run(
-            "head",
-            [sys.executable, "-m", "tests.lab_client", f"{self.folder}/runs", body,
-             json.dumps(options)],
-            env={**self.environment, **environment},
-            cwd=REPOSITORY,
-        )  # fmt: skip
-        assert path or done.returncode == 0, done.stderr
-        return RunFolder(Path(done.stdout.strip()))
-
-    def ck(self, *arguments: str, timeout_s: float = 120.0) -> tuple[int, str]:
-        done = self.lab.run(
-            "head",
-            [sys.executable, "-m", "clusterkit", *arguments],
-            env=self.environment,
-            cwd=REPOSITORY,
-            timeout_s=timeout_s,
-        )
-        return done.returncode, done.stdout
-
-    def state(self, run: RunFolder) -> tuple[str, int | None]:
-        document = json.loads(self.ck("status", run.run_id, "--json")[1])
-        return document["state"], document["exit_code"]
-
-    def left(self, run: RunFolder) -> list[str]:
-        """Return the command lines of the job's processes on every node."""
-        found = []
-        for node in self.lab.nodes:
-            for process in self.lab.processes(node):
-                environ = Path(f"/proc/{process.pid}/environ")
-                try:
-                    ours = run.run_id.encode() in environ.read_bytes()
-                except OSError:
-                    continue
-                if ours:
-                    found.append(" ".join(process.argv))
-        return found
 
 
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
     return Cluster(lab, tmp_path)
-
-
-def await_true(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.2)
-
-
-def started(run: RunFolder, nodes: int = 3) -> Callable[[], bool]:
-    return lambda: all(run.log(k).exists() and run.log(k).stat().st_size for k in range(nodes))
 
 
 def test_success_is_noticed_within_two_seconds(cluster: Cluster) -> None:

@@ -129,13 +129,11 @@ class _Keeper:
             files.write_json(self.run.keeper(self.rank), about)
             begun()
             result = self._run()
-            state = JobState.FAILED if result.exit_code else JobState.SUCCEEDED
-            if result.exit_code and self.supervisor.state is not None:
-                state = self.supervisor.state
+            state = _state(result)
             end = {"state": state, "exit_code": result.exit_code, "at": result.ended_at}
-            files.write_json(self.run.end(self.rank), {**about, **end})
-            self.link.leave()
         self.held.release()
+        files.write_json(self.run.end(self.rank), {**about, **end})
+        self.link.leave()
 
     def _run(self) -> NodeResult:
         """Run the worker once all nodes are there; return how it ended, as it says or is seen."""
@@ -197,6 +195,13 @@ class _Keeper:
             log=Path(layout.logs) / f"{layout.job_id}_{self.rank}_log.out",
             workdir=layout.workdir,
         )
+
+
+def _state(result: NodeResult) -> JobState:
+    if result.exit_code == 0:
+        return JobState.SUCCEEDED
+    known = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
+    return known.get(result.reason or "", JobState.FAILED)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from clusterkit.model import PORT_STRIDE, NodeResult
 from clusterkit.runfolder import RunFolder
 
 CALL_EVERY_S = 2.0
+_HURRY_S = 0.25
+"""Between calls while something is waited for: the start of all, or that an end is heard."""
 START_PATIENCE_S = 60.0
 """How long nodes may take to come: Python from a busy shared folder."""
 SILENCE_S = 10.0
@@ -77,7 +79,7 @@ class Link:
         """Say that this node's command has ended, and stop calling once that was heard."""
         self.ended = True
         self._close.set()
-        if self._thread is not None:
+        if self._thread is not None and self._go.is_set():
             self._thread.join(START_PATIENCE_S)
 
     def failure(self) -> NodeResult | None:
@@ -139,7 +141,10 @@ class Link:
                 if not ending:
                     self.blame(self.lost(0, f"{why} (asked by {self.layout.names[self.rank]})"))
                 return
-            self._close.wait(CALL_EVERY_S) if not ending else time.sleep(0.5)
+            if ending:
+                time.sleep(_HURRY_S)
+            else:
+                self._close.wait(CALL_EVERY_S if self._go.is_set() else _HURRY_S)
 
     def _call(self) -> dict[str, Any] | None:
         message = {

@@ -100,6 +100,9 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
         if open_ended:
             newest = max(open_ended.values(), key=lambda run: runs[run].submitted_at)
             lives |= look_for(read_layout(newest).cluster, open_ended)
+    # A keeper may have written its last word, and left, between the two looks.
+    gone = {keeper for keeper, life in lives.items() if life in {Life.GONE, Life.REBOOTED}}
+    keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
     found = {run: state_of(run, runs[run], keepers[run], lives) for run in runs}
     return {run: state for run, state in found.items() if state is not None}
 

@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from clusterkit.executors.ssh_layout import SshLayout, write_layout
 from clusterkit.executors.ssh_nodes import NodeAnswer, ask_nodes
 from clusterkit.executors.ssh_runs import job_id_of, look_for, read_keepers
 from clusterkit.model import ClusterSpec, LaunchPlan
+from clusterkit.probes.compound import PROBES_VARIABLE
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import quote
 
@@ -24,6 +26,8 @@ _START_S = 60.0
 _END_S = 10.0
 _NO_MODULE = "No module named"
 _NO_SUCH = ("not found", "No such file")
+_STAYS = f"unset {PROBES_VARIABLE}; "
+"""What it starts is no probe, to be ended with the connection."""
 _MODULE = "clusterkit.executors.ssh_keeper"
 
 
@@ -79,7 +83,7 @@ def start(run: RunFolder, layout: SshLayout) -> None:
         files.create_folder(folder)
     python = layout.command[0]
     snippets = {
-        name: f"exec {quote(python)} -m {_MODULE} {quote(str(run.path))} {rank}"
+        name: f"{_STAYS}exec {quote(python)} -m {_MODULE} {quote(str(run.path))} {rank}"
         for rank, name in enumerate(layout.names[: layout.tasks])
     }
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
@@ -87,7 +91,8 @@ def start(run: RunFolder, layout: SshLayout) -> None:
     refusals = {node: refusal for node, refusal in refused.items() if refusal is not None}
     if refusals:
         files.create_text(run.cancelled, "")
-        end(run, layout)
+        with suppress(RemoteError):  # who does not answer now finds the job cancelled
+            end(run, layout)
         raise _error(refusals)
 
 

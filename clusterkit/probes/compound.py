@@ -32,6 +32,8 @@ from clusterkit.shell import quote
 _LINE = 3800
 _KILL_AFTER_S = 2.0
 _BEAT_S = 2
+PROBES_VARIABLE = "CLUSTERKIT_PROBES"
+"""In the environment of all that a script starts, so that it can be ended with it."""
 
 _BEGIN = r"""main() {
 exec 3>&1
