@@ -1,4 +1,4 @@
-"""The main job on the practice cluster: every framework trains on three nodes, two ranks each.
+"""The main job on the practice cluster: every framework trains on three nodes.
 
 Real Slurm, real sshd, real hosts, real launchers; only the GPUs are pretended (CPU ranks on gloo).
 """
@@ -42,13 +42,15 @@ def losses(output: str) -> tuple[float, float]:
 )
 def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
     framework, script, args = JOBS[job]
-    words = ("--framework", framework, "--nodes", "3", str(EXAMPLES / script), "--steps", STEPS)
-    done = desk.clusterkit("submit", "--cluster", cluster, "--wait", "--json", *words, *args)
+    slots = 2 if cluster == "lab" else 1
+    where = ("--cluster", cluster, "--nodes", "3", "--gpus-per-node", str(slots))
+    words = ("--framework", framework, str(EXAMPLES / script), "--steps", STEPS, *args)
+    done = desk.clusterkit("submit", "--wait", "--json", *where, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads(done.stdout)
     assert (document["state"], document["exit_code"]) == ("succeeded", 0)
     output = desk.clusterkit("logs", document["job_id"]).stdout
-    assert "world size 6" in output
+    assert f"world size {3 * slots}" in output
     first, last = losses(output)
     assert last < 0.6 * first
 

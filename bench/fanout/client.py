@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import resource
+import secrets
 import sys
 import time
 
@@ -34,7 +35,7 @@ LOOKS = {
 def script() -> Compound:
     """Return what every contender runs on every host."""
     probes = [Probe(name=name, command=command, parse=str) for name, command in LOOKS.items()]
-    return compose(probes, PreflightJob(hosts=()), token="ckbench0123456789")
+    return compose(probes, PreflightJob(hosts=()), token=f"ck{secrets.token_hex(8)}")
 
 
 def main(ssh_config: str, hosts: str) -> int:
