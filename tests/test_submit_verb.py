@@ -82,7 +82,10 @@ TORCHRUN = ("--framework", "torchrun")
         (("submit", *TORCHRUN, "--container", "dokcer", "train.py"), ["did you mean 'docker'?"]),
         (("submit", *TORCHRUN, "--preflight", "fast", "train.py"), ["known: auto, full, off"]),
         (("submit", *TORCHRUN, "--secret", "NOT_SET", "train.py"), ["NOT_SET", "export it"]),
-        (("submit", *TORCHRUN, "--cluster", "rack", "train.py"), ["n1: name or service not known", "clusterkit preflight"]),
+        (
+            ("submit", *TORCHRUN, "--cluster", "rack", "train.py"),
+            ["n1: name or service not known", "clusterkit preflight"],
+        ),
         (("submit", *TORCHRUN, "--job", "no.yaml", "train.py"), ["no.yaml"]),
         (
             ("submit", *TORCHRUN, "--node", "2", "train.py"),

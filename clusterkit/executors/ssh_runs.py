@@ -74,7 +74,7 @@ def look_for(cluster: ClusterSpec, keepers: Iterable[Keeper]) -> dict[Keeper, Li
     by_node: dict[str, list[Keeper]] = {}
     for keeper in keepers:
         by_node.setdefault(keeper.node, []).append(keeper)
-    snippets = {node: "\n".join(map(_question, here)) for node, here in by_node.items()}
+    snippets = {node: "\n".join(map(question, here)) for node, here in by_node.items()}
     answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S) if snippets else {}
     found = {}
     for node, here in by_node.items():
@@ -149,7 +149,7 @@ def _epitaph(node: str, life: Life | None) -> str:
     return f"the keeper of {node} was killed"
 
 
-def _question(keeper: Keeper) -> str:
+def question(keeper: Keeper) -> str:
     """Return a line of sh that prints one word of `Life`; the file of a process may vanish."""
     return (
         f"if [ \"$(cat /proc/sys/kernel/random/boot_id)\" != '{keeper.boot_id}' ];"

@@ -1,0 +1,136 @@
+"""How nodes without a scheduler know of each other, each with a run folder of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterkit import runfolder
+from clusterkit.executors import ssh_link
+from clusterkit.executors.allocation import ports
+from clusterkit.executors.ssh_layout import SshLayout
+from clusterkit.executors.ssh_link import Hub, Link
+from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
+from clusterkit.runfolder import RunFolder
+
+NAMES = ("127.0.0.1", "n2", "n3")
+
+
+@pytest.fixture(autouse=True)
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_link, "CALL_EVERY_S", 0.1)
+    monkeypatch.setattr(ssh_link, "SILENCE_S", 0.6)
+    monkeypatch.setattr(ssh_link, "_HEAD_SILENCE_S", 1.0)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> SshLayout:
+    first = 27000 + 10 * (hash(tmp_path) % 200)
+    return SshLayout(
+        job_id=f"ssh-{tmp_path.name}",
+        names=NAMES,
+        slots=(1, 1, 1),
+        offered=(1, 1, 1),
+        tasks=3,
+        ports=(first, first + 59),
+        token="secret",
+        command=("true",),
+        logs=str(tmp_path),
+        cluster=ClusterSpec(name="rack", kind=ClusterKind.SSH),
+    )
+
+
+@pytest.fixture
+def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[Link]]:
+    made = []
+    for rank in range(3):
+        run = RunFolder(tmp_path / f"on-{rank}")
+        run.failures.mkdir(parents=True)
+        made.append(Hub(run, layout) if rank == 0 else Link(run, layout, rank))
+    yield made
+    for link in reversed(made):
+        link.leave()
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def begun(nodes: list[Link]) -> None:
+    for link in nodes:
+        link.begin()
+    assert all(link.await_go() for link in nodes)
+
+
+def failed(rank: int) -> NodeResult:
+    return NodeResult(node_rank=rank, node=NAMES[rank], exit_code=9, started_at=1.0, ended_at=2.0)
+
+
+def test_nobody_begins_before_all_are_there(nodes: list[Link]) -> None:
+    hub, second, third = nodes
+    hub.begin()
+    second.begin()
+    time.sleep(1.0)
+    assert not second._go.is_set()
+    third.begin()
+    assert all(link.await_go() for link in nodes)
+    assert len({link.port for link in nodes}) == 1
+
+
+def test_a_failure_reaches_every_run_folder(nodes: list[Link], layout: SshLayout) -> None:
+    begun(nodes)
+    runfolder.note_failure(nodes[2].run, failed(2), attempt=0, of=3)
+    until(lambda: all(link.failure() == failed(2) for link in nodes))
+
+
+def test_a_cancellation_reaches_every_run_folder(nodes: list[Link]) -> None:
+    begun(nodes)
+    nodes[1].run.cancelled.touch()
+    until(lambda: all(link.run.cancelled.exists() for link in nodes))
+
+
+def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[Link]) -> None:
+    begun(nodes)
+    nodes[2]._call = lambda: None  # type: ignore[method-assign]
+    until(lambda: all(link.failure() for link in nodes))
+    assert runfolder.blame(nodes[0].failure()) == "n3 no longer answers"  # type: ignore[arg-type]
+    assert runfolder.blame(nodes[1].failure()) == "n3 no longer answers"  # type: ignore[arg-type]
+    # The one that was cut off cannot know better.
+    said = runfolder.blame(nodes[2].failure())  # type: ignore[arg-type]
+    assert said == "127.0.0.1 no longer answers (asked by n3)"
+
+
+def test_one_that_has_ended_is_not_missed(nodes: list[Link]) -> None:
+    begun(nodes)
+    nodes[2].leave()
+    time.sleep(1.0)
+    assert [link.failure() for link in nodes] == [None, None, None]
+
+
+def test_a_stranger_is_told_nothing(nodes: list[Link]) -> None:
+    nodes[0].begin()
+    assert nodes[0].port is not None
+    address = (NAMES[0], nodes[0].port + PORT_STRIDE - 1)
+    for message in (b'{"token": "guess", "rank": 1}\n', b"GET / HTTP/1.1\r\n", b"\xff\n"):
+        with socket.create_connection(address, timeout=5) as stranger:
+            stranger.sendall(message)
+            assert stranger.makefile("rb").readline() == b""
+    right = json.dumps({"token": "secret", "rank": 1}).encode() + b"\n"
+    with socket.create_connection(address, timeout=5) as friend:
+        friend.sendall(right)
+        assert json.loads(friend.makefile("rb").readline())["go"] is False
+
+
+def test_ports_of_others_are_passed_over(nodes: list[Link], layout: SshLayout) -> None:
+    first = next(ports(*layout.ports, seed=layout.job_id))
+    with socket.create_server(("", first + PORT_STRIDE - 1)):
+        begun(nodes)
+    assert nodes[1].port not in {None, first}

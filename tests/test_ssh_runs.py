@@ -1,0 +1,153 @@
+"""What is concluded from the keepers of a job over ssh, and from what the nodes say of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterkit import files, processes, runfolder
+from clusterkit.executors import ssh_runs
+from clusterkit.executors.ssh_runs import Keeper, Life, read_keepers, state_of
+from clusterkit.model import ClusterKind, JobState, NodeResult
+from clusterkit.runfolder import RunFolder, Submission
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "job-20261121-120000-abcdef")
+    for folder in (made.keepers, made.ends, made.nodes, made.failures):
+        folder.mkdir(parents=True)
+    return made
+
+
+def keeper(rank: int, ended_as: JobState | None = None, code: int | None = None) -> Keeper:
+    return Keeper(
+        rank=rank,
+        node=f"n{rank + 1}",
+        attempt=0,
+        pid=100 + rank,
+        start_time="7",
+        boot_id="b",
+        ended_as=ended_as,
+        exit_code=code,
+    )
+
+
+def submission(age_s: float = 0.0) -> Submission:
+    return Submission(
+        run_id="job-20261121-120000-abcdef",
+        name="job",
+        cluster="rack",
+        kind=ClusterKind.SSH,
+        framework="torchrun",
+        nodes=2,
+        tasks=2,
+        submitted_at=time.time() - age_s,
+    )
+
+
+def concluded(
+    run: RunFolder, *keepers: Keeper, lives: dict[Keeper, Life] | None = None
+) -> tuple[JobState, str | None]:
+    state = state_of(run, submission(), keepers, lives or {})
+    assert state is not None
+    return state.state, state.reason
+
+
+def test_without_keepers_only_a_young_job_is_believed_in(run: RunFolder) -> None:
+    young = state_of(run, submission(), (), {})
+    assert young is not None
+    assert young.state is JobState.PENDING
+    assert state_of(run, submission(age_s=1000), (), {}) is None
+
+
+def test_one_that_lives_is_enough_to_run(run: RunFolder) -> None:
+    first, second = keeper(0, JobState.SUCCEEDED, 0), keeper(1)
+    assert concluded(run, first, second, lives={second: Life.ALIVE})[0] is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("states", "together"),
+    [
+        ((JobState.SUCCEEDED, JobState.SUCCEEDED), JobState.SUCCEEDED),
+        ((JobState.SUCCEEDED, JobState.CANCELLED), JobState.CANCELLED),
+        ((JobState.TIMEOUT, JobState.CANCELLED), JobState.TIMEOUT),
+        ((JobState.TIMEOUT, JobState.FAILED), JobState.FAILED),
+    ],
+)
+def test_the_worst_end_is_that_of_the_job(
+    run: RunFolder, states: tuple[JobState, JobState], together: JobState
+) -> None:
+    keepers = [keeper(rank, state, 1) for rank, state in enumerate(states)]
+    assert concluded(run, *keepers)[0] is together
+
+
+def test_a_silent_node_leaves_it_unknown_and_a_restarted_one_does_not(run: RunFolder) -> None:
+    first, second = keeper(0, JobState.SUCCEEDED, 0), keeper(1)
+    assert concluded(run, first, second, lives={second: Life.SILENT}) == (
+        JobState.UNKNOWN,
+        "no answer from n2",
+    )
+    assert concluded(run, first, second, lives={second: Life.REBOOTED}) == (
+        JobState.FAILED,
+        "n2 was restarted",
+    )
+    run.cancelled.touch()
+    killed = concluded(run, first, second, lives={second: Life.GONE})
+    assert killed == (JobState.CANCELLED, "the keeper of n2 was killed")
+
+
+def test_the_first_failure_is_named(run: RunFolder) -> None:
+    lost = NodeResult(
+        node_rank=1,
+        node="n2",
+        exit_code=255,
+        started_at=0.0,
+        ended_at=0.0,
+        lost="no longer answers",
+    )
+    runfolder.note_failure(run, lost, attempt=0, of=2)
+    silent = keeper(1)
+    assert concluded(run, keeper(0, JobState.FAILED, 143), silent, lives={silent: Life.SILENT}) == (
+        JobState.FAILED,
+        "n2 no longer answers",
+    )
+
+
+def test_torn_files_and_ends_of_an_earlier_attempt_are_left_out(run: RunFolder) -> None:
+    about = {"node": "n1", "attempt": 1, "pid": 5, "start_time": "7", "boot_id": "b"}
+    files.write_json(run.keeper(0), about)
+    files.write_json(run.end(0), {**about, "attempt": 0, "state": "succeeded", "exit_code": 0})
+    run.keeper(1).write_text('{"node": "n2"')
+    run.keepers.joinpath("x.json").write_text("{}")
+    (found,) = read_keepers(run)
+    assert (found.node, found.ended_as) == ("n1", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        ({}, "alive"),
+        ({"start_time": "1"}, "gone"),
+        ({"pid": 2**22 - 1}, "gone"),
+        ({"boot_id": "of last week"}, "rebooted"),
+    ],
+)
+def test_a_node_tells_a_keeper_from_another_process(change: dict[str, object], answer: str) -> None:
+    about = {
+        "rank": 0,
+        "node": "n1",
+        "attempt": 0,
+        "pid": os.getpid(),
+        "start_time": str(processes.start_time(os.getpid())),
+        "boot_id": processes.boot_id(),
+        "ended_as": None,
+        **change,
+    }
+    question = ssh_runs.question(Keeper(**about))  # type: ignore[arg-type]
+    said = subprocess.run(["sh", "-c", question], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == answer
