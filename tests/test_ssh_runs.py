@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from clusterkit import files, processes, runfolder
+from clusterkit.errors import UserError
 from clusterkit.executors import ssh_runs
 from clusterkit.executors.ssh_runs import Keeper, Life, read_keepers, state_of
+from clusterkit.executors.ssh_start import layout_of
 from clusterkit.model import ClusterKind, JobState, NodeResult
 from clusterkit.runfolder import RunFolder, Submission
+from tests.plans import make_cluster, make_plan
 
 
 @pytest.fixture
@@ -84,6 +87,21 @@ def test_the_worst_end_is_that_of_the_job(
 ) -> None:
     keepers = [keeper(rank, state, 1) for rank, state in enumerate(states)]
     assert concluded(run, *keepers)[0] is together
+
+
+@pytest.mark.parametrize(
+    ("cluster", "plan", "said"),
+    [
+        ({"shared_filesystem": False}, {}, "a file system that all machines share"),
+        ({}, {"requeue": 2}, "--requeue counts on Slurm only"),
+    ],
+)
+def test_what_is_not_there_yet_is_refused(
+    tmp_path: Path, cluster: dict[str, object], plan: dict[str, object], said: str
+) -> None:
+    spec = make_cluster(tmp_path, kind=ClusterKind.SSH, **cluster)
+    with pytest.raises(UserError, match=said):
+        layout_of(make_plan(spec, **plan), RunFolder(tmp_path))
 
 
 def test_a_silent_node_leaves_it_unknown_and_a_restarted_one_does_not(run: RunFolder) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import files
-from clusterkit.errors import RemoteError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.ssh_layout import SshLayout, write_layout
 from clusterkit.executors.ssh_nodes import NodeAnswer, ask_nodes
@@ -48,7 +48,21 @@ class _Refusal:
 
 
 def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
-    """Return what the nodes of a plan have to know."""
+    """Return what the nodes of a plan have to know.
+
+    Raises:
+        UserError: the plan asks for what this release does not do over ssh.
+    """
+    if not plan.cluster.shared_filesystem:
+        raise UserError(
+            f"cluster {plan.cluster.name}: jobs over ssh need a file system that all machines share",
+            hint="remove `shared_filesystem: false` where there is one; docs/how-to/ssh.md",
+        )
+    if plan.requeue:
+        raise UserError(
+            "--requeue counts on Slurm only, so far",
+            hint="leave it out, and submit again with your script's own checkpoint",
+        )
     names = plan.node_names
     known = {host.name: host.slots for host in plan.cluster.hosts}
     return SshLayout(
