@@ -92,7 +92,7 @@ def test_the_worst_end_is_that_of_the_job(
 @pytest.mark.parametrize(
     ("cluster", "plan", "said"),
     [
-        ({"shared_filesystem": False}, {}, "a file system that all machines share"),
+        ({"shared_filesystem": False}, {}, "have to share a file system"),
         ({}, {"requeue": 2}, "--requeue counts on Slurm only"),
     ],
 )

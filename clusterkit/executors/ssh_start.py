@@ -55,7 +55,7 @@ def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
     """
     if not plan.cluster.shared_filesystem:
         raise UserError(
-            f"cluster {plan.cluster.name}: jobs over ssh need a file system that all machines share",
+            f"the machines of cluster {plan.cluster.name} have to share a file system, so far",
             hint="remove `shared_filesystem: false` where there is one; docs/how-to/ssh.md",
         )
     if plan.requeue:
