@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import select_checks
+from clusterkit.checks import select_checks, ssh_reachable
 from clusterkit.checks.base import About, Check, Evidence, Ruling, each, majority, passed, uniform
 from clusterkit.errors import UserError
 from clusterkit.findings import Finding, Verdict
@@ -85,6 +85,23 @@ def test_strict_takes_no_chances() -> None:
     assert report.exclude == ("n2",)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("problem", ReachProblem)
+def test_a_node_that_was_not_reached_is_not_usable(problem: ReachProblem, strict: bool) -> None:
+    """Whichever checks are chosen: the one of reach among them or not, or none at all."""
+    unreached = bundle(n1="20", n2=problem)
+    for checks in ([HOT], [HOT, ssh_reachable.CHECK], []):
+        report = evaluate(unreached, checks, strict=strict)
+        assert report.usable == ("n1",)
+        assert [f.nodes for f in report.findings if f.id == "SSH001"][-1] == ("n2",)
+        busy = problem is ReachProblem.BUSY
+        assert report.exclude == (() if busy and not strict else ("n2",))
+
+
+def test_where_all_were_reached_nothing_is_said_of_it_unasked() -> None:
+    assert {f.id for f in evaluate(bundle(n1="20", n2="20"), [HOT]).findings} == {"HOST901"}
+
+
 def test_most_nodes_are_right() -> None:
     report = evaluate(bundle(n1="20", n2="20", n3="21", n4="0"), [SAME])
     by_verdict = {finding.verdict: finding for finding in report.findings}
@@ -157,7 +174,7 @@ def test_lines_fit_the_terminal_and_the_worst_comes_last() -> None:
     report = evaluate(bundle(n1="20", n2="90", n3="20", n4=ReachProblem.TIMEOUT), [HOT, SAME])
     text = [line for _, line in report_lines(report, width=80)]
     assert all(len(line) <= 80 for line in text)
-    assert text[-2:] == ["3 of 4 nodes usable; leave out the others:", "  --exclude n2"]
+    assert text[-2:] == ["2 of 4 nodes usable; leave out the others:", "  --exclude n[2,4]"]
     assert "fail     HOST901 host-heat  n2" in text
     assert "         hint: open a window" in text
     assert not any("HOST901 host-heat  n[1,3]" in line for line in text)

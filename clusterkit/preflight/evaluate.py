@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from clusterkit import hostlist
+from clusterkit.checks import ssh_reachable
 from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling
 from clusterkit.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle
@@ -21,6 +22,7 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
     """Return what `checks` conclude from `bundle`.
 
     A node with a `fail` is not usable; with `strict`, one with a `warn` or `unknown` neither.
+    Whatever `checks` are: a node that was not reached is named, and not usable.
     """
     facts = [
         NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
@@ -31,6 +33,9 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
         nodes=tuple(node for node in facts if node.reach.problem is None),
         unreached=tuple(node for node in facts if node.reach.problem is not None),
     )
+    reach = ssh_reachable.CHECK
+    if evidence.unreached and all(check.id != reach.id for check in checks):
+        checks = (reach, *checks)
     unasked = {node.name for node in evidence.unreached if node.reach.problem is ReachProblem.BUSY}
     return Report(
         nodes=tuple(reply.node for reply in bundle.replies),

@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterkit.checks import all_checks, nccl_job_env
 from clusterkit.checks.base import Check, Tier
+from clusterkit.errors import RemoteError
 from clusterkit.model import ClusterKind, GpuRequest, LaunchPlan
 from clusterkit.preflight.bundle import Bundle, read_job
 from clusterkit.preflight.collect import collect
@@ -60,11 +61,15 @@ def examine_here(document: Mapping[str, Any], node: str) -> Report:
 
     Raises:
         UserError: the document is damaged.
-        RemoteError: there is no shell.
+        RemoteError: there is no shell, or it does not answer in time.
     """
     job = read_job(document, hosts=(node,))
     checks = tuple(c for c in all_checks() if c.tier is Tier.NODE and c.area not in _ELSEWHERE)
-    return evaluate(collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job), checks)
+    bundle = collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job)
+    for reply in bundle.replies:
+        if reply.reach.problem is not None:
+            raise RemoteError(reply.reach.detail, node=node)
+    return evaluate(bundle, checks)
 
 
 def _asks(plan: LaunchPlan, mode: Mode) -> bool:
