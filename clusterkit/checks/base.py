@@ -126,17 +126,50 @@ def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Ruling | None]
             yield node.name, ruling
 
 
-def known(evidence: Evidence, probe: Probe[T]) -> tuple[dict[str, T], list[tuple[str, Ruling]]]:
-    """Return the facts of the nodes that have some, and the rulings for those that have none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part that a node may have lost: what is said of it where other nodes have one."""
+
+    name: str
+    """Such as `RDMA device`."""
+    hint: str
+    command: str
+
+    def lacking(self, have: int, lack: int) -> Ruling:
+        """Return the ruling for the `lack` nodes without the part; `have` nodes have it.
+
+        Where half of the nodes have the part, the others have lost theirs, or are out of place. A
+        few nodes with a part that most do without may be meant so.
+        """
+        return Ruling(
+            verdict=Verdict.FAIL if have >= lack else Verdict.WARN,
+            summary=f"no {self.name}, {have} of {have + lack} nodes have one",
+            hint=self.hint,
+            command=self.command,
+        )
+
+
+def known(
+    evidence: Evidence, probe: Probe[T], *, part: Part | None = None
+) -> tuple[dict[str, T], list[tuple[str, Ruling]]]:
+    """Return the facts of the nodes that have some, and the rulings for those that have none.
+
+    A node without the part that `probe` looks at is skipped; given `part`, only where no node has
+    it.
+    """
     facts: dict[str, T] = {}
-    rulings: list[tuple[str, Ruling]] = []
+    without: dict[str, Missing] = {}
     for node in evidence.nodes:
         found = node.of(probe)
         if isinstance(found, Missing):
-            rulings.append((node.name, missing(found)))
+            without[node.name] = found
         else:
             facts[node.name] = found
-    return facts, rulings
+    rulings = {name: missing(why) for name, why in without.items()}
+    if part is not None and facts:
+        lacking = [name for name, why in without.items() if why.verdict is Verdict.SKIP]
+        rulings |= dict.fromkeys(lacking, part.lacking(len(facts), len(lacking)))
+    return facts, list(rulings.items())
 
 
 def missing(facts: Missing) -> Ruling:
@@ -169,21 +202,22 @@ def uniform(
     what: str,
     odd: Verdict,
     hint: str = "",
+    part: Part | None = None,
 ) -> Judgement:
     """Rule by majority vote: nodes whose `key` differs from that of most are `odd`.
 
     `what` names the value in summaries ("driver version"). A node whose key is None is skipped.
-    Without a majority every node is `warn`, with the count of each value as evidence.
+    Without a majority every node is `warn`, with the count of each value as evidence. `part` is
+    that of `known`.
     """
     values: dict[str, V] = {}
-    for node in evidence.nodes:
-        facts = node.of(probe)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        elif (value := key(facts)) is None:
-            yield node.name, Ruling(verdict=Verdict.SKIP, summary=f"no {what}")
+    found, rulings = known(evidence, probe, part=part)
+    yield from rulings
+    for name, facts in found.items():
+        if (value := key(facts)) is None:
+            yield name, Ruling(verdict=Verdict.SKIP, summary=f"no {what}")
         else:
-            values[node.name] = value
+            values[name] = value
     winner = majority(values)
     tally = ", ".join(f"{value}: {n}" for value, n in Counter(values.values()).most_common())
     for name, value in values.items():

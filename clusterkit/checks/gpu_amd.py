@@ -7,43 +7,46 @@ from clusterkit.checks.base import (
     Check,
     Evidence,
     Judgement,
+    Part,
     Ruling,
     Tier,
-    missing,
+    known,
     passed,
     uniform,
 )
 from clusterkit.findings import Verdict
 from clusterkit.probes import amd_gpus
 from clusterkit.probes.amd_gpus import AmdGpus
-from clusterkit.probes.base import Missing
 
 _HINT = "run amd-smi there; leave the node out, or ask for fewer GPUs"
+_COMMAND = "amd-smi list || rocm-smi"
+_PART = Part(name="AMD GPU", hint=_HINT, command="lspci -d 1002:")
 
 
 def _judge(evidence: Evidence) -> Judgement:
     wanted = evidence.job.gpus_per_node
     if wanted is None:
         yield from uniform(
-            evidence, amd_gpus.PROBE, _gpus, what="AMD GPUs", odd=Verdict.FAIL, hint=_HINT
+            evidence,
+            amd_gpus.PROBE,
+            _gpus,
+            what="AMD GPUs",
+            odd=Verdict.FAIL,
+            hint=_HINT,
+            part=_PART,
         )
         return
-    for node in evidence.nodes:
-        facts = node.of(amd_gpus.PROBE)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        elif len(facts.gpus) < wanted:
+    found, rulings = known(evidence, amd_gpus.PROBE, part=_PART)
+    yield from rulings
+    for name, facts in found.items():
+        summary = f"{_gpus(facts)}, the job wants {wanted}"
+        if len(facts.gpus) < wanted:
             yield (
-                node.name,
-                Ruling(
-                    verdict=Verdict.FAIL,
-                    summary=f"{_gpus(facts)}, the job wants {wanted}",
-                    hint=_HINT,
-                    command="amd-smi list || rocm-smi",
-                ),
+                name,
+                Ruling(verdict=Verdict.FAIL, summary=summary, hint=_HINT, command=_COMMAND),
             )
         else:
-            yield node.name, passed(_gpus(facts))
+            yield name, passed(_gpus(facts))
 
 
 def _gpus(facts: AmdGpus) -> str:

@@ -7,26 +7,37 @@ from clusterkit.checks.base import (
     Check,
     Evidence,
     Judgement,
+    NodeFacts,
+    Part,
     Ruling,
     Tier,
+    known,
     majority,
     missing,
     passed,
 )
 from clusterkit.findings import Verdict
-from clusterkit.probes import nvidia_list
+from clusterkit.probes import amd_gpus, nvidia_list
 from clusterkit.probes.base import Missing
+
+_COMMAND = "nvidia-smi -L"
+_HINT = "look for a GPU that fell off the bus, or ask for fewer with --gpus-per-node"
+_PART = Part(
+    name="NVIDIA GPU",
+    hint="look for GPUs that fell off the bus, or take the node out of the job",
+    command="lspci -d 10de:",
+)
 
 
 def _judge(evidence: Evidence) -> Judgement:
-    counts: dict[str, int] = {}
-    for node in evidence.nodes:
-        facts = node.of(nvidia_list.PROBE)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        else:
-            counts[node.name] = sum(len(gpu.mig) or 1 for gpu in facts.gpus)
+    found, rulings = known(evidence, nvidia_list.PROBE, part=_PART)
+    without = dict(rulings)
     wanted = evidence.job.gpus_per_node
+    for node in evidence.nodes:
+        if node.name in without:
+            none = _none(node, wanted) if evidence.job.uses_gpus and wanted else None
+            yield node.name, none or without[node.name]
+    counts = {name: sum(len(gpu.mig) or 1 for gpu in facts.gpus) for name, facts in found.items()}
     usual = majority(counts)
     for name, count in counts.items():
         if wanted is not None and count < wanted:
@@ -40,20 +51,29 @@ def _judge(evidence: Evidence) -> Judgement:
             yield name, passed(_gpus(count))
 
 
-_COMMAND = "nvidia-smi -L"
+def _none(node: NodeFacts, wanted: int) -> Ruling | None:
+    """Rule on a node without an NVIDIA GPU for a job that has asked for GPUs, of any vendor."""
+    nvidia, amd = node.of(nvidia_list.PROBE), node.of(amd_gpus.PROBE)
+    if not isinstance(nvidia, Missing) or nvidia.verdict is not Verdict.SKIP:
+        return None
+    if not isinstance(amd, Missing):
+        return None
+    if amd.verdict is not Verdict.SKIP:
+        return missing(amd)
+    return _short(0, f"the job wants {wanted}")
 
 
 def _short(count: int, than: str) -> Ruling:
     return Ruling(
         verdict=Verdict.FAIL,
         summary=f"{_gpus(count)}, {than}",
-        hint="look for a GPU that fell off the bus, or ask for fewer with --gpus-per-node",
+        hint=_HINT,
         command=_COMMAND,
     )
 
 
 def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
+    return f"{count or 'no'} GPU{'s' if count > 1 else ''}"
 
 
 CHECK = Check(
@@ -64,12 +84,13 @@ CHECK = Check(
         "known, as many as most nodes of the job.",
         why="A rank without a GPU dies at its first CUDA call, and the job with it.",
         how="Lines of `nvidia-smi -L` that begin with a GPU; a GPU in MIG mode counts as its MIG "
-        "devices. Inside a Slurm job only the job's own GPUs may be seen.",
+        "devices. Inside a Slurm job only the job's own GPUs may be seen. A node without any is "
+        "skipped where no node has one and `--gpus-per-node` does not ask for some.",
         fix="Take the node out of the job (--exclude), or ask for fewer GPUs a node.",
         source="Counting all lines of `nvidia-smi -L` takes MIG devices for GPUs, as several "
         "health checks in the field do.",
     ),
-    probes=(nvidia_list.PROBE,),
+    probes=(nvidia_list.PROBE, amd_gpus.PROBE),
     judge=_judge,
     tier=Tier.ROUND_TRIP,
 )

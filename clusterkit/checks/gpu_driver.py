@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, missing, passed
+from clusterkit.checks.base import About, Check, Evidence, Judgement, Part, Ruling, known, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes import nvidia_list
-from clusterkit.probes.base import Missing
 from clusterkit.probes.nvidia_list import NvidiaList
 
 _NOT_FOUND = 127
 _DRIVER_NOT_LOADED = 9
 _INFOROM = "inforom"
+_PART = Part(
+    name="NVIDIA GPU",
+    hint="a node that lost its GPUs, or that has no place in the job: take it out",
+    command="lspci -d 10de:; dmesg | grep -i nvrm | tail",
+)
 
 
 def _judge(evidence: Evidence) -> Judgement:
+    found, rulings = known(evidence, nvidia_list.PROBE, part=_PART)
+    without = dict(rulings)
     for node in evidence.nodes:
-        facts = node.of(nvidia_list.PROBE)
         output = node.outputs.get(nvidia_list.PROBE.name)
-        if not isinstance(facts, Missing):
-            for ruling in _rule(facts):
+        if node.name in found:
+            for ruling in _rule(found[node.name]):
                 yield node.name, ruling
         elif output is not None and output.exit_code == _NOT_FOUND:
             yield (
@@ -28,13 +33,13 @@ def _judge(evidence: Evidence) -> Judgement:
                 Ruling(
                     verdict=Verdict.FAIL,
                     summary="an NVIDIA GPU is there and nvidia-smi is not",
-                    evidence=facts.reason,
+                    evidence=without[node.name].summary,
                     hint="install the NVIDIA driver, or put nvidia-smi on PATH of plain shells",
                     command="ls -l /dev/nvidia0 /proc/driver/nvidia/version",
                 ),
             )
         else:
-            yield node.name, missing(facts)
+            yield node.name, without[node.name]
 
 
 def _rule(facts: NvidiaList) -> Iterator[Ruling]:
@@ -75,7 +80,8 @@ CHECK = Check(
         what="The NVIDIA driver is loaded and nvidia-smi reaches every GPU it lists.",
         why="Without the driver no process of the job starts; a lost GPU hangs all of them.",
         how="`nvidia-smi -L`, its exit code and what it says beside GPUs. A GPU that shows on the "
-        "PCI bus on a node without nvidia-smi fails; no GPU and no nvidia-smi is skipped.",
+        "PCI bus on a node without nvidia-smi fails; no GPU at all is skipped, unless other nodes "
+        "have some.",
         fix="Load or install the driver, reset the GPU, or reboot the node.",
         source="nvidia-smi manual, RETURN VALUE: 9 driver not loaded, 14 infoROM, 15 GPU lost.",
     ),

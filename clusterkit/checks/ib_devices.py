@@ -9,6 +9,7 @@ from clusterkit.checks.base import (
     Check,
     Evidence,
     Judgement,
+    Part,
     Ruling,
     Tier,
     known,
@@ -29,11 +30,14 @@ ABOUT = About(
     " gave up; reseat, power-cycle or replace.",
     source="majority of the job's own nodes",
 )
+_HINT = "see whether the card is on the PCIe bus and what its driver says"
+_COMMAND = "lspci -d 15b3:; dmesg | grep -i mlx5 | tail"
+_PART = Part(name="RDMA device", hint=_HINT, command=_COMMAND)
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Name the nodes with fewer devices than most."""
-    facts, rulings = known(evidence, PROBE)
+    """Name the nodes with fewer devices than most, or with none."""
+    facts, rulings = known(evidence, PROBE, part=_PART)
     yield from rulings
     counts = {name: _count(rdma) for name, rdma in facts.items()}
     usual = majority(counts)
@@ -69,13 +73,7 @@ def _text(kinds: Kinds) -> str:
 
 
 def _odd(verdict: Verdict, summary: str, evidence: str) -> Ruling:
-    return Ruling(
-        verdict=verdict,
-        summary=summary,
-        evidence=evidence,
-        hint="see whether the card is on the PCIe bus and what its driver says",
-        command="lspci -d 15b3:; dmesg | grep -i mlx5 | tail",
-    )
+    return Ruling(verdict=verdict, summary=summary, evidence=evidence, hint=_HINT, command=_COMMAND)
 
 
 CHECK = Check(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, known, passed
+from clusterkit.checks.base import (
+    About,
+    Check,
+    Evidence,
+    Judgement,
+    Part,
+    Ruling,
+    Tier,
+    known,
+    passed,
+)
 from clusterkit.findings import Verdict
 from clusterkit.probes.nvidia_topo import PROBE
 from clusterkit.topology import Topology, common_shape, differences, typical
@@ -22,11 +32,12 @@ ABOUT = About(
 )
 _COMMAND = "nvidia-smi topo -m"
 _HINT = "compare `lspci -tv` with a node that is fine"
+_PART = Part(name="NVIDIA GPU", hint=_HINT, command="lspci -d 10de:")
 
 
 def judge(evidence: Evidence) -> Judgement:
     """Name the nodes whose matrix is not that of most."""
-    facts, rulings = known(evidence, PROBE)
+    facts, rulings = known(evidence, PROBE, part=_PART)
     yield from rulings
     if len(facts) < 2:
         for name in facts:

@@ -72,7 +72,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         framework=wanted.framework,
         python=cluster.python or "python3",
         gpus_per_node=wanted.gpus_per_node or cluster.gpus_per_node,
-        uses_gpus=_uses_gpus(cluster),
+        uses_gpus=_uses_gpus(cluster, asked=wanted.gpus_per_node is not None),
         env={**cluster.env, **wanted.env},
         paths=_shared(cluster, wanted.paths, via),
         port=cluster.port_range[0],
@@ -284,10 +284,11 @@ def _gpu_words(cluster: ClusterSpec, gpus: int | None) -> tuple[str, ...]:
     return tuple(f"--{name}={value}" for name, value in asked.items())
 
 
-def _uses_gpus(cluster: ClusterSpec) -> bool | None:
+def _uses_gpus(cluster: ClusterSpec, *, asked: bool = False) -> bool | None:
+    """Return whether the job uses GPUs; slots of a cluster may be processes without one."""
     if cluster.kind is ClusterKind.SLURM and cluster.gpu_request is GpuRequest.NONE:
         return False
-    return None
+    return True if asked else None
 
 
 def _shared(cluster: ClusterSpec, paths: tuple[str, ...], via: str) -> tuple[str, ...]:
