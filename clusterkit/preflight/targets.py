@@ -66,9 +66,10 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     _refuse_nonsense(wanted)
     via = _via(wanted, cluster)
     hosts = _hosts(wanted, cluster, via)
+    kind = _kind(cluster, via)
     job = PreflightJob(
         hosts=tuple(host.name for host in hosts),
-        kind=cluster.kind.value if via != "local" else ClusterKind.LOCAL.value,
+        kind=kind.value,
         framework=wanted.framework,
         python=cluster.python or "python3",
         gpus_per_node=wanted.gpus_per_node or cluster.gpus_per_node,
@@ -85,7 +86,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     return Target(
         job=job,
         transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted.timeout_s),
-        slurm=cluster.kind is ClusterKind.SLURM and via != "local",
+        slurm=kind is ClusterKind.SLURM,
     )
 
 
@@ -239,7 +240,7 @@ def _of_partition(partition: str | None) -> tuple[Host, ...]:
 
 def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
     """Return the hosts that Slurm gives to jobs; all, where those are too few: to be told why."""
-    from clusterkit.transport.srun import out_of_service  # noqa: PLC0415 - as in _transport
+    from clusterkit.transport.slurm_words import out_of_service  # noqa: PLC0415 - as in _transport
 
     without = out_of_service(hosts) if hosts else {}
     left = tuple(host for host in hosts if host not in without)
@@ -253,6 +254,15 @@ def _via(wanted: Wanted, cluster: ClusterSpec) -> str:
     if wanted.via not in VIAS:
         raise UserError(f"--via {wanted.via}: unknown", hint=choices_hint(wanted.via, VIAS))
     return wanted.via
+
+
+def _kind(cluster: ClusterSpec, via: str) -> ClusterKind:
+    """Return the kind of cluster that the nodes are of; other hosts are not this machine."""
+    if via == "local":
+        return ClusterKind.LOCAL
+    if cluster.kind is ClusterKind.LOCAL or via == "srun":
+        return ClusterKind.SLURM if via == "srun" else ClusterKind.SSH
+    return cluster.kind
 
 
 def _transport(

@@ -12,10 +12,9 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
 from clusterkit.hostlist import fold
 from clusterkit.model import ClusterSpec
@@ -24,6 +23,13 @@ from clusterkit.probes.compound import Answer, Compound, read_answers
 from clusterkit.transport.base import Reply
 from clusterkit.transport.names import check_names
 from clusterkit.transport.process import Ended, run_fed
+from clusterkit.transport.slurm_words import (
+    DEAD,
+    NOT_GIVEN,
+    kept_out,
+    raise_if_no_node_is_to_blame,
+    strangers,
+)
 
 _LABEL = re.compile(rb" *(\d+): ?(.*)", re.DOTALL)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -50,10 +56,6 @@ _OPTIONS = frozenset(
     )
 ) | {"SRUN_CPUS_PER_TASK"}
 """Input variables of srun(1) that contradict ours, or that redirect what tasks print."""
-
-_DEAD = frozenset({"down", "unknown", "powered_down", "powering_down", "power_down", "future"})
-_NOT_GIVEN = frozenset({"drained", "draining", "drain", "fail", "failing", "maint", "reserved"})
-"""States (sinfo(1), NODE STATE CODES) in which running jobs go on, and new ones do not start."""
 
 _BUSY = frozenset({"allocated", "completing"})
 _TAKEN = re.compile(r"[Rr]equested nodes are busy")
@@ -105,19 +107,20 @@ class SrunTransport:
         Replies come together, when the step has ended or its time is up.
 
         Raises:
-            RemoteError: there is no srun here.
+            RemoteError: there is no srun here, Slurm does not answer, or it refuses the request
+                whatever the nodes.
         """
         check_names(nodes)
         own = self._options.job_id is None
-        unfit = _kept_out(nodes, _DEAD | _NOT_GIVEN | _BUSY if own else _DEAD)
-        unfit |= _strangers(nodes)
+        unfit = kept_out(nodes, DEAD | NOT_GIVEN | _BUSY if own else DEAD)
+        unfit |= strangers(nodes)
         asked = [node for node in nodes if node not in unfit]
         replies = {node: _refused(node, why, 0.0) for node, why in unfit.items()}
         if asked:
             replies |= self._run(asked, compound)
         if own and asked and all(replies[n].reach.problem is ReachProblem.BUSY for n in asked):
             # One node that is partly taken, and srun starts none: ask those that are free.
-            taken = _kept_out(asked, frozenset({"mixed"}))
+            taken = kept_out(asked, frozenset({"mixed"}))
             free = [node for node in asked if node not in taken]
             if taken and free:
                 replies |= self._run(free, compound)
@@ -144,6 +147,8 @@ class SrunTransport:
             ) from error
         seconds = round(time.monotonic() - began, 3)
         answers = read_step(ended, compound)
+        if not answers:
+            raise_if_no_node_is_to_blame("srun", ended.stderr.decode(errors="replace"))
         return {
             node: answers[node].reply(node, seconds)
             if node in answers
@@ -248,37 +253,6 @@ def _words(ended: Ended, node: str, limit_s: float) -> str:
     if ended.exit_code is None:
         return f"no answer within {limit_s:g} s" + (f": {said}" if said else "")
     return said or first_line("\n".join(lines)) or "no task started there"
-
-
-def _kept_out(nodes: Sequence[str], states: Set[str]) -> dict[str, str]:
-    """Return those of the nodes that are in one of these states or do not respond, and why.
-
-    One on which Slurm starts nothing in the list, and srun starts nothing anywhere. Without an
-    answer there are none, and all are tried.
-    """
-    asked = ("sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", "--format=%N|%T|%E")
-    unfit = {}
-    for line in run_command(asked).output.splitlines():
-        node, _, said = line.strip().partition("|")
-        state, _, reason = said.partition("|")
-        if state.rstrip("*~#!%$@^-+") in states or state.endswith("*"):
-            silent = "not responding" if state.endswith("*") else ""
-            why = silent if reason in {"", "none"} else reason
-            unfit[node] = f"{state}: {why}" if why else state
-    return {node: unfit[node] for node in nodes if node in unfit}
-
-
-def out_of_service(nodes: Sequence[str]) -> dict[str, str]:
-    """Return those of the nodes that Slurm gives to no new job, busy or not, and why."""
-    return _kept_out(nodes, _DEAD | _NOT_GIVEN)
-
-
-def _strangers(nodes: Sequence[str]) -> dict[str, str]:
-    """Return the nodes that Slurm does not know: one in the list, and srun starts nothing."""
-    asked = ("sinfo", "--noheader", "--all", "--Node", f"--nodes={fold(nodes)}", "--format=%N")
-    known = set(run_command(asked).output.split())
-    unknown = [node for node in nodes if node not in known] if known else []
-    return dict.fromkeys(unknown, "Slurm knows no node of this name")
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
