@@ -13,8 +13,13 @@ import pytest
 
 from clusterkit import __version__
 from clusterkit.errors import RemoteError
+from clusterkit.findings import Finding, Verdict
+from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
+from clusterkit.preflight.drain import drain_commands
+from clusterkit.preflight.report import Report
+from clusterkit.preflight.targets import Wanted, aim
 from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
 from clusterkit.transport.base import Reply
 
@@ -59,6 +64,40 @@ def test_nodes_that_nobody_reached_are_never_usable(
     document = json.loads(done.stdout)
     assert (done.returncode, document["usable"]) == (1, [])
     assert not (tmp_path / "good").exists()
+
+
+def test_drain_commands_are_for_nodes_that_slurm_knows(verb: Verb, tmp_path: Path) -> None:
+    done = verb("--replay", kept(tmp_path / "rack", n1=None), "--drain-command")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a cluster of kind ssh" in done.stderr
+    assert verb("--hosts", "n1", "--drain-command").returncode == 2
+
+
+def test_nodes_that_were_not_reached_are_not_drained(verb: Verb, tmp_path: Path) -> None:
+    folder = kept(tmp_path / "b", kind="slurm", n1=ReachProblem.AUTH, n2=ReachProblem.SCHEDULER)
+    done = verb("--replay", folder, "--drain-command")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing to drain: n[1-2]" in done.stderr
+
+
+def test_a_reason_is_cut_between_words() -> None:
+    finding = Finding(
+        id="GPU901", check="c", verdict=Verdict.FAIL, nodes=("n1",), summary="word " * 60 + "end"
+    )
+    report = Report(nodes=("n1",), findings=(finding,))
+    bundle = Bundle(job=PreflightJob(hosts=("n1",)), replies=(), collected_at=0, seconds=0)
+    (line,) = drain_commands(report, bundle)
+    assert line.endswith("word word ...'")
+    assert len(line) < 280
+
+
+@pytest.mark.parametrize("kind", ClusterKind)
+@pytest.mark.parametrize(("via", "kinds"), [("ssh", "ssh slurm"), ("srun", "slurm")])
+def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str, kinds: str) -> None:
+    """Checks leave out what one machine alone cannot get wrong."""
+    target = aim(Wanted(hosts="n[1-2]", via=via), ClusterSpec(name="c", kind=kind))
+    assert target.job.kind in kinds.split()
+    assert target.slurm is (target.job.kind == "slurm")
 
 
 def test_a_node_that_cannot_be_checked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clusterkit import files, hostlist
 from clusterkit.cli import console
+from clusterkit.cli import preflight_report as output
 from clusterkit.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from clusterkit.checks import Check
     from clusterkit.preflight.bundle import Bundle
-    from clusterkit.preflight.report import Report
     from clusterkit.preflight.targets import Wanted
-    from clusterkit.transport.base import Reply
 
 EXIT_FINDINGS = 1
-_COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta", "skip": "cyan"}
 
 
 def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) -> Any:
@@ -152,6 +144,7 @@ def preflight(
     """
     from clusterkit.checks import all_checks, select_checks
     from clusterkit.checks.base import Tier
+    from clusterkit.preflight.drain import require_slurm
     from clusterkit.preflight.evaluate import evaluate
     from clusterkit.preflight.targets import Wanted
 
@@ -162,6 +155,8 @@ def preflight(
             framework=framework, gpus_per_node=gpus_per_node, path=path, env=env, image=image,
         )  # fmt: skip
         bundle = _replayed(replay)
+        if drain_command:
+            require_slurm(bundle.job)
         if select is None and bundle.checks:
             chosen = tuple(check for check in chosen if check.id in bundle.checks)
     else:
@@ -180,40 +175,32 @@ def preflight(
         # Whoever names a check of the network wants it measured.
         if not network and select is None:
             chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
-        bundle = _collected(wanted, cluster, chosen, save)
+        bundle = _collected(wanted, cluster, chosen, save, to_drain=drain_command)
     report = evaluate(bundle, chosen, strict=strict)
     if html is not None:
-        _write_html(html, bundle, report)
+        output.write_page(html, bundle, report)
     if write_hostfile is not None:
-        _write_hostfile(write_hostfile, bundle, report)
+        output.write_usable(write_hostfile, bundle, report)
     if json:
         console.json_document(report.document())
     elif drain_command:
-        _print_drain_commands(report)
+        output.print_drain_commands(report, bundle)
     else:
-        show(report, verbose=verbose)
+        output.show(report, verbose=verbose)
     raise typer.Exit(EXIT_FINDINGS if report.bad else 0)
 
 
-def show(
-    report: Report, *, verbose: bool = False, say: Callable[[str], None] = console.say
-) -> None:
-    """Print a report for people."""
-    from clusterkit.preflight.text import report_lines
-
-    width = min(shutil.get_terminal_size().columns, 100)
-    for verdict, line in report_lines(report, width=width, verbose=verbose):
-        if verdict is None:
-            say(line)
-        else:
-            say(line.replace(verdict, console.coloured(verdict, _COLOURS[verdict]), 1))
-
-
 def _collected(
-    wanted: Wanted, cluster: str | None, checks: Sequence[Check], save: Path | None
+    wanted: Wanted,
+    cluster: str | None,
+    checks: Sequence[Check],
+    save: Path | None,
+    *,
+    to_drain: bool,
 ) -> Bundle:
     from clusterkit.config import load_settings
     from clusterkit.preflight.bundle import prepare_folder, write_bundle
+    from clusterkit.preflight.drain import require_slurm
     from clusterkit.preflight.targets import aim, gather
 
     settings = load_settings()
@@ -221,9 +208,11 @@ def _collected(
     for problem in settings.warnings_of(spec.name):
         console.warn(str(problem))
     target = aim(wanted, spec)
+    if to_drain:
+        require_slurm(target.job)
     if save is not None:
         prepare_folder(save)
-    with counting(len(target.job.hosts)) as heard:
+    with output.counting(len(target.job.hosts)) as heard:
         bundle = gather(target, checks, heard=heard)
     if save is not None:
         write_bundle(save, bundle)
@@ -241,26 +230,6 @@ def _replayed(folder: Path) -> Bundle:
             f"{folder} was written by clusterkit {bundle.written_by}, judged by {__version__}"
         )
     return bundle
-
-
-@contextmanager
-def counting(total: int | None) -> Iterator[Callable[[Reply], None]]:
-    """Count on a terminal how many nodes have answered."""
-    live = sys.stderr.isatty()
-    numbers = itertools.count(1)
-
-    def heard(_: Reply) -> None:
-        if live:
-            of = f" of {total}" if total is not None else ""
-            sys.stderr.write(f"\r{next(numbers)}{of} nodes have answered")
-            sys.stderr.flush()
-
-    try:
-        yield heard
-    finally:
-        if live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def _words(text: str | None) -> tuple[str, ...]:
@@ -284,35 +253,3 @@ def _refuse_beside_replay(**given: object) -> None:
             f"--replay asks no node, so {', '.join(names)} has no meaning beside it",
             hint="leave it out, or leave --replay out",
         )
-
-
-def _write_html(path: Path, bundle: Bundle, report: Report) -> None:
-    from clusterkit.preflight.html import page
-
-    files.write_text(path, page(bundle, report))
-    console.note(f"page         {path}")
-
-
-def _write_hostfile(path: Path, bundle: Bundle, report: Report) -> None:
-    from clusterkit.hostfile import write
-    from clusterkit.model import Host
-
-    if not report.usable:
-        console.warn("no node is usable, so there is no hostfile to write")
-        return
-    hosts = [Host(name=name, slots=bundle.job.gpus_per_node or 1) for name in report.usable]
-    files.write_text(path, write(hosts, "deepspeed"))
-    console.note(f"hostfile     {path}  (other formats: clusterkit hostfile {path} --format ...)")
-
-
-def _print_drain_commands(report: Report) -> None:
-    from clusterkit.preflight.drain import drain_commands
-
-    lines = tuple(drain_commands(report))
-    for line in lines:
-        console.say(line)
-    if not report.exclude:
-        console.note("every node is usable: nothing to drain")
-    elif not lines:
-        unfit = hostlist.fold_set(report.exclude)
-        console.note(f"nothing to drain: {unfit} is out of service already, or was not asked")

@@ -63,7 +63,7 @@ def pass_gate(
     """
     if mode == "off" or not _has_something_to_ask(plan, mode):
         return Passed(plan=plan, checks_limits=mode != "off")
-    from clusterkit.cli.preflight import counting
+    from clusterkit.cli.preflight_report import counting
     from clusterkit.preflight.gate import Mode, examine, node_checks
 
     try:
@@ -106,7 +106,7 @@ def _remark(report: Report, without: tuple[str, ...]) -> None:
 
 
 def _refuse(report: Report, plan: LaunchPlan, *, enough: bool, as_json: bool) -> NoReturn:
-    from clusterkit.cli.preflight import show
+    from clusterkit.cli.preflight_report import show
 
     unfit = hostlist.fold_set(report.exclude)
     if report.job_is_unfit:
