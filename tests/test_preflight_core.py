@@ -60,7 +60,7 @@ def bundle(**degrees: str | Output | ReachProblem) -> Bundle:
         return Reply(node=node, reach=Reach(via="ssh", latency_s=0.001), outputs={"heat": output})
 
     return Bundle(
-        job=PreflightJob(hosts=tuple(degrees), env={"A": "b"}, paths=("/run",), gpus_per_node=8),
+        job=PreflightJob(hosts=tuple(degrees), env={"FI_A": "b"}, paths=("/run",), gpus_per_node=8),
         replies=tuple(reply(node, said) for node, said in degrees.items()),
         collected_at=1.5,
         seconds=2.5,

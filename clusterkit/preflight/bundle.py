@@ -21,6 +21,7 @@ from typing import Any
 from clusterkit import __version__, files
 from clusterkit.errors import UserError
 from clusterkit.preflight.garbage import uncollected
+from clusterkit.preflight.masking import masked
 from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem
 from clusterkit.transport.base import Reply
 
@@ -132,7 +133,7 @@ def _manifest(bundle: Bundle) -> dict[str, Any]:
         "clusterkit": bundle.written_by,
         "collected_at": bundle.collected_at,
         "seconds": bundle.seconds,
-        "job": bundle.job,
+        "job": masked(bundle.job),
         "checks": bundle.checks,
         "nodes": [
             {
