@@ -10,7 +10,8 @@ from clusterkit.checks import all_checks
 from clusterkit.findings import Finding, Verdict
 from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest
 from clusterkit.preflight.evaluate import findings_of
-from clusterkit.preflight.targets import Wanted, aim
+from clusterkit.preflight.targets import aim
+from clusterkit.preflight.wanted import Wanted
 from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob
 from tests.evidence import evidence
 from tests.test_probe_gpu import _ROCM

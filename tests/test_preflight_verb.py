@@ -19,7 +19,8 @@ from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.drain import drain_commands
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.targets import Wanted, aim
+from clusterkit.preflight.targets import aim
+from clusterkit.preflight.wanted import Wanted
 from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
 from clusterkit.transport.base import Reply
 
@@ -64,6 +65,33 @@ def test_nodes_that_nobody_reached_are_never_usable(
     document = json.loads(done.stdout)
     assert (done.returncode, document["usable"]) == (1, [])
     assert not (tmp_path / "good").exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slots", "text"),
+    [
+        (None, {}, "n1\nn2\n"),
+        (8, {}, "n1 slots=8\nn2 slots=8\n"),
+        (8, {"n2": 4}, "n1 slots=8\nn2 slots=4\n"),
+        (None, {"n1": 2, "n2": 4}, "n1 slots=2\nn2 slots=4\n"),
+        (None, {"n2": 4}, "n1\nn2\n"),
+    ],
+)
+def test_a_hostfile_holds_the_slots_that_are_known_and_no_others(
+    verb: Verb, tmp_path: Path, gpus: int | None, slots: dict[str, int], text: str
+) -> None:
+    folder = kept(tmp_path / "b", gpus=gpus, slots=slots, n1=None, n2=None, n3=ReachProblem.AUTH)
+    done = verb("--replay", folder, "--select", "SSH", "--write-hostfile", "usable")
+    assert done.returncode == 1
+    assert (tmp_path / "usable").read_text() == text
+    assert ("names only" in done.stderr) is (text == "n1\nn2\n" and bool(slots))
+
+
+def test_slots_of_a_hostfile_stay_with_their_hosts(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=4\n")
+    spec = ClusterSpec(name="c", kind=ClusterKind.SSH)
+    target = aim(Wanted(hostfile=tmp_path / "hosts"), spec)
+    assert target.job.slots == {"n1": 2, "n2": 4}
 
 
 def test_drain_commands_are_for_nodes_that_slurm_knows(verb: Verb, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from clusterkit.checks import Check
     from clusterkit.preflight.bundle import Bundle
-    from clusterkit.preflight.targets import Wanted
+    from clusterkit.preflight.wanted import Wanted
 
 EXIT_FINDINGS = 1
 
@@ -146,7 +146,7 @@ def preflight(
     from clusterkit.checks.base import Tier
     from clusterkit.preflight.drain import require_slurm
     from clusterkit.preflight.evaluate import evaluate
-    from clusterkit.preflight.targets import Wanted
+    from clusterkit.preflight.wanted import Wanted
 
     chosen = select_checks(all_checks(), select=_words(select), ignore=_words(ignore))
     if replay is not None:
@@ -159,6 +159,7 @@ def preflight(
             require_slurm(bundle.job)
         if select is None and bundle.checks:
             chosen = tuple(check for check in chosen if check.id in bundle.checks)
+        _require_some(chosen)
     else:
         wanted = Wanted(
             nodes=nodes,
@@ -175,6 +176,7 @@ def preflight(
         # Whoever names a check of the network wants it measured.
         if not network and select is None:
             chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
+        _require_some(chosen)
         bundle = _collected(wanted, cluster, chosen, save, to_drain=drain_command)
     report = evaluate(bundle, chosen, strict=strict)
     if html is not None:
@@ -244,6 +246,14 @@ def _variables(pairs: Sequence[str]) -> dict[str, str]:
     if problems:
         raise UserError(problems=problems)
     return parsed
+
+
+def _require_some(checks: Sequence[Check]) -> None:
+    if not checks:
+        raise UserError(
+            "no check is left, so nothing would be proven of any node",
+            hint="leave out less with --ignore, or choose with --select",
+        )
 
 
 def _refuse_beside_replay(**given: object) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import __version__, hostlist
@@ -13,11 +13,11 @@ from clusterkit.checks.base import Check, Tier
 from clusterkit.commands import MISSING, run_command
 from clusterkit.directives import gpu_request
 from clusterkit.errors import RemoteError, UserError, choices_hint
-from clusterkit.frameworks import framework_names
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.collect import collect
+from clusterkit.preflight.wanted import Wanted, refuse_nonsense
 from clusterkit.probes import slurm_nodes, slurm_sinfo
 from clusterkit.probes.base import Output, PreflightJob
 from clusterkit.transport.base import Reply, Transport
@@ -26,24 +26,6 @@ VIAS = ("ssh", "srun", "local")
 _USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
 LOCALHOST = "localhost"
 _ALLOCATED_WITHIN_S = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was asked for; None (or empty) where the cluster decides."""
-
-    nodes: int | None = None
-    hosts: str | None = None
-    """A hostlist."""
-    hostfile: Path | None = None
-    via: str | None = None
-    timeout_s: float | None = None
-    """To reach a node, or to get an allocation."""
-    framework: str | None = None
-    gpus_per_node: int | None = None
-    paths: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    image: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +45,22 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         UserError: no such hosts, contradictions, fewer nodes than wanted.
         RemoteError: Slurm does not say which nodes there are.
     """
-    _refuse_nonsense(wanted)
+    refuse_nonsense(wanted, cluster)
     via = _via(wanted, cluster)
     hosts = _hosts(wanted, cluster, via)
     kind = _kind(cluster, via)
+    # Not resolved: a link may lead elsewhere on the nodes.
+    paths = tuple(os.path.abspath(path) for path in wanted.paths)  # noqa: PTH100
     job = PreflightJob(
         hosts=tuple(host.name for host in hosts),
         kind=kind.value,
         framework=wanted.framework,
         python=cluster.python or "python3",
         gpus_per_node=wanted.gpus_per_node or cluster.gpus_per_node,
+        slots={host.name: host.slots for host in hosts if host.slots is not None},
         uses_gpus=_uses_gpus(cluster, asked=wanted.gpus_per_node is not None),
         env={**cluster.env, **wanted.env},
-        paths=_shared(cluster, wanted.paths, via),
+        paths=_shared(cluster, paths, via),
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
         container_runtime=cluster.container_runtime.value if cluster.container_runtime else None,
@@ -157,16 +142,6 @@ def gather(
 
         bundle = with_network(bundle, target.transport, checks, heard=lambda _: None)
     return bundle
-
-
-def _refuse_nonsense(wanted: Wanted) -> None:
-    known = (*framework_names(), "mpi")  # mpirun starts jobs that clusterkit does not
-    if wanted.framework is not None and wanted.framework not in known:
-        raise UserError(
-            f"unknown framework {wanted.framework!r}", hint=choices_hint(wanted.framework, known)
-        )
-    if wanted.timeout_s is not None and not wanted.timeout_s > 0:
-        raise UserError(f"--timeout {wanted.timeout_s:g}: no time at all", hint="--timeout 10")
 
 
 def _hosts(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]:

@@ -1,0 +1,83 @@
+"""What preflight is asked for and cannot be meant is refused before any node is asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterkit.errors import UserError
+from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime
+from clusterkit.preflight.targets import aim
+from clusterkit.preflight.wanted import Wanted
+
+_RACK = ClusterSpec(name="rack", kind=ClusterKind.SSH)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Wanted(gpus_per_node=0), "--gpus-per-node 0: must be at least 1"),
+        (Wanted(gpus_per_node=-1), "--gpus-per-node -1: must be at least 1"),
+        (Wanted(env={"A B": "c"}), "'A B' is no name"),
+        (Wanted(env={"": "c"}), "'' is no name"),
+        (Wanted(env={"1A": "c"}), "'1A' is no name"),
+        (Wanted(paths=("/data", "")), "--path names no folder"),
+        (Wanted(image=""), "--image names no image"),
+        (Wanted(image="train.sif"), "--image train.sif needs a container runtime"),
+        (Wanted(timeout_s=0), "--timeout 0: no time at all"),
+        (Wanted(framework="torch"), "unknown framework 'torch'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(wanted: Wanted, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        aim(wanted, _RACK)
+    (problem,) = caught.value.problems
+    assert said in problem.message
+    assert problem.hint
+
+
+def test_all_of_it_is_told_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        aim(Wanted(gpus_per_node=0, image="x", env={"A-B": ""}), _RACK)
+    assert len(caught.value.problems) == 3
+
+
+def test_an_image_is_looked_for_with_the_runtime_of_the_cluster() -> None:
+    spec = ClusterSpec(
+        name="rack", kind=ClusterKind.SSH, container_runtime=ContainerRuntime.APPTAINER
+    )
+    job = aim(Wanted(hosts="n1", image="/i/a.sif"), spec).job
+    assert (job.container_runtime, job.image) == ("apptainer", "/i/a.sif")
+
+
+def test_folders_are_the_same_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = aim(Wanted(hosts="n1", paths=("data", "../up", "/abs/")), _RACK).job
+    assert job.paths[-3:] == (str(tmp_path / "data"), str(tmp_path.parent / "up"), "/abs")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--ignore", "SSH,HOST,GPU,TOPO,IB,NCCL,FS,SLURM,ENV"),
+        ("--select", "GPU", "--ignore", "GPU"),
+    ],
+)
+def test_no_node_is_usable_where_nothing_is_checked(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterkit", "preflight", "--via", "local", *words],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no check is left" in done.stderr
