@@ -490,9 +490,9 @@ def test_usable_nodes_as_a_hostfile(kept: Kept, tmp_path: Path) -> None:
     file = tmp_path / "usable"
     done = kept.replay("--strict", "--write-hostfile", str(file))
     assert done.returncode == 1
-    assert file.read_text() == "n1 slots=1\n"
+    assert file.read_text() == "n1\n"
     kept.replay("--write-hostfile", str(file))
-    assert file.read_text() == "n1 slots=1\nn2 slots=1\n"
+    assert file.read_text() == "n1\nn2\n"
 
 
 def test_drain_commands_of_a_bundle(kept: Kept) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -45,13 +45,26 @@ def verb(tmp_path: Path) -> Verb:
     return run
 
 
-def kept(folder: Path, *, kind: str = "ssh", **problems: ReachProblem | None) -> str:
+def kept(
+    folder: Path,
+    *,
+    kind: str = "ssh",
+    gpus: int | None = None,
+    slots: Mapping[str, int] | None = None,
+    **problems: ReachProblem | None,
+) -> str:
     """Write a bundle whose nodes were reached, or not, and return its folder."""
     replies = tuple(
         Reply(node=node, reach=Reach(via="ssh", problem=problem, detail="no"))
         for node, problem in problems.items()
     )
-    job = PreflightJob(hosts=tuple(problems), kind=kind, asked_by=__version__)
+    job = PreflightJob(
+        hosts=tuple(problems),
+        kind=kind,
+        gpus_per_node=gpus,
+        slots=slots or {},
+        asked_by=__version__,
+    )
     write_bundle(folder, Bundle(job=job, replies=replies, collected_at=1.0, seconds=1.0))
     return str(folder)
 

@@ -66,16 +66,25 @@ def write_page(path: Path, bundle: Bundle, report: Report) -> None:
 
 
 def write_usable(path: Path, bundle: Bundle, report: Report) -> None:
-    """Write the usable nodes as a hostfile."""
-    from clusterkit.hostfile import write
+    """Write the usable nodes as a hostfile: with slots where all are known, else the names."""
+    from clusterkit.hostfile import Format, write
     from clusterkit.model import Host
 
     if not report.usable:
         console.warn("no node is usable, so there is no hostfile to write")
         return
-    hosts = [Host(name=name, slots=bundle.job.gpus_per_node or 1) for name in report.usable]
-    files.write_text(path, write(hosts, "deepspeed"))
-    console.note(f"hostfile     {path}  (other formats: clusterkit hostfile {path} --format ...)")
+    job = bundle.job
+    slots = {name: job.slots.get(name) or job.gpus_per_node for name in report.usable}
+    if None in slots.values():
+        hosts, format_, more = [Host(name=name) for name in slots], Format.NAMES, " --slots N"
+        if job.slots:
+            console.warn(f"{path} holds names only: some of them have no slots that are known")
+    else:
+        hosts = [Host(name=name, slots=number) for name, number in slots.items()]
+        format_, more = Format.DEEPSPEED, ""
+    files.write_text(path, write(hosts, format_))
+    other = f"clusterkit hostfile {path} --format ...{more}"
+    console.note(f"hostfile     {path}  (other formats: {other})")
 
 
 def print_drain_commands(report: Report, bundle: Bundle) -> None:

@@ -41,6 +41,8 @@ class PreflightJob:
     """The job's own interpreter."""
     gpus_per_node: int | None = None
     """Slots the job wants on each node; None where it is not known."""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Slots of the nodes for which a hostfile, the cluster or the allocation says them."""
     uses_gpus: bool | None = None
     """False for a CPU job; None where it is not known."""
     env: Mapping[str, str] = field(default_factory=dict)
