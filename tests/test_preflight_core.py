@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from clusterkit.checks import select_checks, ssh_reachable
 from clusterkit.checks.base import About, Check, Evidence, Ruling, each, majority, passed, uniform
 from clusterkit.errors import UserError
 from clusterkit.findings import Finding, Verdict
-from clusterkit.preflight.bundle import Bundle, read_bundle, write_bundle
+from clusterkit.preflight.bundle import Bundle, write_bundle
+from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.text import report_lines
@@ -135,39 +135,6 @@ def test_a_bundle_goes_into_a_new_folder_only(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
     with pytest.raises(UserError, match="not empty"):
         write_bundle(tmp_path, bundle(n1="20"))
-
-
-def rewrite(folder: Path, **changes: object) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"schema": 2, "clusterkit": "9.1"}, "written by clusterkit 9.1"),
-        ({"nodes": [{"name": "../up", "reach": {}, "probes": {}}]}, "damaged"),
-        ({"nodes": [{"name": "n1", "reach": {"problem": "new"}, "probes": {}}]}, "damaged"),
-        ({"nodes": 3}, "damaged"),
-        ({"job": {}}, "damaged"),
-        ({"collected_at": None}, "damaged"),
-    ],
-)
-def test_a_bundle_that_cannot_be_read_says_why(
-    tmp_path: Path, changes: dict[str, object], said: str
-) -> None:
-    write_bundle(tmp_path / "b", bundle(n1="20"))
-    rewrite(tmp_path / "b", **changes)
-    with pytest.raises(UserError, match=said):
-        read_bundle(tmp_path / "b")
-
-
-def test_what_is_no_bundle_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no bundle"):
-        read_bundle(tmp_path)
-    (tmp_path / "manifest.json").write_text("{ not json")
-    with pytest.raises(UserError, match=r"no bundle|damaged"):
-        read_bundle(tmp_path)
 
 
 def test_lines_fit_the_terminal_and_the_worst_comes_last() -> None:

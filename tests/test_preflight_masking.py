@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusterkit.checks import all_checks, select_checks
-from clusterkit.preflight.bundle import Bundle, read_bundle, write_bundle
+from clusterkit.preflight.bundle import Bundle, write_bundle
+from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.masking import MASK
 from clusterkit.probes.base import PreflightJob, Reach

@@ -10,7 +10,8 @@ from pathlib import Path
 from bench.judge.fleet import fleet
 from clusterkit.checks import all_checks
 from clusterkit.checks.base import Tier
-from clusterkit.preflight.bundle import read_bundle, write_bundle
+from clusterkit.preflight.bundle import write_bundle
+from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.evaluate import evaluate
 
 

@@ -224,7 +224,7 @@ def _collected(
 
 def _replayed(folder: Path) -> Bundle:
     from clusterkit import __version__
-    from clusterkit.preflight.bundle import read_bundle
+    from clusterkit.preflight.bundle_reader import read_bundle
 
     bundle = read_bundle(folder)
     if bundle.written_by != __version__:

@@ -11,7 +11,8 @@ from clusterkit.checks import all_checks, nccl_job_env
 from clusterkit.checks.base import Check, Tier
 from clusterkit.errors import RemoteError
 from clusterkit.model import ClusterKind, GpuRequest, LaunchPlan
-from clusterkit.preflight.bundle import Bundle, read_job
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.bundle_reader import read_job
 from clusterkit.preflight.collect import collect
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
