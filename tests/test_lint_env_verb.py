@@ -75,7 +75,7 @@ def test_what_the_site_allows(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["missing.sh"], "cannot read missing.sh"),
-        (["-", "--as", "yaml"], "there is no format 'yaml'"),
+        (["-", "--as", "toml"], "there is no format 'toml'"),
         (["--as", "conf"], "--as is for a FILE"),
         (["-", "--cluster", "nope"], "nope"),
     ],
@@ -85,3 +85,39 @@ def test_what_cannot_be_done(words: list[str], message: str, tmp_path: Path) -> 
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "train.py",
+            "import os\nos.environ['NCCL_SOKET_IFNAME'] = 'eth0'\n",
+            "no such variable found in train.py; it was read as shell (--as env-file|conf|yaml)",
+        ),
+        ("empty.env", "", "no such variable found in empty.env; it was read as env-file"),
+        ("job.yaml", "a: b\n", "no such variable found in job.yaml; it was read as yaml"),
+    ],
+)
+def test_nothing_found_is_not_nothing_wrong(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    done = run(name, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(said)
+    assert "nothing wrong" not in done.stdout
+
+
+def test_a_shell_that_sets_none_says_so(tmp_path: Path) -> None:
+    assert run(cwd=tmp_path).stdout == "no such variable is set here, nor in a nccl.conf\n"
+
+
+def test_what_was_not_read_as_meant_is_told(tmp_path: Path) -> None:
+    script = 'export NCCL_DEBUG="WARN\nexport NCCL_SOKET_IFNAME=eth0\n'
+    done = run("-", cwd=tmp_path, stdin=script)
+    assert done.returncode == 1
+    assert "<stdin>:2: NCCL101 fail NCCL_SOKET_IFNAME=eth0" in done.stdout
+    assert "warning: <stdin>: line 1: no end of a quote" in done.stderr
+    document = json.loads(run("-", "--json", cwd=tmp_path, stdin=script).stdout)
+    assert [note.startswith("<stdin>: line 1: ") for note in document["notes"]] == [True]

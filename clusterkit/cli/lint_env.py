@@ -28,7 +28,7 @@ def lint_env(
     file: Annotated[
         str | None,
         typer.Argument(
-            help="A shell script, an env file or nccl.conf; - for stdin.",
+            help="A shell script, an env file, nccl.conf or YAML; - for stdin.",
             metavar="FILE",
             show_default=False,
         ),
@@ -37,7 +37,7 @@ def lint_env(
         str | None,
         typer.Option(
             "--as",
-            help="shell, env-file or conf; else its name and content tell.",
+            help="shell, env-file, conf or yaml; else its name and content tell.",
             metavar="FORMAT",
             show_default=False,
         ),
@@ -77,7 +77,8 @@ def lint_env(
     sources = _sources(file, as_)
     findings = lint(sources, allowed=(*(allow or ()), *_allowed_by_site(cluster)))
     if json:
-        console.json_document({"findings": findings})
+        notes = [f"{source.name}: {note}" for source in sources for note in source.notes]
+        console.json_document({"findings": findings, "notes": notes})
     else:
         _print(findings, sources, verbose=verbose)
     if any(finding.verdict in _LOUD for finding in findings):
@@ -132,6 +133,9 @@ def _allowed_by_site(cluster: str | None) -> tuple[str, ...]:
 
 
 def _print(findings: Sequence[LintFinding], sources: Sequence[Source], *, verbose: bool) -> None:
+    for source in sources:
+        for note in source.notes:
+            console.warn(f"{source.name}: {note}")
     shown = [f for f in findings if verbose or f.verdict in _LOUD]
     for finding in shown:
         where = finding.source + (f":{finding.line}" if finding.line else "")
@@ -166,8 +170,22 @@ def _indented(text: str, first: str) -> str:
 
 def _counted(findings: Sequence[LintFinding], sources: Sequence[Source], *, hidden: int) -> str:
     settings = sum(len(source.settings) for source in sources)
+    if not settings:
+        return _nothing_in(sources)
     counts = [(sum(f.verdict is v for f in findings), v) for v in (Verdict.FAIL, Verdict.WARN)]
     said = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
     more = f"; {hidden} only worth knowing (--verbose)" if hidden else ""
     variables = "1 variable" if settings == 1 else f"{settings} variables"
     return f"{variables} looked at: {said or 'nothing wrong'}{more}"
+
+
+def _nothing_in(sources: Sequence[Source]) -> str:
+    from clusterkit.envlint import Format
+
+    source = sources[0]
+    if source.format is Format.ENVIRONMENT:
+        return "no such variable is set here, nor in a nccl.conf"
+    others = "|".join(f for f in Format if f not in {Format.ENVIRONMENT, source.format})
+    return (
+        f"no such variable found in {source.name}; it was read as {source.format} (--as {others})"
+    )

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 
-from clusterkit.envlint.setting import Branch, Format, Setting, Slip
+from clusterkit.envlint.setting import Branch, Format, Setting, Slip, Source
 from clusterkit.envlint.shell_words import Command, Word, split_commands
 from clusterkit.envlint.variables import concerns_us
 
@@ -22,15 +22,22 @@ _ONLY_TEXT = frozenset(
 _PAIRS = frozenset({"-genv", "-env"})  # Hydra: -genv NAME VALUE
 
 
-def read_script(text: str, source: str) -> tuple[Setting, ...]:
+def read_script(text: str, source: str) -> Source:
     """Return the settings of a script, in order; what it writes into here-documents is not."""
     reader = _Reader(source=source)
-    for command in split_commands(text):
+    commands, unclosed = split_commands(text)
+    for command in commands:
         reader.read(command)
     for match in _SBATCH_EXPORT.finditer(text):
         reader.add_export_list(match[1], line=text.count("\n", 0, match.start()) + 1)
     found = [reader.exported_later(setting, text) for setting in reader.found]
-    return tuple(sorted(found, key=lambda setting: setting.line or 0))
+    note = f"line {unclosed}: no end of a quote or a bracket is found; taken to end in its line"
+    return Source(
+        name=source,
+        format=Format.SHELL,
+        settings=tuple(sorted(found, key=lambda setting: setting.line or 0)),
+        notes=() if unclosed is None else (note,),
+    )
 
 
 @dataclass(slots=True)
@@ -55,8 +62,10 @@ class _Reader:
         head = words[0].text
         if head in _EXPORTING:
             self._export(words, command)
+        elif head == "setenv" and len(words) > 2:  # csh
+            self._add(words[2], words[2].text, name=words[1].text)
         elif head == "set":
-            self._set([word.text for word in words[1:]])
+            self._set(words[1:])
         elif head not in _ONLY_TEXT and self._misspaced(words):
             self._add(words[0], "".join(w.text for w in words[1:3]).lstrip("="), Slip.SPACED)
         else:
@@ -71,7 +80,7 @@ class _Reader:
                 if head == "case":
                     self.case_blocks.add(self.opened)
                     return ()
-            elif head in {"fi", "esac"}:
+            elif head in {"fi", "esac", "endif"}:
                 if self.blocks:
                     self.blocks.pop()
             elif head in {"else", "elif"}:
@@ -86,7 +95,13 @@ class _Reader:
             block, arm = self.blocks[-1]
             self.blocks[-1] = (block, arm + 1)
 
-    def _set(self, words: list[str]) -> None:
+    def _set(self, given: tuple[Word, ...]) -> None:
+        words = [word.text for word in given]
+        options = [word for word in words if word.startswith("-")]
+        rest = given[len(options) :]
+        if len(rest) > 1 and any("x" in option for option in options):  # fish
+            self._add(rest[1], rest[1].text, name=rest[0].text)
+            return
         for word in words:
             if word in {"-a", "allexport"} or (word.startswith("-") and "a" in word[1:]):
                 self.export_all = "+o" not in words

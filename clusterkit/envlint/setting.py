@@ -18,6 +18,8 @@ class Format(StrEnum):
     """`NAME=VALUE` lines, as `docker run --env-file` and the output of `env` have them."""
     CONF = "conf"
     """`~/.nccl.conf`, `/etc/nccl.conf`: NAME=VALUE lines that NCCL reads itself."""
+    YAML = "yaml"
+    """Mappings `NAME: VALUE`, as compose, Kubernetes and clusterkit have them."""
     ENVIRONMENT = "environment"
     """Variables as a process has them, or as a configuration gives them."""
 
@@ -58,6 +60,8 @@ class Source:
     name: str
     format: Format
     settings: tuple[Setting, ...]
+    notes: tuple[str, ...] = ()
+    """What could not be read as it was meant, with the line."""
 
 
 def reachable(arms: Mapping[int, int], branch: Branch) -> bool:

@@ -40,14 +40,26 @@ class Command:
     """What ended it: a line end or one of `;&|()`."""
 
 
-def split_commands(text: str) -> Iterator[Command]:
-    """Yield the commands of a script in order, those inside `( )` and after `&&` as well."""
-    yield from _Scanner(text.replace("\r\n", "\n")).commands()
+def split_commands(text: str) -> tuple[tuple[Command, ...], int | None]:
+    """Return the commands of a script in order, those inside `( )` and after `&&` as well.
+
+    Beside them, the first line that opens a quote or a bracket which nothing closes, if any. Such
+    a script is read as if each ended in its line: else one quote would hide all that follows.
+    """
+    text = text.replace("\r\n", "\n")
+    scanner = _Scanner(text)
+    commands = tuple(scanner.commands())
+    if scanner.unclosed is not None:
+        scanner = _Scanner(text, by_line=True)
+        commands = tuple(scanner.commands())
+    return commands, scanner.unclosed
 
 
 class _Scanner:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, by_line: bool = False) -> None:
         self.text = text
+        self.by_line = by_line
+        self.unclosed: int | None = None
         self.at = 0
         self.line = 1
         self.pending: list[tuple[str, bool]] = []  # here-documents that begin on this line
@@ -132,22 +144,33 @@ class _Scanner:
                 self.at += 1
         return Word(text="".join(parts), line=line, known=known, quoted=quoted)
 
+    def _limit(self) -> int:
+        """Return how far what opens here may reach."""
+        end = self.text.find("\n", self.at) if self.by_line else -1
+        return len(self.text) if end < 0 else end
+
+    def _left_open(self) -> None:
+        self.unclosed = self.unclosed or self.line
+
     def _until(self, quote: str) -> str:
-        end = self.text.find(quote, self.at + 1)
-        end = len(self.text) if end < 0 else end
-        inner = self.text[self.at + 1 : end]
-        self.line += inner.count("\n")
-        self.at = min(end + 1, len(self.text))
-        return inner
+        limit = self._limit()
+        end = self.text.find(quote, self.at + 1, limit)
+        return self._inner(end if end >= 0 else limit, limit)
 
     def _double_quoted(self) -> str:
-        end = self.at + 1
-        while end < len(self.text) and self.text[end] != '"':
+        end, limit = self.at + 1, self._limit()
+        while end < limit and self.text[end] != '"':
             end += 2 if self.text[end] == "\\" else 1
+        return self._inner(min(end, limit), limit).replace("\\\n", "").replace('\\"', '"')
+
+    def _inner(self, end: int, limit: int) -> str:
+        """Return what stands before the quote at `end`; there is none at `limit`."""
+        if end == limit:
+            self._left_open()
         inner = self.text[self.at + 1 : end]
         self.line += inner.count("\n")
-        self.at = min(end + 1, len(self.text))
-        return inner.replace("\\\n", "").replace('\\"', '"')
+        self.at = end if end == limit else end + 1
+        return inner
 
     def _expansion(self) -> str:
         start = self.at
@@ -162,14 +185,15 @@ class _Scanner:
         return self.text[start : self.at]
 
     def _balanced(self, opening: str, closing: str) -> None:
-        depth = 0
-        while self.at < len(self.text):
+        depth, limit, line = 0, self._limit(), self.line
+        while self.at < limit:
             char = self.text[self.at]
             self.line += char == "\n"
             self.at += 1
             depth += (char == opening) - (char == closing)
             if depth == 0 and char == closing:
                 return
+        self.unclosed = self.unclosed or line
 
 
 def _expanded(text: str) -> tuple[str, bool]:

@@ -10,6 +10,9 @@ from clusterkit.envlint.setting import Format, Setting, Slip, Source
 from clusterkit.envlint.variables import concerns_us
 
 _PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
+_NAMED = re.compile(
+    r"^[ \t]*(?:-[ \t]+)?[\"']?(?:export\s+)?([A-Za-z_]\w*)[\"']?(=|:)", re.MULTILINE
+)
 _SHELL_SIGN = re.compile(
     r"^\s*(?:#!.*\bsh\b|#!.*bash|export\s|set\s|source\s|\.\s|if\b|for\b|srun\b|mpirun\b|#SBATCH)"
     r"|\$\(|\\\s*$|&&|^[A-Za-z_]\w*=\S*[ \t]+(?:[a-z./]|[A-Z_]+=)|\s-x\s",
@@ -21,7 +24,12 @@ def read_source(text: str, name: str, as_format: Format | None = None) -> Source
     """Return the settings of a text; its format is told from its name and its content."""
     found = as_format or guess_format(text, name)
     if found is Format.SHELL:
-        return Source(name=name, format=found, settings=read_script(text, name))
+        return read_script(text, name)
+    if found is Format.YAML:
+        from clusterkit.envlint.yaml_text import read_yaml  # noqa: PLC0415 - loads a YAML parser
+
+        settings, notes = read_yaml(text, name)
+        return Source(name=name, format=found, settings=settings, notes=notes)
     return Source(name=name, format=found, settings=tuple(_pairs(text, name, found)))
 
 
@@ -44,6 +52,8 @@ def guess_format(text: str, name: str = "") -> Format:
         return Format.CONF
     if name.endswith((".sh", ".bash", ".sbatch", ".slurm")):
         return Format.SHELL
+    if name.endswith((".yaml", ".yml")) or _is_yaml(text):
+        return Format.YAML
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if lines and sum(bool(_PAIR.match(line)) for line in lines) < len(lines) / 2:
         return Format.SHELL
@@ -51,6 +61,12 @@ def guess_format(text: str, name: str = "") -> Format:
     if is_env_output and not re.search(r"^(?:#!|export\s)", text, re.MULTILINE):
         return Format.ENV_FILE
     return Format.SHELL if _SHELL_SIGN.search(text) else Format.ENV_FILE
+
+
+def _is_yaml(text: str) -> bool:
+    """Tell whether our variables stand before colons, and none before an equals sign."""
+    before = {sign for name, sign in _NAMED.findall(text) if concerns_us(name)}
+    return before == {":"}
 
 
 def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:

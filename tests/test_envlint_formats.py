@@ -1,0 +1,109 @@
+"""How the lint reads YAML, other shells than sh, and scripts that are broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterkit.envlint import Format, guess_format, lint, read_source
+
+
+def settings(text: str, name: str = "x.sh") -> list[tuple[str, str | None, int | None]]:
+    return [(s.name, s.value, s.line) for s in read_source(text, name).settings]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NCCL_SOKET_IFNAME: eth0\n", [("NCCL_SOKET_IFNAME", "eth0", 1)]),
+        ("env: {NCCL_IB_HCA: '=mlx5_0', A: b}\n", [("NCCL_IB_HCA", "=mlx5_0", 1)]),
+        ("environment:\n- A=b\n- NCCL_IB_SL=1=2\n", [("NCCL_IB_SL", "1=2", 3)]),
+        ("env:\n- name: NCCL_IB_SL\n  value: '1'\n", [("NCCL_IB_SL", "1", 2)]),
+        ("a:\n  NCCL_IB_DISABLE: yes\n  NCCL_DEBUG:\n", [("NCCL_IB_DISABLE", "yes", 2)]),
+        ("a: 1\n---\nNCCL_IB_TC: 0106\n", [("NCCL_IB_TC", "0106", 3)]),
+        ("x: &a {NCCL_IB_SL: 1}\ny: *a\nz: {<<: *a}\n", [("NCCL_IB_SL", "1", 1)]),
+        ("x: &a [*a]\nNCCL_IB_SL: 1\n", [("NCCL_IB_SL", "1", 2)]),
+        (
+            "run: |\n  set -e\n  export NCCL_IB_SL=1\nsetup:\n- |\n  NCCL_IB_TC=2 ./x\n",
+            [("NCCL_IB_SL", "1", 3), ("NCCL_IB_TC", "2", 6)],
+        ),
+    ],
+)
+def test_yaml(text: str, expected: list[tuple[str, str, int]]) -> None:
+    source = read_source(text, "job.yaml")
+    assert [(s.name, s.value, s.line) for s in source.settings] == expected
+    assert source.notes == ()
+
+
+def test_mappings_of_yaml_are_not_set_in_one_process() -> None:
+    apart = "a: {NCCL_IB_DISABLE: 1}\nb: {NCCL_IB_HCA: '=mlx5_0'}\n"
+    beside = "a: {NCCL_IB_DISABLE: 1, NCCL_IB_HCA: '=mlx5_0'}\n"
+    assert "NCCL147" not in {f.id for f in lint([read_source(apart, "x.yml")])}
+    assert "NCCL147" in {f.id for f in lint([read_source(beside, "x.yml")])}
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("NCCL_IB_SL: 1\n---\na: b: c\n", "line 3 is no YAML: mapping values"),
+        ("NCCL_IB_SL: 1\n---\na: {\n", "is no YAML"),
+        ("\x00", "no YAML that can be read"),
+        ("[" * 5000, "no YAML that can be read"),
+    ],
+)
+def test_what_is_no_yaml_is_told(text: str, note: str) -> None:
+    source = read_source(text, "x.yaml")
+    assert [s.name for s in source.settings] == (["NCCL_IB_SL"] if "NCCL" in text else [])
+    (said,) = source.notes
+    assert note in said
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "expected"),
+    [
+        ("NCCL_SOKET_IFNAME: eth0\n", "-", Format.YAML),
+        ("env:\n  - NCCL_DEBUG: INFO\n", "-", Format.YAML),
+        ("a: b\n", "x.yml", Format.YAML),
+        ("NCCL_DEBUG=INFO\n# NCCL_X: y\n", "-", Format.ENV_FILE),
+        ("setenv NCCL_DEBUG INFO\n", "-", Format.SHELL),
+    ],
+)
+def test_yaml_is_told_apart(text: str, name: str, expected: Format) -> None:
+    assert guess_format(text, name) is expected
+
+
+def test_csh_and_fish() -> None:
+    csh = "if ($?X) then\n  setenv NCCL_IB_SL 1\nelse\n  setenv NCCL_IB_SL '2'\nendif\n"
+    assert settings(csh, "x.csh") == [("NCCL_IB_SL", "1", 2), ("NCCL_IB_SL", "2", 4)]
+    assert settings("set -gx NCCL_IB_TC 106\nset -x\nset -e -x\n") == [("NCCL_IB_TC", "106", 1)]
+    assert [f.id for f in lint([read_source("setenv NCLL_DEBUG WARN\n", "x")])] == ["NCCL101"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('export A="x\nexport NCCL_IB_SL=1\n', 1),
+        ("echo it's\nexport NCCL_IB_SL=1\n", 1),
+        ("x\nA='\nB='y'\nexport NCCL_IB_SL=1\n", 2),
+        ('A="x\nB="y"\nexport NCCL_IB_SL="1"\n', 1),
+        ("A=$(date\nexport NCCL_IB_SL=1\n", 1),
+        ("A=`date\nexport NCCL_IB_SL=1\n", 1),
+        ("A=${B\nexport NCCL_IB_SL=1\n", 1),
+    ],
+)
+def test_a_quote_that_is_left_open_hides_nothing(text: str, line: int) -> None:
+    source = read_source(text, "x.sh")
+    assert [(s.name, s.value) for s in source.settings] == [("NCCL_IB_SL", "1")]
+    (note,) = source.notes
+    assert note.startswith(f"line {line}: no end of a quote or a bracket")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bash -c '\nexport X=1\n'\nexport NCCL_IB_SL=1\n",
+        'A="x\ny"\nexport NCCL_IB_SL=1\n',
+        "A=$(\nx\n)\n",
+    ],
+)
+def test_quotes_over_several_lines_are_fine(text: str) -> None:
+    assert read_source(text, "x.sh").notes == ()
