@@ -63,6 +63,18 @@ def write_text(path: Path, text: str, *, mode: int = PUBLIC) -> None:
             raise
 
 
+def require_place(path: Path) -> None:
+    """Check that `write_text` will be able to write `path`.
+
+    Raises:
+        UserError: something else than a file is there, or its folder takes no file.
+    """
+    with explained(path):
+        if path.exists() and not path.is_file():
+            raise UserError(f"cannot write {path}: what is there is no file")
+        _write_beside(path, "", PRIVATE).unlink()
+
+
 def write_new(path: Path, text: str, *, mode: int = PUBLIC) -> None:
     """Write `text` to `path`, which nobody may be reading yet: not at once, nor safe on the disk.
 

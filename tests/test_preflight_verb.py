@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from clusterkit import __version__
-from clusterkit.errors import RemoteError
+from clusterkit import __version__, files
+from clusterkit.cli.main import app
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.findings import Finding, Verdict
 from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.preflight import gate
@@ -146,3 +148,71 @@ def test_a_node_that_cannot_be_checked_says_so(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(gate, "NODE_CHECKS_S", 0.001)
     with pytest.raises(RemoteError, match="n1: no answer within"):
         gate.examine_here({"job": {"hosts": []}}, "n1")
+
+
+@pytest.mark.parametrize(
+    ("flag", "place", "said"),
+    [
+        ("--html", ".", "no file"),
+        ("--html", "nosuch/page.html", "No such file or directory"),
+        ("--html", "/dev/null", "no file"),
+        ("--write-hostfile", "file/hosts", "Not a directory"),
+        ("--save", "/proc/x", "cannot create /proc/x"),
+    ],
+)
+def test_a_place_that_takes_nothing_is_refused_before_nodes_are_asked(
+    verb: Verb, tmp_path: Path, flag: str, place: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+    done = verb("--via", "local", "--select", "HOST014", flag, place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert f"hint: name a {'new folder' if flag == '--save' else 'file'} in a" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_what_cannot_be_written_after_all_takes_nothing_of_the_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = kept(tmp_path / "b", n1=ReachProblem.AUTH, n2=None)
+
+    def full(path: Path, _: str) -> None:
+        raise UserError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(files, "write_text", full)
+    words = ("--replay", folder, "--html", str(tmp_path / "p"), "--json")
+    done = CliRunner().invoke(app, ["preflight", *words])
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["exclude"] == ["n1"]
+    assert "No space left on device" in done.stderr
+
+
+def test_a_choice_of_nothing_is_no_choice(verb: Verb, tmp_path: Path) -> None:
+    """An empty --select once chose everything, and traffic between the nodes with it."""
+    folder = kept(tmp_path / "b", n1=None)
+    for words in (("--select", ""), ("--ignore", " ,")):
+        done = verb("--replay", folder, *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{words[0]} names no check" in done.stderr
+        assert "clusterkit explain checks" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--network",), ("--cluster", "rack")])
+def test_no_flag_beside_a_replay_is_ignored(
+    verb: Verb, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    folder = kept(tmp_path / "b", n1=None)
+    done = verb("--replay", folder, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"so {words[0]} has no meaning beside it" in done.stderr
+    assert verb("--replay", folder, CLUSTERKIT_CLUSTER="rack").returncode == 0
+
+
+def test_the_lines_that_drain_are_part_of_the_document(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "b", kind="slurm", n1=None)
+    words = ("--replay", folder, "--drain-command", "--strict", "--json", "--select", "HOST014")
+    done = CliRunner().invoke(app, ["preflight", *words])
+    document = json.loads(done.stdout)
+    assert document["exclude"] == ["n1"]
+    (line,) = document["drain_commands"]
+    assert line.startswith("scontrol update NodeName=n1 State=DRAIN 'Reason=clusterkit: HOST014")

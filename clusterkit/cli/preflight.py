@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from clusterkit.preflight.wanted import Wanted
 
 EXIT_FINDINGS = 1
+EXIT_COULD_NOT = 2
+_CLUSTER = "CLUSTERKIT_CLUSTER"
 
 
 def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) -> Any:
@@ -33,7 +36,7 @@ def preflight(
             "-c",
             help_text="Cluster of clusterkit.yaml, or local.",
             panel="Nodes",
-            envvar="CLUSTERKIT_CLUSTER",
+            envvar=_CLUSTER,
             metavar="NAME",
         ),
     ] = None,
@@ -144,19 +147,24 @@ def preflight(
     """
     from clusterkit.checks import all_checks, select_checks
     from clusterkit.checks.base import Tier
-    from clusterkit.preflight.drain import require_slurm
+    from clusterkit.preflight.drain import drain_commands, require_slurm
     from clusterkit.preflight.evaluate import evaluate
     from clusterkit.preflight.wanted import Wanted
 
-    chosen = select_checks(all_checks(), select=_words(select), ignore=_words(ignore))
+    selected, ignored = _words("--select", select), _words("--ignore", ignore)
+    chosen = select_checks(all_checks(), select=selected, ignore=ignored)
+    places = output.Places(bundle=save, page=html, hostfile=write_hostfile)
     if replay is not None:
         _refuse_beside_replay(
             save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,
             framework=framework, gpus_per_node=gpus_per_node, path=path, env=env, image=image,
+            network=network or None,
+            cluster=None if cluster == os.environ.get(_CLUSTER) else cluster,
         )  # fmt: skip
         bundle = _replayed(replay)
         if drain_command:
             require_slurm(bundle.job)
+        places.require()
         if select is None and bundle.checks:
             chosen = tuple(check for check in chosen if check.id in bundle.checks)
         _require_some(chosen)
@@ -177,31 +185,30 @@ def preflight(
         if not network and select is None:
             chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
         _require_some(chosen)
-        bundle = _collected(wanted, cluster, chosen, save, to_drain=drain_command)
+        bundle = _collected(wanted, cluster, chosen, places, to_drain=drain_command)
     report = evaluate(bundle, chosen, strict=strict)
-    if html is not None:
-        output.write_page(html, bundle, report)
-    if write_hostfile is not None:
-        output.write_usable(write_hostfile, bundle, report)
+    unwritten = places.fill(bundle, report)
     if json:
-        console.json_document(report.document())
+        lines = {"drain_commands": tuple(drain_commands(report, bundle))} if drain_command else {}
+        console.json_document({**report.document(), **lines})
     elif drain_command:
         output.print_drain_commands(report, bundle)
     else:
         output.show(report, verbose=verbose)
-    raise typer.Exit(EXIT_FINDINGS if report.bad else 0)
+    for problem in unwritten:
+        console.error(str(problem))
+    raise typer.Exit(EXIT_COULD_NOT if unwritten else EXIT_FINDINGS if report.bad else 0)
 
 
 def _collected(
     wanted: Wanted,
     cluster: str | None,
     checks: Sequence[Check],
-    save: Path | None,
+    places: output.Places,
     *,
     to_drain: bool,
 ) -> Bundle:
     from clusterkit.config import load_settings
-    from clusterkit.preflight.bundle import prepare_folder, write_bundle
     from clusterkit.preflight.drain import require_slurm
     from clusterkit.preflight.targets import aim, gather
 
@@ -212,14 +219,9 @@ def _collected(
     target = aim(wanted, spec)
     if to_drain:
         require_slurm(target.job)
-    if save is not None:
-        prepare_folder(save)
+    places.require()
     with output.counting(len(target.job.hosts)) as heard:
-        bundle = gather(target, checks, heard=heard)
-    if save is not None:
-        write_bundle(save, bundle)
-        console.note(f"bundle       {save}  (judge it again: clusterkit preflight --replay {save})")
-    return bundle
+        return gather(target, checks, heard=heard)
 
 
 def _replayed(folder: Path) -> Bundle:
@@ -234,8 +236,14 @@ def _replayed(folder: Path) -> Bundle:
     return bundle
 
 
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(word for part in (text or "").split(",") if (word := part.strip()))
+def _words(flag: str, text: str | None) -> tuple[str, ...]:
+    words = tuple(word for part in (text or "").split(",") if (word := part.strip()))
+    if text is not None and not words:
+        raise UserError(
+            f"{flag} names no check",
+            hint=f"such as {flag} GPU,IB001; `clusterkit explain checks` lists them",
+        )
+    return words
 
 
 def _variables(pairs: Sequence[str]) -> dict[str, str]:

@@ -7,11 +7,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterkit import files, hostlist
 from clusterkit.cli import console
+from clusterkit.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,16 +59,68 @@ def counting(total: int | None) -> Iterator[Callable[[Reply], None]]:
             sys.stderr.flush()
 
 
-def write_page(path: Path, bundle: Bundle, report: Report) -> None:
-    """Write the report as a page."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where files are to be written; None where there are to be none."""
+
+    bundle: Path | None = None
+    page: Path | None = None
+    hostfile: Path | None = None
+
+    def require(self) -> None:
+        """Check them before nodes are asked, which may take long; makes the folder of the bundle.
+
+        Raises:
+            UserError: one of them cannot be written.
+        """
+        from clusterkit.preflight.bundle import prepare_folder
+
+        for flag, what, path, check in (
+            ("--html", "file", self.page, files.require_place),
+            ("--write-hostfile", "file", self.hostfile, files.require_place),
+            ("--save", "new folder", self.bundle, prepare_folder),
+        ):
+            if path is None:
+                continue
+            try:
+                check(path)
+            except UserError as error:
+                hint = f"name a {what} in a place where you may write: {flag} PATH"
+                raise UserError(error.problems[0].message, hint=hint) from error
+
+    def fill(self, bundle: Bundle, report: Report) -> tuple[Problem, ...]:
+        """Write them all, and return what could not be written: the report is still to be shown."""
+        problems: list[Problem] = []
+        for write, path in (
+            (_write_bundle, self.bundle),
+            (_write_page, self.page),
+            (_write_usable, self.hostfile),
+        ):
+            if path is None:
+                continue
+            try:
+                write(path, bundle, report)
+            except UserError as error:
+                problems += error.problems
+        return tuple(problems)
+
+
+def _write_bundle(folder: Path, bundle: Bundle, _: Report) -> None:
+    from clusterkit.preflight.bundle import write_bundle
+
+    write_bundle(folder, bundle)
+    console.note(f"bundle       {folder}  (judge it again: clusterkit preflight --replay {folder})")
+
+
+def _write_page(path: Path, bundle: Bundle, report: Report) -> None:
     from clusterkit.preflight.html import page
 
     files.write_text(path, page(bundle, report))
     console.note(f"page         {path}")
 
 
-def write_usable(path: Path, bundle: Bundle, report: Report) -> None:
-    """Write the usable nodes as a hostfile: with slots where all are known, else the names."""
+def _write_usable(path: Path, bundle: Bundle, report: Report) -> None:
+    # With slots where all are known, else the names.
     from clusterkit.hostfile import Format, write
     from clusterkit.model import Host
 
