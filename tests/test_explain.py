@@ -14,6 +14,7 @@ from clusterkit.cli.submit_gate import MODES
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.errors import UserError
 from clusterkit.explain import all_topics, find_topic
+from clusterkit.findings import Verdict
 from clusterkit.frameworks import framework_names
 from clusterkit.model import JobState, Ref, Runtime
 from clusterkit.preflight.gate import Mode
@@ -29,7 +30,9 @@ def test_everything_is_explained() -> None:
         *(ref.name for ref in vars(Runtime).values() if isinstance(ref, Ref)),
         *(name for check in all_checks() for name in (check.id, check.name)),
         "exit-codes", "states", "frameworks", "config", "job-file", "runtime",
-        "preflight", "checks", "verdicts", "links", "lint-rules",
+        "preflight", "checks", "verdicts", "links", "lint-rules", "variables",
+        *(check.area for check in all_checks()),
+        *Verdict,
     }  # fmt: skip
     assert wanted <= set(topics)
     for topic in topics.values():
@@ -52,6 +55,34 @@ def test_preflight_is_explained_as_a_whole_and_as_a_key() -> None:
 @pytest.mark.parametrize("word", ["gpu_request", "gpu-request", "GPU_REQUEST", " gpu_request "])
 def test_spelling_is_free(word: str) -> None:
     assert find_topic(word).name == "gpu_request"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("GPU", "GPU014"),
+        ("gpu", "GPU014"),
+        ("ssh", "SSH001"),
+        ("ENV", "ENV003"),
+        ("env", "Environment variables"),
+        ("skip", "Never counted as fail"),
+        ("unknown", "`clusterkit explain verdicts`"),
+        ("NCCL_IB_HCA", "NAME:PORT"),
+        ("nccl_ib_hca", "NAME:PORT"),
+        ("NCCL_LL_THRESHOLD", "not read any more"),
+        ("NCCL_CHECK_DISABLE", "NCCL_CHECKS_DISABLE"),
+        ("GLOO_SOCKET_IFNAME", "Gloo"),
+    ],
+)
+def test_what_people_ask_for(word: str, said: str) -> None:
+    assert said in find_topic(word).text
+
+
+def test_no_topic_says_its_name_twice() -> None:
+    for name, topic in all_topics().items():
+        assert not topic.text.startswith(name), name
+    assert find_topic("GPU004").text.startswith("gpu-driver-version: ")
+    assert find_topic("gpu-driver-version").text.startswith("GPU004: ")
 
 
 def test_unknown_topic() -> None:

@@ -13,7 +13,7 @@ def explain(
     topic: Annotated[
         str | None,
         typer.Argument(
-            help="A key, a state, a framework, a CK_* variable, or one of the listed topics.",
+            help="A key, a check, a state, a framework, a variable, or one of the listed topics.",
             metavar="TOPIC",
             show_default=False,
         ),

@@ -68,6 +68,11 @@ def find_variable(name: str) -> Variable | None:
     return next((known[glob] for glob in _globs() if fnmatchcase(name, glob)), None)
 
 
+def all_variables() -> tuple[Variable, ...]:
+    """Return everything that is known, by name; patterns such as `UCX_*` are left out."""
+    return tuple(variable for name, variable in _table().items() if "*" not in name)
+
+
 def concerns_us(name: str) -> bool:
     """Tell whether the lint has a say about a variable of this name."""
     upper = name.upper()

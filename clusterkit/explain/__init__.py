@@ -29,12 +29,14 @@ def all_topics() -> Mapping[str, Topic]:
 def find_topic(word: str) -> Topic:
     """Return the topic called `word`; case does not count, nor `-` against `_`.
 
+    Unless two topics differ in nothing else: the area `ENV` and the key `env`.
+
     Raises:
         UserError: there is no such topic.
     """
     topics = all_topics()
     folded = {_fold(name): topic for name, topic in topics.items()}
-    topic = folded.get(_fold(word))
+    topic = topics.get(word.strip()) or folded.get(_fold(word))
     if topic is None:
         near = did_you_mean(_fold(word), folded)
         raise UserError(

@@ -57,6 +57,6 @@ def topics() -> Iterator[Topic]:
         yield Topic(
             name=name,
             summary=summary,
-            text=paragraphs(f"{name}: {summary}.", text),
+            text=paragraphs(f"{summary[0].upper()}{summary[1:]}.", text),
             group="links",
         )

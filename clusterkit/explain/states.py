@@ -47,10 +47,12 @@ def topics() -> Iterator[Topic]:
         text=table((state.value, first_sentence(text)) for state, text in _MEANING.items()),
     )
     for state, text in _MEANING.items():
+        # The one word that is a verdict, too.
+        verdict = "Of a check: `clusterkit explain verdicts`."
         ending = "The job has ended." if state.final else "The job has not ended."
         yield Topic(
             name=state.value,
             summary=first_sentence(text),
-            text=paragraphs(text, ending if state is not JobState.UNKNOWN else ""),
+            text=paragraphs(text, ending if state is not JobState.UNKNOWN else verdict),
             group="states",
         )
