@@ -175,6 +175,14 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+def count(folder: Path) -> int:
+    """Return how many JSON files are in `folder`; none where it cannot be read."""
+    try:
+        return sum(1 for entry in folder.iterdir() if entry.suffix == ".json")
+    except OSError:
+        return 0
+
+
 def _name_once(written: Path, path: Path) -> None:
     """Give a file its name where there is no file of that name yet."""
     try:

@@ -144,12 +144,12 @@ def guarded(value: str, *, holding: Collection[int] = ()) -> Iterator[None]:
         stderr=nothing,
         start_new_session=True,
         pass_fds=tuple(holding),
+        env={name: value for name, value in os.environ.items() if name != MARKER},
     ) as guardian:
-        try:
-            yield
-        finally:
-            with suppress(BrokenPipeError):
-                guardian.communicate(b".")
+        # An exception closes its standard input without a word, and it kills what was left.
+        yield
+        with suppress(BrokenPipeError):
+            guardian.communicate(b".")
 
 
 def guard(value: str) -> None:

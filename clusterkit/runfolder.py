@@ -100,7 +100,7 @@ class RunFolder:
 
     @property
     def timeout(self) -> Path:
-        """Present once the local controller has ended the job at its time limit."""
+        """Present once the job was ended at its time limit, by the process that supervises it."""
         return self.path / "timeout"
 
     @property
@@ -278,13 +278,26 @@ def read_results(run: RunFolder) -> Results:
 def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
     """Return the result of the node that failed first and by itself in this attempt, if any."""
     name = f"{attempt}.json"
+    return (
+        result_of(files.read_json(run.failures / name)) if is_listed(run.failures, name) else None
+    )
+
+
+def is_cancelled(run: RunFolder) -> bool:
+    """Tell whether someone asked for the end of the job, on a node that asks again and again."""
+    return is_listed(run.path, run.cancelled.name)
+
+
+def is_listed(folder: Path, name: str) -> bool:
+    """Tell whether there is a file of this name, also where there was none a moment ago.
+
+    Listing the folder makes a network file system look again; opening a name that was missing may
+    be answered from its cache for half a minute.
+    """
     try:
-        # Listing the folder makes a network file system look again; opening a name that was
-        # missing a moment ago may be answered from its cache for half a minute.
-        present = any(entry.name == name for entry in run.failures.iterdir())
+        return any(entry.name == name for entry in folder.iterdir())
     except OSError:
-        return None
-    return result_of(files.read_json(run.failures / name)) if present else None
+        return False
 
 
 def blame(result: NodeResult) -> str:

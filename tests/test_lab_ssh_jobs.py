@@ -111,6 +111,29 @@ def test_a_killed_keeper_ends_the_job_and_frees_its_slots(cluster: Cluster) -> N
     assert ended(cluster, cluster.submit("true")) == ("succeeded", None)
 
 
+def test_a_keeper_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
+    run = running(cluster)
+    (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    os.kill(keeper.pid, signal.SIGTERM)
+    assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
+
+
+def test_ranks_that_break_by_a_cancel_do_not_make_it_a_failure(cluster: Cluster) -> None:
+    # As in a collective: whoever sees another gone fails at once.
+    body = (
+        'echo on > $CK_NODE_RANK.up; trap "rm $PWD/$CK_NODE_RANK.up; exit 1" TERM; echo on;'
+        " sleep 1; while [[ -e 0.up && -e 1.up && -e 2.up ]]; do sleep 0.02; done; exit 1"
+    )
+    run = running(cluster, f"cd {cluster.folder}; {body}")
+    cluster.ck("cancel", run.run_id)
+    assert ended(cluster, run) == ("cancelled", None)
+
+
+def test_nodes_may_end_at_different_times(cluster: Cluster) -> None:
+    run = running(cluster, "echo on; sleep $((CK_NODE_RANK * 9))")
+    assert ended(cluster, run) == ("succeeded", None)
+
+
 def test_a_node_that_lost_its_power_is_named(cluster: Cluster) -> None:
     run = running(cluster)
     cluster.lab.kill_host("n3")
@@ -187,7 +210,7 @@ def test_a_node_that_cannot_take_the_job_is_named(desk: Desk) -> None:
 
 
 FUNCTION = """
-import json, os, submitit
+import json, os, subprocess, submitit, time
 
 def add(a, b):
     env = submitit.JobEnvironment()
@@ -195,7 +218,14 @@ def add(a, b):
     return [a + b, env.node, env.num_nodes, os.uname().nodename]
 
 def fail():
-    raise ValueError("not today")
+    if submitit.JobEnvironment().node == 0:
+        raise ValueError("not today")
+    time.sleep(300)
+
+def linger():
+    subprocess.Popen(["setsid", "sleep", "303"])
+    print("lingering", flush=True)
+    time.sleep(300)
 
 executor = submitit.AutoExecutor("jobs", cluster="ssh")
 executor.update_parameters(nodes=2, timeout_min=2, gpus_per_node=2)
@@ -204,11 +234,18 @@ print(json.dumps(job.results()), json.dumps("adding on" in job.stdout()))
 executor.update_parameters(nodes=1)
 jobs = [executor.submit(add, k, k) for k in range(3)]
 print(json.dumps([j.result()[0] for j in jobs]))
+executor.update_parameters(nodes=2)
 bad = executor.submit(fail)
 try:
     bad.result()
 except submitit.core.utils.FailedJobError as error:
     print("not today" in str(error))
+stuck = executor.submit(linger)
+while "lingering" not in (stuck.stdout() or ""):
+    time.sleep(0.1)
+stuck.cancel()
+stuck.wait()
+print(stuck.state)
 """
 
 
@@ -218,8 +255,11 @@ def test_submitit_runs_any_function_over_ssh(desk: Desk) -> None:
         "head", [sys.executable, script], cwd=desk.folder, env=desk.environment(), timeout_s=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-3:] == [
+    assert done.stdout.splitlines()[-4:] == [
         '[[5, 0, 2, "n1"], [5, 1, 2, "n2"]] true',
         "[0, 2, 4]",
         "True",
+        "CANCELLED",
     ]
+    for node in ("n1", "n2"):
+        assert not desk.lab.processes(node, "sleep 303")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from clusterkit import runfolder
 from clusterkit.executors import ssh_link
 from clusterkit.executors.allocation import ports
 from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.executors.ssh_link import Hub, Link
+from clusterkit.executors.ssh_link import Hub, Link, read_signed, sign
+from clusterkit.executors.ssh_news import News
 from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
 from clusterkit.runfolder import RunFolder
 
@@ -51,10 +53,13 @@ def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[Link]]:
     for rank in range(3):
         run = RunFolder(tmp_path / f"on-{rank}")
         run.failures.mkdir(parents=True)
-        made.append(Hub(run, layout) if rank == 0 else Link(run, layout, rank))
+        news = News(run, attempt=0, of=3)
+        news.begin()
+        made.append(Hub(layout, news) if rank == 0 else Link(layout, rank, news))
     yield made
     for link in reversed(made):
         link.leave()
+        link.news.end()
 
 
 def until(true: Callable[[], object]) -> None:
@@ -87,46 +92,62 @@ def test_nobody_begins_before_all_are_there(nodes: list[Link]) -> None:
 
 def test_a_failure_reaches_every_run_folder(nodes: list[Link], layout: SshLayout) -> None:
     begun(nodes)
-    runfolder.note_failure(nodes[2].run, failed(2), attempt=0, of=3)
-    until(lambda: all(link.failure() == failed(2) for link in nodes))
+    runfolder.note_failure(nodes[2].news.run, failed(2), attempt=0, of=3)
+    until(lambda: all(link.news.failure == failed(2) for link in nodes))
 
 
 def test_a_cancellation_reaches_every_run_folder(nodes: list[Link]) -> None:
     begun(nodes)
-    nodes[1].run.cancelled.touch()
-    until(lambda: all(link.run.cancelled.exists() for link in nodes))
+    nodes[1].news.run.cancelled.touch()
+    until(lambda: all(link.news.run.cancelled.exists() for link in nodes))
 
 
 def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[Link]) -> None:
     begun(nodes)
     nodes[2]._call = lambda: None  # type: ignore[method-assign]
-    until(lambda: all(link.failure() for link in nodes))
-    assert runfolder.blame(nodes[0].failure()) == "n3 no longer answers"  # type: ignore[arg-type]
-    assert runfolder.blame(nodes[1].failure()) == "n3 no longer answers"  # type: ignore[arg-type]
+    until(lambda: all(link.news.failure for link in nodes))
+    assert runfolder.blame(nodes[0].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
+    assert runfolder.blame(nodes[1].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
     # The one that was cut off cannot know better.
-    said = runfolder.blame(nodes[2].failure())  # type: ignore[arg-type]
+    said = runfolder.blame(nodes[2].news.failure)  # type: ignore[arg-type]
     assert said == "127.0.0.1 no longer answers (asked by n3)"
 
 
-def test_one_that_has_ended_is_not_missed(nodes: list[Link]) -> None:
+def test_a_head_that_nobody_reaches_blames_itself(nodes: list[Link]) -> None:
     begun(nodes)
-    nodes[2].leave()
-    time.sleep(1.0)
-    assert [link.failure() for link in nodes] == [None, None, None]
+    for link in nodes[1:]:
+        link._call = lambda: None  # type: ignore[method-assign]
+    until(lambda: all(link.news.failure for link in nodes))
+    assert runfolder.blame(nodes[0].news.failure) == "127.0.0.1 has lost its network"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_one_that_has_ended_is_not_missed(nodes: list[Link], first: int) -> None:
+    begun(nodes)
+    leaving = threading.Thread(target=nodes[first].leave)
+    leaving.start()
+    time.sleep(1.5)
+    assert [link.news.failure for link in nodes] == [None, None, None]
+    for link in reversed(nodes):
+        link.leave()
+    leaving.join(5)
+    assert not leaving.is_alive()
 
 
 def test_a_stranger_is_told_nothing(nodes: list[Link]) -> None:
     nodes[0].begin()
     assert nodes[0].port is not None
     address = (NAMES[0], nodes[0].port + PORT_STRIDE - 1)
-    for message in (b'{"token": "guess", "rank": 1}\n', b"GET / HTTP/1.1\r\n", b"\xff\n"):
+    unsigned = json.dumps({"rank": 1, "ended": True}).encode() + b"\n"
+    for message in (unsigned, sign({"rank": 1}, "guess"), b"GET / HTTP/1.1\r\n", b"\xff\n"):
         with socket.create_connection(address, timeout=5) as stranger:
             stranger.sendall(message)
             assert stranger.makefile("rb").readline() == b""
-    right = json.dumps({"token": "secret", "rank": 1}).encode() + b"\n"
     with socket.create_connection(address, timeout=5) as friend:
-        friend.sendall(right)
-        assert json.loads(friend.makefile("rb").readline())["go"] is False
+        friend.sendall(sign({"rank": 1, "number": "7"}, "secret"))
+        answer = read_signed(friend.makefile("rb").readline(), "secret")
+    assert answer is not None
+    assert (answer["number"], answer["go"]) == ("7", False)
 
 
 def test_ports_of_others_are_passed_over(nodes: list[Link], layout: SshLayout) -> None:

@@ -53,10 +53,12 @@ class SshJobs:
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Tell the keepers to end."""
         from clusterkit.executors import ssh_start  # noqa: PLC0415 - paramiko loads slowly
-        from clusterkit.executors.ssh_layout import read_layout  # noqa: PLC0415
+        from clusterkit.executors.ssh_layout import LAYOUT, read_layout  # noqa: PLC0415
 
         del submission
-        ssh_start.end(run, read_layout(run))
+        # Before there is a layout nothing was started, and what still comes finds it cancelled.
+        if (run.path / LAYOUT).exists():
+            ssh_start.end(run, read_layout(run))
 
 
 EXECUTOR = SshJobs()

@@ -9,19 +9,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from submitit.core import core
 from submitit.core.job_environment import JobEnvironment
+from submitit.core.utils import DelayedSubmission, JobPaths
 
 from clusterkit import files, hostlist, runfolder
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_start
-from clusterkit.executors.base import Launched
+from clusterkit.executors.base import Launched, RefusalError
 from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.executors.ssh_runs import job_id_of
 from clusterkit.executors.submitit_job import RUNS, RunJob
@@ -29,7 +31,7 @@ from clusterkit.executors.submitting import launch_by
 from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
 
-_SUBMIT = ("-u", "-m", "submitit.core._submit")
+_FUNCTION = "clusterkit.executors.ssh_function"
 
 
 class SshJobEnvironment(JobEnvironment):
@@ -64,8 +66,7 @@ class TaskExecutor(core.PicklingExecutor):
 
     def _submit_command(self, command: str) -> RunJob:
         del command
-        self.handing_over()
-        ssh_start.start(self.run, self.layout)
+        ssh_start.start(self.run, self.layout, handing_over=self.handing_over)
         self.launched = Launched(job_id=self.layout.job_id)
         tasks = list(range(self.layout.tasks))
         return RunJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
@@ -109,11 +110,26 @@ class SshExecutor(core.PicklingExecutor):
     def _num_tasks(self) -> int:
         return int(self.parameters.get("nodes", 1))
 
+    def _internal_process_submissions(
+        self, delayed_submissions: list[DelayedSubmission]
+    ) -> list[core.Job[Any]]:
+        """Submit all of them, or none: who gets no job back could not end what was started."""
+        started: list[core.Job[Any]] = []
+        try:
+            for delayed in delayed_submissions:
+                started += super()._internal_process_submissions([delayed])
+        except BaseException:
+            for job in started:
+                job.cancel()
+            raise
+        return started
+
     def _submit_command(self, command: str) -> RunJob:
         del command
         if self.parameters.get("tasks_per_node", 1) != 1:
             raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
         cluster = _cluster(self.parameters.get("cluster"))
+        ssh_start.require_shared(cluster)
         hosts = self._hosts(cluster)
         busy: set[str] = set()
         while True:
@@ -127,7 +143,8 @@ class SshExecutor(core.PicklingExecutor):
 
     def _hosts(self, cluster: ClusterSpec) -> tuple[str, ...]:
         listed = self.parameters.get("hosts")
-        names = tuple(hostlist.expand(listed)) if listed else tuple(h.name for h in cluster.hosts)
+        named = hostlist.expand(listed) if listed else [host.name for host in cluster.hosts]
+        names = tuple(dict.fromkeys(named))
         if len(names) < self._num_tasks():
             raise UserError(
                 f"{self._num_tasks()} nodes asked for, but there are {len(names)}",
@@ -137,7 +154,7 @@ class SshExecutor(core.PicklingExecutor):
 
     def _start_on(self, names: tuple[str, ...], cluster: ClusterSpec) -> RunJob:
         label = str(self.parameters.get("name", "function"))
-        runs = self.folder.absolute() / RUNS
+        runs = JobPaths.get_first_id_independent_folder(self.folder) / RUNS
         files.create_folder(runs)
         run = runfolder.create(dataclasses.replace(cluster, run_dir=str(runs)), label)
         layout = self._layout(names, cluster, run)
@@ -156,7 +173,11 @@ class SshExecutor(core.PicklingExecutor):
                 job_id=layout.job_id,
             ),
         )
-        ssh_start.start(run, layout)
+        try:
+            ssh_start.start(run, layout, handing_over=lambda: None)
+        except RefusalError:
+            files.remove_tree(run.path)
+            raise
         return RunJob(folder=self.folder, job_id=layout.job_id, tasks=list(range(len(names))))
 
     def _layout(self, names: tuple[str, ...], cluster: ClusterSpec, run: RunFolder) -> SshLayout:
@@ -164,6 +185,8 @@ class SshExecutor(core.PicklingExecutor):
         minutes = self.parameters.get("timeout_min")
         known = {host.name: host.slots for host in cluster.hosts}
         folder = str(self.folder.absolute())
+        logs = JobPaths(self.folder, job_id=job_id_of(run)).folder  # may have %j in it
+        files.create_folder(logs)
         kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         return SshLayout(
             job_id=job_id_of(run),
@@ -174,10 +197,11 @@ class SshExecutor(core.PicklingExecutor):
             ports=cluster.port_range,
             token=secrets.token_hex(16),
             time_limit_s=None if minutes is None else int(minutes * 60),
-            command=(ssh_start.python_of(cluster), *_SUBMIT, folder),
+            command=(sys.executable, "-u", "-m", _FUNCTION, folder),
+            ours=False,
             environment=kept,
             workdir=str(Path.cwd()),
-            logs=folder,
+            logs=str(logs),
             cluster=cluster,
         )
 

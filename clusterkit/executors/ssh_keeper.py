@@ -25,6 +25,7 @@ from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.ssh_layout import SshLayout, read_layout
 from clusterkit.executors.ssh_link import Hub, Link
+from clusterkit.executors.ssh_news import News
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
 from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
@@ -49,17 +50,23 @@ def main(arguments: list[str]) -> int:
     if os.fork():
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as stream:
-            said = stream.read()
-        print(said or json.dumps({"refused": "the keeper ended at once", "hint": None}))
-        return 0 if said else REFUSED
+            said = stream.read() or json.dumps({"refused": "the keeper ended at once"})
+        print(said)
+        return REFUSED if "refused" in json.loads(said) else 0
     os.close(reader)
-    _leave_session(run, rank)
 
-    def begun() -> None:
-        os.write(writer, json.dumps({"pid": os.getpid()}).encode())
+    def answer(document: dict[str, Any]) -> None:
+        os.write(writer, json.dumps(document).encode())
         os.close(writer)
 
-    _Keeper(run, layout, rank, held).keep(begun)
+    try:
+        _leave_session(run, rank)
+        keeper = _Keeper(run, layout, rank, held)
+        keeper.write_about()
+    except ClusterkitError as error:
+        answer(_refusal(error))
+        return REFUSED
+    keeper.keep(lambda: answer({"pid": os.getpid()}))
     return 0
 
 
@@ -108,67 +115,96 @@ class _Keeper:
         self.rank = rank
         self.held = held
         self.marker = run.marker(rank)
-        self.link = Hub(run, layout) if rank == 0 else Link(run, layout, rank)
-        self.supervisor = Supervisor(run, marker=self.marker, time_limit_s=layout.time_limit_s)
-
-    def keep(self, begun: Callable[[], None]) -> None:
-        """Write down who keeps the node, call `begun`, and see the job to its end."""
-        about: dict[str, Any] = {
+        self.news = News(run, attempt=layout.attempt, of=len(layout.names))
+        self.link = Hub(layout, self.news) if rank == 0 else Link(layout, rank, self.news)
+        self.supervisor = Supervisor(
+            run,
+            marker=self.marker,
+            time_limit_s=layout.time_limit_s,
+            aware=layout.ours,
+            failed_elsewhere=self._failed_elsewhere,
+        )
+        self.about: dict[str, Any] = {
             "schema": runfolder.SCHEMA,
-            "node": self.layout.names[self.rank],
-            "attempt": self.layout.attempt,
+            "node": layout.names[rank],
+            "attempt": layout.attempt,
             "pid": os.getpid(),
             "start_time": processes.start_time(os.getpid()),
             "boot_id": processes.boot_id(),
-            "slots": self.held.slots,
+            "slots": held.slots,
             "began_at": time.time(),
         }
+
+    def write_about(self) -> None:
+        """Write down who keeps the node."""
+        files.write_json(self.run.keeper(self.rank), self.about)
+
+    def keep(self, begun: Callable[[], None]) -> None:
+        """Call `begun`, see the job to its end, give the slots back, and tell the others."""
         processes.adopt_orphans()
-        # The guardian holds the slots too: they are not free before it has killed what was left.
-        with processes.guarded(self.marker, holding=self.held.descriptors):
-            files.write_json(self.run.keeper(self.rank), about)
-            begun()
-            result = self._run()
-            state = _state(result)
-            end = {"state": state, "exit_code": result.exit_code, "at": result.ended_at}
-        self.held.release()
-        files.write_json(self.run.end(self.rank), {**about, **end})
-        self.link.leave()
+        try:
+            # The guardian holds the slots too: they are not free before it has killed the rest.
+            with processes.guarded(self.marker, holding=self.held.descriptors):
+                begun()
+                result = self._run()
+            self.held.release()
+            self.news.end()
+            end = {"state": _state(result), "exit_code": result.exit_code, "at": result.ended_at}
+            files.write_json(self.run.end(self.rank), {**self.about, **end})
+        finally:
+            self.link.leave()
 
     def _run(self) -> NodeResult:
         """Run the worker once all nodes are there; return how it ended, as it says or is seen."""
         started_at = time.time()
         code, fault = 128 + signal.SIGTERM, None
         try:
+            self.news.begin()
             self.link.begin()
             if self.link.await_go():
                 (code,) = self.supervisor.run_to_end((self._start(),)) or (code,)
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)
             code, fault = 1, str(error)
-        told = runfolder.read_result(self.run, self.rank, self.layout.attempt)
-        if told is not None:
-            return told
-        result = NodeResult(
-            node_rank=self.rank,
-            node=self.layout.names[self.rank],
-            exit_code=code if code >= 0 else 128 - code,
-            started_at=started_at,
-            ended_at=time.time(),
-            reason=self._reason() if code and fault is None else None,
-            unfit=fault,
-        )
-        of = len(self.layout.names)
-        runfolder.write_result(self.run, result, attempt=self.layout.attempt, of=of)
+        result = runfolder.read_result(self.run, self.rank, self.layout.attempt)
+        if result is None:
+            result = NodeResult(
+                node_rank=self.rank,
+                node=self.layout.names[self.rank],
+                exit_code=code if code >= 0 else 128 - code,
+                started_at=started_at,
+                ended_at=time.time(),
+                reason=self._reason() if code and fault is None else None,
+                unfit=fault,
+            )
+            self._write(result)
+        if result.exit_code and result.reason == "terminated":
+            # By somebody who told this node alone: a shutdown, or a kill by hand.
+            self.news.blame(self.link.lost(self.rank, "was told to end (SIGTERM)"))
+        elif result.exit_code and result.reason is None:
+            self.news.blame(result)
         return result
+
+    def _write(self, result: NodeResult) -> None:
+        of = len(self.layout.names)
+        try:
+            runfolder.write_result(self.run, result, attempt=self.layout.attempt, of=of)
+        except ClusterkitError as error:
+            print(f"clusterkit: {error}", file=sys.stderr, flush=True)  # the others hear of it
+
+    def _failed_elsewhere(self) -> bool:
+        return self.news.failure is not None
 
     def _reason(self) -> str | None:
         """Return why the command ended or was never started, where that was not its own doing."""
         if self.supervisor.state is JobState.TIMEOUT:
             return "timeout"
-        if self.run.cancelled.exists() or self.supervisor.state is JobState.CANCELLED:
+        if self.news.cancelled or runfolder.is_cancelled(self.run):
             return "cancelled"
-        return "peer" if self.link.failure() is not None else None
+        if self.news.failure is not None:
+            return "peer"
+        told = {signal.SIGTERM, signal.SIGINT} & signal.sigpending()
+        return "terminated" if told or self.supervisor.state is JobState.CANCELLED else None
 
     def _start(self) -> Start:
         layout = self.layout
@@ -179,15 +215,17 @@ class _Keeper:
             slots=layout.slots,
             tasks=layout.tasks,
             head=layout.names[0],
-            port=self.link.port or layout.ports[0],
+            port=self.link.port or layout.ports[0],  # known once all are there
         )
         environment = {
             **scrubbed_environment(),
             **layout.environment,
             **nodes.variables(self.rank, executor="ssh"),
         }
+        if not layout.ours:
+            environment[processes.MARKER] = self.marker
         gpus = visible_gpus()
-        if gpus and max(self.held.slots) < len(gpus):
+        if gpus and all(slot < len(gpus) for slot in self.held.slots):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot] for slot in self.held.slots)
         return Start(
             argv=layout.command,

@@ -39,6 +39,8 @@ class SshLayout:
     time_limit_s: int | None = None
     command: tuple[str, ...]
     """What the keeper of each node starts."""
+    ours: bool = True
+    """Whether that is our worker, which marks what it starts and passes notices on."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that it gets beside those of the login."""
     workdir: str = "/"
@@ -68,8 +70,7 @@ def read_layout(run: RunFolder) -> SshLayout:
     if document is None:
         raise UserError(
             f"no readable {path}",
-            hint="is the run folder on a file system that all nodes share? else set"
-            " shared_filesystem: false",
+            hint="the run folder has to be on a file system that all nodes share: set `run_dir`",
         )
     try:
         lists = ("names", "slots", "offered", "ports", "command")

@@ -2,17 +2,19 @@
 
 A call is one short TCP connection with a line of JSON each way; the first node answers on a port of
 the job's own. By these calls the nodes begin together, a node that has gone is noticed, and a
-failure or a cancellation reaches nodes that share no file system: it is written into the run folder
-of each, where the worker looks for it. Nothing here ends anything.
+failure or a cancellation reaches nodes that share no file system. Both lines are signed with the
+token of the job (HMAC-SHA256), and the answer repeats the number of its question.
 
-    {"token", "rank", "ended": BOOL, "failure": RESULT|null, "cancelled": BOOL}
-    {"port": INT, "go": BOOL, "failure": RESULT|null, "cancelled": BOOL}
+    {"rank", "number", "ended": BOOL, "failure": RESULT|null, "cancelled": BOOL} SIGNATURE
+    {"number", "port": INT, "go": BOOL, "failure": RESULT|null, "cancelled": BOOL} SIGNATURE
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import secrets
+import signal
 import socket
 import socketserver
 import threading
@@ -22,18 +24,17 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from clusterkit import files, runfolder
 from clusterkit.errors import RemoteError
 from clusterkit.executors.allocation import is_free, ports
 from clusterkit.executors.ssh_layout import SshLayout
+from clusterkit.executors.ssh_news import News
 from clusterkit.model import PORT_STRIDE, NodeResult
-from clusterkit.runfolder import RunFolder
 
 CALL_EVERY_S = 2.0
 _HURRY_S = 0.25
 """Between calls while something is waited for: the start of all, or that an end is heard."""
 START_PATIENCE_S = 60.0
-"""How long nodes may take to come: Python from a busy shared folder."""
+"""How long after the last newcomer others may still come: Python from a busy shared folder."""
 SILENCE_S = 10.0
 """A node that does not call for so long has gone; five seconds without a network are survived."""
 _HEAD_SILENCE_S = 13.0
@@ -48,17 +49,19 @@ _CANDIDATES = 8
 
 
 class Link:
-    """The calls of one node, made or answered by a thread of their own."""
+    """The calls of one node, made by a thread of their own."""
 
-    def __init__(self, run: RunFolder, layout: SshLayout, rank: int) -> None:
+    def __init__(self, layout: SshLayout, rank: int, news: News) -> None:
         """Know the nodes; nothing is opened yet."""
-        self.run = run
         self.layout = layout
         self.rank = rank
+        self.news = news
         self.port: int | None = None
         """First port of the job; none until the first node has been heard."""
         self.ended = False
         """Whether this node's command has ended."""
+        self.trouble = ""
+        """Why the last call went wrong."""
         self._go = threading.Event()
         self._close = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,9 +72,10 @@ class Link:
         self._thread.start()
 
     def await_go(self) -> bool:
-        """Wait until all nodes are there; False where the job has ended before."""
+        """Wait until all nodes are there; False where the job has ended before, or is told to."""
         while not self._go.wait(0.2):
-            if self.run.cancelled.exists() or self.failure() is not None:
+            told_to_end = {signal.SIGTERM, signal.SIGINT} & signal.sigpending()
+            if told_to_end or self.news.cancelled or self.news.failure is not None:
                 return False
         return True
 
@@ -80,25 +84,7 @@ class Link:
         self.ended = True
         self._close.set()
         if self._thread is not None and self._go.is_set():
-            self._thread.join(START_PATIENCE_S)
-
-    def failure(self) -> NodeResult | None:
-        """Return the first failure that is known here."""
-        return runfolder.first_failure(self.run, self.layout.attempt)
-
-    def adopt(self, heard: Mapping[str, Any]) -> None:
-        """Write down a failure or a cancellation that another node knows of."""
-        if heard.get("cancelled"):
-            files.create_text(self.run.cancelled, "")
-        failure = runfolder.result_of(heard.get("failure"))
-        if failure is not None:
-            self.blame(failure)
-
-    def blame(self, failure: NodeResult) -> None:
-        """Write down the first failure, unless there is one."""
-        runfolder.note_failure(
-            self.run, failure, attempt=self.layout.attempt, of=len(self.layout.names)
-        )
+            self._thread.join()
 
     def lost(self, rank: int, words: str) -> NodeResult:
         """Return the result of a node that has gone."""
@@ -112,65 +98,71 @@ class Link:
             lost=words,
         )
 
-    def said(self) -> dict[str, Any]:
-        """Return what is known here, as it is told to others."""
-        failure = self.failure()
-        return {
-            "failure": files.plain(failure) if failure is not None else None,
-            "cancelled": self.run.cancelled.exists(),
-        }
-
     def _call_on(self) -> None:
         """Call the first node until this node's end was heard there, or it has gone."""
         heard_at = time.monotonic()
-        patience = START_PATIENCE_S
         while True:
             ending = self._close.is_set()
             answer = self._call()
             now = time.monotonic()
+            gone = _HEAD_SILENCE_S if self._go.is_set() else START_PATIENCE_S
             if answer is not None:
                 heard_at = now
-                self.adopt(answer)
-                if answer.get("go"):
-                    patience = _HEAD_SILENCE_S
+                self.news.hear(answer)
+                if answer["go"]:
                     self._go.set()
                 if ending:
                     return
-            elif now - heard_at >= patience:
-                why = "no longer answers" if self._go.is_set() else "never answered"
+            elif now - heard_at >= gone:
                 if not ending:
-                    self.blame(self.lost(0, f"{why} (asked by {self.layout.names[self.rank]})"))
+                    self._miss_the_head()
                 return
             if ending:
                 time.sleep(_HURRY_S)
             else:
                 self._close.wait(CALL_EVERY_S if self._go.is_set() else _HURRY_S)
 
+    def _miss_the_head(self) -> None:
+        why = "no longer answers" if self._go.is_set() else "never answered"
+        asked_by = self.layout.names[self.rank]
+        trouble = f": {self.trouble}" if self.trouble else ""
+        self.news.blame(self.lost(0, f"{why} (asked by {asked_by}{trouble})"))
+
     def _call(self) -> dict[str, Any] | None:
-        message = {
-            "token": self.layout.token,
+        question = {
             "rank": self.rank,
+            "number": secrets.token_hex(8),
             "ended": self.ended,
-            **self.said(),
+            **self.news.told(),
         }
-        line = json.dumps(message).encode() + b"\n"
         for port in (self.port,) if self.port is not None else _candidates(self.layout):
-            answer = _exchange(self.layout.names[0], _link_port(port), line)
-            if answer is not None:
+            try:
+                answer = self._exchange(_link_port(port), question)
+            except OSError as error:
+                self.trouble = error.strerror or str(error)
+                continue
+            if answer is not None and answer.get("number") == question["number"]:
                 self.port = port
                 return answer
         return None
+
+    def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any] | None:
+        head = (self.layout.names[0], port)
+        with socket.create_connection(head, timeout=_ANSWER_S) as connection:
+            connection.sendall(sign(question, self.layout.token))
+            with connection.makefile("rb") as stream:
+                return read_signed(stream.readline(_LONGEST), self.layout.token)
 
 
 class Hub(Link):
     """The first node's side: it answers, and notices who does not call any more."""
 
-    def __init__(self, run: RunFolder, layout: SshLayout) -> None:
+    def __init__(self, layout: SshLayout, news: News) -> None:
         """Know the nodes; nothing is opened yet."""
-        super().__init__(run, layout, 0)
+        super().__init__(layout, 0, news)
         self._heard_at: dict[int, float] = {}
         self._over: set[int] = set()
-        self._began = time.monotonic()
+        self._newcomer_at = time.monotonic()
 
     def begin(self) -> None:
         """Listen on a free group of ports, and begin to answer.
@@ -178,72 +170,102 @@ class Hub(Link):
         Raises:
             RemoteError: there is none.
         """
-        hub = self
+        for port in _candidates(self.layout):
+            if is_free("", port):
+                with suppress(OSError):
+                    server = _Server(self, _link_port(port))
+                    self.port = port
+                    threading.Thread(target=server.serve_forever, daemon=True).start()
+                    super().begin()
+                    return
+        low, high = self.layout.ports
+        raise RemoteError(
+            f"no free port in {low}-{high}",
+            node=self.layout.names[0],
+            hint="set `port_range` to another range",
+        )
+
+    def answer(self, heard: Mapping[str, Any]) -> dict[str, Any]:
+        """Note who calls, and return what is known here."""
+        rank, now = int(heard["rank"]), time.monotonic()
+        if rank not in self._heard_at:
+            self._newcomer_at = now
+        self._heard_at[rank] = now
+        if heard.get("ended"):
+            self._over.add(rank)
+        self.news.hear(heard)
+        return {
+            "number": heard.get("number"),
+            "port": self.port,
+            "go": self._go.is_set(),
+            **self.news.told(),
+        }
+
+    def _call_on(self) -> None:
+        others = set(range(1, self.layout.tasks))
+        while not (self._close.is_set() and others <= self._over):
+            if others <= self._heard_at.keys():
+                self._go.set()
+            self._miss(others)
+            time.sleep(0.2)
+
+    def _miss(self, others: set[int]) -> None:
+        now = time.monotonic()
+        if self._go.is_set():
+            late = {rank for rank in others if now - self._heard_at[rank] >= SILENCE_S}
+            why = "no longer answers"
+        else:
+            waited = self._close.is_set() or now - self._newcomer_at >= START_PATIENCE_S
+            late = others - self._heard_at.keys() if waited else set()
+            why = "never started"
+        late -= self._over
+        if len(late) > 1 and self._go.is_set() and late == others - self._over:
+            # All at once: it is this node that nobody can reach.
+            self.news.blame(self.lost(0, "has lost its network"))
+        for rank in sorted(late):
+            self.news.blame(self.lost(rank, why))
+        self._over |= late
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    """Answer calls; who does not know the token is told nothing."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, hub: Hub, port: int) -> None:
+        token = hub.layout.token
 
         class Handler(socketserver.StreamRequestHandler):
             timeout = _ANSWER_S
 
             def handle(self) -> None:
                 with suppress(OSError, ValueError, KeyError, TypeError):
-                    heard = json.loads(self.rfile.readline(_LONGEST))
-                    if secrets.compare_digest(str(heard["token"]), hub.layout.token):
-                        self.wfile.write(json.dumps(hub.answer(heard)).encode() + b"\n")
+                    heard = read_signed(self.rfile.readline(_LONGEST), token)
+                    if heard is not None:
+                        self.wfile.write(sign(hub.answer(heard), token))
 
-        for port in _candidates(self.layout):
-            if not is_free("", port):
-                continue
-            try:
-                server = _Server(("", _link_port(port)), Handler)
-            except OSError:
-                continue
-            self.port = port
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            break
-        else:
-            low, high = self.layout.ports
-            raise RemoteError(
-                f"no free port in {low}-{high}",
-                node=self.layout.names[0],
-                hint="set `port_range` to another range",
-            )
-        super().begin()
-
-    def answer(self, heard: Mapping[str, Any]) -> dict[str, Any]:
-        """Note who calls, and return what is known here."""
-        rank = int(heard["rank"])
-        self._heard_at[rank] = time.monotonic()
-        if heard.get("ended"):
-            self._over.add(rank)
-        self.adopt(heard)
-        return {"port": self.port, "go": self._go.is_set(), **self.said()}
-
-    def _call_on(self) -> None:
-        others = set(range(1, self.layout.tasks))
-        while True:
-            now = time.monotonic()
-            if others <= self._heard_at.keys():
-                self._go.set()
-            late = (
-                {r for r in others if now - self._heard_at[r] >= SILENCE_S}
-                if self._go.is_set()
-                else {r for r in others - self._heard_at.keys() if self._waited_too_long(now)}
-            ) - self._over
-            for rank in sorted(late):
-                self._over.add(rank)
-                why = "no longer answers" if self._go.is_set() else "never started"
-                self.blame(self.lost(rank, why))
-            if self._close.is_set() and others <= self._over:
-                return
-            time.sleep(0.2)
-
-    def _waited_too_long(self, now: float) -> bool:
-        return self._close.is_set() or now - self._began >= START_PATIENCE_S
+        super().__init__(("", port), Handler)
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-    request_queue_size = 128
+def sign(message: Mapping[str, Any], token: str) -> bytes:
+    """Return a message as a line with its signature."""
+    body = json.dumps(message)
+    return f"{body} {_signature(body, token)}\n".encode()
+
+
+def read_signed(line: bytes, token: str) -> dict[str, Any] | None:
+    """Return the message of a line; None where it is none, or another token has signed it."""
+    body, _, signature = line.decode(errors="replace").rstrip("\n").rpartition(" ")
+    if not hmac.compare_digest(_signature(body, token).encode(), signature.encode()):
+        return None
+    message = json.loads(body)
+    return message if isinstance(message, dict) else None
+
+
+def _signature(body: str, token: str) -> str:
+    return hmac.new(token.encode(), body.encode(), "sha256").hexdigest()
 
 
 def _candidates(layout: SshLayout) -> tuple[int, ...]:
@@ -253,14 +275,3 @@ def _candidates(layout: SshLayout) -> tuple[int, ...]:
 
 def _link_port(port: int) -> int:
     return port + PORT_STRIDE - 1
-
-
-def _exchange(host: str, port: int, line: bytes) -> dict[str, Any] | None:
-    try:
-        with socket.create_connection((host, port), timeout=_ANSWER_S) as connection:
-            connection.sendall(line)
-            with connection.makefile("rb") as stream:
-                answer = json.loads(stream.readline(_LONGEST))
-    except (OSError, ValueError):
-        return None
-    return answer if isinstance(answer, dict) and "go" in answer else None

@@ -8,12 +8,14 @@ number used again nor a restarted machine is taken for it, and no clock has to b
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from clusterkit import files, runfolder
+from clusterkit.errors import UserError
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.ssh_layout import read_layout
 from clusterkit.executors.ssh_nodes import ask_nodes
@@ -59,7 +61,9 @@ def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
     found = []
     for path in run.keepers.glob("*.json"):
         document = files.read_json(path)
-        keeper = _keeper(path.stem, document, files.read_json(run.ends / path.name))
+        ended = runfolder.is_listed(run.ends, path.name)
+        end = files.read_json(run.ends / path.name) if ended else None
+        keeper = _keeper(path.stem, document, end)
         if keeper is not None:
             found.append(keeper)
     return tuple(sorted(found, key=lambda keeper: keeper.rank))
@@ -95,16 +99,34 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
     keepers = {run: read_keepers(run) for run in runs}
     lives: dict[Keeper, Life] = {}
     for cluster in {submission.cluster for submission in runs.values()}:
-        here = [run for run, submission in runs.items() if submission.cluster == cluster]
-        open_ended = {k: run for run in here for k in keepers[run] if k.ended_as is None}
-        if open_ended:
-            newest = max(open_ended.values(), key=lambda run: runs[run].submitted_at)
-            lives |= look_for(read_layout(newest).cluster, open_ended)
+        here = {
+            run: [keeper for keeper in keepers[run] if keeper.ended_as is None]
+            for run, submission in runs.items()
+            if submission.cluster == cluster
+        }
+        with suppress(UserError):  # whose layout is gone is told by what it left
+            lives |= _look_for_runs(here)
     # A keeper may have written its last word, and left, between the two looks.
     gone = {keeper for keeper, life in lives.items() if life in {Life.GONE, Life.REBOOTED}}
     keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
     found = {run: state_of(run, runs[run], keepers[run], lives) for run in runs}
     return {run: state for run, state in found.items() if state is not None}
+
+
+def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, Life]:
+    """Look for one keeper of each run, and for the others only where that one does not live."""
+    open_ended = {run: keepers for run, keepers in here.items() if keepers}
+    if not open_ended:
+        return {}
+    cluster = read_layout(max(open_ended, key=lambda run: run.path.stat().st_mtime)).cluster
+    lives = look_for(cluster, [keepers[0] for keepers in open_ended.values()])
+    rest = [
+        keeper
+        for first, *others in open_ended.values()
+        if lives[first] is not Life.ALIVE
+        for keeper in others
+    ]
+    return {**lives, **look_for(cluster, rest)}
 
 
 def state_of(
@@ -117,30 +139,37 @@ def state_of(
     if not keepers:
         young = time.time() - submission.submitted_at < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
-    first = runfolder.first_failure(run, max(keeper.attempt for keeper in keepers))
     open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
     if Life.ALIVE in open_ended.values():
         return SchedulerState(state=JobState.RUNNING, word="running")
+    first = runfolder.first_failure(run, max(keeper.attempt for keeper in keepers))
     if first is not None:
-        return SchedulerState(
-            state=JobState.FAILED,
-            word="ended",
-            reason=runfolder.blame(first),
-            exit_code=first.exit_code,
-        )
-    silent = [node for node, life in open_ended.items() if life is Life.SILENT]
+        reason = runfolder.blame(first)
+        return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)
+    silent = [node for node, life in open_ended.items() if life in {Life.SILENT, None}]
     if silent:
-        reason = f"no answer from {', '.join(silent)}"
-        return SchedulerState(state=JobState.UNKNOWN, word="silent", reason=reason)
+        return _ended(JobState.UNKNOWN, reason=f"no answer from {', '.join(silent)}")
     if open_ended:
-        return SchedulerState(
-            state=JobState.CANCELLED if run.cancelled.exists() else JobState.FAILED,
-            word="ended",
-            reason="; ".join(_epitaph(node, life) for node, life in open_ended.items()),
-        )
+        cancelled = run.cancelled.exists()
+        reason = "; ".join(_epitaph(node, life) for node, life in open_ended.items())
+        return _ended(JobState.CANCELLED if cancelled else JobState.FAILED, reason=reason)
+    return _together(submission, keepers)
+
+
+def _together(submission: Submission, keepers: Sequence[Keeper]) -> SchedulerState:
+    """Conclude from keepers that have all left a last word."""
     state = next(s for s in _WORST if s in {keeper.ended_as for keeper in keepers})
-    codes = [keeper.exit_code for keeper in keepers if keeper.exit_code]
-    return SchedulerState(state=state, word="ended", exit_code=codes[0] if codes else 0)
+    if state is JobState.SUCCEEDED and len(keepers) < submission.tasks:
+        reason = f"{len(keepers)} of {submission.tasks} nodes have left a word"
+        return _ended(JobState.UNKNOWN, reason=reason)
+    code = next((keeper.exit_code for keeper in keepers if keeper.exit_code), 0)
+    return _ended(state, exit_code=code)
+
+
+def _ended(
+    state: JobState, *, reason: str | None = None, exit_code: int | None = None
+) -> SchedulerState:
+    return SchedulerState(state=state, word="ended", reason=reason, exit_code=exit_code)
 
 
 def _epitaph(node: str, life: Life | None) -> str:
@@ -150,12 +179,27 @@ def _epitaph(node: str, life: Life | None) -> str:
 
 
 def question(keeper: Keeper) -> str:
-    """Return a line of sh that prints one word of `Life`; the file of a process may vanish."""
+    """Return a line of sh that prints one word of `Life`."""
+    lives = f"if {_is_there(keeper)}; then echo alive; else echo gone; fi"
+    return f"if {_is_other_boot(keeper)}; then echo rebooted; else {lives}; fi"
+
+
+def order_to_end(keeper: Keeper) -> str:
+    """Return a line of sh that sends SIGTERM to this very keeper, and to no other process."""
+    kill = f"if {_is_there(keeper)}; then kill -TERM {keeper.pid}; fi"
+    return f"if {_is_other_boot(keeper)}; then :; else {kill}; fi"
+
+
+def _is_other_boot(keeper: Keeper) -> str:
+    return f"[ \"$(cat /proc/sys/kernel/random/boot_id)\" != '{keeper.boot_id}' ]"
+
+
+def _is_there(keeper: Keeper) -> str:
+    """Return a condition of sh: the process is there, started then, and is no zombie."""
+    # Fields 3 and 22 of proc(5), counted from behind the command name.
     return (
-        f"if [ \"$(cat /proc/sys/kernel/random/boot_id)\" != '{keeper.boot_id}' ];"
-        " then echo rebooted;"
-        f" elif [ \"$(sed 's/.*) //' /proc/{keeper.pid}/stat 2>/dev/null | cut -d' ' -f20)\""
-        f" = '{keeper.start_time}' ]; then echo alive; else echo gone; fi"
+        f"set -- $(sed 's/.*) //' /proc/{keeper.pid}/stat 2>/dev/null);"
+        f' [ "${{20:-}}" = \'{keeper.start_time}\' ] && [ "$1" != Z ]'
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.ssh_layout import SshLayout, write_layout
 from clusterkit.executors.ssh_nodes import NodeAnswer, ask_nodes
-from clusterkit.executors.ssh_runs import job_id_of, look_for, read_keepers
+from clusterkit.executors.ssh_runs import job_id_of, order_to_end, read_keepers
 from clusterkit.model import ClusterSpec, LaunchPlan
 from clusterkit.probes.compound import PROBES_VARIABLE
 from clusterkit.runfolder import RunFolder
@@ -25,7 +25,8 @@ _START_S = 60.0
 """Python from a busy shared folder, and the slots."""
 _END_S = 10.0
 _NO_MODULE = "No module named"
-_NO_SUCH = ("not found", "No such file")
+_CANNOT_RUN = frozenset({126, 127})
+"""Exit codes of sh for a program that is not there, or cannot be started."""
 _STAYS = f"unset {PROBES_VARIABLE}; "
 """What it starts is no probe, to be ended with the connection."""
 _MODULE = "clusterkit.executors.ssh_keeper"
@@ -53,11 +54,7 @@ def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
     Raises:
         UserError: the plan asks for what this release does not do over ssh.
     """
-    if not plan.cluster.shared_filesystem:
-        raise UserError(
-            f"the machines of cluster {plan.cluster.name} have to share a file system, so far",
-            hint="remove `shared_filesystem: false` where there is one; docs/how-to/ssh.md",
-        )
+    require_shared(plan.cluster)
     if plan.requeue:
         raise UserError(
             "--requeue counts on Slurm only, so far",
@@ -74,19 +71,29 @@ def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
         ports=plan.cluster.port_range,
         token=secrets.token_hex(16),
         time_limit_s=plan.time_limit_s,
-        command=(python_of(plan.cluster), "-u", "-m", "clusterkit.worker", str(run.path)),
+        command=(sys.executable, "-u", "-m", "clusterkit.worker", str(run.path)),
         logs=str(run.submitit),
         cluster=plan.cluster,
     )
 
 
-def python_of(cluster: ClusterSpec) -> str:
-    """Return the interpreter that runs clusterkit on the nodes: this one, where they share it."""
-    return sys.executable if cluster.shared_filesystem else cluster.python or "python3"
+def require_shared(cluster: ClusterSpec) -> None:
+    """Refuse a cluster whose machines share no file system.
+
+    Raises:
+        UserError: its configuration says so.
+    """
+    if not cluster.shared_filesystem:
+        raise UserError(
+            f"the machines of cluster {cluster.name} have to share a file system, so far",
+            hint="remove `shared_filesystem: false` where there is one; docs/how-to/ssh.md",
+        )
 
 
-def start(run: RunFolder, layout: SshLayout) -> None:
+def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]) -> None:
     """Start a keeper on each node, all at once; where one does not start, none is left.
+
+    `handing_over` is called at the last moment at which nothing can have been started.
 
     Raises:
         RefusalError: a node did not take the job; each of them, with the reason.
@@ -100,6 +107,7 @@ def start(run: RunFolder, layout: SshLayout) -> None:
         name: f"{_STAYS}exec {quote(python)} -m {_MODULE} {quote(str(run.path))} {rank}"
         for rank, name in enumerate(layout.names[: layout.tasks])
     }
+    handing_over()
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
     refused = {node: _refusal(answer, python) for node, answer in answers.items()}
     refusals = {node: refusal for node, refusal in refused.items() if refusal is not None}
@@ -126,12 +134,11 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         RemoteError: a node that may have one does not answer; all others have been told.
     """
     keepers = {keeper.node: keeper for keeper in read_keepers(run) if keeper.ended_as is None}
-    lives = look_for(layout.cluster, keepers.values())
-    alive = {node: keeper for node, keeper in keepers.items() if lives[keeper] == "alive"}
-    snippets = {node: f"kill -TERM {keeper.pid}" for node, keeper in alive.items()}
-    if snippets:
-        ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
-    silent = [node for node, keeper in keepers.items() if lives[keeper] == "silent"]
+    # Written there as well, because a node may not see for a while what was written here.
+    note = f": >>{quote(str(run.cancelled))}; " if run.cancelled.exists() else ""
+    snippets = {node: note + order_to_end(keeper) for node, keeper in keepers.items()}
+    answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}
+    silent = [node for node, answer in answers.items() if answer.output is None]
     if silent:
         raise RemoteError(
             f"no answer from {', '.join(silent)}",
@@ -155,9 +162,10 @@ def _refusal(answer: NodeAnswer, python: str) -> _Refusal | None:
         return _Refusal(
             why=last.removeprefix(f"{python}: "), hint=f"install clusterkit there, for {python}"
         )
-    if any(word in errors for word in _NO_SUCH):
+    if answer.output.exit_code in _CANNOT_RUN:
         return _Refusal(
-            why=f"{python} is not there", hint="set `python:` of the cluster to one that is"
+            why=f"{python} cannot be run there",
+            hint="install clusterkit in a folder that all nodes share, at the same path",
         )
     return _Refusal(why=last)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from submitit.core import core
@@ -9,14 +12,28 @@ from submitit.core import core
 from clusterkit import files
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.submission import executor_for
+from clusterkit.model import JobState
 from clusterkit.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
 
 RUNS = "runs"
 """In submitit's folder: the run folders of jobs that are no training."""
 
 
+_NOT_YET = frozenset({JobState.PENDING.upper(), JobState.RUNNING.upper()})
+_ASK_EVERY_S = 5.0
+"""Where no file tells of an end, which is nearly always."""
+_UNKNOWN_PATIENCE_S = 60.0
+
+
 class RunJob(core.Job[Any]):
     """A job with a run folder of ours."""
+
+    def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
+        """Know the job by submitit's folder and its id."""
+        super().__init__(folder, job_id, tasks)
+        self._state: str | None = None
+        self._seen = 0
+        self._asked_at = self._known_at = time.monotonic()
 
     @property
     def run_folder(self) -> RunFolder:
@@ -28,10 +45,11 @@ class RunJob(core.Job[Any]):
         folder, key = self.paths.folder, self.job_id[-KEY_LENGTH:]
         if folder.parent.name.endswith(f"-{key}"):
             return RunFolder(folder.parent)
-        found = next(folder.glob(f"{RUNS}/*-{key}"), None)
-        if found is None:
-            raise FileNotFoundError(f"no run of job {self.job_id} in {folder / RUNS}")
-        return RunFolder(found)
+        for above in (folder, *folder.parents):  # submitit's folder may have the job id in it
+            found = next(above.glob(f"{RUNS}/*-{key}"), None)
+            if found is not None:
+                return RunFolder(found)
+        raise FileNotFoundError(f"no run of job {self.job_id} in {folder / RUNS}")
 
     def _register_in_watcher(self) -> None:
         """Stay out of submitit's watcher, which asks a scheduler."""
@@ -48,9 +66,20 @@ class RunJob(core.Job[Any]):
         return {"State": self.state}
 
     def done(self, force_check: bool = False) -> bool:
-        """Tell whether the job has ended."""
-        del force_check
-        return self.state not in {"PENDING", "RUNNING"}
+        """Tell whether the job has ended; nobody is asked twice within a few seconds."""
+        now, run = time.monotonic(), self.run_folder
+        seen = files.count(run.ends) + run.ended.exists()
+        due = seen != self._seen or now - self._asked_at >= _ASK_EVERY_S
+        if force_check or self._state is None or due:
+            self._state, self._seen = self.state, seen
+            self._asked_at = now
+            known = self._state != JobState.UNKNOWN.upper()
+            self._known_at = now if known else self._known_at
+        if self._state in _NOT_YET:
+            return False
+        # A node may be slow to answer once; what nobody knows for a minute is over.
+        unknown = self._state == JobState.UNKNOWN.upper()
+        return not unknown or now - self._known_at >= _UNKNOWN_PATIENCE_S
 
     def cancel(self, check: bool = True) -> None:
         """End the job."""

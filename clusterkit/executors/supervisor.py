@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import files, processes
+from clusterkit import files, processes, runfolder
+from clusterkit.errors import UserError
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
@@ -55,43 +56,70 @@ class _Deadlines:
 class Supervisor:
     """Everything that is known of the workers while they run."""
 
-    def __init__(self, run: RunFolder, *, marker: str, time_limit_s: float | None) -> None:
-        """Look after workers whose commands carry a marker that begins with `marker`."""
+    def __init__(
+        self,
+        run: RunFolder,
+        *,
+        marker: str,
+        time_limit_s: float | None,
+        aware: bool = True,
+        failed_elsewhere: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Look after workers whose commands carry a marker that begins with `marker`.
+
+        Workers that are not `aware` of the job get no SIGUSR2 ahead of the time limit, and are
+        not waited for when a node fails; `failed_elsewhere` tells whether one that is not here has.
+        """
         self.run = run
         self.marker = marker
         self.time_limit_s = time_limit_s
+        self.aware = aware
+        self.failed_elsewhere = failed_elsewhere
         self.workers: list[subprocess.Popen[bytes]] = []
         self.state: JobState | None = None
         """Why the workers are being ended, once they are."""
         self.due = _Deadlines()
+        self._spared: set[int] = set()
 
     def run_to_end(self, starts: Sequence[Start]) -> tuple[int, ...]:
         """Start the workers and return their exit codes, as Popen has them.
 
         None is started where the job is cancelled. Whatever they left on this machine is gone
-        afterwards.
+        afterwards, whatever is raised.
+
+        Raises:
+            UserError: a worker cannot be started, or its log not be opened.
         """
-        if self.run.cancelled.exists():
-            self.state = JobState.CANCELLED
-        else:
-            self._start(starts)
-        while any(worker.poll() is None for worker in self.workers):
-            arrived = signal.sigtimedwait(WATCHED, _POLL_S)
-            if arrived is not None and arrived.si_signo != signal.SIGCHLD:
-                self._terminate(JobState.CANCELLED)
-            _reap_orphans(self.workers)
-            self._keep_time()
-        self._sweep()
-        return tuple(worker.returncode for worker in self.workers)
+        self._spared = processes.descendants(os.getpid())
+        try:
+            if runfolder.is_cancelled(self.run):
+                self.state = JobState.CANCELLED
+            else:
+                self._start(starts)
+            while any(worker.poll() is None for worker in self.workers):
+                arrived = signal.sigtimedwait(WATCHED, _POLL_S)
+                if arrived is not None and arrived.si_signo != signal.SIGCHLD:
+                    self._terminate(JobState.CANCELLED)
+                _reap_orphans(self.workers)
+                self._keep_time()
+        finally:
+            self._signal(signal.SIGKILL)
+            self._sweep()
+        return tuple(worker.wait() for worker in self.workers)
 
     def _start(self, starts: Sequence[Start]) -> None:
         now = time.monotonic()
         limit = self.time_limit_s
         if limit is not None:
             self.due.limit = now + limit
-            self.due.notice = self.due.limit - min(_NOTICE_S, limit / 4)
+            notice = self.due.limit - min(_NOTICE_S, limit / 4)
+            self.due.notice = notice if self.aware else None
         for start in starts:
-            with open(files.open_for_append(start.log), "ab") as log:  # noqa: PTH123 - a descriptor
+            descriptor = files.open_for_append(start.log)
+            with (
+                open(descriptor, "ab") as log,  # noqa: PTH123 - a descriptor
+                files.explained(Path(start.workdir or start.argv[0]), f"start {start.argv[0]} in"),
+            ):
                 self.workers.append(
                     subprocess.Popen(
                         start.argv,
@@ -112,12 +140,15 @@ class Supervisor:
             self._signal(signal.SIGUSR2)
         if due.limit is not None and now >= due.limit:
             due.limit = None
-            files.create_text(self.run.timeout, "")
+            with suppress(UserError):  # to end in time matters more than to note why
+                files.create_text(self.run.timeout, "")
             self._terminate(JobState.TIMEOUT)
-        if due.kill is None and self.run.cancelled.exists():
+        if due.kill is None and (runfolder.is_cancelled(self.run) or not self.run.path.exists()):
             self._terminate(JobState.CANCELLED)
-        if due.terminate is None and any(worker.poll() for worker in self.workers):
-            due.terminate = now + _PEER_GRACE_S
+        if due.terminate is None and (
+            any(worker.poll() for worker in self.workers) or self.failed_elsewhere()
+        ):
+            due.terminate = now + (_PEER_GRACE_S if self.aware else 0.0)
         if due.terminate is not None and now >= due.terminate:
             self._terminate(JobState.FAILED)
         if due.kill is not None and now >= due.kill:
@@ -136,7 +167,12 @@ class Supervisor:
                 processes.send(worker.pid, signum)
 
     def _sweep(self) -> None:
-        processes.kill_all(lambda: processes.marked(self.marker, prefix=True))
+        def leftovers() -> set[int]:
+            # Orphans come back to this process, so its tree also holds what hid its environment.
+            below = processes.descendants(os.getpid()) - self._spared
+            return processes.marked(self.marker, prefix=True) | below
+
+        processes.kill_all(leftovers)
 
 
 def _reap_orphans(workers: list[subprocess.Popen[bytes]]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from clusterkit import files
 from clusterkit.errors import RemoteError
@@ -46,7 +45,7 @@ class Observer:
         if self._job is None or seen != self._seen or now - self._asked_at >= every_s:
             self._job = load_job(self.run)
             self._seen = seen
-            self._asked_at = now
+            self._asked_at = time.monotonic()  # an answer may take its time
         if self._job.status.state is not JobState.UNKNOWN:
             self._unknown_since = None
         elif self._unknown_since is None:
@@ -64,14 +63,7 @@ class Observer:
         return self._job.status.state.final
 
     def _count_results(self) -> int:
-        return sum(_count(folder) for folder in (self.run.nodes, self.run.ends))
-
-
-def _count(folder: Path) -> int:
-    try:
-        return sum(1 for entry in folder.iterdir() if entry.suffix == ".json")
-    except OSError:
-        return 0
+        return files.count(self.run.nodes) + files.count(self.run.ends)
 
 
 def wait(

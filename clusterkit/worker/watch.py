@@ -66,6 +66,7 @@ class Watch:
                     # Slurm sends SIGTERM to every process of a step, so the command may be gone
                     # before this process has seen its own.
                     self._heed(signal.sigtimedwait(TERMINATION, _SAME_SIGNAL_S))
+                    self._heed_others()
                 self._sweep()
                 return self._ending(code)
             self._keep_time()
@@ -76,6 +77,15 @@ class Watch:
             self._terminate(signum)
         elif signum in NOTICES:
             _pass_on(signum)
+
+    def _heed_others(self) -> None:
+        """Note that the job is being ended, where that broke the ranks here before a signal came.
+
+        Over ssh, an end reaches one node before another.
+        """
+        ended = runfolder.is_cancelled(self.run) or self.run.timeout.exists()
+        if self.reason is None and ended:
+            self.reason = self._why()
 
     def _next_look_s(self) -> float:
         deadlines = [at for at in (self.terminate_at, self.kill_at) if at is not None]
@@ -105,7 +115,7 @@ class Watch:
 
     def _why(self) -> str:
         """Find out why somebody ends this node; the signal itself does not say."""
-        if self.run.cancelled.exists():
+        if runfolder.is_cancelled(self.run):
             return "cancelled"
         peer = self._failed_peer()
         if peer is not None:

@@ -1,0 +1,82 @@
+"""What a node knows of the end of its job: kept in memory, and in step with the run folder.
+
+Calls between nodes are answered from memory, so that a file server which stalls is not taken for
+nodes that have gone; a thread of its own looks into the folder, and writes down what others said.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from clusterkit import files, runfolder
+from clusterkit.errors import ClusterkitError
+from clusterkit.model import NodeResult
+from clusterkit.runfolder import RunFolder
+
+_LOOK_EVERY_S = 0.5
+
+
+class News:
+    """The first failure of this attempt, and whether somebody has cancelled the job."""
+
+    def __init__(self, run: RunFolder, *, attempt: int, of: int) -> None:
+        """Know nothing yet; `of` nodes are in the attempt."""
+        self.run = run
+        self.attempt = attempt
+        self.of = of
+        self.failure: NodeResult | None = None
+        self.cancelled = False
+        self._close = threading.Event()
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Look into the folder, and go on looking."""
+        self.look()
+        threading.Thread(target=self._look_on, daemon=True).start()
+
+    def end(self) -> None:
+        """Look and write once more, and stop."""
+        self._close.set()
+        self.look()
+
+    def blame(self, failure: NodeResult) -> None:
+        """Take this for the first failure, unless there is one."""
+        with self._lock:
+            self.failure = self.failure or failure
+
+    def told(self) -> dict[str, Any]:
+        """Return what is known, as it is told to other nodes."""
+        failure = self.failure
+        return {
+            "failure": files.plain(failure) if failure is not None else None,
+            "cancelled": self.cancelled,
+        }
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """Take over what another node knows."""
+        self.cancelled = self.cancelled or bool(told.get("cancelled"))
+        failure = runfolder.result_of(told.get("failure"))
+        if failure is not None:
+            self.blame(failure)
+
+    def look(self) -> None:
+        """Bring memory and folder in step; what cannot be written stays in memory."""
+        run = self.run
+        there = runfolder.first_failure(run, self.attempt)
+        if there is not None:
+            with self._lock:
+                self.failure = there  # the disk decides which was first, where nodes share it
+        cancelled = runfolder.is_cancelled(run)
+        with suppress(ClusterkitError):
+            if self.failure is not None and there is None:
+                runfolder.note_failure(run, self.failure, attempt=self.attempt, of=self.of)
+            if self.cancelled and not cancelled:
+                files.create_text(run.cancelled, "")
+        self.cancelled = self.cancelled or cancelled
+
+    def _look_on(self) -> None:
+        while not self._close.wait(_LOOK_EVERY_S):
+            self.look()
