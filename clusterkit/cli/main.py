@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -39,6 +40,9 @@ VERBS = (
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
 EXIT_INTERRUPTED = 130
+
+_UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What the disk behind stdout may say; for files of ours `files` explains it."""
 
 
 class VerbGroup(TyperGroup):
@@ -119,7 +123,9 @@ def root(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        sys.exit(app(prog_name="clusterkit", standalone_mode=False))
+        code = app(prog_name="clusterkit", standalone_mode=False)
+        sys.stdout.flush()  # here its failure can still be told
+        sys.exit(code)
     except typer.Abort:  # a question was not answered, or answered with no
         console.note("nothing done")
         sys.exit(EXIT_COULD_NOT)
@@ -135,12 +141,24 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()  # the reader of our output (`| head`) has gone
+        sys.exit(EXIT_COULD_NOT)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _UNWRITTEN:
+            _report_bug(error)
+        else:
+            _give_up_stdout()
+            why = error.strerror or str(error)
+            _report(UserError(f"cannot write the output: {why}", hint="send it somewhere else"))
         sys.exit(EXIT_COULD_NOT)
     except Exception as error:  # the one place that may: a bug must not reach the user raw
         _report_bug(error)
         sys.exit(EXIT_COULD_NOT)
+
+
+def _give_up_stdout() -> None:
+    # Python would complain of what is left in its buffer once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: ClusterkitError) -> None:
