@@ -8,12 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from clusterkit import __version__, files
+from clusterkit.cli.job_request import JobRequest
 from clusterkit.cli.main import app
+from clusterkit.cli.submit_gate import pass_gate
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.findings import Finding, Verdict
 from clusterkit.model import ClusterKind, ClusterSpec
@@ -25,6 +29,7 @@ from clusterkit.preflight.targets import aim
 from clusterkit.preflight.wanted import Wanted
 from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
 from clusterkit.transport.base import Reply
+from tests.plans import make_cluster, make_plan
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,6 +42,7 @@ def verb(tmp_path: Path) -> Verb:
         return subprocess.run(
             [sys.executable, "-m", "clusterkit", "preflight", *words],
             cwd=tmp_path,
+            input="",
             env={**os.environ, "HOME": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1", **env},
             capture_output=True,
             text=True,
@@ -216,3 +222,102 @@ def test_the_lines_that_drain_are_part_of_the_document(tmp_path: Path) -> None:
     assert document["exclude"] == ["n1"]
     (line,) = document["drain_commands"]
     assert line.startswith("scontrol update NodeName=n1 State=DRAIN 'Reason=clusterkit: HOST014")
+
+
+def test_where_no_node_is_left_nobody_is_told_to_leave_them_out(verb: Verb, tmp_path: Path) -> None:
+    folder = kept(tmp_path / "b", n1=ReachProblem.AUTH, n2=ReachProblem.TIMEOUT)
+    done = verb("--replay", folder)
+    assert done.returncode == 1
+    assert "no node is usable" in done.stdout
+    assert "--exclude" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--hostfile", "nosuch"), ["cannot read nosuch", "check the path"]),
+        (("--hostfile", "empty"), ["empty is empty", "one host a line"]),
+        (("--hostfile", "-"), ["<stdin> is empty", "one host a line"]),
+        (("--hostfile", "binary"), ["is no UTF-8", "binary:1", "save the file as UTF-8"]),
+        (("--via", "local", "--nodes", "0"), ["--nodes 0: there are 1", "hint: --nodes 1, or"]),
+        (("--hosts", "n[1-3]", "--nodes", "4"), ["--nodes 1 to --nodes 3"]),
+    ],
+)
+def test_nodes_that_are_not_there(
+    verb: Verb, tmp_path: Path, words: tuple[str, ...], said: list[str]
+) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "binary").write_bytes(b"\x89PNG")
+    done = verb(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    for part in said:
+        assert part in done.stderr
+
+
+def test_a_hostfile_from_a_pipe(tmp_path: Path) -> None:
+    piped = subprocess.run(
+        [sys.executable, "-m", "clusterkit", "preflight", "--hostfile", "-", "--nodes", "5"],
+        cwd=tmp_path,
+        input="n1 slots=2\nn2 slots=4\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "there are 2: n[1-2]" in piped.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("preflight", "--replay", "b", "--select", "SSH"),
+        ("preflight", "--replay", "b", "--select", "SSH", "--json"),
+        ("hostfile", "--hostlist", "n1", "--format", "names"),
+    ],
+)
+def test_a_full_disk_behind_the_output_is_no_bug(tmp_path: Path, words: tuple[str, ...]) -> None:
+    kept(tmp_path / "b", n1=None)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "clusterkit", *words],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "error: cannot write the output: No space left on device\nhint: " in done.stderr
+    for word in ("bug", "Exception ignored"):
+        assert word not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("left", "needed", "said"),
+    [
+        (0, 2, ["no node is left and 2 are needed", "hint: mend the nodes, or --force"]),
+        (1, 2, ["1 node is left and 2 are needed", "ask for fewer with --nodes 1, or"]),
+        (0, 1, ["no node is left and 1 is needed"]),
+        (2, 3, ["2 nodes are left and 3 are needed", "--nodes 2, or"]),
+    ],
+)
+def test_what_submit_says_of_too_few_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    left: int,
+    needed: int,
+    said: list[str],
+) -> None:
+    names = tuple(f"n{number}" for number in range(left + 1))
+    finding = Finding(id="GPU901", check="c", verdict=Verdict.FAIL, nodes=("n0",), summary="hot")
+    report = Report(nodes=names, findings=(finding,))
+    monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
+    request = cast(JobRequest, None)  # of no use where nothing is submitted
+    plan = make_plan(make_cluster(tmp_path), nodes=needed)
+    with pytest.raises(typer.Exit):
+        pass_gate(request, plan, "full", exclude_unfit=False, force=False, as_json=False)
+    errors = capsys.readouterr().err
+    for part in said:
+        assert part in errors

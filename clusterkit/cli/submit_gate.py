@@ -109,15 +109,18 @@ def _refuse(report: Report, plan: LaunchPlan, *, enough: bool, as_json: bool) ->
     from clusterkit.cli.preflight_report import show
 
     unfit = hostlist.fold_set(report.exclude)
+    left = len(report.usable) + len(report.unasked)
     if report.job_is_unfit:
         what, hint = "the job is not fit to run", "mend what is named above, or --force"
     elif enough:
         what = f"not fit: {unfit}"
         hint = f"--exclude-unfit goes on without (enough are left), --exclude {unfit}, or --force"
     else:
-        left = len(report.usable) + len(report.unasked)
-        what = f"not fit: {unfit}; {left} nodes are left and {plan.nodes} are needed"
-        hint = "mend the nodes, ask for fewer with --nodes, or --force"
+        are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")
+        needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
+        what = f"not fit: {unfit}; {are_left} left and {needed} needed"
+        fewer = f"ask for fewer with --nodes {left}, " if left else ""
+        hint = f"mend the nodes, {fewer}or --force"
     if as_json:
         console.json_document(
             {

@@ -12,11 +12,11 @@ from clusterkit import __version__, hostlist
 from clusterkit.checks.base import Check, Tier
 from clusterkit.commands import MISSING, run_command
 from clusterkit.directives import gpu_request
-from clusterkit.errors import RemoteError, UserError, choices_hint
-from clusterkit.hostfile import hosts_of_allocation, parse
+from clusterkit.errors import UserError, choices_hint
 from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.collect import collect
+from clusterkit.preflight.hosts import hosts_of
 from clusterkit.preflight.wanted import Wanted, refuse_nonsense
 from clusterkit.probes import slurm_nodes, slurm_sinfo
 from clusterkit.probes.base import Output, PreflightJob
@@ -24,7 +24,6 @@ from clusterkit.transport.base import Reply, Transport
 
 VIAS = ("ssh", "srun", "local")
 _USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
-LOCALHOST = "localhost"
 _ALLOCATED_WITHIN_S = 10
 
 
@@ -47,7 +46,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     """
     refuse_nonsense(wanted, cluster)
     via = _via(wanted, cluster)
-    hosts = _hosts(wanted, cluster, via)
+    hosts = hosts_of(wanted, cluster, via)
     kind = _kind(cluster, via)
     # Not resolved: a link may lead elsewhere on the nodes.
     paths = tuple(os.path.abspath(path) for path in wanted.paths)  # noqa: PTH100
@@ -142,75 +141,6 @@ def gather(
 
         bundle = with_network(bundle, target.transport, checks, heard=lambda _: None)
     return bundle
-
-
-def _hosts(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]:
-    given = [flag for flag in (wanted.hosts, wanted.hostfile) if flag is not None]
-    if len(given) > 1:
-        raise UserError("--hosts and --hostfile both say which nodes", hint="keep one of them")
-    if given:
-        hosts = tuple({host.name: host for host in _named(wanted, cluster)}.values())
-        if via == "local" and len(hosts) > 1:
-            raise UserError(
-                f"--via local looks at this machine only, and {len(hosts)} hosts are named",
-                hint="--via ssh or --via srun asks them",
-            )
-    elif via == "local":
-        hosts = (Host(name=LOCALHOST),)
-    else:
-        hosts = tuple({host.name: host for host in _of_cluster(cluster)}.values())
-    if wanted.nodes is None:
-        return hosts
-    if not 1 <= wanted.nodes <= len(hosts):
-        raise UserError(
-            f"--nodes {wanted.nodes}: there are {len(hosts)}: "
-            f"{hostlist.fold(host.name for host in hosts)}",
-            hint=f"--nodes 1 to --nodes {len(hosts)}, or name them with --hosts",
-        )
-    return hosts[: wanted.nodes]
-
-
-def _named(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
-    if wanted.hostfile is not None:
-        try:
-            text = wanted.hostfile.read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot read {wanted.hostfile}: {why}") from error
-        return parse(text, source=str(wanted.hostfile)).hosts
-    known = {host.name: host for host in cluster.hosts}
-    names = hostlist.expand(wanted.hosts or "", source="--hosts")
-    if not names:
-        raise UserError("--hosts names no host", hint="such as --hosts n[1-4]")
-    return tuple(known.get(name, Host(name=name)) for name in names)
-
-
-def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:
-    if cluster.kind is ClusterKind.LOCAL:
-        return (Host(name=LOCALHOST),)
-    if cluster.kind is ClusterKind.SSH:
-        if cluster.hosts:
-            return cluster.hosts
-        raise UserError(
-            f"cluster {cluster.name} names no hosts",
-            hint="set hosts: or hostfile: in clusterkit.yaml, or name them with --hosts",
-        )
-    allocated = hosts_of_allocation(os.environ)
-    return allocated if allocated is not None else _of_partition(cluster.partition)
-
-
-def _of_partition(partition: str | None) -> tuple[Host, ...]:
-    wanted = ["-p", partition] if partition else []
-    answer = run_command(["sinfo", "-h", "-N", *wanted, "-o", "%N|%P"])
-    if answer.code:
-        raise RemoteError(
-            f"Slurm does not say which nodes there are: {answer.errors.strip()}",
-            hint="name them: --hosts n[1-4] --via ssh",
-        )
-    rows = [row.split("|", 1) for row in answer.output.splitlines() if "|" in row]
-    if partition is None and any(name.endswith("*") for _, name in rows):
-        rows = [row for row in rows if row[1].endswith("*")]
-    return tuple(Host(name=name.strip()) for name, _ in rows)
 
 
 def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:

@@ -84,7 +84,9 @@ def _conclusion(report: Report) -> Iterator[Line]:
         return
     if report.job_is_unfit:
         yield None, "the job cannot run as it is: see the findings about the job above"
-    if unfit:
+    if unfit and not usable and not report.unasked:
+        yield None, "no node is usable: mend what is named above, the last finding first"
+    elif unfit:
         excluded = hostlist.fold_set(report.exclude)
         yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
         yield None, f"  --exclude {excluded}"

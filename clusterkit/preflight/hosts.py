@@ -1,0 +1,103 @@
+"""The hosts that a preflight asks: named, of a file, of a cluster, an allocation or a partition."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from clusterkit import hostlist
+from clusterkit.commands import run_command
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.hostfile import hosts_of_allocation, parse
+from clusterkit.model import ClusterKind, ClusterSpec, Host
+from clusterkit.preflight.wanted import Wanted
+
+LOCALHOST = "localhost"
+
+
+def hosts_of(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]:
+    """Return the hosts that `wanted` names, else those of `cluster`, each once.
+
+    Raises:
+        UserError: there are none, fewer than wanted, or more than `via` can ask.
+        RemoteError: Slurm does not say which nodes there are.
+    """
+    given = [flag for flag in (wanted.hosts, wanted.hostfile) if flag is not None]
+    if len(given) > 1:
+        raise UserError("--hosts and --hostfile both say which nodes", hint="keep one of them")
+    if given:
+        hosts = tuple({host.name: host for host in _named(wanted, cluster)}.values())
+        if via == "local" and len(hosts) > 1:
+            raise UserError(
+                f"--via local looks at this machine only, and {len(hosts)} hosts are named",
+                hint="--via ssh or --via srun asks them",
+            )
+    elif via == "local":
+        hosts = (Host(name=LOCALHOST),)
+    else:
+        hosts = tuple({host.name: host for host in _of_cluster(cluster)}.values())
+    if wanted.nodes is None:
+        return hosts
+    if not 1 <= wanted.nodes <= len(hosts):
+        raise UserError(
+            f"--nodes {wanted.nodes}: there are {len(hosts)}: "
+            f"{hostlist.fold(host.name for host in hosts)}",
+            hint=_how_many(len(hosts)),
+        )
+    return hosts[: wanted.nodes]
+
+
+def _named(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
+    if wanted.hostfile is not None:
+        return _of_file(wanted.hostfile)
+    known = {host.name: host for host in cluster.hosts}
+    names = hostlist.expand(wanted.hosts or "", source="--hosts")
+    if not names:
+        raise UserError("--hosts names no host", hint="such as --hosts n[1-4]")
+    return tuple(known.get(name, Host(name=name)) for name in names)
+
+
+def _of_file(file: Path) -> tuple[Host, ...]:
+    from clusterkit.config.document import read_text  # noqa: PLC0415 - YAML is seldom needed here
+
+    stdin = str(file) == "-"
+    source = "<stdin>" if stdin else str(file)
+    text = read_text(Path("/dev/stdin") if stdin else file, source=source)
+    if not text.strip():
+        raise UserError(f"{source} is empty: no hosts", hint="one host a line, as n1 slots=8")
+    return parse(text, source=source).hosts
+
+
+def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:
+    if cluster.kind is ClusterKind.LOCAL:
+        return (Host(name=LOCALHOST),)
+    if cluster.kind is ClusterKind.SSH:
+        if cluster.hosts:
+            return cluster.hosts
+        raise UserError(
+            f"cluster {cluster.name} names no hosts",
+            hint="set hosts: or hostfile: in clusterkit.yaml, or name them with --hosts",
+        )
+    allocated = hosts_of_allocation(os.environ)
+    return allocated if allocated is not None else _of_partition(cluster.partition)
+
+
+def _of_partition(partition: str | None) -> tuple[Host, ...]:
+    wanted = ["-p", partition] if partition else []
+    answer = run_command(["sinfo", "-h", "-N", *wanted, "-o", "%N|%P"])
+    if answer.code:
+        raise RemoteError(
+            f"Slurm does not say which nodes there are: {answer.errors.strip()}",
+            hint="name them: --hosts n[1-4] --via ssh",
+        )
+    rows = [row.split("|", 1) for row in answer.output.splitlines() if "|" in row]
+    if partition is None and any(name.endswith("*") for _, name in rows):
+        rows = [row for row in rows if row[1].endswith("*")]
+    return tuple(Host(name=name.strip()) for name, _ in rows)
+
+
+def _how_many(there_are: int) -> str:
+    if there_are == 0:
+        return "name them: --hosts n[1-4]"
+    numbers = "--nodes 1" if there_are == 1 else f"--nodes 1 to --nodes {there_are}"
+    return f"{numbers}, or name others with --hosts"
