@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.lab import Lab, sshd
+from tests.lab.layout import HEAD
 from tests.lab_ask import CHECKOUT, listeners, stopped
 
 DOUBLES = CHECKOUT / "tests" / "doubles"
@@ -100,6 +101,34 @@ def full_shared_memory(lab: Lab, host: str) -> Iterator[None]:
 
 
 @contextmanager
+def full_disk(lab: Lab, host: str, runs: Path) -> Iterator[None]:
+    """Let /tmp and the folder of the runs be one small disk of a host, and full.
+
+    What the practice cluster itself has in /tmp is still there.
+    """
+    disk = lab.layout.host_dir(host) / "full-disk"
+    disk.mkdir(exist_ok=True)
+    tops = {Path("/tmp", path.relative_to("/tmp").parts[0]) for path in (lab.layout.root, runs)
+            if path.is_relative_to("/tmp")}  # fmt: skip
+    script = """
+        mount -t tmpfs -o size=2m own "$1" && disk=$1 runs=$2 && shift 2
+        mkdir "$disk/runs"
+        for top; do
+            mkdir "$disk/${top##*/}" && mount --rbind "$top" "$disk/${top##*/}" || exit
+        done
+        dd if=/dev/zero of="$disk/left-over" bs=4k 2>/dev/null
+        mount --rbind "$disk" /tmp && mount --bind /tmp/runs "$runs"
+    """
+    argv = ["sh", "-c", script, "sh", str(disk), str(runs), *map(str, sorted(tops))]
+    try:
+        lab.run(host, argv, check=True)
+        yield
+    finally:
+        lab.run(host, ["umount", "--recursive", "--lazy", "/tmp"], check=True)
+        lab.run(host, ["umount", "--recursive", "--lazy", str(disk)], check=True)
+
+
+@contextmanager
 def sshd_stopped(lab: Lab, host: str) -> Iterator[None]:
     """End the sshd of a host."""
     _end_sshd(lab, host)
@@ -180,3 +209,55 @@ def wait_for_state(lab: Lab, state: str, *nodes: str, within_s: float = 30.0) ->
     while (said := set(lab.run("head", sinfo).stdout.split())) != {state}:
         assert time.monotonic() < deadline, f"{nodes} are {said}, not {state}"
         time.sleep(0.05)
+
+
+def address(lab: Lab, node: str) -> str:
+    """Return the address of a node."""
+    return lab.layout.address(node).split("/")[0]
+
+
+@contextmanager
+def shaped(lab: Lab, rate: str, *, slow: dict[tuple[str, str], str]) -> Iterator[None]:
+    """Give all nodes `rate`, so that the CPUs of this machine do not count, and less to links.
+
+    Without tc's classifiers, which not every kernel has: nft chooses the class by destination.
+    """
+    for node in lab.nodes:
+        for argv in (
+            "tc qdisc add dev eth0 root handle 1: htb default 1",
+            f"tc class add dev eth0 parent 1: classid 1:1 htb rate {rate} quantum 6000",
+        ):
+            lab.run(node, argv.split(), check=True)
+    for (sender, receiver), less in slow.items():
+        argv = f"tc class add dev eth0 parent 1: classid 1:2 htb rate {less} quantum 6000"
+        lab.run(sender, argv.split(), check=True)
+        rules = f"""table ip slow {{ chain out {{ type filter hook output priority 0;
+            ip daddr {address(lab, receiver)} meta priority set 1:2
+        }}\n}}"""
+        lab.run(sender, ["nft", "-f", "-"], input=rules, check=True)
+    try:
+        yield
+    finally:
+        for node in lab.nodes:
+            lab.run(node, ["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+            lab.run(node, ["nft", "flush", "ruleset"], check=True)
+
+
+@contextmanager
+def filtered(lab: Lab, node: str, rule: str) -> Iterator[None]:
+    """Set a rule for what comes to a node and leaves it, but for what Slurm's controller says.
+
+    A node that the controller cannot reach would be down for the tests after this one.
+    """
+    head = address(lab, HEAD)
+    chains = "".join(
+        f"chain {hook} {{ type filter hook {hook} priority 0;\n"
+        f"ip saddr {head} accept\nip daddr {head} accept\n{rule}\n}}\n"
+        for hook in ("input", "output")
+    )
+    rules = f"table ip wall {{\n{chains}}}"
+    lab.run(node, ["nft", "-f", "-"], input=rules, check=True)
+    try:
+        yield
+    finally:
+        lab.run(node, ["nft", "flush", "ruleset"], check=True)

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ from clusterkit.probes import net_links
 from clusterkit.probes.base import PreflightJob, Reach
 from clusterkit.transport.base import Reply
 from tests.lab import Lab
-from tests.lab.layout import HEAD
+from tests.lab_faults import address, filtered, shaped
 from tests.net_lab import LabTransport
 
 pytestmark = pytest.mark.lab
@@ -56,58 +55,6 @@ def said(report: Report, verdict: Verdict) -> list[tuple[str, tuple[str, ...], s
     """Return id, nodes and summary of the findings with a verdict."""
     found = [finding for finding in report.findings if finding.verdict is verdict]
     return [(finding.id, tuple(sorted(finding.nodes)), finding.summary) for finding in found]
-
-
-def address(lab: Lab, node: str) -> str:
-    """Return the address of a node."""
-    return lab.layout.address(node).split("/")[0]
-
-
-@contextmanager
-def shaped(lab: Lab, rate: str, *, slow: dict[tuple[str, str], str]) -> Iterator[None]:
-    """Give all nodes `rate`, so that the CPUs of this machine do not count, and less to links.
-
-    Without tc's classifiers, which not every kernel has: nft chooses the class by destination.
-    """
-    for node in lab.nodes:
-        for argv in (
-            "tc qdisc add dev eth0 root handle 1: htb default 1",
-            f"tc class add dev eth0 parent 1: classid 1:1 htb rate {rate} quantum 6000",
-        ):
-            lab.run(node, argv.split(), check=True)
-    for (sender, receiver), less in slow.items():
-        argv = f"tc class add dev eth0 parent 1: classid 1:2 htb rate {less} quantum 6000"
-        lab.run(sender, argv.split(), check=True)
-        rules = f"""table ip slow {{ chain out {{ type filter hook output priority 0;
-            ip daddr {address(lab, receiver)} meta priority set 1:2
-        }}\n}}"""
-        lab.run(sender, ["nft", "-f", "-"], input=rules, check=True)
-    try:
-        yield
-    finally:
-        for node in lab.nodes:
-            lab.run(node, ["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
-            lab.run(node, ["nft", "flush", "ruleset"], check=True)
-
-
-@contextmanager
-def filtered(lab: Lab, node: str, rule: str) -> Iterator[None]:
-    """Set a rule for what comes to a node and leaves it, but for what Slurm's controller says.
-
-    A node that the controller cannot reach would be down for the tests after this one.
-    """
-    head = address(lab, HEAD)
-    chains = "".join(
-        f"chain {hook} {{ type filter hook {hook} priority 0;\n"
-        f"ip saddr {head} accept\nip daddr {head} accept\n{rule}\n}}\n"
-        for hook in ("input", "output")
-    )
-    rules = f"table ip wall {{\n{chains}}}"
-    lab.run(node, ["nft", "-f", "-"], input=rules, check=True)
-    try:
-        yield
-    finally:
-        lab.run(node, ["nft", "flush", "ruleset"], check=True)
 
 
 def test_a_healthy_network_passes(lab: Lab) -> None:

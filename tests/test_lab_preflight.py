@@ -23,15 +23,19 @@ import pytest
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
 from tests.lab_faults import (
+    address,
     busy,
     clock_ahead,
     drained,
+    filtered,
+    full_disk,
     full_shared_memory,
     gpus,
     hosts_file,
     interface,
     mounted,
     resume,
+    shaped,
     sshd_changed,
     sshd_hung,
     sshd_stopped,
@@ -178,6 +182,25 @@ FAULTS = {
         },
         beside={"SLURM002": ("warn", NODES, "Slurm counts 4 GPUs, the driver 8")},
     ),
+    "no-gpu": Fault(
+        node="n3",
+        make=lambda lab, tmp: gpus(lab, tmp, n1="healthy8", n2="healthy8"),
+        found={
+            "GPU001": ("fail", "no NVIDIA GPU, 2 of 3 nodes have one"),
+            "GPU002": ("fail", "no NVIDIA GPU, 2 of 3 nodes have one"),
+            "TOPO001": ("fail", "no NVIDIA GPU, 2 of 3 nodes have one"),
+        },
+        beside={"SLURM002": ("warn", ["n1", "n2"], "Slurm counts 4 GPUs, the driver 8")},
+    ),
+    "full-disk": Fault(
+        make=lambda lab, tmp: full_disk(lab, "n2", tmp / "runs"),
+        found={
+            "HOST011": ("fail", "/tmp is full"),
+            "FS002": ("fail", "{runs} is not shared: does not see the file that was written there"),
+            "FS004": ("warn", "{runs} comes from another source"),
+            "FS005": ("fail", "{runs} is full"),
+        },
+    ),
     "interface": Fault(
         make=lambda lab, _: interface(lab, "ib0", "n1", "n3"),
         found={"NCCL003": ("fail", "NCCL_SOCKET_IFNAME=ib0: no interface ib0")},
@@ -202,6 +225,28 @@ def test_a_fault_is_named_with_its_node_and_nothing_else(desk: Desk, name: str) 
     names_one(by_ssh, fault.node)
     names_one(through_srun, fault.node)
     assert list(runs.iterdir()) == []  # the file that all nodes looked for is gone
+
+
+@pytest.mark.parametrize("via", VIAS)
+def test_a_firewall_before_the_rendezvous_is_named(desk: Desk, via: str) -> None:
+    """20000 is the first port that a job is given."""
+    reject = f"ip saddr {address(desk.lab, 'n3')} tcp dport 20000 reject with tcp reset"
+    with filtered(desk.lab, "n1", reject):
+        document = preflight(desk, *VIAS[via], "--network", "--select", "NET001")
+    assert {check: found[:2] for check, found in faults(document).items()} == {
+        "NET001": ("fail", ["n3"])
+    }
+    names_one(document, "n3")
+
+
+@pytest.mark.parametrize("via", VIAS)
+def test_a_slow_link_is_named_with_both_of_its_ends(desk: Desk, via: str) -> None:
+    with shaped(desk.lab, "100mbit", slow={("n1", "n3"): "20mbit"}):
+        document = preflight(desk, *VIAS[via], "--network", "--select", "NET003")
+    ((check, (verdict, nodes, summary)),) = faults(document).items()
+    assert (check, verdict, sorted(nodes)) == ("NET003", "fail", ["n1", "n3"])
+    assert "between n1 and n3" in summary
+    assert (document["code"], document["usable"]) == (1, ["n2"])
 
 
 SSHD: dict[str, tuple[Callable[[Lab, Path], Context], str]] = {

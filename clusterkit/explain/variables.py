@@ -34,8 +34,8 @@ _TYPES = {
     "level": "a word; a number is read, but its meaning has changed",
     "words": "words with commas between",
     "algorithms": "names with commas between",
-    "interfaces": "network interfaces with commas between, each the beginning of a name; `=` before "
-    "them for whole names, `^` to leave them out (NCCL only)",
+    "interfaces": "network interfaces with commas between, each the beginning of a name; `=` "
+    "before them for whole names, `^` to leave them out (NCCL only)",
     "hcas": "NAME or NAME:PORT with commas between, each the beginning of a name; `=` before them "
     "for whole names, `^` to leave them out",
     "devices": "NAME:PORT with commas between, whole names",
