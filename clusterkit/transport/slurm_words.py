@@ -65,16 +65,17 @@ def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
     """
     # "Task launch failed on node n2: Protocol authentication error" is a fault of n2.
     lines = [line for line in errors.splitlines() if " on node" not in line]
-    said = first_line("\n".join(re.sub(r"^\w+: ((error|fatal): )?", "", line) for line in lines))
-    about_all = "\n".join(lines)
-    if _NO_SLURM.search(about_all):
+    said = [re.sub(r"^\w+: ((error|fatal): )?", "", line) for line in lines]
+    silent = next((line for line in said if _NO_SLURM.search(line)), None)
+    if silent is not None:
         raise RemoteError(
-            f"Slurm does not answer {program}: {said}",
+            f"Slurm does not answer {program}: {first_line(silent)}",
             hint="see whether `scontrol ping` is answered here, or ask by ssh: --via ssh",
         )
-    if _REQUEST_REFUSED.search(about_all):
+    refused = next((line for line in said if _REQUEST_REFUSED.search(line)), None)
+    if refused is not None:
         raise RemoteError(
-            f"Slurm refuses the request of {program}: {said}",
+            f"Slurm refuses the request of {program}: {first_line(refused)}",
             hint="correct the cluster in clusterkit.yaml, or ask by ssh: --via ssh",
         )
 
