@@ -24,3 +24,11 @@ def test_the_page_lists_every_check() -> None:
     found = re.search(f"{re.escape(HEAD)}((?:\\|.*\n)*)", page)
     assert found is not None
     assert found[1] == rows, "a check was added or changed: make golden"
+
+
+def test_the_pages_agree_on_their_number() -> None:
+    root = PAGE.parent.parent.parent
+    count = str(len(all_checks()))
+    for page in (PAGE, root / "README.md", root / "CHANGELOG.md"):
+        said = re.findall(r"\b(\d+)\s+checks\b", page.read_text(encoding="utf-8"))
+        assert said == [count], page
