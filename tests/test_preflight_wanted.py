@@ -58,8 +58,10 @@ def test_folders_are_the_same_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    job = aim(Wanted(hosts="n1", paths=("data", "../up", "/abs/")), _RACK).job
-    assert job.paths[-3:] == (str(tmp_path / "data"), str(tmp_path.parent / "up"), "/abs")
+    monkeypatch.setenv("HOME", "/home/me")
+    job = aim(Wanted(hosts="n1", paths=("data", "../up", "/abs/", "~/x")), _RACK).job
+    up = str(tmp_path.parent / "up")
+    assert job.paths[-4:] == (str(tmp_path / "data"), up, "/abs", "/home/me/x")
 
 
 @pytest.mark.parametrize(
@@ -70,14 +72,39 @@ def test_folders_are_the_same_from_anywhere(
     ],
 )
 def test_no_node_is_usable_where_nothing_is_checked(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = subprocess.run(
+    done = _preflight(tmp_path, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no check is left" in done.stderr
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
+def test_gpus_that_were_asked_for_are_missed(tmp_path: Path) -> None:
+    """Slots that the cluster has are not."""
+    asked = _preflight(tmp_path, "--select", "GPU001,GPU002,GPU023", "-g", "8")
+    assert asked.returncode == 1
+    assert "no GPU, the job wants 8" in asked.stdout
+    assert "no node is usable" in asked.stdout
+    (tmp_path / "clusterkit.yaml").write_text("clusters: {local: {kind: local, gpus_per_node: 8}}")
+    slots = _preflight(tmp_path, "--select", "GPU001,GPU002,GPU023")
+    assert slots.returncode == 0, slots.stdout
+
+
+def test_what_is_saved_holds_no_secret(tmp_path: Path) -> None:
+    env = ("--env", "WANDB_API_KEY=s3cr3t", "--env", "NCCL_DEBUG=WARN")
+    done = _preflight(tmp_path, "--select", "NCCL", *env, "--save", "kept")
+    assert done.returncode == 0, done.stderr
+    texts = {path.name: path.read_text() for path in (tmp_path / "kept").rglob("*.*")}
+    assert "NCCL_DEBUG" in texts["manifest.json"]
+    assert "s3cr3t" not in "".join(texts.values())
+
+
+def _preflight(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "clusterkit", "preflight", "--via", "local", *words],
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path), "NO_COLOR": "1"},
+        cwd=folder,
+        env={**os.environ, "HOME": str(folder), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no check is left" in done.stderr

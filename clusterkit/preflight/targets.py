@@ -49,7 +49,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     hosts = hosts_of(wanted, cluster, via)
     kind = _kind(cluster, via)
     # Not resolved: a link may lead elsewhere on the nodes.
-    paths = tuple(os.path.abspath(path) for path in wanted.paths)  # noqa: PTH100
+    paths = tuple(os.path.abspath(Path(path).expanduser()) for path in wanted.paths)  # noqa: PTH100
     job = PreflightJob(
         hosts=tuple(host.name for host in hosts),
         kind=kind.value,
