@@ -20,8 +20,8 @@ from clusterkit.render import render
 def main(run_dir: str, body: str, options: str = "{}") -> None:
     """Submit the job and print its run folder, before and after it was handed over."""
     wanted = json.loads(options)
-    kind = ClusterKind(wanted.pop("kind"))
-    hosts = tuple(Host(name=name) for name in wanted.pop("hosts"))
+    kind = ClusterKind(wanted.pop("kind", "slurm"))
+    hosts = tuple(Host(name=name) for name in wanted.pop("hosts", ()))
     cluster = ClusterSpec(
         name="lab",
         kind=kind,

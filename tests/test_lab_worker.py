@@ -123,7 +123,7 @@ def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     submission = runfolder.read_submission(run)
     assert submission is not None
     assert (submission.job_id or "").isdigit()
-    assert len(list(run.submitit.glob("*_result.pkl"))) == 3
+    await_true(lambda: len(list(run.submitit.glob("*_result.pkl"))) == 3)
 
 
 @pytest.mark.parametrize("seconds", [3, 14], ids=["id in time", "id too late"])
