@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,8 @@ from clusterkit.executors.ssh_slots import Held, SlotsBusy, take
 
 HOLD = """
 import os, sys, time
-from pathlib import Path
 from clusterkit.executors.ssh_slots import take
-held = take(2, 3, job="theirs", node="n1", folder=Path(sys.argv[1]))
+held = take(2, 3, job="theirs", node="n1", space=sys.argv[1])
 if sys.argv[2] == "leave":
     if os.fork():
         os._exit(0)
@@ -28,94 +28,105 @@ time.sleep(60)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "slots"
+def space(tmp_path: Path) -> str:
+    return f"test-{tmp_path.name[-20:]}-{os.getpid()}"
 
 
-def mine(wanted: int, folder: Path) -> Held:
-    return take(wanted, 3, job="mine", node="n1", folder=folder)
+def mine(wanted: int, space: str) -> Held:
+    return take(wanted, 3, job="mine", node="n1", space=space)
 
 
-def free(folder: Path) -> bool:
+def free(space: str) -> bool:
     try:
-        mine(3, folder).release()
+        mine(3, space).release()
     except SlotsBusy:
         return False
     return True
 
 
-def other(folder: Path, how: str = "stay") -> subprocess.Popen[str]:
+def other(space: str, how: str = "stay") -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(folder), how], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, space, how], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held (0, 1)\n"
     return process
 
 
-def test_slots_are_taken_from_the_first_and_given_back(folder: Path) -> None:
-    first = mine(2, folder)
+def test_slots_are_taken_from_the_first_and_given_back(space: str) -> None:
+    first = mine(2, space)
     assert first.slots == (0, 1)
-    second = mine(1, folder)
+    second = mine(1, space)
     assert second.slots == (2,)
     first.release()
-    assert mine(2, folder).slots == (0, 1)
+    assert mine(2, space).slots == (0, 1)
     second.release()
 
 
-def test_taken_slots_are_refused_with_their_owner(folder: Path) -> None:
-    with other(folder) as holder:
+def test_taken_slots_are_refused_with_their_owner(space: str) -> None:
+    with other(space) as holder:
         with pytest.raises(SlotsBusy) as refused:
-            mine(2, folder)
+            mine(2, space)
         assert refused.value.message.startswith(
             "2 slots wanted, 1 of 3 free: slots 0,1 held by theirs of "
         )
         assert "--exclude n1" in str(refused.value.hint)
-        mine(1, folder).release()  # the refusal has kept none
+        mine(1, space).release()  # the refusal has kept none
         holder.kill()
-    assert mine(3, folder).slots == (0, 1, 2)
+    assert mine(3, space).slots == (0, 1, 2)
 
 
-def test_slots_stay_taken_while_a_child_of_their_owner_lives(folder: Path) -> None:
-    with other(folder, "leave") as holder:
+def test_slots_stay_taken_while_a_child_of_their_owner_lives(space: str) -> None:
+    with other(space, "leave") as holder:
         holder.wait(10)
         with pytest.raises(SlotsBusy):
-            mine(3, folder)
-    _kill_sleepers(folder)
+            mine(3, space)
+    _kill_sleepers(space)
     deadline = time.monotonic() + 10
-    while not free(folder):
+    while not free(space):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def test_more_than_there_are_is_refused_with_the_figure(folder: Path) -> None:
+def test_more_than_there_are_is_refused_with_the_figure(space: str) -> None:
     with pytest.raises(RemoteError, match="4 slots are wanted, and it has 3"):
-        mine(4, folder)
+        mine(4, space)
 
 
-def test_other_users_may_take_them_too(folder: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        mine(1, folder).release()
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o666}
+def test_long_names_are_cut_at_their_beginning(space: str) -> None:
+    run = "a" * 60 + "-20261121-101500-4f06f8"
+    held = take(1, 1, job=run, node="n1", space=space)
+    with pytest.raises(SlotsBusy, match=r"slot 0 held by a*-20261121-101500-4f06f8 of "):
+        take(1, 1, job="mine", node="n1", space=space)
+    held.release()
 
 
-def test_a_damaged_owner_is_no_hindrance(folder: Path) -> None:
-    with other(folder):
-        (folder / "slot-0").write_bytes(b"\xff{")
+def test_who_does_not_say_who_it_is_is_no_hindrance(space: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(f"\0{space}-slot 0")
         with pytest.raises(SlotsBusy, match="slot 0 held by a job that did not say who it is"):
-            mine(3, folder)
-        _kill_sleepers(folder)
+            mine(3, space)
+        assert mine(2, space).slots == (1, 2)
 
 
-def _kill_sleepers(folder: Path) -> None:
+def test_of_many_at_once_each_gets_all_or_nothing(space: str) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        kept = list(pool.map(lambda _: _try_two(space), range(8)))
+    assert sum(held is not None for held in kept) == 1
+
+
+def _try_two(space: str) -> Held | None:
+    try:
+        return take(2, 3, job="one of many", node="n1", space=space)
+    except SlotsBusy:
+        return None
+
+
+def _kill_sleepers(space: str) -> None:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(folder).encode() in words:
+        if space.encode() in words:
             os.kill(int(path.parent.name), 9)

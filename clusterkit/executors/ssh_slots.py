@@ -1,18 +1,19 @@
-"""Slots of a node without a scheduler: who holds one says so, and the kernel keeps it.
+"""Slots of a node without a scheduler: who holds one has its name, and the kernel keeps it.
 
-A slot is a file in a folder of the machine's memory; who holds it has an flock(2) on it. The lock
-ends with the last process that has the file open, however it ends, so nothing stale is left. What
-stands in the file only tells others whose it is.
+A slot is a name in the abstract namespace of unix sockets (unix(7)): one process of the machine can
+have it, and it ends with the last process that has the socket, however that ends. So nothing is
+left behind, no user needs a right to anything, and nobody's clean-up takes it away (files in
+/dev/shm go when their owner logs out, see RemoveIPC in logind.conf(5)). A second name tells others
+whose it is; /proc/net/unix lists both.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
+import errno
 import os
 import pwd
+import re
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clusterkit import files, processes
 from clusterkit.errors import RemoteError
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
-_EVERYBODY = 0o666
-_STICKY = 0o1777
+_SPACE = "clusterkit"
+_NAMES = Path("/proc/net/unix")
+_LONGEST = 107
+"""Bytes of an abstract name (sun_path without its leading zero)."""
+_TAKING_S = 10.0
+"""How long another job may take to look through the slots."""
 
 
 class SlotsBusy(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
@@ -34,27 +37,24 @@ class SlotsBusy(RemoteError):  # noqa: N818 - a state of the node, not a mistake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Slots that this process holds until it ends, or closes the descriptors."""
+    """Slots that this process holds until it ends, as do those that inherit the sockets."""
 
     slots: tuple[int, ...]
-    descriptors: tuple[int, ...]
+    sockets: tuple[socket.socket, ...]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The descriptors that keep them."""
+        return tuple(held.fileno() for held in self.sockets)
 
     def release(self) -> None:
         """Give the slots back."""
-        for descriptor in self.descriptors:
-            os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+        for held in self.sockets:
+            held.close()
 
 
-def slots_folder() -> Path:
-    """Return the folder of the slots of this machine, the same for all of its users."""
-    if _MEMORY.is_dir():
-        return _MEMORY / "clusterkit-slots"
-    return Path(tempfile.gettempdir()) / f"clusterkit-slots-{socket.gethostname()}"
-
-
-def take(wanted: int, offered: int, *, job: str, node: str, folder: Path | None = None) -> Held:
-    """Take `wanted` of the `offered` slots of this machine, at once and without waiting.
+def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE) -> Held:
+    """Take `wanted` of the `offered` slots of this machine, all of them or none.
 
     Raises:
         SlotsBusy: not so many are free; with their owners.
@@ -62,27 +62,19 @@ def take(wanted: int, offered: int, *, job: str, node: str, folder: Path | None 
     """
     if wanted > offered:
         raise RemoteError(f"{wanted} slots are wanted, and it has {offered}", node=node)
-    here = folder or slots_folder()
-    with files.explained(here):
-        here.mkdir(exist_ok=True)
-        _let_everybody(here, _STICKY)
-        with _alone(here):
-            held: dict[int, int] = {}
-            others: dict[int, int] = {}
-            for slot in range(offered):
-                descriptor = _open(here / f"slot-{slot}")
-                free = len(held) < wanted and _locked(descriptor)
-                (held if free else others)[slot] = descriptor
-            owners = _owners(others)
-            for descriptor in others.values():
-                os.close(descriptor)
-            if len(held) < wanted:
-                for descriptor in held.values():
-                    os.close(descriptor)
-                raise _busy(wanted, len(held), offered, owners, node)
-            for descriptor in held.values():
-                _sign(descriptor, job)
-    return Held(slots=tuple(held), descriptors=tuple(held.values()))
+    with _alone(space, node):
+        held: dict[int, socket.socket] = {}
+        for slot in range(offered):
+            if len(held) < wanted and (name := _bound(f"{space}-slot {slot}")) is not None:
+                held[slot] = name
+        if len(held) < wanted:
+            free = len(held)
+            for name in held.values():
+                name.close()
+            raise _busy(wanted, free, offered, _owners(space, offered), node)
+        signs = [_bound(_owner(space, slot, job)) for slot in held]
+    sockets = (*held.values(), *(sign for sign in signs if sign is not None))
+    return Held(slots=tuple(held), sockets=sockets)
 
 
 def _busy(wanted: int, free: int, offered: int, owners: Sequence[str], node: str) -> SlotsBusy:
@@ -94,30 +86,32 @@ def _busy(wanted: int, free: int, offered: int, owners: Sequence[str], node: str
     )
 
 
-def _sign(descriptor: int, job: str) -> None:
-    owner = {
-        "job": job,
-        "user": _user(),
-        "pid": os.getpid(),
-        "boot_id": processes.boot_id(),
-        "since": time.time(),
-    }
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+def _owner(space: str, slot: int, job: str) -> str:
+    start = f"{space}-owner {slot} {_user()[:20]} {int(time.time())} "
+    # The end of a run id is what tells it from others.
+    return start + job[-(_LONGEST - len(start)) :]
 
 
-def _owners(busy: dict[int, int]) -> list[str]:
+def _owners(space: str, offered: int) -> list[str]:
     """Return who holds what, in words; slots of one owner together."""
     told: dict[str, list[int]] = {}
-    for slot, descriptor in busy.items():
-        try:
-            owner = json.loads(os.pread(descriptor, 4096, 0))
-            since = datetime.fromtimestamp(owner["since"], tz=UTC).astimezone()
-            who = f"{owner['job']} of {owner['user']} since {since:%Y-%m-%d %H:%M}"
-        except (ValueError, KeyError, TypeError):
-            who = "a job that did not say who it is"
-        told.setdefault(who, []).append(slot)
+    signed = _signatures(space)
+    for slot in range(offered):
+        if _is_taken(f"{space}-slot {slot}"):
+            who = signed.get(slot, "a job that did not say who it is")
+            told.setdefault(who, []).append(slot)
     return [f"{_numbers(slots)} held by {who}" for who, slots in told.items()]
+
+
+def _signatures(space: str) -> dict[int, str]:
+    pattern = re.compile(
+        rf"@{re.escape(space)}-owner (\d+) (\S+) (\d{{1,12}}) (\S+)$", re.MULTILINE
+    )
+    found = {}
+    for slot, user, since, job in pattern.findall(_NAMES.read_text(errors="replace")):
+        moment = datetime.fromtimestamp(int(since), tz=UTC).astimezone()
+        found[int(slot)] = f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
+    return found
 
 
 def _numbers(slots: Sequence[int]) -> str:
@@ -128,40 +122,38 @@ def _user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return f"user {os.getuid()}"
+        return str(os.getuid())
 
 
-def _open(path: Path) -> int:
-    # Where it is there it must not be created again: Linux refuses that for files of others in
-    # sticky folders (fs.protected_regular).
+def _bound(name: str) -> socket.socket | None:
+    """Return a socket that has this name; None where another has it."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _EVERYBODY)
-        _let_everybody(descriptor, _EVERYBODY)
-        return descriptor
+        held.bind(b"\0" + name.encode())
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise RemoteError(f"cannot hold a slot: {error.strerror}") from error
+    return held
 
 
-def _let_everybody(what: Path | int, mode: int) -> None:
-    about = os.stat(what)  # noqa: PTH116 - of a path, or of a descriptor
-    if about.st_uid == os.getuid() and about.st_mode & 0o7777 != mode:
-        os.chmod(what, mode)  # noqa: PTH101
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _is_taken(name: str) -> bool:
+    held = _bound(name)
+    if held is not None:
+        held.close()
+    return held is None
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(space: str, node: str) -> Iterator[None]:
     """Keep others from taking slots meanwhile; else two jobs could each take half and both fail."""
-    descriptor = _open(folder / "taking")
+    deadline = time.monotonic() + _TAKING_S
+    while (turn := _bound(f"{space}-taking")) is None:
+        if time.monotonic() > deadline:
+            raise RemoteError("another job has been taking slots there for too long", node=node)
+        time.sleep(0.05)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        turn.close()
