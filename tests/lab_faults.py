@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ def mounted(lab: Lab, host: str, *words: str) -> Iterator[None]:
     try:
         yield
     finally:
-        lab.run(host, ["umount", "--lazy", words[-1]], check=True)
+        lab.run(host, ["umount", "--lazy", words[-1]], cwd="/", check=True)
 
 
 @contextmanager
@@ -104,12 +105,16 @@ def full_shared_memory(lab: Lab, host: str) -> Iterator[None]:
 def full_disk(lab: Lab, host: str, runs: Path) -> Iterator[None]:
     """Let /tmp and the folder of the runs be one small disk of a host, and full.
 
-    What the practice cluster itself has in /tmp is still there.
+    What the practice cluster, the checkout and its Python have in /tmp is still there.
     """
     disk = lab.layout.host_dir(host) / "full-disk"
     disk.mkdir(exist_ok=True)
-    tops = {Path("/tmp", path.relative_to("/tmp").parts[0]) for path in (lab.layout.root, runs)
-            if path.is_relative_to("/tmp")}  # fmt: skip
+    needed = (lab.layout.root, runs, CHECKOUT, Path(sys.prefix))
+    tops = {
+        Path("/tmp", path.relative_to("/tmp").parts[0])
+        for path in needed
+        if path.is_relative_to("/tmp")
+    }
     script = """
         mount -t tmpfs -o size=2m own "$1" && disk=$1 runs=$2 && shift 2
         mkdir "$disk/runs"
@@ -124,8 +129,8 @@ def full_disk(lab: Lab, host: str, runs: Path) -> Iterator[None]:
         lab.run(host, argv, check=True)
         yield
     finally:
-        lab.run(host, ["umount", "--recursive", "--lazy", "/tmp"], check=True)
-        lab.run(host, ["umount", "--recursive", "--lazy", str(disk)], check=True)
+        lab.run(host, ["umount", "--recursive", "--lazy", "/tmp"], cwd="/", check=True)
+        lab.run(host, ["umount", "--recursive", "--lazy", str(disk)], cwd="/", check=True)
 
 
 @contextmanager
