@@ -48,6 +48,10 @@ golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
 	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py \
 	  tests/test_docs_checks.py
 
+.PHONY: faults
+faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliability.md
+	python -m tests.faults
+
 .PHONY: bench
 bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes
 	python -m bench

@@ -7,9 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,21 +27,6 @@ SLEEP = "echo asleep; sleep 300"
 @pytest.fixture
 def cluster(lab: Lab, tmp_path: Path) -> Cluster:
     return Cluster(lab, tmp_path, kind="ssh")
-
-
-@contextmanager
-def cut_off(lab: Lab, host: str) -> Iterator[None]:
-    """Take the link of a host down."""
-    lab.run(host, ["ip", "link", "set", "eth0", "down"], check=True)
-    try:
-        yield
-    finally:
-        lab.run(host, ["ip", "link", "set", "eth0", "up"], check=True)
-
-
-def kill(lab: Lab, host: str, pattern: str) -> None:
-    """Kill the first process of a host that matches."""
-    os.kill(lab.processes(host, pattern)[0].pid, signal.SIGKILL)
 
 
 def running(cluster: Cluster, body: str = SLEEP, **options: object) -> RunFolder:
@@ -102,15 +85,6 @@ def test_a_killed_command_is_named(cluster: Cluster) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_killed_keeper_ends_the_job_and_frees_its_slots(cluster: Cluster) -> None:
-    run = running(cluster)
-    kill(cluster.lab, "n3", f"ssh_keeper .*{run.run_id}")
-    state, reason = ended(cluster, run)
-    assert state == "failed"
-    assert "n3" in str(reason)
-    assert ended(cluster, cluster.submit("true")) == ("succeeded", None)
-
-
 def test_a_keeper_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
     run = running(cluster)
     (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
@@ -134,39 +108,12 @@ def test_nodes_may_end_at_different_times(cluster: Cluster) -> None:
     assert ended(cluster, run) == ("succeeded", None)
 
 
-def test_a_node_that_lost_its_power_is_named(cluster: Cluster) -> None:
-    run = running(cluster)
-    cluster.lab.kill_host("n3")
-    try:
-        await_true(lambda: not cluster.left(run, nodes=("n1", "n2")), 40)
-    finally:
-        cluster.lab.up()
-    assert ended(cluster, run) == ("failed", "n3 no longer answers")
-
-
 def test_without_sshd_and_client_the_job_goes_on(cluster: Cluster) -> None:
     run = running(cluster, "echo on; sleep 5")
     with sshd_stopped(cluster.lab, "n2"):
         assert cluster.state(run)[0] == "running"
         time.sleep(5)
     assert ended(cluster, run) == ("succeeded", None)
-
-
-def test_a_link_that_is_down_for_five_seconds_is_survived(cluster: Cluster) -> None:
-    run = running(cluster, "echo on; sleep 12")
-    with cut_off(cluster.lab, "n3"):
-        time.sleep(5)
-    assert ended(cluster, run) == ("succeeded", None)
-
-
-def test_a_node_that_is_cut_off_is_named_and_ends(cluster: Cluster) -> None:
-    run = running(cluster)
-    began = time.monotonic()
-    with cut_off(cluster.lab, "n3"):
-        await_true(lambda: not cluster.left(run))
-        took = time.monotonic() - began
-    assert took < 30
-    assert ended(cluster, run) == ("failed", "n3 no longer answers")
 
 
 def test_at_the_time_limit_scripts_are_told_and_ended(cluster: Cluster) -> None:

@@ -1,0 +1,21 @@
+"""Faults of the practice cluster, one at a time, on Slurm and over ssh: see tests/faults.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults import FAULTS, STRIKES, suffer
+from tests.lab import Lab
+from tests.lab_jobs import Cluster
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.mark.parametrize(("kind", "name"), STRIKES)
+def test_what_the_user_is_told(lab: Lab, tmp_path: Path, kind: str, name: str) -> None:
+    told = suffer(Cluster(lab, tmp_path, kind), FAULTS[name])
+    assert re.fullmatch(FAULTS[name].ends[kind], told.end), told
+    assert told.seconds < 60
