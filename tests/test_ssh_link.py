@@ -26,8 +26,8 @@ NAMES = ("127.0.0.1", "n2", "n3")
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ssh_link, "CALL_EVERY_S", 0.1)
-    monkeypatch.setattr(ssh_link, "SILENCE_S", 0.6)
-    monkeypatch.setattr(ssh_link, "_HEAD_SILENCE_S", 1.0)
+    monkeypatch.setattr(ssh_link, "SILENCE_S", 2.0)
+    monkeypatch.setattr(ssh_link, "_HEAD_SILENCE_S", 3.0)
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_one_that_has_ended_is_not_missed(nodes: list[Link], first: int) -> None
     begun(nodes)
     leaving = threading.Thread(target=nodes[first].leave)
     leaving.start()
-    time.sleep(1.5)
+    time.sleep(4.0)
     assert [link.news.failure for link in nodes] == [None, None, None]
     for link in reversed(nodes):
         link.leave()
