@@ -108,6 +108,17 @@ def test_a_hostfile_holds_the_slots_that_are_known_and_no_others(
     assert ("names only" in done.stderr) is (text == "n1\nn2\n" and bool(slots))
 
 
+def test_the_nodes_to_be_left_out_are_a_hostfile_too(verb: Verb, tmp_path: Path) -> None:
+    words = ("--select", "SSH", "--write-excluded", "bad")
+    some = kept(tmp_path / "some", gpus=8, n1=None, n2=ReachProblem.AUTH, n3=ReachProblem.TIMEOUT)
+    assert verb("--replay", some, *words).returncode == 1
+    assert (tmp_path / "bad").read_text() == "n2 slots=8\nn3 slots=8\n"
+    done = verb("--replay", kept(tmp_path / "none", n1=None), *words)
+    assert done.returncode == 0
+    assert (tmp_path / "bad").read_text() == ""
+    assert "no node is to be left out" in done.stderr
+
+
 def test_slots_of_a_hostfile_stay_with_their_hosts(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=4\n")
     spec = ClusterSpec(name="c", kind=ClusterKind.SSH)
@@ -163,6 +174,7 @@ def test_a_node_that_cannot_be_checked_says_so(monkeypatch: pytest.MonkeyPatch) 
         ("--html", "nosuch/page.html", "No such file or directory"),
         ("--html", "/dev/null", "no file"),
         ("--write-hostfile", "file/hosts", "Not a directory"),
+        ("--write-excluded", "file/hosts", "Not a directory"),
         ("--save", "/proc/x", "cannot create /proc/x"),
     ],
 )

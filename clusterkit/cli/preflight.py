@@ -124,6 +124,15 @@ def preflight(
             metavar="FILE",
         ),
     ] = None,
+    write_excluded: Annotated[
+        Path | None,
+        _option(
+            "--write-excluded",
+            help_text="Write the nodes to be left out as one.",
+            panel="Output",
+            metavar="FILE",
+        ),
+    ] = None,
     drain_command: Annotated[
         bool,
         _option(
@@ -153,7 +162,7 @@ def preflight(
 
     selected, ignored = _words("--select", select), _words("--ignore", ignore)
     chosen = select_checks(all_checks(), select=selected, ignore=ignored)
-    places = output.Places(bundle=save, page=html, hostfile=write_hostfile)
+    places = output.Places(bundle=save, page=html, hostfile=write_hostfile, excluded=write_excluded)
     if replay is not None:
         _refuse_beside_replay(
             save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,

@@ -16,7 +16,7 @@ from clusterkit.cli import console
 from clusterkit.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clusterkit.preflight.bundle import Bundle
     from clusterkit.preflight.report import Report
@@ -66,6 +66,7 @@ class Places:
     bundle: Path | None = None
     page: Path | None = None
     hostfile: Path | None = None
+    excluded: Path | None = None
 
     def require(self) -> None:
         """Check them before nodes are asked, which may take long; makes the folder of the bundle.
@@ -78,6 +79,7 @@ class Places:
         for flag, what, path, check in (
             ("--html", "file", self.page, files.require_place),
             ("--write-hostfile", "file", self.hostfile, files.require_place),
+            ("--write-excluded", "file", self.excluded, files.require_place),
             ("--save", "new folder", self.bundle, prepare_folder),
         ):
             if path is None:
@@ -95,6 +97,7 @@ class Places:
             (_write_bundle, self.bundle),
             (_write_page, self.page),
             (_write_usable, self.hostfile),
+            (_write_excluded, self.excluded),
         ):
             if path is None:
                 continue
@@ -120,15 +123,27 @@ def _write_page(path: Path, bundle: Bundle, report: Report) -> None:
 
 
 def _write_usable(path: Path, bundle: Bundle, report: Report) -> None:
-    # With slots where all are known, else the names.
+    if report.usable:
+        _write_hostfile(path, bundle, report.usable)
+    else:
+        console.warn("no node is usable, so there is no hostfile to write")
+
+
+def _write_excluded(path: Path, bundle: Bundle, report: Report) -> None:
+    if report.exclude:
+        _write_hostfile(path, bundle, report.exclude)
+    else:
+        files.write_text(path, "")  # what an earlier run left out may be fit by now
+        console.note(f"hostfile     {path}  (empty: no node is to be left out)")
+
+
+def _write_hostfile(path: Path, bundle: Bundle, names: Sequence[str]) -> None:
+    """Write nodes with their slots where all are known, else the names."""
     from clusterkit.hostfile import Format, write
     from clusterkit.model import Host
 
-    if not report.usable:
-        console.warn("no node is usable, so there is no hostfile to write")
-        return
     job = bundle.job
-    slots = {name: job.slots.get(name) or job.gpus_per_node for name in report.usable}
+    slots = {name: job.slots.get(name) or job.gpus_per_node for name in names}
     if None in slots.values():
         hosts, format_, more = [Host(name=name) for name in slots], Format.NAMES, " --slots N"
         if job.slots:
