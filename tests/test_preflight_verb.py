@@ -160,9 +160,15 @@ def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str, kinds: st
     assert target.slurm is (target.job.kind == "slurm")
 
 
-def test_a_node_that_cannot_be_checked_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_cannot_be_checked_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """And nothing is held against it: the job on it goes on."""
-    monkeypatch.setattr(gate, "NODE_CHECKS_S", 0.001)
+    hanging = tmp_path / "sh"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(gate, "NODE_CHECKS_S", 0.5)
     with pytest.raises(RemoteError, match="n1: no answer within"):
         gate.examine_here({"job": {"hosts": []}}, "n1")
 
