@@ -278,26 +278,25 @@ def read_results(run: RunFolder) -> Results:
 def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
     """Return the result of the node that failed first and by itself in this attempt, if any."""
     name = f"{attempt}.json"
-    return (
-        result_of(files.read_json(run.failures / name)) if is_listed(run.failures, name) else None
-    )
+    there = name in listed(run.failures)
+    return result_of(files.read_json(run.failures / name)) if there else None
 
 
 def is_cancelled(run: RunFolder) -> bool:
     """Tell whether someone asked for the end of the job, on a node that asks again and again."""
-    return is_listed(run.path, run.cancelled.name)
+    return run.cancelled.name in listed(run.path)
 
 
-def is_listed(folder: Path, name: str) -> bool:
-    """Tell whether there is a file of this name, also where there was none a moment ago.
+def listed(folder: Path) -> frozenset[str]:
+    """Return the names in a folder, also of files that were not there a moment ago.
 
-    Listing the folder makes a network file system look again; opening a name that was missing may
-    be answered from its cache for half a minute.
+    Listing makes a network file system look again; opening a name that was missing may be answered
+    from its cache for half a minute.
     """
     try:
-        return any(entry.name == name for entry in folder.iterdir())
+        return frozenset(entry.name for entry in folder.iterdir())
     except OSError:
-        return False
+        return frozenset()
 
 
 def blame(result: NodeResult) -> str:

@@ -24,7 +24,7 @@ from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.ssh_layout import SshLayout, read_layout
-from clusterkit.executors.ssh_link import Hub, Link
+from clusterkit.executors.ssh_link import Hub, Link, is_told_to_end
 from clusterkit.executors.ssh_news import News
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
 from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
@@ -122,7 +122,8 @@ class _Keeper:
             marker=self.marker,
             time_limit_s=layout.time_limit_s,
             aware=layout.ours,
-            failed_elsewhere=self._failed_elsewhere,
+            is_cancelled=lambda: self.news.cancelled,
+            failed_elsewhere=lambda: self.news.failure is not None,
         )
         self.about: dict[str, Any] = {
             "schema": runfolder.SCHEMA,
@@ -162,6 +163,7 @@ class _Keeper:
             self.news.begin()
             self.link.begin()
             if self.link.await_go():
+                self.news.look()
                 (code,) = self.supervisor.run_to_end((self._start(),)) or (code,)
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)
@@ -192,9 +194,6 @@ class _Keeper:
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)  # the others hear of it
 
-    def _failed_elsewhere(self) -> bool:
-        return self.news.failure is not None
-
     def _reason(self) -> str | None:
         """Return why the command ended or was never started, where that was not its own doing."""
         if self.supervisor.state is JobState.TIMEOUT:
@@ -203,8 +202,8 @@ class _Keeper:
             return "cancelled"
         if self.news.failure is not None:
             return "peer"
-        told = {signal.SIGTERM, signal.SIGINT} & signal.sigpending()
-        return "terminated" if told or self.supervisor.state is JobState.CANCELLED else None
+        told = is_told_to_end() or self.supervisor.state is JobState.CANCELLED
+        return "terminated" if told else None
 
     def _start(self) -> Start:
         layout = self.layout

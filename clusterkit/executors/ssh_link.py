@@ -74,8 +74,7 @@ class Link:
     def await_go(self) -> bool:
         """Wait until all nodes are there; False where the job has ended before, or is told to."""
         while not self._go.wait(0.2):
-            told_to_end = {signal.SIGTERM, signal.SIGINT} & signal.sigpending()
-            if told_to_end or self.news.cancelled or self.news.failure is not None:
+            if is_told_to_end() or self.news.cancelled or self.news.failure is not None:
                 return False
         return True
 
@@ -247,6 +246,11 @@ class _Server(socketserver.ThreadingTCPServer):
                         self.wfile.write(sign(hub.answer(heard), token))
 
         super().__init__(("", port), Handler)
+
+
+def is_told_to_end() -> bool:
+    """Tell whether a signal that ends this process waits to be fetched."""
+    return bool({signal.SIGTERM, signal.SIGINT} & signal.sigpending())
 
 
 def sign(message: Mapping[str, Any], token: str) -> bytes:

@@ -59,10 +59,10 @@ def job_id_of(run: RunFolder) -> str:
 def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
     """Return the keepers of a run in rank order; a file that cannot be read is left out."""
     found = []
+    ended = runfolder.listed(run.ends)
     for path in run.keepers.glob("*.json"):
         document = files.read_json(path)
-        ended = runfolder.is_listed(run.ends, path.name)
-        end = files.read_json(run.ends / path.name) if ended else None
+        end = files.read_json(run.ends / path.name) if path.name in ended else None
         keeper = _keeper(path.stem, document, end)
         if keeper is not None:
             found.append(keeper)

@@ -63,17 +63,20 @@ class Supervisor:
         marker: str,
         time_limit_s: float | None,
         aware: bool = True,
+        is_cancelled: Callable[[], bool] | None = None,
         failed_elsewhere: Callable[[], bool] = lambda: False,
     ) -> None:
         """Look after workers whose commands carry a marker that begins with `marker`.
 
         Workers that are not `aware` of the job get no SIGUSR2 ahead of the time limit, and are
         not waited for when a node fails; `failed_elsewhere` tells whether one that is not here has.
+        Whether the job is cancelled, `is_cancelled` tells, else its folder.
         """
         self.run = run
         self.marker = marker
         self.time_limit_s = time_limit_s
         self.aware = aware
+        self.is_cancelled = is_cancelled or (lambda: runfolder.is_cancelled(run))
         self.failed_elsewhere = failed_elsewhere
         self.workers: list[subprocess.Popen[bytes]] = []
         self.state: JobState | None = None
@@ -92,7 +95,7 @@ class Supervisor:
         """
         self._spared = processes.descendants(os.getpid())
         try:
-            if runfolder.is_cancelled(self.run):
+            if self.is_cancelled():
                 self.state = JobState.CANCELLED
             else:
                 self._start(starts)
@@ -143,7 +146,7 @@ class Supervisor:
             with suppress(UserError):  # to end in time matters more than to note why
                 files.create_text(self.run.timeout, "")
             self._terminate(JobState.TIMEOUT)
-        if due.kill is None and (runfolder.is_cancelled(self.run) or not self.run.path.exists()):
+        if due.kill is None and (self.is_cancelled() or not self.run.path.exists()):
             self._terminate(JobState.CANCELLED)
         if due.terminate is None and (
             any(worker.poll() for worker in self.workers) or self.failed_elsewhere()
