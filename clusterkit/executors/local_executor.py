@@ -6,9 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
-from pathlib import Path
-
-from submitit.core import core
 
 from clusterkit import files
 from clusterkit.executors import local_runs
@@ -18,7 +15,7 @@ from clusterkit.executors.base import (
     scrubbed_environment,
     tasks_of,
 )
-from clusterkit.executors.submitit_job import RunJob
+from clusterkit.executors.submitit_job import DirectExecutor, RunJob
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder
@@ -27,10 +24,8 @@ _BEGIN_S = 60.0
 _MODULE = "clusterkit.executors.local_controller"
 
 
-class LocalExecutor(core.PicklingExecutor):
+class LocalExecutor(DirectExecutor):
     """A submitit executor with several nodes on one machine, which submitit's own has not."""
-
-    job_class = RunJob
 
     def __init__(
         self,
@@ -58,18 +53,6 @@ class LocalExecutor(core.PicklingExecutor):
         job_id = local_runs.job_id_of(self.run)
         self.launched = Launched(job_id=job_id)
         return RunJob(folder=self.folder, job_id=job_id, tasks=list(range(self.tasks)))
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        del command, uid
-        return (self.run.path / "node.sh").read_text(encoding="utf-8")
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        del submission_file_path
-        return [sys.executable, "-m", _MODULE, str(self.run.path)]
-
-    @staticmethod
-    def _get_job_id_from_submission_command(string: str | bytes) -> str:
-        return string if isinstance(string, str) else string.decode()
 
 
 def launch(

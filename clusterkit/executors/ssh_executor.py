@@ -26,7 +26,7 @@ from clusterkit.executors import ssh_start
 from clusterkit.executors.base import Launched, RefusalError
 from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.executors.ssh_runs import job_id_of
-from clusterkit.executors.submitit_job import RUNS, RunJob
+from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
@@ -47,10 +47,8 @@ class SshJobEnvironment(JobEnvironment):
     }
 
 
-class TaskExecutor(core.PicklingExecutor):
+class TaskExecutor(DirectExecutor):
     """Hand the task of a planned job over."""
-
-    job_class = RunJob
 
     def __init__(self, run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> None:
         """Submit into the folder of `run`."""
@@ -71,19 +69,8 @@ class TaskExecutor(core.PicklingExecutor):
         tasks = list(range(self.layout.tasks))
         return RunJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
 
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        del command, uid
-        return (self.run.path / "node.sh").read_text(encoding="utf-8")
 
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return ["bash", str(submission_file_path)]
-
-    @staticmethod
-    def _get_job_id_from_submission_command(string: str | bytes) -> str:
-        return string if isinstance(string, str) else string.decode()
-
-
-class SshExecutor(core.PicklingExecutor):
+class SshExecutor(DirectExecutor):
     """Run Python functions on the machines of a cluster of kind `ssh`.
 
     Parameters: `nodes`, `gpus_per_node` (slots of each node, 1 by default), `timeout_min`, `name`,
@@ -91,8 +78,6 @@ class SshExecutor(core.PicklingExecutor):
     cluster of kind ssh), `ssh_hosts` (a hostlist, instead of all hosts of the cluster). Nodes whose
     slots are taken are passed over. `folder` has to be shared by all nodes.
     """
-
-    job_class = RunJob
 
     @classmethod
     def affinity(cls) -> int:
@@ -204,18 +189,6 @@ class SshExecutor(core.PicklingExecutor):
             logs=str(logs),
             cluster=cluster,
         )
-
-    def _make_submission_file_text(self, command: str, uid: str) -> str:
-        del command, uid
-        return ""
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        del submission_file_path
-        return []
-
-    @staticmethod
-    def _get_job_id_from_submission_command(string: str | bytes) -> str:
-        return string if isinstance(string, str) else string.decode()
 
 
 def _cluster(name: str | None) -> ClusterSpec:

@@ -98,3 +98,21 @@ class RunJob(core.Job[Any]):
 
     def _submission(self) -> Submission | None:
         return read_submission(self.run_folder)
+
+
+class DirectExecutor(core.PicklingExecutor):
+    """An executor of submitit that starts jobs by itself: no file and no command is asked of it."""
+
+    job_class = RunJob
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        del command, uid
+        return ""
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        del submission_file_path
+        return []
+
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        return string if isinstance(string, str) else string.decode()
