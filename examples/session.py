@@ -6,6 +6,7 @@ What a framework asks for itself stands in its own script.
 import argparse
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -79,10 +80,13 @@ class Progress:
         where: torch.device,
         mean: Callable[[Tensor], float] = mean,
     ) -> None:
-        self.args, self.rank, self.world, self.mean = args, rank, world, mean
+        self.args, self.rank, self.world, self.where, self.mean = args, rank, world, where, mean
         self.step = 0
         self.first_loss = self.last_loss = math.nan
         self.since = (self.step, time.perf_counter())
+        self.noticed = False
+        if args.checkpoint_dir is not None:
+            signal.signal(signal.SIGUSR2, self.notice)
         self.print(f"start: framework {framework}, world size {world}, device {where.type}")
 
     def print(self, line: str) -> None:
@@ -114,12 +118,25 @@ class Progress:
         self.since = (self.step, now)
         self.print(f"step {self.step} loss {self.last_loss:.4f} samples/s {samples_per_s:.1f}")
 
+    def notice(self, *_: object) -> None:
+        """Note that the end is near: SIGUSR2 comes ahead of a time limit or a preemption."""
+        self.noticed = True
+
     def save_due(self) -> bool:
-        """Tell whether to save after this step; every rank gets the same answer."""
+        """Tell whether to save after this step; every rank asks, and gets the same answer.
+
+        A notice reaches the ranks at different steps, or some of them only, so they ask each other:
+        one small all-reduce a step, which scripts with very short steps would do less often.
+        """
         if self.args.checkpoint_dir is None:
             return False
         last = self.step >= int(self.args.steps)
-        return last or self.step % int(self.args.checkpoint_every) == 0
+        due = last or self.step % int(self.args.checkpoint_every) == 0
+        if not due and self.mean(torch.tensor(float(self.noticed), device=self.where)) > 0:
+            due = True
+            self.print(f"notice: saving after step {self.step}")
+        self.noticed = self.noticed and not due
+        return due
 
     def done(self) -> None:
         """Print the last line."""
@@ -134,7 +151,10 @@ def save(
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    torch.save(state | {"progress": progress.state()}, unfinished)
+    with unfinished.open("wb") as file:
+        torch.save(state | {"progress": progress.state()}, file)
+        file.flush()
+        os.fsync(file.fileno())  # or a lost machine may leave the new name with nothing behind it
     unfinished.replace(path)
 
 
