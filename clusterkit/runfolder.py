@@ -18,7 +18,7 @@ from typing import Any
 
 from clusterkit import files
 from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, JobStatus, NodeResult
+from clusterkit.model import ClusterKind, ClusterSpec, JobStatus
 from clusterkit.shell import Secret
 
 SCHEMA = 1
@@ -98,10 +98,9 @@ class RunFolder:
         """Present once someone asked for the end of the job."""
         return self.path / "cancelled"
 
-    @property
-    def timeout(self) -> Path:
-        """Present once the job was ended at its time limit, by the process that supervises it."""
-        return self.path / "timeout"
+    def timeout(self, attempt: int) -> Path:
+        """Return what is there once an attempt was ended at its time limit, by its supervisor."""
+        return self.path / f"timeout-{attempt}"
 
     @property
     def controller(self) -> Path:
@@ -135,9 +134,9 @@ class RunFolder:
         """Return the file of the training output of one node."""
         return self.logs / f"node-{node_rank}.log"
 
-    def result(self, node_rank: int) -> Path:
-        """Return the file of the result of one node."""
-        return self.nodes / f"{node_rank}.json"
+    def result(self, node_rank: int, attempt: int = 0) -> Path:
+        """Return the file of the result of one node in one attempt."""
+        return self.nodes / f"node-{node_rank}-attempt-{attempt}.json"
 
     def marker(self, node_rank: int | None = None) -> str:
         """Return what marks the processes of one node; without a rank, what all begin with."""
@@ -166,16 +165,6 @@ class Submission:
     """Whether only the first node reports, because its command reaches the others itself (MPI)."""
     job_id: str | None = None
     """None until the scheduler has answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """What the nodes of one attempt have reported so far, in rank order."""
-
-    attempt: int
-    of: int
-    """Number of nodes in the attempt; 0 where none has reported."""
-    nodes: tuple[NodeResult, ...]
 
 
 def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:
@@ -239,49 +228,6 @@ def read_secrets(run: RunFolder) -> dict[str, str]:
     return {str(name): str(value) for name, value in (files.read_json(run.secrets) or {}).items()}
 
 
-def write_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
-    """Write the result of one of `of` nodes in this attempt (the number of restarts before it)."""
-    if result.exit_code != 0 and result.reason is None:
-        note_failure(run, result, attempt=attempt, of=of)
-    files.write_json(run.result(result.node_rank), _document(result, attempt, of))
-
-
-def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
-    """Write down the first failure of this attempt; exclusive creation decides which that is."""
-    document = json.dumps(_document(result, attempt, of))
-    files.create_text(run.failures / f"{attempt}.json", document)
-
-
-def _document(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:
-    return {"schema": SCHEMA, "attempt": attempt, "of": of, **files.plain(result)}
-
-
-def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:
-    """Return the result of one node in this attempt, if it has ended."""
-    document = files.read_json(run.result(node_rank))
-    return result_of(document) if document and document.get("attempt") == attempt else None
-
-
-def read_results(run: RunFolder) -> Results:
-    """Return the results of the latest attempt that any node reports."""
-    documents = [files.read_json(path) for path in run.nodes.glob("*.json")]
-    found = [(d, result) for d in documents if d and (result := result_of(d)) is not None]
-    attempt = max((int(d.get("attempt", 0)) for d, _ in found), default=0)
-    latest = [(d, result) for d, result in found if int(d.get("attempt", 0)) == attempt]
-    return Results(
-        attempt=attempt,
-        of=max((int(d.get("of", 0)) for d, _ in latest), default=0),
-        nodes=tuple(sorted((result for _, result in latest), key=lambda r: r.node_rank)),
-    )
-
-
-def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
-    """Return the result of the node that failed first and by itself in this attempt, if any."""
-    name = f"{attempt}.json"
-    there = name in listed(run.failures)
-    return result_of(files.read_json(run.failures / name)) if there else None
-
-
 def is_cancelled(run: RunFolder) -> bool:
     """Tell whether someone asked for the end of the job, on a node that asks again and again."""
     return run.cancelled.name in listed(run.path)
@@ -299,30 +245,7 @@ def listed(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def blame(result: NodeResult) -> str:
-    """Return how a node failed, in words."""
-    if result.unfit is not None:
-        return f"{result.node} is not fit: {result.unfit}"
-    if result.lost is not None:
-        return f"{result.node} {result.lost}"
-    if result.exit_code > 128:
-        return f"{result.node} was ended by signal {result.exit_code - 128}"
-    return f"{result.node} exited with {result.exit_code}"
-
-
 def write_state(run: RunFolder, submission: Submission, status: JobStatus) -> None:
     """Keep a final state, together with the submission, so that a listing reads one file."""
     document = {"schema": SCHEMA, **files.plain(submission), "status": files.plain(status)}
     files.write_json(run.state, document)
-
-
-def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
-    """Return the result that a JSON object describes; None where it describes none."""
-    if document is None:
-        return None
-    try:
-        return NodeResult(
-            **{f.name: document[f.name] for f in fields(NodeResult) if f.name in document}
-        )
-    except TypeError:  # a field is missing
-        return None

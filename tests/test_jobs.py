@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.cli.status import endings
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState
@@ -23,7 +23,8 @@ from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
 from clusterkit.jobs.logs import LogReader, tail_position
 from clusterkit.jobs.state import Evidence, judge
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.runfolder import Results, RunFolder, Submission
+from clusterkit.node_results import Results
+from clusterkit.runfolder import RunFolder, Submission
 from tests.plans import make_cluster, make_plan, node_script
 
 REPOSITORY = Path(__file__).parents[1]
@@ -194,7 +195,7 @@ def test_a_final_state_is_kept_and_a_stranger_may_look(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     files.write_text(run.secrets, "{}", mode=0o600)
     for rank in (0, 1):
-        runfolder.write_result(run, node(rank), attempt=0, of=2)
+        node_results.write_result(run, node(rank), attempt=0, of=2)
     (job,) = load_jobs([run])
     assert job.status.state is JobState.SUCCEEDED
     assert not run.secrets.exists()
@@ -278,7 +279,7 @@ def test_following_finds_the_nodes_that_an_elastic_job_was_given_beyond_its_leas
     assert next(lines) == "[node-2] another node\n"
     append(run.log(0), "more\n")
     for rank in range(3):
-        runfolder.write_result(run, node(rank), attempt=0, of=3)
+        node_results.write_result(run, node(rank), attempt=0, of=3)
     assert list(lines) == ["[node-0] more\n"]
 
 
@@ -291,7 +292,7 @@ def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
             time.sleep(0.1)
         append(run.log(1), "late, without end")
         for rank in (0, 1):
-            runfolder.write_result(run, node(rank), attempt=0, of=2)
+            node_results.write_result(run, node(rank), attempt=0, of=2)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -394,7 +395,7 @@ def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> N
 def test_logs_of_a_command_that_runs_once_are_those_of_one_node(clusterkit: Path) -> None:
     run = make_run(clusterkit, tasks=1, once=True, now=time.time())
     files.write_text(run.log(0), "from everywhere\n")
-    runfolder.write_result(run, node(0), attempt=0, of=2)
+    node_results.write_result(run, node(0), attempt=0, of=2)
     document = json.loads(ck("logs", run.run_id, "--json").stdout)
     assert [(n["node_rank"], n["text"]) for n in document["nodes"]] == [(0, "from everywhere\n")]
     assert "runs once" in ck("logs", run.run_id, "--node", "1").stderr
@@ -452,5 +453,5 @@ def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
 def test_wait_notices_the_end_within_two_seconds(clusterkit: Path) -> None:
     run = start(clusterkit, "sleep 2")
     assert ck("wait", "latest").returncode == 0
-    ended = max(result.ended_at for result in runfolder.read_results(run).nodes)
+    ended = max(result.ended_at for result in node_results.read_results(run).nodes)
     assert time.time() - ended < 2.0

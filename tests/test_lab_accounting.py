@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab, LabError
@@ -100,7 +100,7 @@ def test_submit_wait_ends_soon_after_the_job(any_desk: Desk, code: int, state: s
     done = any_desk.submit("--wait", *ONE, script)
     ended = time.time()
     assert (done["state"], done["returncode"]) == (state, int(code != 0))
-    results = runfolder.read_results(RunFolder(Path(done["run_dir"]))).nodes
+    results = node_results.read_results(RunFolder(Path(done["run_dir"]))).nodes
     assert ended - max(result.ended_at for result in results) < NOTICED_S
 
 
@@ -178,7 +178,7 @@ def test_accounting_remembers_what_slurm_forgot(
     status: tuple[str, int | None, str | None],
 ) -> None:
     job = forgotten[name]
-    assert runfolder.read_results(job.run).nodes == ()
+    assert node_results.read_results(job.run).nodes == ()
     assert job.rows() == rows
     assert job.status() == status
 

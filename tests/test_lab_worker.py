@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import runfolder
+from clusterkit import node_results, runfolder
 from tests.lab import Lab
 from tests.lab_jobs import Cluster, await_true, started
 
@@ -25,7 +25,7 @@ def cluster(lab: Lab, tmp_path: Path) -> Cluster:
 def test_success_is_noticed_within_two_seconds(cluster: Cluster) -> None:
     run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
     assert cluster.ck("wait", run.run_id)[0] == 0
-    results = runfolder.read_results(run).nodes
+    results = node_results.read_results(run).nodes
     assert time.time() - max(result.ended_at for result in results) < 2.0
     assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
     assert not run.submitit.joinpath("core").exists()
@@ -68,7 +68,7 @@ def test_cancel_running_then_pending(cluster: Cluster) -> None:
     assert cluster.ck("cancel", pending.run_id, running.run_id)[0] == 0
     assert cluster.state(pending) == ("cancelled", None)
     assert cluster.state(running) == ("cancelled", 143)
-    assert {result.reason for result in runfolder.read_results(running).nodes} == {"cancelled"}
+    assert {result.reason for result in node_results.read_results(running).nodes} == {"cancelled"}
     assert cluster.ck("cancel", running.run_id)[0] == 0
     assert not pending.log(0).exists()
     await_true(lambda: not cluster.left(running))
@@ -93,7 +93,7 @@ def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
     # Once, and deadly to nobody; what bash says of the end at the time limit may follow.
     assert run.log(1).read_text().split()[:2] == ["on", "notice"]
     assert run.log(1).read_text().count("notice") == 1
-    assert {result.reason for result in runfolder.read_results(run).nodes} == {"timeout"}
+    assert {result.reason for result in node_results.read_results(run).nodes} == {"timeout"}
 
 
 def test_a_preempted_job_is_started_again(cluster: Cluster) -> None:

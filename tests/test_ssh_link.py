@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import runfolder
+from clusterkit import node_results
 from clusterkit.executors import ssh_link
 from clusterkit.executors.allocation import ports
 from clusterkit.executors.ssh_layout import SshLayout
@@ -92,7 +92,7 @@ def test_nobody_begins_before_all_are_there(nodes: list[Link]) -> None:
 
 def test_a_failure_reaches_every_run_folder(nodes: list[Link], layout: SshLayout) -> None:
     begun(nodes)
-    runfolder.note_failure(nodes[2].news.run, failed(2), attempt=0, of=3)
+    node_results.note_failure(nodes[2].news.run, failed(2), attempt=0, of=3)
     until(lambda: all(link.news.failure == failed(2) for link in nodes))
 
 
@@ -106,10 +106,10 @@ def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[Link]) -> None
     begun(nodes)
     nodes[2]._call = lambda: None  # type: ignore[method-assign]
     until(lambda: all(link.news.failure for link in nodes))
-    assert runfolder.blame(nodes[0].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
-    assert runfolder.blame(nodes[1].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
+    assert node_results.blame(nodes[0].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
+    assert node_results.blame(nodes[1].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
     # The one that was cut off cannot know better.
-    said = runfolder.blame(nodes[2].news.failure)  # type: ignore[arg-type]
+    said = node_results.blame(nodes[2].news.failure)  # type: ignore[arg-type]
     assert said == "127.0.0.1 no longer answers (asked by n3)"
 
 
@@ -118,7 +118,7 @@ def test_a_head_that_nobody_reaches_blames_itself(nodes: list[Link]) -> None:
     for link in nodes[1:]:
         link._call = lambda: None  # type: ignore[method-assign]
     until(lambda: all(link.news.failure for link in nodes))
-    assert runfolder.blame(nodes[0].news.failure) == "127.0.0.1 has lost its network"  # type: ignore[arg-type]
+    assert node_results.blame(nodes[0].news.failure) == "127.0.0.1 has lost its network"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("first", [0, 2])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, processes, runfolder
+from clusterkit import files, node_results, processes
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_runs
 from clusterkit.executors.ssh_runs import Keeper, Life, read_keepers, state_of
@@ -128,7 +128,7 @@ def test_the_first_failure_is_named(run: RunFolder) -> None:
         ended_at=0.0,
         lost="no longer answers",
     )
-    runfolder.note_failure(run, lost, attempt=0, of=2)
+    node_results.note_failure(run, lost, attempt=0, of=2)
     silent = keeper(1)
     assert concluded(run, keeper(0, JobState.FAILED, 143), silent, lives={silent: Life.SILENT}) == (
         JobState.FAILED,

@@ -14,7 +14,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from clusterkit import files, processes, runfolder
+from clusterkit import files, node_results, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -56,7 +56,7 @@ def launch(run: RunFolder, rank: int = 0, nodes: int = 1, **env: str) -> subproc
 
 
 def result(run: RunFolder, rank: int = 0) -> NodeResult:
-    found = {r.node_rank: r for r in runfolder.read_results(run).nodes}
+    found = {r.node_rank: r for r in node_results.read_results(run).nodes}
     return found[rank]
 
 
@@ -115,7 +115,7 @@ def test_a_restart_appends_below_a_header(run: RunFolder) -> None:
     first, header, second = log(run).splitlines()
     assert (first, second) == ("first", "second")
     assert header.startswith("--- clusterkit: restart 1 on node-0, ")
-    assert runfolder.read_results(run).attempt == 1
+    assert node_results.read_results(run).attempt == 1
 
 
 def test_environment_reaches_the_command_unchanged(run: RunFolder) -> None:
@@ -252,7 +252,7 @@ def test_a_hanging_node_ends_with_the_code_of_the_one_that_failed(run: RunFolder
     assert time.monotonic() - began < 15
     assert (result(run, 0).exit_code, result(run, 0).reason) == (5, "peer")
     assert (result(run, 1).exit_code, result(run, 1).reason) == (5, None)
-    first = runfolder.first_failure(run, 0)
+    first = node_results.first_failure(run, 0)
     assert first is not None
     assert first.node_rank == 1
 

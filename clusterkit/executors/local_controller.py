@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterkit import files, processes, runfolder
+from clusterkit import files, node_results, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local_nodes import LocalLayout
@@ -60,8 +60,8 @@ def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:
 
 
 def _write_end(run: RunFolder, codes: Sequence[int], ended_as: JobState | None) -> None:
-    results = runfolder.read_results(run)
-    first = runfolder.first_failure(run, results.attempt)
+    results = node_results.read_results(run)
+    first = node_results.first_failure(run, results.attempt)
     exit_code = first.exit_code if first else next((c for c in codes if c), None)
     if exit_code is None:
         exit_code = 0 if codes else None
@@ -71,7 +71,7 @@ def _write_end(run: RunFolder, codes: Sequence[int], ended_as: JobState | None) 
     if first is not None:
         # A node failed by itself before anybody ended the job.
         state = JobState.FAILED
-    reason = runfolder.blame(first) if first else None
+    reason = node_results.blame(first) if first else None
     if len(results.nodes) < len(codes) and state is JobState.FAILED and reason is None:
         reason = f"a worker ended without a result, see {run.submitit}"
     document = {"schema": runfolder.SCHEMA, "state": state, "exit_code": exit_code}

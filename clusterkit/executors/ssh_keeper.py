@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterkit import __version__, files, processes, runfolder
+from clusterkit import __version__, files, node_results, processes, runfolder
 from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
@@ -121,6 +121,7 @@ class _Keeper:
             run,
             marker=self.marker,
             time_limit_s=layout.time_limit_s,
+            attempt=layout.attempt,
             aware=layout.ours,
             is_cancelled=lambda: self.news.cancelled,
             failed_elsewhere=lambda: self.news.failure is not None,
@@ -168,7 +169,7 @@ class _Keeper:
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)
             code, fault = 1, str(error)
-        result = runfolder.read_result(self.run, self.rank, self.layout.attempt)
+        result = node_results.read_result(self.run, self.rank, self.layout.attempt)
         if result is None:
             result = NodeResult(
                 node_rank=self.rank,
@@ -190,7 +191,7 @@ class _Keeper:
     def _write(self, result: NodeResult) -> None:
         of = len(self.layout.names)
         try:
-            runfolder.write_result(self.run, result, attempt=self.layout.attempt, of=of)
+            node_results.write_result(self.run, result, attempt=self.layout.attempt, of=of)
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)  # the others hear of it
 

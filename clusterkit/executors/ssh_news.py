@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from clusterkit import files, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -58,21 +58,21 @@ class News:
     def hear(self, told: Mapping[str, Any]) -> None:
         """Take over what another node knows."""
         self.cancelled = self.cancelled or bool(told.get("cancelled"))
-        failure = runfolder.result_of(told.get("failure"))
+        failure = node_results.result_of(told.get("failure"))
         if failure is not None:
             self.blame(failure)
 
     def look(self) -> None:
         """Bring memory and folder in step; what cannot be written stays in memory."""
         run = self.run
-        there = runfolder.first_failure(run, self.attempt)
+        there = node_results.first_failure(run, self.attempt)
         if there is not None:
             with self._lock:
                 self.failure = there  # the disk decides which was first, where nodes share it
         cancelled = runfolder.is_cancelled(run)
         with suppress(ClusterkitError):
             if self.failure is not None and there is None:
-                runfolder.note_failure(run, self.failure, attempt=self.attempt, of=self.of)
+                node_results.note_failure(run, self.failure, attempt=self.attempt, of=self.of)
             if self.cancelled and not cancelled:
                 files.create_text(run.cancelled, "")
         self.cancelled = self.cancelled or cancelled

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from clusterkit import files, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.ssh_layout import read_layout
@@ -142,9 +142,9 @@ def state_of(
     open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
     if Life.ALIVE in open_ended.values():
         return SchedulerState(state=JobState.RUNNING, word="running")
-    first = runfolder.first_failure(run, max(keeper.attempt for keeper in keepers))
+    first = node_results.first_failure(run, max(keeper.attempt for keeper in keepers))
     if first is not None:
-        reason = runfolder.blame(first)
+        reason = node_results.blame(first)
         return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)
     silent = [node for node, life in open_ended.items() if life in {Life.SILENT, None}]
     if silent:

@@ -62,6 +62,7 @@ class Supervisor:
         *,
         marker: str,
         time_limit_s: float | None,
+        attempt: int = 0,
         aware: bool = True,
         is_cancelled: Callable[[], bool] | None = None,
         failed_elsewhere: Callable[[], bool] = lambda: False,
@@ -75,6 +76,7 @@ class Supervisor:
         self.run = run
         self.marker = marker
         self.time_limit_s = time_limit_s
+        self.attempt = attempt
         self.aware = aware
         self.is_cancelled = is_cancelled or (lambda: runfolder.is_cancelled(run))
         self.failed_elsewhere = failed_elsewhere
@@ -144,7 +146,7 @@ class Supervisor:
         if due.limit is not None and now >= due.limit:
             due.limit = None
             with suppress(UserError):  # to end in time matters more than to note why
-                files.create_text(self.run.timeout, "")
+                files.create_text(self.run.timeout(self.attempt), "")
             self._terminate(JobState.TIMEOUT)
         if due.kill is None and (self.is_cancelled() or not self.run.path.exists()):
             self._terminate(JobState.CANCELLED)

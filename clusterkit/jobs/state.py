@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clusterkit import files, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import SchedulerState, executor_for
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.runfolder import Results, RunFolder, Submission
+from clusterkit.node_results import Results
+from clusterkit.runfolder import RunFolder, Submission
 
 _SUBMITTING_S = 180.0
 """How long a submission may take before a job without an id is given up (sbatch's time-out)."""
@@ -88,7 +89,7 @@ def load_job(run: RunFolder) -> Job:
         )
     if jobs[0].results:
         return jobs[0]
-    return dataclasses.replace(jobs[0], results=runfolder.read_results(run).nodes)
+    return dataclasses.replace(jobs[0], results=node_results.read_results(run).nodes)
 
 
 def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
@@ -143,7 +144,7 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
         if all(result.exit_code == 0 for result in results):
             return JobState.SUCCEEDED, None
         if evidence.first_failure is not None and evidence.submission.requeue == 0:
-            return JobState.FAILED, runfolder.blame(evidence.first_failure)
+            return JobState.FAILED, node_results.blame(evidence.first_failure)
     if said is not None:
         return _as_scheduler_says(evidence, said)
     if evidence.silence is not None:
@@ -161,7 +162,7 @@ def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobSta
     if said.word == "COMPLETING" and _complete(evidence) and failed and not again:
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
     if said.state is JobState.SUCCEEDED and failed:
-        return JobState.FAILED, runfolder.blame(evidence.first_failure or failed[0])
+        return JobState.FAILED, node_results.blame(evidence.first_failure or failed[0])
     if said.state is JobState.FAILED:
         return _why_it_failed(evidence, said)
     return said.state, said.reason
@@ -169,7 +170,7 @@ def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobSta
 
 def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
     if evidence.first_failure is not None:
-        return JobState.FAILED, runfolder.blame(evidence.first_failure)
+        return JobState.FAILED, node_results.blame(evidence.first_failure)
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
     if reasons == {"cancelled"}:
         return JobState.CANCELLED, None
@@ -180,12 +181,14 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
     if evidence.first_failure is not None:
-        return JobState.FAILED, runfolder.blame(evidence.first_failure)
+        return JobState.FAILED, node_results.blame(evidence.first_failure)
     if evidence.cancelled:
         return JobState.CANCELLED, None
     if failed:
         late = all(result.reason == "timeout" for result in failed)
-        return (JobState.TIMEOUT, None) if late else (JobState.FAILED, runfolder.blame(failed[0]))
+        if late:
+            return JobState.TIMEOUT, None
+        return JobState.FAILED, node_results.blame(failed[0])
     if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
         return JobState.PENDING, "being submitted"
     count = len(evidence.results.nodes)
@@ -265,11 +268,11 @@ def _evidence(
     scheduler: SchedulerState | None,
     silence: str | None,
 ) -> Evidence:
-    results = runfolder.read_results(run)
+    results = node_results.read_results(run)
     return Evidence(
         submission=submission,
         results=results,
-        first_failure=runfolder.first_failure(run, results.attempt),
+        first_failure=node_results.first_failure(run, results.attempt),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
         silence=silence,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clusterkit import files, processes, runfolder
+from clusterkit import files, node_results, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -34,7 +34,9 @@ class LaunchTask:
         """Return how the command of this node ended; run it unless the worker just has."""
         run = RunFolder(Path(self.run_folder))
         me = Identity.from_environment(os.environ)
-        return runfolder.read_result(run, me.rank, me.attempt) or run_node(run, me, self.patience)
+        return node_results.read_result(run, me.rank, me.attempt) or run_node(
+            run, me, self.patience
+        )
 
 
 def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
@@ -59,7 +61,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         unfit=unfit,
     )
     try:
-        runfolder.write_result(run, result, attempt=me.attempt, of=me.of)
+        node_results.write_result(run, result, attempt=me.attempt, of=me.of)
     except UserError as error:
         # The exit code is now the only thing that can tell how the command ended.
         print(f"clusterkit: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from clusterkit import processes, runfolder
+from clusterkit import node_results, processes, runfolder
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
@@ -83,7 +83,7 @@ class Watch:
 
         Over ssh, an end reaches one node before another.
         """
-        ended = runfolder.is_cancelled(self.run) or self.run.timeout.exists()
+        ended = runfolder.is_cancelled(self.run) or self.run.timeout(self.me.attempt).exists()
         if self.reason is None and ended:
             self.reason = self._why()
 
@@ -121,7 +121,11 @@ class Watch:
         if peer is not None:
             self.peer_code = peer.exit_code
             return "peer"
-        return "timeout" if self.run.timeout.exists() or self._out_of_time() else "terminated"
+        return (
+            "timeout"
+            if self.run.timeout(self.me.attempt).exists() or self._out_of_time()
+            else "terminated"
+        )
 
     def _out_of_time(self) -> bool:
         """Tell whether Slurm's time limit has come, counted from the start of this worker."""
@@ -135,7 +139,7 @@ class Watch:
         sweep(self.run.marker(self.me.rank), tree=os.getpid(), spared=self.spared)
 
     def _failed_peer(self) -> NodeResult | None:
-        failure = runfolder.first_failure(self.run, self.me.attempt)
+        failure = node_results.first_failure(self.run, self.me.attempt)
         if failure is None:
             return None
         # A node that the others have given up has to end as well, should it be alive.

@@ -1,0 +1,104 @@
+"""How the nodes of a run have ended, attempt by attempt, as it stands in the run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from clusterkit import files
+from clusterkit.model import NodeResult
+from clusterkit.runfolder import SCHEMA, RunFolder, listed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What the nodes of one attempt have reported so far, in rank order."""
+
+    attempt: int
+    of: int
+    """Number of nodes in the attempt; 0 where none has reported."""
+    nodes: tuple[NodeResult, ...]
+
+
+def write_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+    """Write the result of one of `of` nodes in this attempt (the number of restarts before it)."""
+    if result.exit_code != 0 and result.reason is None:
+        note_failure(run, result, attempt=attempt, of=of)
+    files.write_json(run.result(result.node_rank, attempt), _document(result, attempt, of))
+
+
+def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+    """Write down the first failure of this attempt; exclusive creation decides which that is."""
+    document = json.dumps(_document(result, attempt, of))
+    files.create_text(run.failures / f"{attempt}.json", document)
+
+
+def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:
+    """Return the result of one node in this attempt, if it has ended."""
+    return result_of(files.read_json(run.result(node_rank, attempt)))
+
+
+def read_results(run: RunFolder) -> Results:
+    """Return the results of the latest attempt that any node reports."""
+    return next(reversed(read_attempts(run)), Results(attempt=0, of=0, nodes=()))
+
+
+def read_attempts(run: RunFolder) -> tuple[Results, ...]:
+    """Return the results of every attempt that any node reports, oldest first."""
+    found: dict[int, list[tuple[int, NodeResult]]] = {}
+    for path in run.nodes.glob("*.json"):
+        document = files.read_json(path)
+        result = result_of(document)
+        if document is not None and result is not None:
+            of = int(document.get("of", 0))
+            found.setdefault(int(document.get("attempt", 0)), []).append((of, result))
+    return tuple(
+        Results(
+            attempt=attempt,
+            of=max(of for of, _ in reported),
+            nodes=tuple(sorted((result for _, result in reported), key=lambda r: r.node_rank)),
+        )
+        for attempt, reported in sorted(found.items())
+    )
+
+
+def latest_attempt(run: RunFolder) -> int:
+    """Return the number of the latest attempt that any node has ended or failed in."""
+    failed = (int(name.stem) for name in run.failures.glob("*.json") if name.stem.isdigit())
+    return max([read_results(run).attempt, *failed])
+
+
+def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
+    """Return the result of the node that failed first and by itself in this attempt, if any."""
+    name = f"{attempt}.json"
+    there = name in listed(run.failures)
+    return result_of(files.read_json(run.failures / name)) if there else None
+
+
+def blame(result: NodeResult) -> str:
+    """Return how a node failed, in words."""
+    if result.unfit is not None:
+        return f"{result.node} is not fit: {result.unfit}"
+    if result.lost is not None:
+        return f"{result.node} {result.lost}"
+    if result.exit_code > 128:
+        return f"{result.node} was ended by signal {result.exit_code - 128}"
+    return f"{result.node} exited with {result.exit_code}"
+
+
+def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
+    """Return the result that a JSON object describes; None where it describes none."""
+    if document is None:
+        return None
+    try:
+        return NodeResult(
+            **{f.name: document[f.name] for f in fields(NodeResult) if f.name in document}
+        )
+    except TypeError:  # a field is missing
+        return None
+
+
+def _document(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:
+    return {"schema": SCHEMA, "attempt": attempt, "of": of, **files.plain(result)}
