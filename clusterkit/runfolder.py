@@ -20,6 +20,7 @@ from clusterkit import files
 from clusterkit.errors import UserError
 from clusterkit.model import ClusterKind, ClusterSpec, JobStatus
 from clusterkit.shell import Secret
+from clusterkit.ties import After, after_of
 
 SCHEMA = 1
 
@@ -165,6 +166,12 @@ class Submission:
     """Whether only the first node reports, because its command reaches the others itself (MPI)."""
     job_id: str | None = None
     """None until the scheduler has answered."""
+    array: str | None = None
+    """The array that it belongs to."""
+    index: int | None = None
+    """Which job of its array it is, from 0."""
+    after: tuple[After, ...] = ()
+    """The jobs that had not ended yet, and that it has to wait for."""
 
 
 def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:
@@ -211,6 +218,7 @@ def submission_of(document: Mapping[str, Any] | None) -> Submission | None:
         values = {f.name: document[f.name] for f in fields(Submission) if f.name in document}
         values["kind"] = ClusterKind(values["kind"])
         values["command_line"] = tuple(values.get("command_line", ()))
+        values["after"] = after_of(values.get("after", ()))
         return Submission(**values)
     except (KeyError, ValueError, TypeError):
         return None

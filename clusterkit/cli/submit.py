@@ -129,8 +129,10 @@ def _hand_over(
     plan: LaunchPlan, rendered: tuple[RenderedFile, ...], passed: Passed
 ) -> tuple[RunFolder, Submission]:
     from clusterkit import runfolder
-    from clusterkit.executors import submit_plan
+    from clusterkit.executors import executor_for, submit_plan
 
+    if passed.checks_limits:
+        executor_for(plan.cluster.kind).check_limits(plan)
     run = runfolder.create(plan.cluster, plan.name)
     submission, launched = submit_plan(
         plan,
@@ -138,7 +140,6 @@ def _hand_over(
         run,
         secrets=_secrets(plan),
         command_line=sys.argv,
-        check_limits=passed.checks_limits,
         documents=passed.documents,
     )
     for message in launched.messages:

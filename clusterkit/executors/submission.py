@@ -15,6 +15,7 @@ from clusterkit.executors.base import Executor, Launched, RefusalError, tasks_of
 from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.shell import Secret
+from clusterkit.ties import Ties
 
 _EXECUTORS = {
     ClusterKind.LOCAL: "clusterkit.executors.local",
@@ -35,19 +36,20 @@ def submit_plan(
     *,
     secrets: Mapping[str, Secret],
     command_line: Sequence[str] = (),
-    check_limits: bool = True,
     documents: Mapping[str, Mapping[str, Any]] | None = None,
+    ties: Ties | None = None,
 ) -> tuple[Submission, Launched]:
     """Write the run folder, then start the job; return what stands in `submission.json`.
 
-    `documents` are JSON documents by the names of their files, to stand beside the plan.
+    `documents` are JSON documents by the names of their files, to stand beside the plan; `ties` say
+    what the job has to do with others.
 
     Whatever is raised before the job was handed over takes the run folder with it.
     Everything is on disk before anything is launched, so that a client which dies at any moment
     loses nothing: the worker, or a later `clusterkit status`, finds the job by its folder.
 
     Raises:
-        UserError: the folder cannot be written, a secret has no value, or the cluster is too small.
+        UserError: the folder cannot be written, or a secret has no value.
         RefusalError: the job was refused.
         RemoteError: nobody can tell whether it was accepted; `clusterkit status` will.
     """
@@ -55,9 +57,7 @@ def submit_plan(
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
-        if check_limits:
-            executor.check_limits(plan)
-        submission = _prepare(plan, rendered, run, secrets, command_line)
+        submission = _prepare(plan, rendered, run, secrets, command_line, ties or Ties())
         for name, document in (documents or {}).items():
             files.write_json(run.path / name, {"schema": runfolder.SCHEMA, **files.plain(document)})
         launched = executor.launch(
@@ -126,6 +126,7 @@ def _prepare(
     run: RunFolder,
     secrets: Mapping[str, Secret],
     command_line: Sequence[str],
+    ties: Ties,
 ) -> Submission:
     """Write everything about the job into its folder."""
     submission = Submission(
@@ -141,6 +142,9 @@ def _prepare(
         command_line=tuple(command_line),
         time_limit_s=plan.time_limit_s,
         requeue=plan.requeue,
+        array=ties.array,
+        index=ties.index,
+        after=ties.after,
     )
     files.write_json(run.plan, {"schema": runfolder.SCHEMA, **files.plain(plan)})
     for file in rendered:

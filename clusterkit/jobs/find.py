@@ -9,7 +9,9 @@ from pathlib import Path
 from clusterkit import files, runfolder
 from clusterkit.errors import UserError, did_you_mean
 from clusterkit.model import ClusterSpec
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, read_submission
+from clusterkit.sweep import fold_numbers
+from clusterkit.ties import ARRAY_ID
 
 LATEST = "latest"
 _SHOWN_CANDIDATES = 5
@@ -42,12 +44,29 @@ def _moment(run: RunFolder) -> tuple[str, int]:
     return runfolder.submitted_when(run.run_id), finer
 
 
+def find_runs(word: str, roots: Sequence[Path]) -> tuple[RunFolder, ...]:
+    """Return the runs that `word` names: all jobs of an array in order, or the one of `find_run`.
+
+    Raises:
+        UserError: there is none, or several that are not one array.
+    """
+    match = ARRAY_ID.fullmatch(word)
+    if match is None or match["index"] is not None:
+        return (find_run(word, roots),)
+    return tuple(_of_array(match["array"], roots).values())
+
+
 def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
-    """Return the run that `word` names: a folder, a job id, a run name or its beginning, `latest`.
+    """Return the run that `word` names.
+
+    It is a folder, a job id, a run name or its beginning, `latest`, or `array-XXXXXX/INDEX`.
 
     Raises:
         UserError: there is none, or several.
     """
+    match = ARRAY_ID.fullmatch(word)
+    if match is not None:
+        return _element(match["array"], match["index"], roots)
     path = Path(word).expanduser()
     if "/" in word or path.is_dir():
         # A link to a run folder may have any name; the run id is that of the folder itself.
@@ -73,6 +92,41 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
             hint="one of: " + " ".join(run.run_id for run in found[: -_SHOWN_CANDIDATES - 1 : -1]),
         )
     return found[0]
+
+
+def _of_array(array: str, roots: Sequence[Path]) -> dict[int, RunFolder]:
+    """Return the runs of an array by their numbers.
+
+    Raises:
+        UserError: there is no such array.
+    """
+    runs = list_runs(roots)
+    known = [(run, read_submission(run)) for run in runs]
+    found = {
+        submission.index: run
+        for run, submission in known
+        if submission is not None and submission.array == array and submission.index is not None
+    }
+    if not found:
+        arrays = {s.array for _, s in known if s is not None and s.array}
+        raise UserError(
+            f"no array {array!r}",
+            hint=did_you_mean(array, arrays) or "`clusterkit status` lists the jobs there are",
+        )
+    return dict(sorted(found.items()))
+
+
+def _element(array: str, index: str | None, roots: Sequence[Path]) -> RunFolder:
+    runs = _of_array(array, roots)
+    if index is not None and int(index) in runs:
+        return runs[int(index)]
+    numbers = fold_numbers(runs)
+    if index is None:
+        raise UserError(
+            f"{array} is an array of {len(runs)} jobs: say which one",
+            hint=f"{array}/{next(iter(runs))}; there are {numbers}",
+        )
+    raise UserError(f"no job {index} in {array}", hint=f"there are {numbers}")
 
 
 def job_id_in(run: RunFolder) -> str | None:

@@ -1,0 +1,131 @@
+"""How jobs hang together: a job that runs after others, and the jobs of one array. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from clusterkit.errors import UserError, choices_hint
+from clusterkit.model import JobState
+
+ARRAY_ID = re.compile(r"(?P<array>array-[0-9a-f]{6})(?:/(?P<index>\d+))?")
+"""What stands for an array, or for one of its jobs."""
+
+_SHOWN = 3
+
+
+class Ending(StrEnum):
+    """How a job has to end before another may start."""
+
+    OK = "ok"
+    ANY = "any"
+    FAIL = "fail"
+
+
+_WANTED = {Ending.OK: "success", Ending.ANY: "end", Ending.FAIL: "failure"}
+_SLURM = {Ending.OK: "afterok", Ending.ANY: "afterany", Ending.FAIL: "afternotok"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    """One job that has to end first."""
+
+    run_dir: str
+    """Its run folder."""
+    job_id: str
+    ending: Ending
+
+    def holds(self, state: JobState) -> bool | None:
+        """Tell whether that state lets the job start; None as long as it is not the last one."""
+        if not state.final:
+            return None
+        return self.ending is Ending.ANY or (state is JobState.SUCCEEDED) == (
+            self.ending is Ending.OK
+        )
+
+    def why_never(self, state: JobState) -> str:
+        """Return why the job cannot start any more, now that the other has ended like this."""
+        how = {JobState.CANCELLED: "was cancelled", JobState.PREEMPTED: "was preempted"}
+        how |= {JobState.TIMEOUT: "reached its time limit"}
+        return (
+            f"{self.job_id} {how.get(state, state.value)}, "
+            f"and it was to run after its {_WANTED[self.ending]}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ties:
+    """What a job has to do with others."""
+
+    array: str | None = None
+    index: int | None = None
+    """Which job of its array it is, from 0."""
+    after: tuple[After, ...] = ()
+
+
+def after_of(documents: Iterable[Mapping[str, Any]]) -> tuple[After, ...]:
+    """Return the conditions that stand in a JSON document.
+
+    Raises:
+        KeyError, ValueError, TypeError: they are no such conditions.
+    """
+    return tuple(
+        After(run_dir=item["run_dir"], job_id=item["job_id"], ending=Ending(item["ending"]))
+        for item in documents
+    )
+
+
+def parse_after(word: str) -> tuple[str, Ending]:
+    """Read `JOB[:ok|any|fail]`.
+
+    Raises:
+        UserError: there is no such ending, or no job.
+    """
+    job, colon, ending = word.rpartition(":")
+    if not colon or "/" in ending:  # a run folder may have any name
+        job, ending = word, Ending.OK.value
+    if ending not in set(Ending):
+        raise UserError(
+            f"--after {word}: a job ends `ok`, `fail`, or `any`how, not {ending!r}",
+            hint=choices_hint(ending, list(Ending)),
+            key="after",
+        )
+    if not job:
+        raise UserError(f"--after {word}: no job", hint="--after JOB, or --after JOB:any")
+    return job, Ending(ending)
+
+
+def why_never(after: Iterable[After], states: Mapping[str, JobState]) -> str | None:
+    """Return why a job can never start, by the states of the jobs of these run folders; or None."""
+    for condition in after:
+        state = states.get(condition.run_dir)
+        if state is not None and condition.holds(state) is False:
+            return condition.why_never(state)
+    return None
+
+
+def waiting_for(after: Sequence[After]) -> str:
+    """Return what a job waits for: `after 17`, or `after 17, 18, 19 and 4 more`."""
+    names = list(dict.fromkeys(condition.job_id for condition in after))
+    more = len(names) - _SHOWN
+    text = ", ".join(names[:_SHOWN])
+    return f"after {text}" + (f" and {more} more" if more > 0 else "")
+
+
+def dependency(after: Iterable[After]) -> Mapping[str, str]:
+    """Return the options of sbatch(1) by which Slurm keeps these conditions.
+
+    `kill-on-invalid-dep` ends a job whose conditions can never hold; without it some sites let it
+    wait for ever. Slurm takes a job that it does not know for one that has ended as it should, so
+    jobs that are over must not be among them.
+    """
+    ids: dict[str, list[str]] = {}
+    for condition in after:
+        ids.setdefault(_SLURM[condition.ending], []).append(condition.job_id)
+    if not ids:
+        return {}
+    text = ",".join(":".join((kind, *dict.fromkeys(jobs))) for kind, jobs in ids.items())
+    return {"dependency": text, "kill-on-invalid-dep": "yes"}
