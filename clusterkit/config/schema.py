@@ -222,6 +222,12 @@ class ClusterModel(BaseModel):
         "false",
         kinds=SSH,
     )
+    venv: fields.Text | None = _key(
+        "Folder of the virtual environment that `clusterkit nodes prepare` makes on every node. "
+        "Jobs run in it where the hosts share no file system.",
+        "/local/clusterkit-venv",
+        kinds=SSH,
+    )
 
 
 class ConfigModel(BaseModel):

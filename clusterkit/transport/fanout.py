@@ -11,45 +11,46 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from clusterkit.transport.base import Reply
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _TICK_S = 0.25
 _GRACE_S = 1.5
 """Between the cut and giving up on the thread."""
 
 
-class Visit(Protocol):
+class Visit(Protocol[T_co]):
     """One node, and how it is asked."""
 
     deadline: float | None
     """By `time.monotonic`; None while it waits for its turn."""
 
-    def run(self) -> Reply:
-        """Ask the node. What goes wrong there is in the reply."""
+    def run(self) -> T_co:
+        """Ask the node. What goes wrong there is in what is returned."""
 
     def cut(self) -> None:
         """End `run` soon, from another thread; never blocks."""
 
-    def late(self) -> Reply:
-        """Return the reply of a visit that has not ended although it was cut."""
+    def late(self) -> T_co:
+        """Return what is said of a visit that has not ended although it was cut."""
 
 
-_Ended = tuple[int, Reply | BaseException]
+_Ended = tuple[int, T | BaseException]
 
 
 def visit_all(
-    visits: Sequence[Visit], *, threads: int, heard: Callable[[Reply], None]
-) -> tuple[Reply, ...]:
-    """Run all visits and return their replies in order; `heard` is called from this thread."""
+    visits: Sequence[Visit[T]], *, threads: int, heard: Callable[[T], None]
+) -> tuple[T, ...]:
+    """Run all visits and return what they return, in order; `heard` is called from this thread."""
     waiting: SimpleQueue[int] = SimpleQueue()
-    ended: SimpleQueue[_Ended] = SimpleQueue()
+    ended: SimpleQueue[_Ended[T]] = SimpleQueue()
     for index in range(len(visits)):
         waiting.put(index)
     for _ in range(min(threads, len(visits))):
         threading.Thread(target=_work, args=(visits, waiting, ended), daemon=True).start()
-    replies: dict[int, Reply] = {}
+    replies: dict[int, T] = {}
     try:
         while len(replies) < len(visits):
             for index, reply in (*_next(ended), *_given_up(visits, replies)):
@@ -66,7 +67,9 @@ def visit_all(
     return tuple(replies[index] for index in range(len(visits)))
 
 
-def _work(visits: Sequence[Visit], waiting: SimpleQueue[int], ended: SimpleQueue[_Ended]) -> None:
+def _work(
+    visits: Sequence[Visit[T]], waiting: SimpleQueue[int], ended: SimpleQueue[_Ended[T]]
+) -> None:
     while True:
         try:
             index = waiting.get_nowait()
@@ -78,17 +81,17 @@ def _work(visits: Sequence[Visit], waiting: SimpleQueue[int], ended: SimpleQueue
             ended.put((index, error))
 
 
-def _next(ended: SimpleQueue[_Ended]) -> list[_Ended]:
+def _next(ended: SimpleQueue[_Ended[T]]) -> list[_Ended[T]]:
     try:
         return [ended.get(timeout=_TICK_S)]
     except Empty:
         return []
 
 
-def _given_up(visits: Sequence[Visit], replies: dict[int, Reply]) -> list[_Ended]:
+def _given_up(visits: Sequence[Visit[T]], replies: dict[int, T]) -> list[_Ended[T]]:
     """Cut the visits that are late, and return those whose thread does not come back."""
     now = time.monotonic()
-    lost: list[_Ended] = []
+    lost: list[_Ended[T]] = []
     for index, visit in enumerate(visits):
         deadline = visit.deadline
         if index in replies or deadline is None or now < deadline:

@@ -1,0 +1,6 @@
+"""Bring files to nodes that share no file system with this machine, and back.
+
+manifest  a folder -> what belongs to it, after .gitignore
+helper    a conversation with the program on a node that does the other half
+deliver   a manifest -> a folder on a node, sending what differs
+"""

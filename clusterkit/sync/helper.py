@@ -1,0 +1,98 @@
+"""A conversation with one node, in whose Python `templates/sync/node.py` does the other half."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from clusterkit.data import read_data
+from clusterkit.errors import RemoteError
+from clusterkit.shell import quote
+from clusterkit.transport.ssh_session import Session
+
+_CANNOT_RUN = frozenset({126, 127})
+"""Exit codes of sh for a program that is not there, or cannot be started."""
+
+
+def shell_path(path: str) -> str:
+    """Return a path on a node as a word of sh; `~/` is the home of whoever logs in there."""
+    return f'"$HOME"/{quote(path[2:])}' if path.startswith("~/") else quote(path)
+
+
+class NoPython(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
+    """The node has no such Python, or cannot start it."""
+
+
+class Helper:
+    """The program on the node: it answers requests until the conversation ends."""
+
+    def __init__(self, session: Session, python: str) -> None:
+        """Start it under `python`, a command or a path there.
+
+        Raises:
+            NoPython: there is none.
+            RemoteError: it did not start.
+        """
+        self.node = session.node
+        self.python = python
+        token = f"ck{secrets.token_hex(8)}"
+        program = read_data("templates", "sync", "node.py")
+        words = f"{shell_path(python)} -I -X utf8 -c {quote(program)} {token}"
+        self.talk = session.talk(f"exec {words}\n")
+        # Also what a login prints of its own stands before the token.
+        while (line := self.talk.line()) is not None:
+            if line == token.encode():
+                return
+        raise self._silence()
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request.
+
+        Raises:
+            RemoteError: the node could not do it; in its words.
+        """
+        self.tell(do, **request)
+        return self.answer()
+
+    def tell(self, do: str, **request: Any) -> None:
+        """Send a request whose answers are fetched by `answer`."""
+        self.send(json.dumps({"do": do, **request}).encode() + b"\n")
+
+    def send(self, data: bytes) -> None:
+        """Send bytes; where the node no longer wants them, raise what it says instead.
+
+        Raises:
+            RemoteError: as `answer`.
+        """
+        try:
+            self.talk.send(data)
+        except OSError:
+            self.answer()
+            raise
+
+    def answer(self) -> dict[str, Any]:
+        """Return the next answer.
+
+        Raises:
+            RemoteError: the node could not do what it was asked for; in its words.
+        """
+        while (line := self.talk.line()) == b"":
+            pass  # a sign of life
+        if line is None:
+            raise self._silence()
+        document: dict[str, Any] = json.loads(line)
+        if "error" in document:
+            raise RemoteError(str(document["error"]), node=self.node)
+        return document
+
+    def take(self, count: int) -> bytes:
+        """Return the bytes behind an answer."""
+        return self.talk.take(count)
+
+    def _silence(self) -> RemoteError:
+        code, said = self.talk.exit_code(), self.talk.said()
+        if code in _CANNOT_RUN:
+            return NoPython(f"{self.python} cannot be run there", node=self.node)
+        last = said.splitlines()[-1] if said else f"{self.python} ended at once, exit code {code}"
+        return RemoteError(last, node=self.node)

@@ -1,0 +1,205 @@
+"""Work with many nodes over ssh at once, each with a conversation of its own.
+
+`SshTransport` asks all nodes the same and reads what comes. Here a function of the caller's works
+with each node step by step, sending and receiving bytes without an end, in a thread of its own.
+Nodes may take as long as they need while something moves; one that is silent is given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import paramiko
+
+from clusterkit.errors import RemoteError
+from clusterkit.probes.base import first_line
+from clusterkit.transport.fanout import visit_all
+from clusterkit.transport.known_hosts import HostKeyRefused
+from clusterkit.transport.names import check_names
+from clusterkit.transport.ssh import explain
+from clusterkit.transport.ssh_client import JumpFailed, Line, SshClient
+from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.ssh_keys import LoginRefused
+
+T = TypeVar("T")
+
+IDLE_S = 30.0
+"""A node that neither sends nor takes anything for so long is given up."""
+_SHELL = "exec sh"
+"""Understood by every login shell: sh and its kin, csh, fish."""
+_PIECE = 1 << 15
+_NOISE = 4096
+_SLICE_S = 1.0
+_SLACK_S = 5.0
+_BROKEN = (OSError, EOFError, paramiko.SSHException)
+_FAILURES = (*_BROKEN, HostKeyRefused, LoginRefused, JumpFailed)
+
+
+class Talk:
+    """A shell script that runs on a node, with its input and output."""
+
+    def __init__(self, channel: Any, script: str, moved: Callable[[], None]) -> None:
+        """Start `script`, POSIX sh; `moved` is called whenever bytes come or go."""
+        self._channel = channel
+        self._moved = moved
+        self._read = bytearray()
+        self._noise = bytearray()
+        channel.settimeout(_SLICE_S)
+        channel.exec_command(_SHELL)
+        self.send(script.encode())
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, as fast as the node takes them.
+
+        Raises:
+            OSError: the other side has closed.
+        """
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._channel.send(rest[:_PIECE]) :]
+            except TimeoutError:
+                if self._channel.closed:
+                    raise
+                continue
+            self._moved()
+
+    def line(self) -> bytes | None:
+        """Return the next line without its end; None where the output has ended."""
+        while (end := self._read.find(b"\n")) < 0:
+            if not self._fill():
+                return None
+        found = bytes(self._read[:end])
+        del self._read[: end + 1]
+        return found
+
+    def take(self, count: int) -> bytes:
+        """Return the next `count` bytes.
+
+        Raises:
+            EOFError: the output has ended before.
+        """
+        while len(self._read) < count:
+            if not self._fill():
+                raise EOFError
+        found = bytes(self._read[:count])
+        del self._read[:count]
+        return found
+
+    def said(self) -> str:
+        """Return the last of what came on stderr, once the script has ended."""
+        self._listen()
+        return self._noise.decode(errors="replace").strip()
+
+    def exit_code(self) -> int:
+        """Return the exit code of the script; -1 where it was ended by a signal."""
+        return int(self._channel.recv_exit_status())
+
+    def _fill(self) -> bool:
+        while True:
+            self._listen()
+            try:
+                data = self._channel.recv(1 << 16)
+            except TimeoutError:
+                if self._channel.closed:
+                    raise
+                continue
+            self._moved()
+            self._read += data
+            return bool(data)
+
+    def _listen(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._noise = (self._noise + self._channel.recv_stderr(1 << 16))[-_NOISE:]
+
+
+class Session:
+    """A login on one node."""
+
+    def __init__(self, node: str, transport: Any, moved: Callable[[], None]) -> None:
+        """Talk through an open connection."""
+        self.node = node
+        self._transport = transport
+        self._moved = moved
+
+    def talk(self, script: str) -> Talk:
+        """Start a script."""
+        return Talk(self._transport.open_session(timeout=IDLE_S), script, self._moved)
+
+
+def on_nodes(
+    options: SshOptions, nodes: Sequence[str], work: Callable[[Session], T]
+) -> dict[str, T | RemoteError]:
+    """Call `work` with a login on each node, all at once; return what it returns, or its error.
+
+    A `RemoteError` that `work` raises is the answer of its node, as is a lost connection. What else
+    it raises ends all of them, and is raised here.
+
+    Raises:
+        UserError: a node's name is none, or ssh's configuration cannot be read.
+    """
+    check_names(tuple(nodes))
+    client = SshClient(options)
+    visits = [_Visit(node, client, work) for node in nodes]
+    try:
+        answers = visit_all(visits, threads=options.workers, heard=lambda _: None)
+    finally:
+        client.close()
+    return dict(zip(nodes, answers, strict=True))
+
+
+class _Visit(Generic[T]):
+    def __init__(self, node: str, client: SshClient, work: Callable[[Session], T]) -> None:
+        self.deadline: float | None = None
+        self._node = node
+        self._client = client
+        self._work = work
+        self._line = Line()
+        self._limit_s = 0.0
+        self._stage = "connecting"
+
+    def run(self) -> T | RemoteError:
+        try:
+            return self._visit()
+        except RemoteError as error:
+            return self.late() if self._line.is_cut else error
+        except _FAILURES as error:
+            return self.late() if self._line.is_cut else self._explained(error)
+        finally:
+            self.deadline = None
+            self._line.close()
+
+    def cut(self) -> None:
+        self._line.cut()
+
+    def late(self) -> RemoteError:
+        return RemoteError(f"no answer within {self._limit_s:g} s: {self._stage}", node=self._node)
+
+    def _visit(self) -> T:
+        target = self._client.resolve(self._node)
+        limit_s = target.connect_timeout_s
+        self._enter("connecting", limit_s * (1 + 2 * len(target.jumps)))
+        sock = self._client.dial(target, self._line)
+        self._enter("the SSH handshake", limit_s + _SLACK_S)
+        connection = self._client.log_in(target, sock, self._line, limit_s=limit_s + _SLACK_S)
+        self._enter("at work", IDLE_S)
+        return self._work(Session(self._node, connection.transport, self._moved))
+
+    def _enter(self, stage: str, limit_s: float) -> None:
+        self._stage, self._limit_s = stage, limit_s
+        self._moved()
+
+    def _moved(self) -> None:
+        self.deadline = time.monotonic() + self._limit_s
+
+    def _explained(self, error: BaseException) -> RemoteError:
+        if self._stage == "at work" and isinstance(error, _BROKEN):
+            said = first_line(str(error)) if not isinstance(error, EOFError) else ""
+            return RemoteError(
+                "the connection broke" + (f": {said}" if said else ""),
+                node=self._node,
+                hint="run it again: what has arrived is not sent again",
+            )
+        return RemoteError(explain(error)[1], node=self._node)

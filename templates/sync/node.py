@@ -1,0 +1,350 @@
+"""The other end of a conversation with a node: node.py TOKEN, requests on stdin, answers on stdout.
+
+A request is one line of JSON with the name of an operation, and what belongs to it; so is an
+answer, with bytes behind it where it says so. Needs Python 3.6 and nothing else, because it runs
+where nothing is installed yet. While an operation is silent, an empty line every few seconds tells
+that it lives.
+
+Files are compared by their contents, so that what was broken off is only continued, and get their
+names when they are whole. Names of files come and go as os.fsdecode has them.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
+PIECE = 1 << 18
+SIGN_OF_LIFE_S = 5
+ROOM = 16 << 20
+PART = ".ck-part"
+source, target = sys.stdin.buffer, sys.stdout.buffer
+held = []
+
+
+class Refused(Exception):
+    pass
+
+
+def answer(document, data=b""):
+    target.write(json.dumps(document).encode() + b"\n" + data)
+    target.flush()
+
+
+@contextmanager
+def alive():
+    done = threading.Event()
+
+    def tell():
+        while not done.wait(SIGN_OF_LIFE_S):
+            target.write(b"\n")
+            target.flush()
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def look(request):
+    """Say what Python and how much room there is, and what the file `read` holds."""
+    home = os.path.expanduser("~")
+    place = os.path.expanduser(request["place"])
+    about = {"python": list(sys.version_info[:3]), "home": home, "place": place, "text": None}
+    about["missing"] = [path for path in request.get("need", []) if not os.path.exists(path)]
+    while not os.path.isdir(place):
+        place = os.path.dirname(place) or "/"
+    room = os.statvfs(place)
+    about["free"] = room.f_bavail * room.f_frsize
+    if request.get("read"):
+        with suppress(OSError), open(os.path.expanduser(request["read"])) as stream:
+            about["text"] = stream.read()
+    answer(about)
+
+
+def receive(request):
+    """Make `folder` hold these files, and with `only` no others; then copy it to `snapshot`."""
+    folder = os.path.expanduser(request["folder"])
+    entries = [dict(zip(request["fields"], entry)) for entry in request["entries"]]
+    with alive():
+        os.makedirs(folder, mode=request.get("folder_mode", 0o755), exist_ok=True)
+        lock(folder)
+        if request["only"]:
+            remove_others(folder, {entry["path"] for entry in entries})
+        wanted = [i for i, entry in enumerate(entries) if not is_there(folder, entry)]
+        require_room(folder, sum(entries[i]["size"] for i in wanted))
+    answer({"wanted": wanted})
+    for index in wanted:
+        entry = entries[index]
+        path = os.path.join(folder, entry["path"])
+        make_way(folder, entry["path"])
+        if entry["link"] is not None:
+            os.symlink(entry["link"], path)
+        else:
+            take_file(path, entry)
+    with alive():
+        if request.get("snapshot"):
+            copy_once(folder, os.path.expanduser(request["snapshot"]))
+        for name in request.get("folders", []):
+            os.makedirs(os.path.join(folder, name), exist_ok=True)
+    answer({"folder": folder})
+
+
+def lock(folder):
+    """Keep other conversations from changing the folder until this one ends."""
+    held.append(open(folder.rstrip("/") + ".lock", "w"))  # noqa: SIM115 - until the end
+    fcntl.flock(held[-1], fcntl.LOCK_EX)
+
+
+def remove_others(folder, kept):
+    parents = set()
+    for path in kept:
+        above = os.path.dirname(path)
+        while above and above not in parents:
+            parents.add(above)
+            above = os.path.dirname(above)
+    for here, folders, names in os.walk(folder):
+        for name in folders + names:
+            path = os.path.join(here, name)
+            known = os.path.relpath(path, folder)
+            is_folder = name in folders and not os.path.islink(path)
+            if known not in (parents if is_folder else kept):
+                remove(path)
+        folders[:] = [name for name in folders if os.path.isdir(os.path.join(here, name))]
+
+
+def remove(path):
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
+
+
+def make_way(folder, relative):
+    """Make the folders above a file, and remove what has its name, or theirs."""
+    above = folder
+    for part in relative.split("/")[:-1]:
+        above = os.path.join(above, part)
+        if os.path.islink(above) or os.path.isfile(above):
+            os.remove(above)
+        os.makedirs(above, exist_ok=True)
+    path = os.path.join(folder, relative)
+    if os.path.lexists(path):
+        remove(path)
+
+
+def is_there(folder, entry):
+    path = os.path.join(folder, entry["path"])
+    try:
+        about = os.lstat(path)
+        if entry["link"] is not None:
+            return stat.S_ISLNK(about.st_mode) and os.readlink(path) == entry["link"]
+        if not stat.S_ISREG(about.st_mode) or about.st_size != entry["size"]:
+            return False
+        if digest(path) != entry["sha256"]:
+            return False
+        os.chmod(path, entry["mode"])
+    except OSError:
+        return False
+    return True
+
+
+def digest(path):
+    seen = hashlib.sha256()
+    with open(path, "rb") as stream:
+        for data in iter(lambda: stream.read(PIECE), b""):
+            seen.update(data)
+    return seen.hexdigest()
+
+
+def require_room(folder, wanted):
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    if wanted and free < wanted + ROOM:
+        needed = -(-(wanted + ROOM) >> 20) + 1
+        raise Refused(f"{needed} MiB are needed in {folder}, and {free >> 20} MiB are free")
+
+
+def take_file(path, entry):
+    seen, left = hashlib.sha256(), entry["size"]
+    descriptor = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, entry["mode"])
+    with os.fdopen(descriptor, "wb") as stream:
+        os.fchmod(descriptor, entry["mode"])
+        while left:
+            data = source.read(min(left, PIECE))
+            if not data:
+                sys.exit(1)  # the client has gone
+            seen.update(data)
+            stream.write(data)
+            left -= len(data)
+    if seen.hexdigest() != entry["sha256"]:
+        os.remove(path + PART)
+        raise Refused(f"{entry['path']!r} was changed while it was sent")
+    os.replace(path + PART, path)
+
+
+def copy_once(folder, copy):
+    """Copy a folder under a name that it gets when it is whole; one that is there stays."""
+    if os.path.exists(copy):
+        return
+    part = copy + PART
+    if os.path.exists(part):
+        shutil.rmtree(part)
+    os.makedirs(os.path.dirname(copy), exist_ok=True)
+    argv = ["cp", "-a", "--reflink=auto", folder, part]
+    code, said = run_to_end(argv, None)
+    if code:
+        shutil.rmtree(part, ignore_errors=True)
+        raise Refused(said.strip().splitlines()[-1] if said.strip() else "cp has failed")
+    os.rename(part, copy)
+
+
+def fetch(request):
+    """Send what has changed below `folder`: the files named by `small`, logs, and `trees`."""
+    folder = os.path.expanduser(request["folder"])
+    have = request["have"]
+    for name in listed(folder, request["small"]):
+        with suppress(FileNotFoundError):
+            send_small(folder, name, have, request["small_most"])
+    for name, offset in request["logs"].items():
+        with suppress(FileNotFoundError):
+            send_from(folder, name, offset, request["logs_most"])
+    for tree in request["trees"]:
+        send_tree(folder, tree, have, request["tree_most"])
+    answer({"done": True})
+
+
+def listed(folder, names):
+    for name in names:
+        path = os.path.join(folder, name)
+        if os.path.isdir(path):
+            below = sorted(os.listdir(path))
+            yield from listed(folder, [f"{name}/{one}" for one in below if one[:1] != "."])
+        elif os.path.isfile(path):
+            yield name
+
+
+def send_small(folder, name, have, most):
+    with open(os.path.join(folder, name), "rb") as stream:
+        about = os.fstat(stream.fileno())
+        sign = [about.st_size, about.st_mtime_ns]
+        if have.get(name) != sign:
+            stream.seek(max(0, about.st_size - most))
+            data = stream.read(most)
+            answer({"small": name, "sign": sign, "bytes": len(data)}, data)
+
+
+def send_from(folder, name, offset, most):
+    with open(os.path.join(folder, name), "rb") as stream:
+        end = os.fstat(stream.fileno()).st_size
+        if most is not None:
+            end = min(end, offset + most)
+        stream.seek(offset)
+        while offset < end:
+            data = stream.read(min(PIECE, end - offset))
+            if not data:
+                break
+            answer({"log": name, "offset": offset, "bytes": len(data)}, data)
+            offset += len(data)
+
+
+def send_tree(folder, tree, have, most):
+    found, size = [], 0
+    for here, folders, names in os.walk(os.path.join(folder, tree)):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(here, name)
+            about = os.lstat(path)
+            if stat.S_ISREG(about.st_mode):
+                known = os.path.relpath(path, folder)
+                found.append((known, [about.st_size, about.st_mtime_ns], about.st_mode & 0o777))
+                size += about.st_size
+    if size > most:
+        answer({"too_large": tree, "size": size, "where": os.path.join(folder, tree)})
+        return
+    for name, sign, mode in found:
+        if have.get(name) == sign:
+            continue
+        with open(os.path.join(folder, name), "rb") as stream:
+            sent = 0
+            while sent < sign[0] or not sent:
+                data = stream.read(min(PIECE, sign[0] - sent))
+                last = sent + len(data) >= sign[0] or not data
+                about = {"file": name, "offset": sent, "bytes": len(data), "last": last}
+                answer({**about, "mode": mode, "sign": sign}, data)
+                sent += len(data)
+                if last:
+                    break
+
+
+def run(request):
+    """Run a program to its end; answer with its exit code, and the last that it said."""
+    with alive():
+        argv = [os.path.expanduser(word) for word in request["argv"]]
+        code, said = run_to_end(argv, request.get("env"))
+    answer({"code": code, "said": said[-4000:]})
+
+
+def run_to_end(argv, env):
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(errors="replace")
+
+
+def write(request):
+    """Replace a small file, or with no text remove it."""
+    path = os.path.expanduser(request["path"])
+    if request["text"] is None:
+        with suppress(FileNotFoundError):
+            os.remove(path)
+    else:
+        with open(path + PART, "w") as stream:
+            stream.write(request["text"])
+        os.replace(path + PART, path)
+    answer({})
+
+
+OPERATIONS = {
+    "look": look,
+    "receive": receive,
+    "fetch": fetch,
+    "run": run,
+    "write": write,
+}
+
+
+def main():
+    target.write(b"\n" + sys.argv[1].encode() + b"\n")
+    target.flush()
+    for line in iter(source.readline, b""):
+        request = json.loads(line)
+        try:
+            OPERATIONS[request.pop("do")](request)
+        except Refused as error:
+            answer({"error": str(error)})
+            return 1
+        except BrokenPipeError:
+            return 1
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            answer({"error": f"{error.strerror or error}{where}"})
+            return 1
+    return 0
+
+
+sys.exit(main())
