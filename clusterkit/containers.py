@@ -10,6 +10,7 @@ RUNTIME_VARIABLES: tuple[str, ...] = (
     *(ref.name for ref in vars(Runtime).values() if hasattr(ref, "name")),
     "CK_VISIBLE_DEVICES",
     "CK_JOB_UID",
+    "CK_FAILURE",
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "GLOO_SOCKET_IFNAME",

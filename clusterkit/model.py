@@ -306,6 +306,12 @@ class NodeResult:
     """What the node's own checks found, where they kept the command from being started."""
     lost: str | None = None
     """How the others noticed that the node has gone; then its exit code is theirs to choose."""
+    rank: int | None = None
+    """The rank that failed first, where its launcher told; the exit code is the rank's own then."""
+    message: str | None = None
+    """The text of its exception, where it wrote torchrun's error file."""
+    tail: tuple[str, ...] = ()
+    """The last lines of the output, of that rank where it can be told apart; of a failure only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,9 +83,18 @@ def blame(result: NodeResult) -> str:
         return f"{result.node} is not fit: {result.unfit}"
     if result.lost is not None:
         return f"{result.node} {result.lost}"
+    who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
     if result.exit_code > 128:
-        return f"{result.node} was ended by signal {result.exit_code - 128}"
-    return f"{result.node} exited with {result.exit_code}"
+        return f"{who} was ended by signal {result.exit_code - 128}"
+    return f"{who} exited with {result.exit_code}"
+
+
+def lost(node_rank: int, node: str, words: str) -> NodeResult:
+    """Return the result of a node that has gone; `words` say how the others noticed."""
+    now = time.time()
+    return NodeResult(
+        node_rank=node_rank, node=node, exit_code=LOST, started_at=now, ended_at=now, lost=words
+    )
 
 
 def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
@@ -93,9 +102,9 @@ def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
     if document is None:
         return None
     try:
-        return NodeResult(
-            **{f.name: document[f.name] for f in fields(NodeResult) if f.name in document}
-        )
+        values = {f.name: document[f.name] for f in fields(NodeResult) if f.name in document}
+        values["tail"] = tuple(str(line) for line in values.get("tail", ()))
+        return NodeResult(**values)
     except TypeError:  # a field is missing
         return None
 

@@ -89,6 +89,10 @@ class RunFolder:
         """Folder of first failures, one file an attempt: small, because every node looks at it."""
         return self.path / "failures"
 
+    def rank_failure(self, attempt: int) -> Path:
+        """Return the file in which launchers tell which rank failed first in an attempt."""
+        return self.failures / f"rank-{attempt}.json"
+
     @property
     def state(self) -> Path:
         """The final state, once it is known."""

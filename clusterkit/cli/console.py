@@ -40,6 +40,11 @@ def bold(text: str) -> str:
     return typer.style(text, bold=True)
 
 
+def dim(text: str) -> str:
+    """Return `text` dimmed; plain where the output is no terminal."""
+    return typer.style(text, dim=True)
+
+
 def coloured(text: str, colour: str) -> str:
     """Return `text` in the named ANSI colour; plain where the output is no terminal."""
     return typer.style(text, fg=colour)

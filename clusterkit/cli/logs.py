@@ -10,6 +10,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_args import JOB_HELP, exit_code_of, name_of, run_named, said
+from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.errors import UserError
 from clusterkit.jobs import follow as follow_output
@@ -101,6 +102,8 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
         )
         return EXIT_INTERRUPTED
     console.note(f"{name_of(job)} {said(job)}")
+    for line in last_words(job):
+        console.note(line)
     if job.status.state is JobState.UNKNOWN:
         console.note(f"its files: {run.path}")
     return exit_code_of(job)

@@ -21,6 +21,7 @@ from clusterkit.cli.job_args import (
     run_named,
     said,
 )
+from clusterkit.cli.last_words import full_document_of, last_words
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.jobs import Job, load_jobs
@@ -71,7 +72,7 @@ def status(
         )
     found = load_job(run_named(job))
     if json:
-        console.json_document(document_of(found))
+        console.json_document(full_document_of(found))
     else:
         _describe(found)
     if found.status.state not in _UNDER_WAY:
@@ -163,6 +164,8 @@ def _describe(job: Job) -> None:
     when = datetime.fromtimestamp(submission.submitted_at, tz=UTC).astimezone()
     nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
     console.say(f"{console.bold(name_of(job))}  {said(job)}")
+    for line in last_words(job):
+        console.say(line)
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
     console.say(f"  cluster    {submission.cluster}")
     console.say(f"  submitted  {when:%Y-%m-%d %H:%M:%S}")

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, document_of, exit_code_of, name_of, run_named, said
+from clusterkit.cli.job_args import JOB_HELP, exit_code_of, name_of, run_named, said
+from clusterkit.cli.last_words import full_document_of, last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.jobs import Job
 from clusterkit.jobs import wait as wait_for
@@ -33,6 +34,8 @@ def wait_for_run(run: RunFolder, *, as_json: bool = False) -> int:
     except KeyboardInterrupt:
         console.note(f"\nthe job goes on; come back: clusterkit wait {run.run_id}")
         return EXIT_INTERRUPTED
+    for line in last_words(job):
+        console.note(line)
     if as_json:
         console.json_document(document_of(job))
     return exit_code_of(job)

@@ -14,23 +14,18 @@ from clusterkit.model import NodeCommand, Runtime, Word
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
-    module: tuple[Word, ...] = ("-m", "torch.distributed.run")
-    files = {}
-    if inputs.max_nodes is None and inputs.nodes > 1:
-        module = ((Runtime.TMP, "/agent.py"),)  # which says why
-        files["agent.py"] = read_data("templates", "torchrun", "agent.py")
     return NodeCommand(
         argv=(
             inputs.python,
             "-u",
-            *module,
+            (Runtime.TMP, "/agent.py"),  # torchrun, with additions
             *_rendezvous(inputs),
             f"--nproc-per-node={inputs.slots[0]}",
             *option_words(inputs.options),
             inputs.script,
             *inputs.args,
         ),
-        files=files,
+        files={"agent.py": read_data("templates", "torchrun", "agent.py")},
     )
 
 

@@ -14,6 +14,7 @@ from clusterkit import files, node_results, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
+from clusterkit.worker.failure import VARIABLE, Ending, explain
 from clusterkit.worker.fitness import UNFIT, unfit_because
 from clusterkit.worker.identity import Identity
 from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
@@ -47,40 +48,49 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()
         unfit = None if run.cancelled.exists() else unfit_because(run, me)
-        if unfit is None:
-            exit_code, reason = _run_command(run, me, patience)
-        else:
-            exit_code, reason = UNFIT, None
+        ending = _run_command(run, me, patience) if unfit is None else Ending(exit_code=UNFIT)
     result = NodeResult(
         node_rank=me.rank,
         node=me.name,
-        exit_code=exit_code,
+        exit_code=ending.exit_code,
         started_at=started_at,
         ended_at=time.time(),
-        reason=reason,
+        reason=ending.reason,
         unfit=unfit,
+        rank=ending.rank,
+        message=ending.message,
+        tail=ending.tail,
     )
     try:
         node_results.write_result(run, result, attempt=me.attempt, of=me.of)
     except UserError as error:
         # The exit code is now the only thing that can tell how the command ended.
         print(f"clusterkit: {error}", file=sys.stderr)
-        raise SystemExit(exit_code) from error
+        raise SystemExit(result.exit_code) from error
     if result.reason == "terminated":
         _linger(run, patience.linger_s)
     return result
 
 
-def _run_command(run: RunFolder, me: Identity, patience: Patience) -> tuple[int, str | None]:
+def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
     if run.cancelled.exists():
         # Cancelled before anyone knew the id of the job, and so by this file alone.
-        return 128 + signal.SIGTERM, "cancelled"
+        return Ending(exit_code=128 + signal.SIGTERM, reason="cancelled")
     marker = run.marker(me.rank)
+    since = _log_size(run, me)
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
         pid = _start(run, me, marker)
         watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
-        return watch.until_end()
+        exit_code, reason = watch.until_end()
+    return explain(run, me, Ending(exit_code=exit_code, reason=reason), since=since)
+
+
+def _log_size(run: RunFolder, me: Identity) -> int:
+    try:
+        return run.log(me.rank).stat().st_size
+    except OSError:
+        return 0
 
 
 def _linger(run: RunFolder, seconds: float) -> None:
@@ -98,7 +108,12 @@ def _linger(run: RunFolder, seconds: float) -> None:
 
 
 def _start(run: RunFolder, me: Identity, marker: str) -> int:
-    environment = {**os.environ, **runfolder.read_secrets(run), processes.MARKER: marker}
+    environment = {
+        **os.environ,
+        **runfolder.read_secrets(run),
+        processes.MARKER: marker,
+        VARIABLE: str(run.rank_failure(me.attempt)),
+    }
     log = files.open_for_append(run.log(me.rank))
     try:
         if me.attempt:

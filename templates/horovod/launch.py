@@ -3,10 +3,12 @@
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
 variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
-but horovod; ends with the exit code of the first local rank that failed, as a shell gives it.
+but horovod; ends with the exit code of the first local rank that failed, as a shell gives it, and
+says which that was in the file CK_FAILURE, where that is set.
 """
 
 import argparse
+import json
 import os
 import signal
 import socket
@@ -14,6 +16,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
 from horovod.runner.gloo_run import create_slot_env_vars
@@ -42,12 +46,12 @@ def main():
     if node == nodes[0]:
         serve_rendezvous(port, assignments)
     wait_for_rendezvous(head, port)
-    ranks = [
-        subprocess.Popen(options.command, env=rank_environment(slot, head, port))
+    ranks = {
+        slot.rank: subprocess.Popen(options.command, env=rank_environment(slot, head, port))
         for slot in assignments
         if slot.hostname == node
-    ]
-    signal.signal(signal.SIGTERM, lambda *_: end(ranks))
+    }
+    signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
     sys.exit(wait_for(ranks))
 
 
@@ -83,18 +87,34 @@ def rank_environment(slot, head, port):
 
 
 def wait_for(ranks):
-    running = list(ranks)
+    running = dict(ranks)
     while running:
-        for rank in list(running):
-            code = rank.poll()
+        for rank, process in list(running.items()):
+            code = process.poll()
             if code is None:
                 continue
-            running.remove(rank)
+            del running[rank]
             if code != 0:
-                end(running)
-                return code if code > 0 else 128 - code
+                code = code if code > 0 else 128 - code
+                if os.environ.get("CK_FAILURE"):
+                    tell(rank, list(ranks).index(rank), code)
+                end(running.values())
+                return code
         time.sleep(0.1)
     return 0
+
+
+def tell(rank, local_rank, code):
+    node = os.environ["CK_NODE_NAME"]
+    document = {"node": node, "rank": rank, "local_rank": local_rank, "exit_code": code}
+    path = os.environ["CK_FAILURE"]
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
 
 
 def end(ranks):

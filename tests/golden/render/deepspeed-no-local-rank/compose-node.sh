@@ -62,7 +62,27 @@ python=$1
 script=$2
 shift 2
 [ -n "${CK_NO_LOCAL_RANK:-}" ] || set -- "--local_rank=$LOCAL_RANK" "$@"
-exec "$python" -u "$script" "$@"
+set -- "$python" -u "$script" "$@"
+[ -n "${CK_FAILURE:-}" ] || exec "$@"
+# The launcher looks at its ranks once a second, so only this shell can tell which failed first:
+# who links its word to the name of all is first, as a link replaces nothing.
+"$@" <&0 &
+child=$!
+trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+status=0
+wait "$child" || status=$?
+while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
+  status=0
+  wait "$child" || status=$?
+done
+if [ "$status" != 0 ]; then
+  draft=$CK_FAILURE.$RANK
+  printf '{"node": "%s", "rank": %d, "local_rank": %d, "exit_code": %d}\n' \
+    "$CK_NODE_NAME" "$RANK" "$LOCAL_RANK" "$status" >"$draft" &&
+    ln "$draft" "$CK_FAILURE"
+  rm -f "$draft"
+fi 2>/dev/null
+exit "$status"
 CK_FILE
 
 for ck_rank in "${!ck_nodes[@]}"; do

@@ -32,13 +32,93 @@ export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
 ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
 
+cat >"$CK_TMP"/agent.py <<'CK_FILE'
+"""torchrun, with two additions: agent.py TORCHRUN_ARGUMENTS...
+
+A store that outlives its agents. The agent of the first node serves the key-value store through
+which agents leave together. It may be gone before another has read the last key, which then reports
+a lost connection with two screens of C++ frames, after a run that succeeded (pytorch#69520). A
+multi-tenant store is shared within a process: held here as well, it is there until the others have
+left.
+
+A word on which rank failed first, in the file CK_FAILURE, where that is set. torchrun itself exits
+with 1, whatever its rank died of.
+"""
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main
+
+OTHERS_LEAVE_S = 1
+
+
+def hold_store():
+    return TCPStore(
+        os.environ["CK_HEAD_ADDR"],
+        int(os.environ["CK_PORT"]),
+        int(os.environ["CK_NNODES"]),
+        is_master=True,
+        timeout=timedelta(minutes=15),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def serves_store():
+    # With c10d, whichever agent comes first serves it, and no port is among the arguments.
+    static = f"--master-port={os.environ['CK_PORT']}" in sys.argv
+    return static and os.environ["CK_NODE_RANK"] == "0" and os.environ["CK_NNODES"] != "1"
+
+
+def tell(error):
+    rank, failure = error.get_first_failure()
+    # Only scripts decorated with @record write an error file.
+    told = Path(failure.error_file).is_file()
+    said = failure.error_file_data.get("message") if told else None
+    code = failure.exitcode
+    document = {
+        "node": os.environ["CK_NODE_NAME"],
+        "rank": rank,
+        "local_rank": failure.local_rank,
+        "exit_code": code if code >= 0 else 128 - code,
+        "message": said.get("message") if isinstance(said, dict) else said,
+    }
+    path = os.environ["CK_FAILURE"]
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+
+
+if __name__ == "__main__":
+    store = hold_store() if serves_store() else None
+    try:
+        main()
+    except ChildFailedError as error:
+        if os.environ.get("CK_FAILURE"):
+            tell(error)
+        raise
+    if store is not None:
+        time.sleep(OTHERS_LEAVE_S)
+CK_FILE
+
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
 cd "$CK_WORKDIR"
 ck_command=(
   python3
   -u
-  -m
-  torch.distributed.run
+  "${CK_TMP}"/agent.py
   --nnodes="${CK_NNODES}"
   --node-rank="${CK_NODE_RANK}"
   --master-addr="${CK_HEAD_ADDR}"

@@ -1,0 +1,80 @@
+"""Which rank failed first, as its launcher tells it in a file of the run folder.
+
+The file (`CK_FAILURE`) is created once an attempt, by whichever rank of all nodes comes first:
+ranks that lose one of them fail within moments, and their launchers look at different times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from clusterkit import files, runfolder
+from clusterkit.runfolder import RunFolder
+from clusterkit.worker.identity import Identity
+from clusterkit.worker.last_words import cut, last_words
+
+VARIABLE = "CK_FAILURE"
+_MESSAGE = 1000
+"""Characters of an exception's text that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the command of a node ended; the fields of `NodeResult` that say so."""
+
+    exit_code: int
+    reason: str | None = None
+    rank: int | None = None
+    message: str | None = None
+    tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFailure:
+    """What stands in the file: the first rank that failed, of all nodes of this attempt."""
+
+    node: str
+    rank: int
+    exit_code: int
+    """As a shell gives it: 128 + N for signal N."""
+    message: str | None = None
+
+
+def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
+    """Return which rank failed first; None where no launcher has told."""
+    path = run.rank_failure(attempt)
+    if path.name not in runfolder.listed(path.parent):
+        return None
+    document = files.read_json(path) or {}
+    rank, code, message = (document.get(key) for key in ("rank", "exit_code", "message"))
+    if not (isinstance(rank, int) and isinstance(code, int) and 0 < code < 256):
+        return None
+    return RankFailure(
+        node=str(document.get("node")),
+        rank=rank,
+        exit_code=code,
+        message=cut(message, _MESSAGE) or None if isinstance(message, str) else None,
+    )
+
+
+def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Ending:
+    """Add to how the command ended which rank it was, and its words from byte `since` of the log.
+
+    A launcher has exit codes of its own: that of the rank counts. Where the first rank to fail is
+    one of another node, this node has failed as a consequence.
+    """
+    if ended.exit_code == 0 or ended.reason is not None:
+        return ended
+    first = read_rank_failure(run, me.attempt)
+    log = run.log(me.rank)
+    if first is None:
+        return dataclasses.replace(ended, tail=last_words(log, since=since))
+    if first.node != me.name:
+        return Ending(exit_code=first.exit_code, reason="peer")
+    return Ending(
+        exit_code=first.exit_code,
+        rank=first.rank,
+        message=first.message,
+        tail=last_words(log, since=since, rank=first.rank),
+    )
