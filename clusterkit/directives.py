@@ -6,14 +6,16 @@ import re
 from collections.abc import Mapping
 
 from clusterkit import hostlist
+from clusterkit.config.units import parse_time_limit
 from clusterkit.errors import Problem, UserError
 from clusterkit.model import ClusterSpec, GpuRequest, JobSpec
 
 SIGNAL_AHEAD_S = 90
-"""How long before the time limit USR2 is sent, so that a script can write a checkpoint."""
+"""How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter
+of a limit that is short."""
 
 DECIDED = {
-    "array": "submit once for each task; arrays are not there yet",
+    "array": "--array 'lr=1e-3,1e-4;seed=0-3%2'",
     "nodes": "--nodes N",
     "ntasks": "--processes N",
     "ntasks-per-node": "--gpus-per-node N",
@@ -45,7 +47,8 @@ def sbatch_directives(
     Raises:
         UserError: a directive of the site or of the user cannot be one.
     """
-    nodes = f"{job.nodes}-{job.max_nodes}" if job.max_nodes else str(job.nodes)
+    least = job.nodes + job.spares
+    nodes = f"{least}-{job.max_nodes}" if job.max_nodes else str(least)
     wanted: dict[str, str | None] = {
         "job-name": name,
         "nodes": nodes,
@@ -63,7 +66,7 @@ def sbatch_directives(
                 "exclude": hostlist.fold(job.exclude),
             }
         ),
-        "signal": f"USR2@{SIGNAL_AHEAD_S}",
+        "signal": f"USR2@{_signal_ahead_s(job.time or cluster.time)}",
         "requeue" if job.requeue else "no-requeue": None,
         "open-mode": "append",
         "output": "%x-%j.out",
@@ -77,6 +80,17 @@ def sbatch_directives(
     wanted |= last_word
     _check_directives(wanted, last_word)
     return wanted
+
+
+def notice_of(directives: Mapping[str, str | None]) -> int:
+    """Return how many seconds before its time limit the processes of a job get a signal, if any."""
+    match = re.fullmatch(r"(?:R:)?\w+@(\d+)", directives.get("signal") or "")
+    return int(match[1]) if match else 0
+
+
+def _signal_ahead_s(time: str | None) -> int:
+    limit_s = parse_time_limit(time) if time else None
+    return SIGNAL_AHEAD_S if limit_s is None else max(1, min(SIGNAL_AHEAD_S, limit_s // 4))
 
 
 def _gpu_directive(

@@ -138,6 +138,27 @@ def append_line(path: Path, line: str, *, mode: int = PUBLIC) -> None:
             os.close(descriptor)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold the lock file `path`, and tell whether this could be had: never waits.
+
+    It is free again when its holder ends, however that ends.
+    """
+    with explained(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in {errno.EACCES, errno.EAGAIN}:
+                raise UserError(f"cannot lock {path}: {error.strerror}") from error
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
 def create_folder(path: Path, *, mode: int = 0o755, exist_ok: bool = True) -> bool:
     """Create `path` and its parents; tell whether `path` itself is new.
 

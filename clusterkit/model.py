@@ -138,6 +138,7 @@ class ClusterSpec:
     jump_host: str | None = None
     host_keys: str = "known"
     shared_filesystem: bool = True
+    venv: str = "~/.clusterkit/venv"
     # Checks before a job
     preflight: str = "auto"
 
@@ -168,6 +169,8 @@ class JobSpec:
     image: str | None = None
     container: ContainerRuntime | None = None
     requeue: int = 0
+    spares: int = 0
+    """How many more nodes to have at hand, for those that fail."""
     deepspeed_preset: str | None = None
 
 
@@ -276,6 +279,10 @@ class LaunchPlan:
     time_limit_s: int | None
     container: ContainerPlan | None
     requeue: int
+    spares: int = 0
+    """How many nodes there are beyond those that the job uses, for those that fail."""
+    spare_names: tuple[str, ...] = ()
+    """Their names where they are known beforehand."""
     deepspeed_preset: str | None = None
 
 

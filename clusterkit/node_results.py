@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from clusterkit import files
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import SCHEMA, RunFolder, listed
+
+LOST = 255
+"""Exit code of a node that has gone; as ssh's own for a connection that broke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,13 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
     name = f"{attempt}.json"
     there = name in listed(run.failures)
     return result_of(files.read_json(run.failures / name)) if there else None
+
+
+def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
+    """Return the first failure of each attempt that had one, oldest first."""
+    paths = (path for path in run.failures.glob("*.json") if path.stem.isdigit())
+    found = (result_of(files.read_json(p)) for p in sorted(paths, key=lambda p: int(p.stem)))
+    return tuple(failure for failure in found if failure is not None)
 
 
 def blame(result: NodeResult) -> str:

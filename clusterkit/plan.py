@@ -33,7 +33,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     if cluster.kind is ClusterKind.LOCAL and cluster.network_interface is None:
         cluster = dataclasses.replace(cluster, network_interface="lo")
     most = job.max_nodes or job.nodes
-    node_names = _node_names(job, cluster, most)
+    names = _node_names(job, cluster, most + job.spares)
+    node_names = names[:most]
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
     check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
@@ -46,6 +47,11 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         raise UserError(
             f"{framework.name} over MPI starts its ranks by srun, outside any image",
             hint="start the container in the script itself, or set horovod_controller: gloo",
+        )
+    if command.once and job.spares:
+        raise UserError(
+            f"--spares {job.spares}: {framework.name} over MPI takes all nodes that it is given",
+            hint="leave it out, or set horovod_controller: gloo",
         )
     directives = sbatch_directives(
         job, cluster, name=_job_name(job), once=command.once, slots=max(slots)
@@ -71,6 +77,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         time_limit_s=parse_time_limit(time) if time else None,
         container=container,
         requeue=job.requeue,
+        spares=job.spares,
+        spare_names=names[most:],
         deepspeed_preset=job.deepspeed_preset,
     )
 

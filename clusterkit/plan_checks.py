@@ -29,6 +29,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
     if job.requeue < 0:
         message = f"--requeue {job.requeue}: must be 0 or more"
         problems.append(Problem(message=message, key="requeue"))
+    problems += _check_spares(job, cluster)
     if job.deepspeed_preset is not None:
         problems += check_preset(job.deepspeed_preset, framework.name)
     for what, value in (("script", job.script), *(("argument", arg) for arg in job.args)):
@@ -81,6 +82,21 @@ def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
             )
         )
     return problems
+
+
+def _check_spares(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
+    if job.spares < 0:
+        return [Problem(message=f"--spares {job.spares}: must be 0 or more", key="spares")]
+    if job.spares and cluster.kind is ClusterKind.LOCAL:
+        message = f"--spares {job.spares}: all nodes of {cluster.name} are this one machine"
+        return [Problem(message=message, hint="leave it out", key="spares")]
+    if job.spares and job.max_nodes is not None:
+        message = f"--spares {job.spares}: an elastic job goes on without the nodes that it loses"
+        return [Problem(message=message, hint="leave it out", key="spares")]
+    if job.spares and not job.requeue:
+        message = f"--spares {job.spares}: used when the job starts again, which it may not"
+        return [Problem(message=message, hint="add --requeue 1, or more", key="spares")]
+    return []
 
 
 def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:

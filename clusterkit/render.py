@@ -81,6 +81,7 @@ def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:
         port_places=str((high - low + 1) // PORT_STRIDE),
         port_range=f"{low}-{high}",
         requeue=str(plan.requeue),
+        nodes=str(plan.nodes),
         srun_args=(
             *plan.cluster.srun_args,
             *pyxis_arguments(plan.container, workdir=plan.workdir),

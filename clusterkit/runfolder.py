@@ -103,6 +103,25 @@ class RunFolder:
         """Present once someone asked for the end of the job."""
         return self.path / "cancelled"
 
+    @property
+    def starting(self) -> Path:
+        """Locked by the one client that starts a job which has to wait, or start again."""
+        return self.path / "starting.lock"
+
+    @property
+    def told_slurm(self) -> Path:
+        """What Slurm was told of a job that waits to start again."""
+        return self.path / "told-slurm.json"
+
+    def again(self, attempt: int) -> Path:
+        """Return what says why an attempt was ended for the next one, where nodes decide that."""
+        return self.path / f"again-{attempt}.json"
+
+    @property
+    def left_out(self) -> Path:
+        """Nodes that later attempts do not use, one a line; absent where there are none."""
+        return self.path / "left-out"
+
     def timeout(self, attempt: int) -> Path:
         """Return what is there once an attempt was ended at its time limit, by its supervisor."""
         return self.path / f"timeout-{attempt}"
@@ -164,8 +183,12 @@ class Submission:
     """Seconds since the epoch."""
     command_line: tuple[str, ...] = ()
     time_limit_s: int | None = None
+    notice_s: int = 0
+    """How long before its time limit Slurm announces that."""
     requeue: int = 0
-    """How often a failed job starts again by itself."""
+    """How often the job may start again after what was not its own doing."""
+    spares: int = 0
+    """How many nodes may take the place of others then."""
     once: bool = False
     """Whether only the first node reports, because its command reaches the others itself (MPI)."""
     job_id: str | None = None

@@ -89,19 +89,10 @@ def test_the_worst_end_is_that_of_the_job(
     assert concluded(run, *keepers)[0] is together
 
 
-@pytest.mark.parametrize(
-    ("cluster", "plan", "said"),
-    [
-        ({"shared_filesystem": False}, {}, "have to share a file system"),
-        ({}, {"requeue": 2}, "--requeue counts on Slurm only"),
-    ],
-)
-def test_what_is_not_there_yet_is_refused(
-    tmp_path: Path, cluster: dict[str, object], plan: dict[str, object], said: str
-) -> None:
-    spec = make_cluster(tmp_path, kind=ClusterKind.SSH, **cluster)
-    with pytest.raises(UserError, match=said):
-        layout_of(make_plan(spec, **plan), RunFolder(tmp_path))
+def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
+    spec = make_cluster(tmp_path, kind=ClusterKind.SSH, shared_filesystem=False)
+    with pytest.raises(UserError, match="have to share a file system"):
+        layout_of(make_plan(spec), RunFolder(tmp_path))
 
 
 def test_a_silent_node_leaves_it_unknown_and_a_restarted_one_does_not(run: RunFolder) -> None:

@@ -112,8 +112,16 @@ class JobFlags:
         int | None,
         _option(
             "--requeue",
-            help_text="Let Slurm start the job again so often after it lost a node.",
+            help_text="Start again so often after the time limit, preemption or a lost node.",
             metavar="N",
+        ),
+    ] = None
+    spares: Annotated[
+        int | None,
+        _option(
+            "--spares",
+            help_text="Nodes at hand for those that fail, when the job starts again.",
+            metavar="K",
         ),
     ] = None
     image: Annotated[
@@ -127,6 +135,35 @@ class JobFlags:
             help_text="docker, apptainer, enroot or pyxis.",
             panel="Container",
             metavar="RUNTIME",
+        ),
+    ] = None
+    array: Annotated[
+        str | None,
+        _option(
+            "--array",
+            "-a",
+            help_text="One job for each: 'lr=1e-3,1e-4;seed=0-3%2' (2 at once), or a YAML, JSON or "
+            "CSV file; {lr} stands in ARGS, --env or --name.",
+            panel="Array",
+            metavar="SPEC|FILE",
+        ),
+    ] = None
+    at_once: Annotated[
+        int | None,
+        _option(
+            "--at-once",
+            help_text="So many jobs of the array run at once.",
+            panel="Array",
+            metavar="K",
+        ),
+    ] = None
+    elements: Annotated[
+        str | None,
+        _option(
+            "--elements",
+            help_text="Only these jobs of the array, by number: 0,4-7.",
+            panel="Array",
+            metavar="LIST",
         ),
     ] = None
     job: Annotated[

@@ -18,9 +18,11 @@ from clusterkit.errors import Position, Problem, UserError, choices_hint
 from clusterkit.frameworks import framework_names, load_framework
 from clusterkit.model import ClusterSpec, ContainerRuntime, JobSpec, LaunchPlan
 from clusterkit.plan import make_plan
+from clusterkit.sweep import FORMS, choose, jobs_of
 
 if TYPE_CHECKING:
     from clusterkit.config.jobfile import GivenJob
+    from clusterkit.sweep import Sweep
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,27 @@ class JobRequest:
             job, cluster = self._job_and_cluster()
             job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
             return make_plan(job, cluster, workdir=str(Path.cwd()))
+
+    def sweep(self) -> Sweep | None:
+        """Return the sweep of `--array`; None where one job is asked for.
+
+        Raises:
+            UserError: its file or its text is wrong, or it is limited and not there.
+        """
+        with self.placing():
+            return _sweep_of({**self.from_file, **self.flags})
+
+    def plans(self, sweep: Sweep, *, also_exclude: tuple[str, ...] = ()) -> tuple[LaunchPlan, ...]:
+        """Return the plan of each job of the array, in order.
+
+        Raises:
+            UserError: as for `plan`, or a value has no place.
+        """
+        with self.placing():
+            job, cluster = self._job_and_cluster()
+            job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
+            workdir = str(Path.cwd())
+            return tuple(make_plan(one, cluster, workdir=workdir) for one in jobs_of(sweep, job))
 
     @contextmanager
     def placing(self) -> Iterator[None]:
@@ -109,6 +132,23 @@ def read_request(flags: JobFlags, *, verb: str) -> JobRequest:
     return JobRequest(verb=verb, flags=given, file=file)
 
 
+def _sweep_of(values: Mapping[str, Any]) -> Sweep | None:
+    array, at_once = values.get("array"), values.get("at_once")
+    if array is None:
+        for key in ("at_once", "elements"):
+            if key in values:
+                flag = f"--{key.replace('_', '-')}"
+                raise UserError(f"{flag} is of an array, and there is none", hint=FORMS)
+        return None
+    if at_once is not None and at_once < 1:
+        raise UserError("--at-once: at least 1 job has to run", hint="--at-once 1")
+    from clusterkit.config.sweepfile import read_sweep
+
+    sweep = read_sweep(str(array))
+    sweep = choose(sweep, str(values["elements"])) if "elements" in values else sweep
+    return dataclasses.replace(sweep, at_once=at_once or sweep.at_once)
+
+
 def _position_of_flag(key: str, value: Any) -> Position:
     variable = f"CLUSTERKIT_{key.upper()}"
     if os.environ.get(variable) == value:
@@ -165,6 +205,7 @@ def _job_spec(
         image=values.get("image"),
         container=container,
         requeue=values.get("requeue", 0),
+        spares=values.get("spares", 0),
         deepspeed_preset=values.get("ds_preset"),
     )
 

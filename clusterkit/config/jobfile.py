@@ -55,8 +55,20 @@ class JobFile(BaseModel):
         "Options of sbatch and of the launcher: `sbatch.KEY` or `FRAMEWORK.KEY`.",
         "{sbatch.nice: 100}",
     )
+    array: fields.Text | None = _key(
+        "One job for each combination of these values, or for each entry of this file.",
+        "lr=1e-3,1e-4;seed=0-3",
+    )
+    at_once: fields.Count | None = _key("How many jobs of the array run at once.", "2")
+    elements: fields.Text | None = _key("The jobs of the array to submit, by number.", "0,4-7")
+    after: fields.Texts | None = _key(
+        "Jobs that have to end first: JOB, JOB:any or JOB:fail.", "[latest]"
+    )
     preflight: Literal["auto", "full", "off"] | None = _key("Which checks come first.", "full")
-    requeue: fields.CountOrZero | None = _key("How often the job may start again.", "3")
+    requeue: fields.CountOrZero | None = _key(
+        "How often the job may start again after what was not its own doing.", "3"
+    )
+    spares: fields.CountOrZero | None = _key("Nodes at hand for those that fail.", "1")
     ds_preset: fields.Text | None = _key("DeepSpeed configuration to render.", "zero3")
 
 

@@ -43,6 +43,8 @@ class SchedulerState:
     """The state in the scheduler's own word."""
     reason: str | None = None
     exit_code: int | None = None
+    attempt: int = 0
+    """The latest attempt that it knows of, where it counts them."""
 
 
 class Executor(Protocol):
@@ -85,6 +87,16 @@ class Executor(Protocol):
 
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return the exit code that is held of an ended job, where no node has reported one."""
+
+    def tend(self, run: RunFolder, submission: Submission) -> None:
+        """Do what a job that is to start (again) needs of a client, as long as one looks on.
+
+        Nothing where another client is doing it, or where the scheduler needs no help.
+
+        Raises:
+            RemoteError: it cannot be started now; it is worth another try a little later.
+            UserError: something is wrong with what it was given.
+        """
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask for the end of a job; one that has ended already is no error.

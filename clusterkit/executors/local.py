@@ -47,6 +47,9 @@ class LocalJobs:
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return nothing: the controller has said what there is to say."""
 
+    def tend(self, run: RunFolder, submission: Submission) -> None:
+        """Do nothing: the controller starts the next attempt by itself."""
+
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask the controller to end; end the nodes directly where there is none any more."""
         local_runs.end(run, submission)

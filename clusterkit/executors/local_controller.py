@@ -12,18 +12,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from clusterkit import files, node_results, processes, runfolder
+from clusterkit.attempts import may_start_again, nodes_to_leave_out
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local_nodes import LocalLayout
 from clusterkit.executors.local_runs import job_id_of
 from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
 from clusterkit.model import JobState
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, Submission
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +32,8 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     run = RunFolder(Path(arguments[0]))
     processes.adopt_orphans()
-    layout = LocalLayout.from_plan(job_id_of(run), _plan(run), tasks=_tasks(run))
+    submission = _submission(run)
+    layout = LocalLayout.from_plan(job_id_of(run), _plan(run), tasks=submission.tasks)
     files.write_json(
         run.controller,
         {
@@ -43,10 +45,25 @@ def main(arguments: list[str]) -> int:
             "port": layout.allocation.port,
         },
     )
-    supervisor = Supervisor(run, marker=run.marker(), time_limit_s=layout.time_limit_s)
-    codes = supervisor.run_to_end(tuple(_starts(run, layout)))
-    _write_end(run, codes, supervisor.state)
+    while True:
+        attempt = layout.allocation.attempt
+        supervisor = Supervisor(
+            run, marker=run.marker(), time_limit_s=layout.time_limit_s, attempt=attempt
+        )
+        codes = supervisor.run_to_end(tuple(_starts(run, layout)))
+        end = _end_of(run, codes, supervisor.state, attempt)
+        if attempt >= submission.requeue or not _starts_again(run, end, attempt):
+            break
+        layout = layout.again()
+    files.write_json(run.ended, end)
     return 0
+
+
+def _starts_again(run: RunFolder, end: Mapping[str, Any], attempt: int) -> bool:
+    failure = node_results.first_failure(run, attempt)
+    left_out = nodes_to_leave_out(node_results.read_failures(run))
+    cancelled = runfolder.is_cancelled(run)
+    return may_start_again(end["state"], failure) and not left_out and not cancelled
 
 
 def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:
@@ -59,23 +76,34 @@ def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:
         )
 
 
-def _write_end(run: RunFolder, codes: Sequence[int], ended_as: JobState | None) -> None:
-    results = node_results.read_results(run)
-    first = node_results.first_failure(run, results.attempt)
+def _end_of(
+    run: RunFolder, codes: Sequence[int], ended_as: JobState | None, attempt: int
+) -> Mapping[str, Any]:
+    """Return how an attempt has ended, as it stands in `ended.json`."""
+    reported = [node_results.read_result(run, rank, attempt) for rank in range(len(codes))]
+    first = node_results.first_failure(run, attempt)
     exit_code = first.exit_code if first else next((c for c in codes if c), None)
     if exit_code is None:
         exit_code = 0 if codes else None
     elif exit_code < 0:
         exit_code = 128 - exit_code
     state = JobState.SUCCEEDED if codes and not any(codes) else ended_as or JobState.FAILED
+    if {result.reason for result in reported if result and result.exit_code} == {"timeout"}:
+        state = JobState.TIMEOUT
     if first is not None:
         # A node failed by itself before anybody ended the job.
         state = JobState.FAILED
     reason = node_results.blame(first) if first else None
-    if len(results.nodes) < len(codes) and state is JobState.FAILED and reason is None:
+    if not all(reported) and state is JobState.FAILED and reason is None:
         reason = f"a worker ended without a result, see {run.submitit}"
-    document = {"schema": runfolder.SCHEMA, "state": state, "exit_code": exit_code}
-    files.write_json(run.ended, {**document, "reason": reason, "ended_at": time.time()})
+    return {
+        "schema": runfolder.SCHEMA,
+        "state": state,
+        "exit_code": exit_code,
+        "reason": reason,
+        "attempt": attempt,
+        "ended_at": time.time(),
+    }
 
 
 def _plan(run: RunFolder) -> dict[str, Any]:
@@ -85,11 +113,11 @@ def _plan(run: RunFolder) -> dict[str, Any]:
     return plan
 
 
-def _tasks(run: RunFolder) -> int:
+def _submission(run: RunFolder) -> Submission:
     submission = runfolder.read_submission(run)
     if submission is None:
         raise UserError(f"no submission in {run.submission}")
-    return submission.tasks
+    return submission
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.executors.allocation import Allocation, free_port, visible_gpus
@@ -42,6 +42,11 @@ class LocalLayout:
             devices=split_devices(visible_gpus(), slots),
             time_limit_s=plan["time_limit_s"],
         )
+
+    def again(self) -> LocalLayout:
+        """Return the layout of the next attempt, which has the same port."""
+        allocation = replace(self.allocation, attempt=self.allocation.attempt + 1)
+        return replace(self, allocation=allocation)
 
     def environment(self, rank: int) -> dict[str, str]:
         """Return the variables of one node."""

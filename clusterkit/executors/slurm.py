@@ -10,7 +10,7 @@ from importlib import import_module
 
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
-from clusterkit.executors import slurm_limits, slurm_states
+from clusterkit.executors import slurm_again, slurm_limits, slurm_states
 from clusterkit.executors.base import Launched, SchedulerState
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.model import LaunchPlan
@@ -70,6 +70,11 @@ class SlurmJobs:
         """Return the exit code of the batch script, while Slurm holds it."""
         del run
         return slurm_states.exit_code_of(submission.job_id) if submission.job_id else None
+
+    def tend(self, run: RunFolder, submission: Submission) -> None:
+        """Tell Slurm which nodes the waiting job is not to get again."""
+        if submission.job_id is not None:
+            slurm_again.leave_out(run, submission.job_id)
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask Slurm to end the job; one that it no longer knows has ended."""

@@ -50,6 +50,12 @@ class SshJobs:
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return nothing: the keepers have said what there is to say."""
 
+    def tend(self, run: RunFolder, submission: Submission) -> None:
+        """Start the next attempt: no machine does that by itself."""
+        from clusterkit.executors import ssh_again  # noqa: PLC0415 - paramiko loads slowly
+
+        ssh_again.start_again(run, submission)
+
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Tell the keepers to end."""
         from clusterkit.executors import ssh_start  # noqa: PLC0415 - paramiko loads slowly

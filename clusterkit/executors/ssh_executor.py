@@ -24,7 +24,7 @@ from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_start
 from clusterkit.executors.base import Launched, RefusalError
-from clusterkit.executors.ssh_layout import SshLayout
+from clusterkit.executors.ssh_layout import SshLayout, offered_by
 from clusterkit.executors.ssh_runs import job_id_of
 from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
 from clusterkit.executors.submitting import launch_by
@@ -168,7 +168,6 @@ class SshExecutor(DirectExecutor):
     def _layout(self, names: tuple[str, ...], cluster: ClusterSpec, run: RunFolder) -> SshLayout:
         slots = int(self.parameters.get("gpus_per_node", 1))
         minutes = self.parameters.get("timeout_min")
-        known = {host.name: host.slots for host in cluster.hosts}
         folder = str(self.folder.absolute())
         logs = JobPaths(self.folder, job_id=job_id_of(run)).folder  # may have %j in it
         files.create_folder(logs)
@@ -177,7 +176,7 @@ class SshExecutor(DirectExecutor):
             job_id=job_id_of(run),
             names=names,
             slots=(slots,) * len(names),
-            offered=tuple(known.get(name) or cluster.gpus_per_node for name in names),
+            offered=offered_by(cluster, names),
             tasks=len(names),
             ports=cluster.port_range,
             token=secrets.token_hex(16),

@@ -4,7 +4,7 @@ Run on the node as `python -m clusterkit.executors.ssh_keeper RUN_FOLDER RANK`. 
 leaves the session in which it was started, and says so in one line of JSON; then it waits for the
 other nodes, starts the worker, looks after it, sweeps, and gives the slots back. All it knows
 stands in `keepers/RANK.json`, and its last word in `ends/RANK.json`; one that has gone without was
-killed, or its machine was.
+killed, or its machine was. With `--check` it only says whether it could take the slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
-from clusterkit.executors.ssh_layout import SshLayout, read_layout
+from clusterkit.executors.ssh_layout import CHECK, SshLayout, read_layout
 from clusterkit.executors.ssh_link import Hub, Link, is_told_to_end
 from clusterkit.executors.ssh_news import News
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
@@ -36,12 +36,15 @@ REFUSED = 3
 
 
 def main(arguments: list[str]) -> int:
-    """Take this node for the job, and keep it in a process of its own."""
+    """Take this node for the job, and keep it in a process of its own; with CHECK, only try."""
     run, rank = RunFolder(Path(arguments[0])), int(arguments[1])
     try:
         layout = read_layout(run)
         _require_version(layout, rank)
         held = _take(run, layout, rank)
+        if arguments[2:] == [CHECK]:
+            print(json.dumps({"free": held.slots}))
+            return 0
     except ClusterkitError as error:
         print(json.dumps(_refusal(error)))
         return REFUSED

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,16 @@ from clusterkit.errors import UserError
 from clusterkit.model import ClusterKind, ClusterSpec, Host
 from clusterkit.runfolder import RunFolder
 
+CHECK = "--check"
+"""Asks a keeper to say only whether it would take its node."""
 LAYOUT = "ssh.json"
 """In the run folder, readable by its owner only: the nodes know each other by its token."""
 
 
-_KEPT = ("name", "kind", "hosts", "user", "port", "identity_file", "jump_host", "host_keys")
+_KEPT = (
+    "name", "kind", "hosts", "gpus_per_node",
+    "user", "port", "identity_file", "jump_host", "host_keys",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,8 @@ class SshLayout:
     attempt: int = 0
     """How often the job was restarted before this start."""
     names: tuple[str, ...]
+    spares: tuple[str, ...] = ()
+    """Nodes that may take the place of others in a later attempt."""
     slots: tuple[int, ...]
     """Slots the job has on each node."""
     offered: tuple[int | None, ...]
@@ -51,6 +58,21 @@ class SshLayout:
     version: str = __version__
     """Of the client."""
 
+    def on(self, names: tuple[str, ...]) -> SshLayout:
+        """Return the layout on these nodes, of which some have been spares."""
+        return replace(
+            self,
+            names=names,
+            spares=tuple(name for name in self.spares if name not in names),
+            offered=offered_by(self.cluster, names),
+        )
+
+
+def offered_by(cluster: ClusterSpec, names: Iterable[str]) -> tuple[int | None, ...]:
+    """Return the slots there are on each of these nodes; None where only the node knows."""
+    known = {host.name: host.slots for host in cluster.hosts}
+    return tuple(known.get(name) or cluster.gpus_per_node for name in names)
+
 
 def write_layout(run: RunFolder, layout: SshLayout) -> None:
     """Write `ssh.json`."""
@@ -73,7 +95,7 @@ def read_layout(run: RunFolder) -> SshLayout:
             hint="the run folder has to be on a file system that all nodes share: set `run_dir`",
         )
     try:
-        lists = ("names", "slots", "offered", "ports", "command")
+        lists = ("names", "spares", "slots", "offered", "ports", "command")
         values = {**document, **{name: tuple(document[name]) for name in lists}}
         return SshLayout(**{**values, "cluster": _cluster(document["cluster"])})
     except (KeyError, TypeError) as error:

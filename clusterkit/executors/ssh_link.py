@@ -24,6 +24,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from clusterkit import node_results
 from clusterkit.errors import RemoteError
 from clusterkit.executors.allocation import is_free, ports
 from clusterkit.executors.ssh_layout import SshLayout
@@ -41,8 +42,6 @@ _HEAD_SILENCE_S = 13.0
 """Later than the first node gives up on others, so that a cut-off node does not blame it."""
 _ANSWER_S = 2.0
 _LONGEST = 1 << 16
-LOST = 255
-"""Exit code of a node that has gone; as ssh's own for a connection that broke."""
 
 _CANDIDATES = 8
 """Ports of the first node that others try; one is taken only by chance."""
@@ -87,15 +86,7 @@ class Link:
 
     def lost(self, rank: int, words: str) -> NodeResult:
         """Return the result of a node that has gone."""
-        now = time.time()
-        return NodeResult(
-            node_rank=rank,
-            node=self.layout.names[rank],
-            exit_code=LOST,
-            started_at=now,
-            ended_at=now,
-            lost=words,
-        )
+        return node_results.lost(rank, self.layout.names[rank], words)
 
     def _call_on(self) -> None:
         """Call the first node until this node's end was heard there, or it has gone."""

@@ -7,6 +7,7 @@ number used again nor a restarted machine is taken for it, and no clock has to b
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -139,10 +140,22 @@ def state_of(
     if not keepers:
         young = time.time() - submission.submitted_at < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
+    attempt = max(keeper.attempt for keeper in keepers)
+    said = _of_attempt(run, submission, [k for k in keepers if k.attempt == attempt], lives)
+    return dataclasses.replace(said, attempt=attempt)
+
+
+def _of_attempt(
+    run: RunFolder,
+    submission: Submission,
+    keepers: Sequence[Keeper],
+    lives: Mapping[Keeper, Life],
+) -> SchedulerState:
+    """Conclude from the keepers of the latest attempt."""
     open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
     if Life.ALIVE in open_ended.values():
         return SchedulerState(state=JobState.RUNNING, word="running")
-    first = node_results.first_failure(run, max(keeper.attempt for keeper in keepers))
+    first = node_results.first_failure(run, keepers[0].attempt)
     if first is not None:
         reason = node_results.blame(first)
         return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)

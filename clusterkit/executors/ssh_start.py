@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit import files
+from clusterkit import files, node_results
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
-from clusterkit.executors.ssh_layout import SshLayout, write_layout
+from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, write_layout
 from clusterkit.executors.ssh_nodes import NodeAnswer, ask_nodes
 from clusterkit.executors.ssh_runs import job_id_of, order_to_end, read_keepers
 from clusterkit.model import ClusterSpec, LaunchPlan
@@ -32,13 +32,17 @@ _STAYS = f"unset {PROBES_VARIABLE}; "
 _MODULE = "clusterkit.executors.ssh_keeper"
 
 
-class NodesBusy(RefusalError):  # noqa: N818 - a state of nodes, not a mistake of anyone
-    """Nodes did not take the job, all of them because others hold their slots."""
+class NodesRefuse(RefusalError):  # noqa: N818 - a state of nodes, not a mistake of anyone
+    """Nodes did not take the job."""
 
     def __init__(self, message: str, nodes: frozenset[str], *, hint: str | None) -> None:
         """Name the nodes."""
         super().__init__(message, hint=hint)
         self.nodes = nodes
+
+
+class NodesBusy(NodesRefuse):
+    """Nodes did not take the job, all of them because others hold their slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +59,13 @@ def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
         UserError: the plan asks for what this release does not do over ssh.
     """
     require_shared(plan.cluster)
-    if plan.requeue:
-        raise UserError(
-            "--requeue counts on Slurm only, so far",
-            hint="leave it out, and submit again with your script's own checkpoint",
-        )
     names = plan.node_names
-    known = {host.name: host.slots for host in plan.cluster.hosts}
     return SshLayout(
         job_id=job_id_of(run),
         names=names,
+        spares=plan.spare_names,
         slots=plan.slots[: len(names)],
-        offered=tuple(known.get(name) or plan.cluster.gpus_per_node for name in names),
+        offered=offered_by(plan.cluster, names),
         tasks=1 if plan.command.once else len(names),
         ports=plan.cluster.port_range,
         token=secrets.token_hex(16),
@@ -96,35 +95,62 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
     `handing_over` is called at the last moment at which nothing can have been started.
 
     Raises:
-        RefusalError: a node did not take the job; each of them, with the reason.
+        NodesRefuse: a node did not take the job; each of them, with the reason.
         UserError: the run folder cannot be written, or ssh's configuration not be read.
     """
     write_layout(run, layout)
     for folder in (run.keepers, run.ends):
         files.create_folder(folder)
-    python = layout.command[0]
+    handing_over()
+    try:
+        _tell_keepers(run, layout)
+    except NodesRefuse as error:
+        # Who did start, or still does, finds the job cancelled, or this attempt failed.
+        if layout.attempt:
+            _note_refusal(run, layout, error)
+        else:
+            files.create_text(run.cancelled, "")
+        with suppress(RemoteError):
+            end(run, layout)
+        raise
+
+
+def check(run: RunFolder, layout: SshLayout) -> None:
+    """Ask each node whether it would take the job now; nothing is started.
+
+    Raises:
+        NodesRefuse: a node would not; each of them, with the reason.
+        UserError: ssh's configuration cannot be read.
+    """
+    _tell_keepers(run, layout, CHECK)
+
+
+def _tell_keepers(run: RunFolder, layout: SshLayout, *words: str) -> None:
+    python, more = layout.command[0], "".join(f" {word}" for word in words)
     snippets = {
-        name: f"{_STAYS}exec {quote(python)} -m {_MODULE} {quote(str(run.path))} {rank}"
+        name: f"{_STAYS}exec {quote(python)} -m {_MODULE} {quote(str(run.path))} {rank}{more}"
         for rank, name in enumerate(layout.names[: layout.tasks])
     }
-    handing_over()
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
     refused = {node: _refusal(answer, python) for node, answer in answers.items()}
     refusals = {node: refusal for node, refusal in refused.items() if refusal is not None}
     if refusals:
-        files.create_text(run.cancelled, "")
-        with suppress(RemoteError):  # who does not answer now finds the job cancelled
-            end(run, layout)
         raise _error(refusals)
 
 
-def _error(refusals: Mapping[str, _Refusal]) -> RefusalError:
+def _note_refusal(run: RunFolder, layout: SshLayout, error: NodesRefuse) -> None:
+    node = min(error.nodes, key=layout.names.index)
+    failure = node_results.lost(layout.names.index(node), node, "did not take the job")
+    node_results.note_failure(run, failure, attempt=layout.attempt, of=len(layout.names))
+
+
+def _error(refusals: Mapping[str, _Refusal]) -> NodesRefuse:
     message = "\n".join(f"{node}: {refusal.why}" for node, refusal in refusals.items())
     hints = dict.fromkeys(refusal.hint for refusal in refusals.values() if refusal.hint)
     hint = "\n      ".join(hints) or None
-    if all(refusal.busy for refusal in refusals.values()):
-        return NodesBusy(message, frozenset(refusals), hint=hint)
-    return RefusalError(message, hint=hint)
+    busy = all(refusal.busy for refusal in refusals.values())
+    kind = NodesBusy if busy else NodesRefuse
+    return kind(message, frozenset(refusals), hint=hint)
 
 
 def end(run: RunFolder, layout: SshLayout) -> None:
@@ -151,7 +177,7 @@ def _refusal(answer: NodeAnswer, python: str) -> _Refusal | None:
     if answer.output is None:
         return _Refusal(why=answer.problem or "no answer", hint="clusterkit preflight says more")
     said = _last_document(answer.output.stdout)
-    if answer.output.exit_code == 0 and "pid" in said:
+    if answer.output.exit_code == 0 and {"pid", "free"}.intersection(said):
         return None
     if "refused" in said:
         busy = said.get("busy") is True

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from clusterkit import files, runfolder
+from clusterkit.directives import notice_of
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import Executor, Launched, RefusalError, tasks_of
 from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
@@ -141,7 +142,9 @@ def _prepare(
         submitted_at=time.time(),
         command_line=tuple(command_line),
         time_limit_s=plan.time_limit_s,
+        notice_s=notice_of(plan.directives),
         requeue=plan.requeue,
+        spares=plan.spares,
         array=ties.array,
         index=ties.index,
         after=ties.after,

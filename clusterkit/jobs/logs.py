@@ -87,7 +87,7 @@ def follow(
     Raises:
         UserError: there is no such node.
     """
-    observer = Observer(run)
+    observer = Observer(run, tends=True)
     ranks = ranks_of(run, node)
     readers = dict(zip(ranks, _readers(run, ranks, tail=tail, several=node is None), strict=True))
     while True:

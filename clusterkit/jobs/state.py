@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clusterkit import files, node_results, runfolder
+from clusterkit.attempts import may_start_again, nodes_to_leave_out
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import SchedulerState, executor_for
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
@@ -57,6 +58,15 @@ class Evidence:
     silence: str | None = None
     """Why the scheduler could not be asked, where it could not."""
     age_s: float = 0.0
+    left_out: int = 0
+    """How many nodes a next attempt could not use."""
+    why_again: str | None = None
+    """Why a node gave the job back to its scheduler."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the job has been started again."""
+        return max(self.results.attempt, self.scheduler.attempt if self.scheduler else 0)
 
 
 def load_jobs(runs: Iterable[RunFolder]) -> list[Job]:
@@ -139,7 +149,7 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
     results = evidence.results.nodes
     said = evidence.scheduler
     if said is not None and not _scheduled(evidence):
-        return said.state, said.reason
+        return _again(evidence, said) or (said.state, said.reason)
     if _complete(evidence):
         if all(result.exit_code == 0 for result in results):
             return JobState.SUCCEEDED, None
@@ -152,11 +162,28 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
     return _from_results(evidence)
 
 
+def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
+    """Tell where a job ended that its clients start again; None where it stays as it is."""
+    submission = evidence.submission
+    if (
+        submission.kind is not ClusterKind.SSH
+        or evidence.cancelled
+        or evidence.attempt >= submission.requeue
+        or evidence.left_out > submission.spares
+        or not may_start_again(said.state, evidence.first_failure)
+    ):
+        return None
+    why = "time limit" if said.state is JobState.TIMEOUT else said.reason
+    return JobState.REQUEUED, f"{why}; attempt {evidence.attempt + 2} of {submission.requeue + 1}"
+
+
 def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
     again = evidence.results.attempt < evidence.submission.requeue
     if said.state is JobState.PENDING and evidence.results.nodes:
-        return JobState.REQUEUED, said.reason
+        why = f"{evidence.why_again}; " if evidence.why_again else ""
+        of = evidence.submission.requeue + 1
+        return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits"
     if said.word in _MAY_RETURN and again:
         return JobState.REQUEUED, said.word.lower()
     if said.word == "COMPLETING" and _complete(evidence) and failed and not again:
@@ -269,10 +296,14 @@ def _evidence(
     silence: str | None,
 ) -> Evidence:
     results = node_results.read_results(run)
+    attempt = max(results.attempt, scheduler.attempt if scheduler is not None else 0)
+    failures = node_results.read_failures(run) if submission.requeue else ()
     return Evidence(
         submission=submission,
         results=results,
-        first_failure=node_results.first_failure(run, results.attempt),
+        first_failure=node_results.first_failure(run, attempt),
+        left_out=len(nodes_to_leave_out(failures)),
+        why_again=(files.read_json(run.again(attempt)) or {}).get("why"),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
         silence=silence,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from clusterkit import files
-from clusterkit.errors import RemoteError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.model import ClusterKind, JobState
@@ -22,6 +22,10 @@ _CANCEL_PATIENCE_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
 
 
+_TO_BE_STARTED = frozenset({JobState.REQUEUED})
+_TEND_EVERY_S = 3.0
+
+
 class Observer:
     """Look at a job often, and bother its scheduler seldom.
 
@@ -29,9 +33,13 @@ class Observer:
     there, and every so often otherwise.
     """
 
-    def __init__(self, run: RunFolder) -> None:
-        """Observe the job in `run`."""
+    def __init__(self, run: RunFolder, *, tends: bool = False) -> None:
+        """Observe the job in `run`; one that `tends` it starts it (again) where a client has to."""
         self.run = run
+        self.tends = tends
+        self.trouble = ""
+        """Why it could not be started the last time that was tried."""
+        self._tended_at = 0.0
         self._job: Job | None = None
         self._seen = 0
         self._asked_at = 0.0
@@ -46,11 +54,24 @@ class Observer:
             self._job = load_job(self.run)
             self._seen = seen
             self._asked_at = time.monotonic()  # an answer may take its time
+        if self.tends and self._job.status.state in _TO_BE_STARTED:
+            self._tend(self._job)
         if self._job.status.state is not JobState.UNKNOWN:
             self._unknown_since = None
         elif self._unknown_since is None:
             self._unknown_since = now
         return self._job
+
+    def _tend(self, job: Job) -> None:
+        if time.monotonic() - self._tended_at < _TEND_EVERY_S:
+            return
+        self.trouble = ""
+        try:
+            executor_for(job.submission.kind).tend(self.run, job.submission)
+        except (RemoteError, UserError) as error:
+            self.trouble = str(error)
+        self._tended_at = time.monotonic()
+        self._asked_at = 0.0
 
     @property
     def over(self) -> bool:
@@ -67,16 +88,27 @@ class Observer:
 
 
 def wait(
-    run: RunFolder, *, poll_s: float = RESULTS_EVERY_S, changed: Callable[[Job], None] | None = None
+    run: RunFolder,
+    *,
+    poll_s: float = RESULTS_EVERY_S,
+    changed: Callable[[Job], None] | None = None,
+    troubled: Callable[[str], None] | None = None,
 ) -> Job:
-    """Return the job once it is over, or has been unknown for too long; `changed` hears of news."""
-    observer = Observer(run)
+    """Return the job once it is over, or has been unknown for too long; start it (again) meanwhile.
+
+    `changed` hears of new states, and `troubled` why the job cannot be started again yet.
+    """
+    observer = Observer(run, tends=True)
     last: JobState | None = None
+    trouble = ""
     while True:
         job = observer.look()
         if changed is not None and job.status.state is not last:
             changed(job)
         last = job.status.state
+        if troubled is not None and observer.trouble not in {"", trouble}:
+            troubled(observer.trouble)
+        trouble = observer.trouble or trouble
         if observer.over:
             return job
         time.sleep(poll_s)

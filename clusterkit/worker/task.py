@@ -14,6 +14,7 @@ from clusterkit import files, node_results, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
+from clusterkit.worker import again
 from clusterkit.worker.failure import VARIABLE, Ending, explain
 from clusterkit.worker.fitness import UNFIT, unfit_because
 from clusterkit.worker.identity import Identity
@@ -67,6 +68,8 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         # The exit code is now the only thing that can tell how the command ended.
         print(f"clusterkit: {error}", file=sys.stderr)
         raise SystemExit(result.exit_code) from error
+    if unfit is not None and again.may_requeue(runfolder.read_submission(run), me):
+        again.requeue(run, me, f"{me.name} is not fit")
     if result.reason == "terminated":
         _linger(run, patience.linger_s)
     return result

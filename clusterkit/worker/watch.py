@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from clusterkit import node_results, processes, runfolder
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
+from clusterkit.worker import again
 from clusterkit.worker.identity import Identity
 
 TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -35,6 +36,8 @@ class Patience:
     peer_grace_s: float = 5.0
     """How long a command may still run, and say why, after another node has failed."""
     poll_s: float = 1.0
+    notice_share: float = 2 / 3
+    """How much of the time between notice and limit a script gets to save what it needs."""
     linger_s: float = 600.0
     """How long a job that may be requeued stays after SIGTERM, for Slurm to kill it."""
 
@@ -53,6 +56,10 @@ class Watch:
         self.began = time.time()
         self.reason: str | None = None
         self.peer_code: int | None = None
+        self.noticed = False
+        """Whether the time limit has been announced."""
+        self.again_at: float | None = None
+        """When this node gives the job back to Slurm, to be started again."""
         self.terminate_at: float | None = None
         self.kill_at: float | None = None
 
@@ -62,7 +69,11 @@ class Watch:
             self._heed(signal.sigtimedwait(WATCHED, self._next_look_s()))
             code = _reap(self.pid)
             if code is not None:
-                if code != 0 and self.reason is None:
+                if code != 0 and self.reason is None and self.noticed:
+                    # It has saved what it needs, and left before it was told to.
+                    self.reason = "timeout"
+                    self._start_again()
+                elif code != 0 and self.reason is None:
                     # Slurm sends SIGTERM to every process of a step, so the command may be gone
                     # before this process has seen its own.
                     self._heed(signal.sigtimedwait(TERMINATION, _SAME_SIGNAL_S))
@@ -77,6 +88,24 @@ class Watch:
             self._terminate(signum)
         elif signum in NOTICES:
             _pass_on(signum)
+            if signum is signal.SIGUSR2:
+                self._heed_notice()
+
+    def _heed_notice(self) -> None:
+        """Plan the end of this attempt, where the time limit comes and another may follow."""
+        submission = runfolder.read_submission(self.run)
+        if submission is None or not submission.requeue or submission.time_limit_s is None:
+            return
+        self.noticed = True
+        if self.me.rank == 0 and again.may_requeue(submission, self.me):
+            left_s = submission.notice_s * self.patience.notice_share
+            self.again_at = self.again_at or time.monotonic() + left_s
+
+    def _start_again(self) -> None:
+        """Let the job start again after its time limit: Slurm has to be told before that comes."""
+        self.again_at = None
+        if again.may_requeue(runfolder.read_submission(self.run), self.me):
+            again.requeue(self.run, self.me, "time limit")
 
     def _heed_others(self) -> None:
         """Note that the job is being ended, where that broke the ranks here before a signal came.
@@ -88,12 +117,15 @@ class Watch:
             self.reason = self._why()
 
     def _next_look_s(self) -> float:
-        deadlines = [at for at in (self.terminate_at, self.kill_at) if at is not None]
+        due = (self.terminate_at, self.kill_at, self.again_at)
+        deadlines = [at for at in due if at is not None]
         left = min(deadlines, default=float("inf")) - time.monotonic()
         return max(0.0, min(self.patience.poll_s, left))
 
     def _keep_time(self) -> None:
         now = time.monotonic()
+        if self.again_at is not None and now >= self.again_at:
+            self._start_again()
         if self.kill_at is not None:
             if now >= self.kill_at:
                 self._sweep()
@@ -121,11 +153,10 @@ class Watch:
         if peer is not None:
             self.peer_code = peer.exit_code
             return "peer"
-        return (
-            "timeout"
-            if self.run.timeout(self.me.attempt).exists() or self._out_of_time()
-            else "terminated"
-        )
+        ended = self.run.again(self.me.attempt), self.run.timeout(self.me.attempt)
+        if any(path.exists() for path in ended) or self._out_of_time():
+            return "timeout"
+        return "terminated"
 
     def _out_of_time(self) -> bool:
         """Tell whether Slurm's time limit has come, counted from the start of this worker."""

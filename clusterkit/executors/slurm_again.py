@@ -1,0 +1,37 @@
+"""Keep Slurm from giving a job again the nodes on which it failed.
+
+Slurm lets the nodes to be left out be changed only while a job waits (scontrol(1), ExcNodeList), so
+that no node of the job can do it; a client that looks on can.
+"""
+
+from __future__ import annotations
+
+from clusterkit import files, hostlist, node_results
+from clusterkit.attempts import nodes_to_leave_out
+from clusterkit.commands import run_command
+from clusterkit.errors import RemoteError
+from clusterkit.runfolder import RunFolder
+
+
+def leave_out(run: RunFolder, job_id: str) -> None:
+    """Tell Slurm, once for each list, which nodes the waiting job `job_id` is not to get.
+
+    Raises:
+        RemoteError: Slurm did not take it; the job may have begun in this moment.
+        UserError: the run folder cannot be written.
+    """
+    nodes = hostlist.fold_set(nodes_to_leave_out(node_results.read_failures(run)))
+    if not nodes or files.read_json(run.told_slurm) == {"left_out": nodes}:
+        return
+    excluded = _asked_for(run)
+    listed = ",".join(part for part in (excluded, nodes) if part)
+    answer = run_command(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={listed}"])
+    if answer.code:
+        raise RemoteError(f"Slurm does not leave out {nodes}: {answer.errors.strip()}")
+    files.write_json(run.told_slurm, {"left_out": nodes})
+
+
+def _asked_for(run: RunFolder) -> str:
+    """Return the nodes that the user left out, which the new list replaces."""
+    plan = files.read_json(run.plan) or {}
+    return str(plan.get("directives", {}).get("exclude") or "")

@@ -1,0 +1,60 @@
+"""Start the next attempt of a job over ssh, with spares in the place of nodes that cannot be used.
+
+Done by a client that looks on (`wait`, `logs -f`, `supervise`), because there is nobody else: the
+machines have no scheduler.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+
+from clusterkit import files, node_results
+from clusterkit.attempts import choose_nodes, nodes_to_leave_out
+from clusterkit.executors import ssh_runs, ssh_start
+from clusterkit.executors.ssh_layout import SshLayout, read_layout, write_layout
+from clusterkit.executors.ssh_start import NodesBusy
+from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder, Submission
+
+_UNDER_WAY = frozenset({JobState.RUNNING, JobState.PENDING})
+
+
+def start_again(run: RunFolder, submission: Submission) -> None:
+    """Start the next attempt, unless another client does, or just has.
+
+    Raises:
+        RemoteError: nodes are busy or do not answer, and there are no spares for them; nothing
+            was started.
+        RefusalError: a node refused in the last moment; that was an attempt.
+        UserError: the run folder cannot be read or written.
+    """
+    with files.locked(run.starting) as mine:
+        if not mine or run.cancelled.exists():
+            return
+        known = ssh_runs.states({run: submission}).get(run)
+        if known is None or known.state in _UNDER_WAY:
+            return
+        before = read_layout(run)
+        attempt = 1 + max(known.attempt, node_results.latest_attempt(run))
+        layout = dataclasses.replace(before, attempt=attempt, token=secrets.token_hex(16))
+        ssh_start.start(run, _on_fit_nodes(run, layout), handing_over=lambda: None)
+
+
+def _on_fit_nodes(run: RunFolder, layout: SshLayout) -> SshLayout:
+    """Return the layout with nodes that would take the job at this moment."""
+    without = set(nodes_to_leave_out(node_results.read_failures(run)))
+    while True:
+        names = choose_nodes(layout.names, layout.spares, without)
+        layout = layout.on(names)
+        write_layout(run, layout)
+        try:
+            ssh_start.check(run, layout)
+        except NodesBusy:
+            raise
+        except ssh_start.NodesRefuse as error:
+            if len(error.nodes) > len(layout.spares):
+                raise
+            without |= error.nodes
+        else:
+            return layout

@@ -1,0 +1,36 @@
+"""Give a job back to Slurm for its next attempt, from inside: what submitit calls its checkpoint.
+
+`scontrol requeue` keeps the job id and ends what runs with SIGTERM. One node does it; a file that
+is created exclusively decides which, and says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from clusterkit import files, node_results
+from clusterkit.attempts import nodes_to_leave_out
+from clusterkit.commands import run_command
+from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.worker.identity import Identity
+
+
+def may_requeue(submission: Submission | None, me: Identity) -> bool:
+    """Tell whether this attempt is one that Slurm can be asked to follow by another."""
+    allowed = submission is not None and me.attempt < submission.requeue
+    return allowed and "SLURM_JOB_ID" in os.environ
+
+
+def requeue(run: RunFolder, me: Identity, why: str) -> None:
+    """Ask Slurm to start the job again, unless another node has."""
+    left_out = sorted(nodes_to_leave_out(node_results.read_failures(run)))
+    if left_out:
+        files.write_text(run.left_out, "".join(f"{node}\n" for node in left_out))
+    document = json.dumps({"why": why, "node": me.name, "attempt": me.attempt})
+    if not files.create_text(run.again(me.attempt), document):
+        return
+    answer = run_command(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+    if answer.code:
+        print(f"clusterkit: scontrol requeue: {answer.errors.strip()}", file=sys.stderr)
