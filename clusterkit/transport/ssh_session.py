@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import paramiko
@@ -147,7 +148,12 @@ def on_nodes(
         answers = visit_all(visits, threads=options.workers, heard=lambda _: None)
     finally:
         client.close()
-    return dict(zip(nodes, answers, strict=True))
+    return {node: answer.value for node, answer in zip(nodes, answers, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[T]):
+    value: T | RemoteError
 
 
 class _Visit(Generic[T]):
@@ -160,13 +166,13 @@ class _Visit(Generic[T]):
         self._limit_s = 0.0
         self._stage = "connecting"
 
-    def run(self) -> T | RemoteError:
+    def run(self) -> _Answer[T]:
         try:
-            return self._visit()
+            return _Answer(self._visit())
         except RemoteError as error:
-            return self.late() if self._line.is_cut else error
+            return self.late() if self._line.is_cut else _Answer(error)
         except _FAILURES as error:
-            return self.late() if self._line.is_cut else self._explained(error)
+            return self.late() if self._line.is_cut else _Answer(self._explained(error))
         finally:
             self.deadline = None
             self._line.close()
@@ -174,8 +180,9 @@ class _Visit(Generic[T]):
     def cut(self) -> None:
         self._line.cut()
 
-    def late(self) -> RemoteError:
-        return RemoteError(f"no answer within {self._limit_s:g} s: {self._stage}", node=self._node)
+    def late(self) -> _Answer[T]:
+        words = f"no answer within {self._limit_s:g} s: {self._stage}"
+        return _Answer(RemoteError(words, node=self._node))
 
     def _visit(self) -> T:
         target = self._client.resolve(self._node)
