@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.errors import UserError
 from clusterkit.model import JobState
 
 ARRAY_ID = re.compile(r"(?P<array>array-[0-9a-f]{6})(?:/(?P<index>\d+))?")
@@ -89,8 +89,8 @@ def parse_after(word: str) -> tuple[str, Ending]:
         job, ending = word, Ending.OK.value
     if ending not in set(Ending):
         raise UserError(
-            f"--after {word}: a job ends `ok`, `fail`, or `any`how, not {ending!r}",
-            hint=choices_hint(ending, list(Ending)),
+            f"--after {word}: {ending!r} is none of the ways in which a job ends",
+            hint=f"--after {job}:ok, {job}:fail or {job}:any",
             key="after",
         )
     if not job:

@@ -7,10 +7,19 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, document_of, name_of, run_named, said
+from clusterkit.cli.job_args import (
+    JOB_HELP,
+    document_of,
+    is_array,
+    name_of,
+    run_named,
+    said,
+)
 from clusterkit.cli.main import EXIT_COULD_NOT
 from clusterkit.errors import RemoteError
+from clusterkit.jobs import Job
 from clusterkit.jobs import cancel as end
+from clusterkit.runfolder import RunFolder
 
 
 def cancel(
@@ -18,21 +27,50 @@ def cancel(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """End jobs, pending or running, and wait until they are over."""
-    runs = [run_named(word) for word in jobs]
-    ended = []
+    # All are found before any is ended.
+    found = [(word, _found(word)) for word in jobs]
+    ended: list[Job] = []
     failed = False
-    for run in runs:
-        try:
-            job = end(run)
-        except RemoteError as error:
-            # The other jobs are to be ended all the same.
-            console.error(str(error))
-            failed = True
-            continue
-        ended.append(job)
-        if not json:
-            console.say(f"{name_of(job)} {said(job)}")
+    for word, runs in found:
+        # The other jobs are to be ended all the same.
+        over, well = _end(word, runs, quiet=json)
+        ended += over
+        failed = failed or not well
     if json:
         console.json_document({"jobs": [document_of(job) for job in ended]})
     if failed:
         raise typer.Exit(EXIT_COULD_NOT)
+
+
+def _found(word: str) -> tuple[RunFolder, ...]:
+    if not is_array(word):
+        return (run_named(word),)
+    from clusterkit.cli.arrays import runs_of
+
+    return runs_of(word)
+
+
+def _end(word: str, runs: tuple[RunFolder, ...], *, quiet: bool) -> tuple[list[Job], bool]:
+    """End what one word names; return what is over, and whether all of it is."""
+    if is_array(word):
+        return _end_array(word, runs, quiet=quiet)
+    try:
+        job = end(runs[0])
+    except RemoteError as error:
+        console.error(str(error))
+        return [], False
+    if not quiet:
+        console.say(f"{name_of(job)} {said(job)}")
+    return [job], True
+
+
+def _end_array(array: str, runs: tuple[RunFolder, ...], *, quiet: bool) -> tuple[list[Job], bool]:
+    from clusterkit.cli.arrays import counted
+    from clusterkit.jobs.arrays import cancel_all
+
+    ended, troubles = cancel_all(runs)
+    for trouble in troubles:
+        console.error(trouble)
+    if not quiet:
+        console.say(f"{array} {counted(ended)}")
+    return ended, not troubles

@@ -36,6 +36,8 @@ HABITS: dict[str, tuple[str, str]] = {
         ("--master-addr", "--master_addr", "--master-port", "--master_port", "--rdzv-endpoint"),
         _CHOSEN,
     ),
+    "-d": ("--after JOB:ok", "or JOB:any, JOB:fail"),
+    "--dependency": ("--after JOB:ok", "or JOB:any, JOB:fail"),
     "-p": ("--set sbatch.partition=NAME", "or `partition:` of the cluster"),
     "-A": ("--set sbatch.account=NAME", "or `account:` of the cluster"),
     "-q": ("--set sbatch.qos=NAME", "or `qos:` of the cluster"),
@@ -56,7 +58,7 @@ HABITS: dict[str, tuple[str, str]] = {
 
 BARE = frozenset({"exclusive", "hold"})
 SBATCH = BARE | {
-    "account", "begin", "comment", "constraint", "cpus-per-gpu", "cpus-per-task", "dependency",
+    "account", "begin", "comment", "constraint", "cpus-per-gpu", "cpus-per-task",
     "licenses", "mail-type", "mail-user", "mem", "mem-per-cpu", "mem-per-gpu", "nodelist",
     "partition", "qos", "reservation", "switches", "tmp", "wckey",
 }  # fmt: skip

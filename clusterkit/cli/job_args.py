@@ -10,8 +10,9 @@ from clusterkit.config import load_settings
 from clusterkit.jobs import Job, find_run, list_runs, run_roots
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
+from clusterkit.ties import ARRAY_ID
 
-JOB_HELP = "Job id, run name or its beginning, run folder, or `latest`."
+JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
 
 _COLOURS = {
     JobState.SUCCEEDED: "green",
@@ -31,6 +32,12 @@ def run_named(word: str) -> RunFolder:
     return find_run(word, run_roots(load_settings().clusters.values()))
 
 
+def is_array(word: str) -> bool:
+    """Tell whether the user means all jobs of an array."""
+    match = ARRAY_ID.fullmatch(word)
+    return match is not None and match["index"] is None
+
+
 def all_runs() -> list[RunFolder]:
     """Return every run of every cluster, oldest first."""
     return list_runs(run_roots(load_settings().clusters.values()))
@@ -38,6 +45,7 @@ def all_runs() -> list[RunFolder]:
 
 def document_of(job: Job) -> dict[str, Any]:
     """Return what `--json` tells of a job."""
+    of_array = {"array": job.submission.array, "index": job.submission.index}
     return {
         "job_id": job.submission.job_id,
         "cluster": job.submission.cluster,
@@ -47,6 +55,7 @@ def document_of(job: Job) -> dict[str, Any]:
         "reason": job.status.reason,
         "name": job.submission.name,
         "nodes": job.results,
+        **(of_array if job.submission.array else {}),
     }
 
 

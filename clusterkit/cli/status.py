@@ -17,6 +17,7 @@ from clusterkit.cli.job_args import (
     all_runs,
     document_of,
     exit_code_of,
+    is_array,
     name_of,
     run_named,
     said,
@@ -70,6 +71,10 @@ def status(
             "--state and --cluster choose from the list of jobs, and JOB is one",
             hint=f"clusterkit status {job}",
         )
+    if is_array(job):
+        from clusterkit.cli.arrays import show_array
+
+        raise typer.Exit(show_array(job, as_json=json))
     found = load_job(run_named(job))
     if json:
         console.json_document(full_document_of(found))

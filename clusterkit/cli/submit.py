@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,10 +14,10 @@ from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.cli.submit_gate import Passed
-    from clusterkit.model import LaunchPlan, RenderedFile
+    from clusterkit.cli.handing_over import Wishes
+    from clusterkit.cli.job_request import JobRequest
+    from clusterkit.model import LaunchPlan
     from clusterkit.runfolder import RunFolder, Submission
-    from clusterkit.shell import Secret
 
 __all__ = ["CONTEXT_SETTINGS", "submit"]
 
@@ -53,6 +51,16 @@ def submit(
     force: Annotated[
         bool, typer.Option("--force", help="Submit whatever preflight finds.")
     ] = False,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--after",
+            help="Start when that job, or all of an array, succeeded (ok), failed (fail) or ended "
+            "in any way; repeatable.",
+            metavar="JOB[:ok|any|fail]",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a training script on every node of a cluster.
@@ -61,10 +69,8 @@ def submit(
 
     Exit code with --wait or --follow: 0 the job succeeded, 1 it did not.
     """
+    from clusterkit.cli.handing_over import Wishes
     from clusterkit.cli.job_request import read_request
-    from clusterkit.cli.submit_gate import chosen_mode, pass_gate
-    from clusterkit.model import ContainerRuntime
-    from clusterkit.render import render
 
     if json and follow:
         raise UserError(
@@ -72,92 +78,72 @@ def submit(
             hint="submit --json --wait, then clusterkit logs JOB",
         )
     request = read_request(flags, verb="submit")
+    wishes = Wishes(
+        dry_run=dry_run,
+        wait=wait,
+        follow=follow,
+        preflight=preflight or request.from_file.get("preflight"),
+        exclude_unfit=exclude_unfit,
+        force=force,
+        json=json,
+        after=tuple(after or request.from_file.get("after", ())),
+    )
+    sweep = request.sweep()
+    if sweep is None:
+        _submit_one(request, wishes)
+    else:
+        from clusterkit.cli.submit_array import submit_array
+
+        submit_array(request, sweep, wishes)
+
+
+def _submit_one(request: JobRequest, wishes: Wishes) -> None:
+    from clusterkit.cli.handing_over import conditions_of, hand_over, require_runnable, tied
+    from clusterkit.cli.submit_gate import chosen_mode, pass_gate
+
     plan = request.plan()
     with request.placing():
-        mode = chosen_mode(preflight or request.from_file.get("preflight"), plan)
-    if plan.container is None:  # an image may have a script that this machine has not
-        with request.placing():
-            _require_script(plan.script)
-    elif plan.container.runtime is ContainerRuntime.PYXIS and not dry_run:
-        raise UserError(
-            "submit cannot run its worker inside a pyxis image yet",
-            hint="clusterkit render with the same flags, then sbatch rendered/job.sbatch",
-        )
-    rendered = render(plan)
-    if dry_run:
-        _show(plan, rendered, as_json=json)
+        mode = chosen_mode(wishes.preflight, plan)
+        require_runnable(plan, dry_run=wishes.dry_run)
+        after = conditions_of(wishes.after, plan)
+    if wishes.dry_run:
+        show_plan(tied(plan, after), as_json=wishes.json)
         return
     from clusterkit.cli.job_python import require_package
+    from clusterkit.ties import Ties
 
     require_package(plan)
-    passed = pass_gate(request, plan, mode, exclude_unfit=exclude_unfit, force=force, as_json=json)
-    if passed.plan is not plan:
-        plan, rendered = passed.plan, render(passed.plan)
-    run, submission = _hand_over(plan, rendered, passed)
-    if json and not wait:
+    passed = pass_gate(
+        request,
+        plan,
+        mode,
+        exclude_unfit=wishes.exclude_unfit,
+        force=wishes.force,
+        as_json=wishes.json,
+    )
+    run, submission = hand_over(passed.plan, passed, Ties(after=after))
+    if wishes.json and not wishes.wait:
         _print_document(run)
-    elif not json:
-        _announce(plan, run, submission, brief=follow)
-    if follow:
+    elif not wishes.json:
+        _announce(passed.plan, run, submission, brief=wishes.follow)
+    if wishes.follow:
         from clusterkit.cli.logs import follow_run
 
         raise typer.Exit(follow_run(run))
-    if wait:
+    if wishes.wait:
         from clusterkit.cli.wait import wait_for_run
 
-        raise typer.Exit(wait_for_run(run, as_json=json))
-
-
-def _require_script(script: str) -> None:
-    path = Path(script)
-    if path.is_file():
-        return
-    if path.is_dir():
-        raise UserError(
-            f"{script} is a folder", hint="name the training script in it", key="script"
-        )
-    beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
-    close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
-    raise UserError(
-        f"script {script} does not exist",
-        hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
-        key="script",
-    )
-
-
-def _hand_over(
-    plan: LaunchPlan, rendered: tuple[RenderedFile, ...], passed: Passed
-) -> tuple[RunFolder, Submission]:
-    from clusterkit import runfolder
-    from clusterkit.executors import executor_for, submit_plan
-
-    if passed.checks_limits:
-        executor_for(plan.cluster.kind).check_limits(plan)
-    run = runfolder.create(plan.cluster, plan.name)
-    submission, launched = submit_plan(
-        plan,
-        rendered,
-        run,
-        secrets=_secrets(plan),
-        command_line=sys.argv,
-        documents=passed.documents,
-    )
-    for message in launched.messages:
-        console.note(message)
-    return run, submission
-
-
-def _secrets(plan: LaunchPlan) -> dict[str, Secret]:
-    from clusterkit.shell import Secret
-
-    return {name: Secret(os.environ[name]) for name in plan.secrets if name in os.environ}
+        raise typer.Exit(wait_for_run(run, as_json=wishes.json))
 
 
 def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief: bool) -> None:
     from clusterkit.render import summary
+    from clusterkit.ties import waiting_for
 
     job_id = submission.job_id or run.run_id
     console.note(f"{console.bold(job_id)}  {summary(plan)}, cluster {plan.cluster.name}")
+    if submission.after:
+        console.note(f"  starts      {waiting_for(submission.after)}")
     console.note(f"  run folder  {run.path}")
     if not brief:
         console.note(f"  follow      clusterkit logs -f {job_id}")
@@ -172,10 +158,12 @@ def _print_document(run: RunFolder) -> None:
     console.json_document(document_of(load_job(run)))
 
 
-def _show(plan: LaunchPlan, rendered: tuple[RenderedFile, ...], *, as_json: bool) -> None:
+def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
+    """Print the script of a plan, and what would be done with it."""
     from clusterkit.model import ClusterKind
-    from clusterkit.render import summary
+    from clusterkit.render import render, summary
 
+    rendered = render(plan)
     if as_json:
         console.json_document({"dry_run": True, "plan": plan, "files": rendered})
         return

@@ -30,6 +30,8 @@ class Passed:
     checks_limits: bool
     documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the run folder keeps of it, by file name."""
+    without: tuple[str, ...] = ()
+    """The nodes that were not fit, and are left out."""
 
 
 def chosen_mode(given: str | None, plan: LaunchPlan) -> str:
@@ -88,6 +90,7 @@ def pass_gate(
         plan=request.plan(also_exclude=without) if without else plan,
         checks_limits=True,
         documents=documents,
+        without=without,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, exit_code_of, name_of, run_named, said
+from clusterkit.cli.job_args import JOB_HELP, exit_code_of, is_array, name_of, run_named, said
 from clusterkit.cli.last_words import full_document_of, last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.jobs import Job
@@ -20,6 +20,10 @@ def wait(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
+    if is_array(job):
+        from clusterkit.cli.arrays import runs_of, wait_for_array
+
+        raise typer.Exit(wait_for_array(job, runs_of(job), as_json=json))
     raise typer.Exit(wait_for_run(run_named(job), as_json=json))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 from clusterkit.commands import run_command
@@ -13,8 +13,9 @@ from clusterkit.errors import RemoteError
 from clusterkit.executors import slurm_again, slurm_limits, slurm_states
 from clusterkit.executors.base import Launched, SchedulerState
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
-from clusterkit.model import LaunchPlan
+from clusterkit.model import JobState, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission, read_submission
+from clusterkit.ties import waiting_for
 
 _SBATCH_PATIENCE_S = 180.0
 """How long sbatch may take; an older job without an id never had one."""
@@ -61,7 +62,7 @@ class SlurmJobs:
         }
         found = slurm_states.query(wanted)
         return {
-            run: found[submission.job_id]
+            run: _named(found[submission.job_id], submission)
             for run, submission in runs.items()
             if submission.job_id in found
         }
@@ -99,6 +100,14 @@ class SlurmJobs:
             if known is not None and known.job_id is not None:
                 return known.job_id
         return job_id
+
+
+def _named(said: SchedulerState, submission: Submission) -> SchedulerState:
+    """Name the jobs that a job waits for, where Slurm says `Dependency`."""
+    if said.reason != "Dependency" or not submission.after:
+        return said
+    waits = said.state is JobState.PENDING
+    return replace(said, reason=waiting_for(submission.after) if waits else None)
 
 
 EXECUTOR = SlurmJobs()

@@ -15,6 +15,10 @@ _GPU_STYLES = "gpus-per-node, gres, gpus-per-task or none"
 
 _HINTS: tuple[tuple[str, str], ...] = (
     (
+        r"max ?submit|max ?jobs|job count limit|temporarily unable to accept",
+        "you have as many jobs as you may: wait for some to end, or cancel some",
+    ),
+    (
         r"invalid partition|partition name",
         "set `partition` of cluster {cluster} to one that `sinfo -s` lists (now: {partition})",
     ),

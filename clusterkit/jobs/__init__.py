@@ -6,7 +6,7 @@ logs   run folder -> lines
 watch  wait for the end, or bring it about
 """
 
-from clusterkit.jobs.find import find_run, list_runs, run_roots
+from clusterkit.jobs.find import find_run, find_runs, list_runs, run_roots
 from clusterkit.jobs.logs import follow, read_logs
 from clusterkit.jobs.state import Job, load_jobs
 from clusterkit.jobs.watch import cancel, wait
@@ -15,6 +15,7 @@ __all__ = [
     "Job",
     "cancel",
     "find_run",
+    "find_runs",
     "follow",
     "list_runs",
     "load_jobs",

@@ -16,6 +16,7 @@ from clusterkit import files, node_results, runfolder
 from clusterkit.attempts import may_start_again, nodes_to_leave_out
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import SchedulerState, executor_for
+from clusterkit.jobs.never_ran import explained
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.node_results import Results
 from clusterkit.runfolder import RunFolder, Submission
@@ -120,7 +121,7 @@ def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
 
 def conclude(run: RunFolder, evidence: Evidence) -> Job:
     """Judge the evidence; keep the state where it is final."""
-    status = judge(evidence)
+    status = explained(judge(evidence), evidence, load_jobs)
     if status.state.final and status.exit_code is None and _has_scheduler_code(evidence):
         code = executor_for(evidence.submission.kind).exit_code(run, evidence.submission)
         # Slurm holds 0 for a job that never ran; a job that did not succeed never has 0.

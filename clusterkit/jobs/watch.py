@@ -16,9 +16,9 @@ RESULTS_EVERY_S = 0.2
 SCHEDULER_EVERY_S = {ClusterKind.LOCAL: 0.0, ClusterKind.SLURM: 1.0, ClusterKind.SSH: 5.0}
 """Where only the scheduler knows of an end (a time limit, scancel), it is noticed within 2 s, also
 when the answer takes its time. Over ssh the nodes write down all ends but that of their keeper."""
-_UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKind.SSH: 60.0}
+UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKind.SSH: 60.0}
 """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
-_CANCEL_PATIENCE_S = 90.0
+CANCEL_PATIENCE_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
 
 
@@ -47,7 +47,7 @@ class Observer:
 
     def look(self) -> Job:
         """Return what is known of the job now."""
-        seen = self._count_results()
+        seen = count_results(self.run)
         now = time.monotonic()
         every_s = 0.0 if self._job is None else SCHEDULER_EVERY_S[self._job.submission.kind]
         if self._job is None or seen != self._seen or now - self._asked_at >= every_s:
@@ -79,12 +79,14 @@ class Observer:
         if self._job is None:
             return False
         if self._unknown_since is not None:
-            patience = _UNKNOWN_PATIENCE_S[self._job.submission.kind]
+            patience = UNKNOWN_PATIENCE_S[self._job.submission.kind]
             return time.monotonic() - self._unknown_since >= patience
         return self._job.status.state.final
 
-    def _count_results(self) -> int:
-        return files.count(self.run.nodes) + files.count(self.run.ends)
+
+def count_results(run: RunFolder) -> int:
+    """Return how much the nodes of a job have written down; it grows when there is news."""
+    return files.count(run.nodes) + files.count(run.ends)
 
 
 def wait(
@@ -114,7 +116,7 @@ def wait(
         time.sleep(poll_s)
 
 
-def cancel(run: RunFolder, *, timeout_s: float = _CANCEL_PATIENCE_S) -> Job:
+def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
     """End the job, wait until it is over, and return it; one that is over stays as it is.
 
     Raises:

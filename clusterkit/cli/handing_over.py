@@ -1,0 +1,138 @@
+"""What `submit` does with every plan, of one job or of an array: check it, and hand it over."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterkit.cli import console
+from clusterkit.errors import UserError
+from clusterkit.model import ClusterKind, ContainerRuntime, LaunchPlan
+from clusterkit.shell import Secret
+from clusterkit.ties import After, Ties, dependency
+
+if TYPE_CHECKING:
+    from clusterkit.cli.submit_gate import Passed
+    from clusterkit.runfolder import RunFolder, Submission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The flags of `submit` that are not about the job itself."""
+
+    dry_run: bool
+    wait: bool
+    follow: bool
+    preflight: str | None
+    exclude_unfit: bool
+    force: bool
+    json: bool
+    after: tuple[str, ...] = ()
+
+
+def require_runnable(plan: LaunchPlan, *, dry_run: bool) -> None:
+    """Refuse a job whose script is not there, or whose image `submit` cannot enter.
+
+    Raises:
+        UserError: that is so.
+    """
+    if plan.container is None:  # an image may have a script that this machine has not
+        _require_script(plan.script)
+    elif plan.container.runtime is ContainerRuntime.PYXIS and not dry_run:
+        raise UserError(
+            "submit cannot run its worker inside a pyxis image yet",
+            hint="clusterkit render with the same flags, then sbatch rendered/job.sbatch",
+        )
+
+
+def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
+    """Return what the job has to wait for, by the words of `--after`.
+
+    Raises:
+        UserError: it cannot be waited for, or the plan has a dependency of its own.
+    """
+    if not words:
+        return ()
+    from clusterkit.config import load_settings
+    from clusterkit.jobs.after import conditions
+    from clusterkit.jobs.find import run_roots
+
+    roots = run_roots(load_settings().clusters.values())
+    return conditions(words, roots, plan.cluster.kind)
+
+
+def tied(plan: LaunchPlan, after: Iterable[After]) -> LaunchPlan:
+    """Return the plan with what Slurm is told of the jobs that come first.
+
+    Raises:
+        UserError: the user has given Slurm a dependency of his own.
+    """
+    options = dependency(after)
+    if plan.cluster.kind is not ClusterKind.SLURM or not options:
+        return plan
+    if "dependency" in plan.directives:
+        raise UserError(
+            "sbatch.dependency cannot be given together with --after, or with a limited array",
+            hint="--after JOB[:ok|any|fail], once for each",
+        )
+    skipped = plan.cluster.skip_directives
+    kept = {key: text for key, text in options.items() if key not in skipped}
+    return dataclasses.replace(plan, directives={**plan.directives, **kept})
+
+
+def hand_over(
+    plan: LaunchPlan, passed: Passed, ties: Ties, *, check_limits: bool = True
+) -> tuple[RunFolder, Submission]:
+    """Write the run folder and start the job, or leave it to wait for others.
+
+    Raises:
+        UserError, RemoteError: as `submit_plan`.
+    """
+    from clusterkit import runfolder
+    from clusterkit.executors import executor_for, submit_plan
+    from clusterkit.render import render
+
+    plan = tied(plan, ties.after)
+    if check_limits and passed.checks_limits:
+        executor_for(plan.cluster.kind).check_limits(plan)
+    rendered = render(plan)
+    run = runfolder.create(plan.cluster, plan.name)
+    submission, launched = submit_plan(
+        plan,
+        rendered,
+        run,
+        secrets=_secrets(plan),
+        command_line=sys.argv,
+        documents=passed.documents,
+        ties=ties,
+    )
+    for message in launched.messages:
+        console.note(message)
+    return run, submission
+
+
+def _require_script(script: str) -> None:
+    path = Path(script)
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise UserError(
+            f"{script} is a folder", hint="name the training script in it", key="script"
+        )
+    beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
+    close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
+    raise UserError(
+        f"script {script} does not exist",
+        hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
+        key="script",
+    )
+
+
+def _secrets(plan: LaunchPlan) -> dict[str, Secret]:
+    return {name: Secret(os.environ[name]) for name in plan.secrets if name in os.environ}

@@ -1,0 +1,263 @@
+"""`clusterkit submit --array`: one job for each element of a sweep."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from clusterkit.cli import console
+from clusterkit.cli.handing_over import (
+    Wishes,
+    conditions_of,
+    hand_over,
+    require_runnable,
+    tied,
+)
+from clusterkit.cli.main import EXIT_COULD_NOT
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors.base import RefusalError
+from clusterkit.sweep import Element, Sweep, fold_numbers
+from clusterkit.ties import After, Ending, Ties
+
+if TYPE_CHECKING:
+    from clusterkit.cli.job_request import JobRequest
+    from clusterkit.cli.submit_gate import Passed
+    from clusterkit.model import LaunchPlan
+    from clusterkit.runfolder import RunFolder, Submission
+
+_SHOWN_FIRST, _SHOWN_LAST = 10, 2
+_WIDEST = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Array:
+    """What is to be handed over, in order."""
+
+    array: str
+    elements: tuple[Element, ...]
+    plans: tuple[LaunchPlan, ...]
+    at_once: int | None
+    after: tuple[After, ...]
+
+    def ties(self, position: int, before: Sequence[Submission], runs: Sequence[RunFolder]) -> Ties:
+        """Return what the job at this position waits for: `--after`, and its turn.
+
+        With K at once each job follows the one K places before it, however that ends; then never
+        more than K run, and neither Slurm nor a client has to count.
+        """
+        after = self.after
+        if self.at_once is not None and position >= self.at_once:
+            other = position - self.at_once
+            after += (
+                After(
+                    run_dir=str(runs[other].path),
+                    job_id=before[other].job_id or runs[other].run_id,
+                    ending=Ending.ANY,
+                ),
+            )
+        return Ties(array=self.array, index=self.elements[position].index, after=after)
+
+
+def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
+    """Plan every job of the array, check the first for all of them, and hand them over in order.
+
+    Raises:
+        UserError, RemoteError: nothing was submitted.
+        typer.Exit: some were, or the array was waited for.
+    """
+    if wishes.follow:
+        raise UserError(
+            "--follow prints the output of one job, and this is an array",
+            hint="--wait, or clusterkit logs -f ARRAY/0",
+        )
+    from clusterkit.cli.submit_gate import chosen_mode, pass_gate
+
+    plans = request.plans(sweep)
+    with request.placing():
+        mode = chosen_mode(wishes.preflight, plans[0])
+        require_runnable(plans[0], dry_run=wishes.dry_run)
+        after = conditions_of(wishes.after, plans[0])
+    if wishes.dry_run:
+        _show(sweep, plans, after, as_json=wishes.json)
+        return
+    from clusterkit.cli.job_python import require_package
+
+    require_package(plans[0])
+    passed = pass_gate(
+        request,
+        plans[0],
+        mode,
+        exclude_unfit=wishes.exclude_unfit,
+        force=wishes.force,
+        as_json=wishes.json,
+    )
+    if passed.without:
+        plans = request.plans(sweep, also_exclude=passed.without)
+    array = _Array(
+        array=f"array-{secrets.token_hex(3)}",
+        elements=sweep.elements,
+        plans=plans,
+        at_once=sweep.at_once,
+        after=after,
+    )
+    runs, trouble = _hand_over_all(array, passed)
+    _tell(array, runs, trouble, wishes)
+
+
+def _hand_over_all(
+    array: _Array, passed: Passed
+) -> tuple[list[RunFolder], UserError | RemoteError | None]:
+    """Return the run folders of what was submitted, and what kept the rest from it."""
+    runs: list[RunFolder] = []
+    submissions: list[Submission] = []
+    for position, plan in enumerate(array.plans):
+        ties = array.ties(position, submissions, runs)
+        try:
+            run, submission = hand_over(plan, passed, ties, check_limits=position == 0)
+        except (UserError, RemoteError) as error:
+            if not runs:
+                raise
+            return runs, error
+        except KeyboardInterrupt:
+            return runs, RemoteError("interrupted")
+        runs.append(run)
+        submissions.append(submission)
+        _count(len(runs), len(array.plans))
+    return runs, None
+
+
+def _count(done: int, of: int) -> None:
+    """Show on a terminal how far it is; hundreds of jobs take a while."""
+    if console.use_colour(sys.stderr) and of > _SHOWN_FIRST:
+        sys.stderr.write(f"\r{done} of {of} submitted" if done < of else "\r\033[K")
+        sys.stderr.flush()
+
+
+def _tell(
+    array: _Array,
+    runs: Sequence[RunFolder],
+    trouble: UserError | RemoteError | None,
+    wishes: Wishes,
+) -> None:
+    if trouble is not None:
+        _tell_trouble(array, runs, trouble, as_json=wishes.json)
+        raise typer.Exit(EXIT_COULD_NOT)
+    if wishes.json and not wishes.wait:
+        console.json_document(_document(array, runs))
+    elif not wishes.json:
+        _announce(array, runs)
+    if wishes.wait:
+        from clusterkit.cli.arrays import wait_for_array
+
+        raise typer.Exit(wait_for_array(array.array, runs, as_json=wishes.json))
+
+
+def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
+    from clusterkit.cli.job_args import document_of
+    from clusterkit.jobs import load_jobs
+
+    return {"array": array.array, "jobs": [document_of(job) for job in load_jobs(runs)]}
+
+
+def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
+    from clusterkit.render import summary
+    from clusterkit.ties import waiting_for
+
+    plan = array.plans[0]
+    limit = f"; {array.at_once} at once" if array.at_once else ""
+    jobs = f"{len(runs)} job{'s' * (len(runs) != 1)}"
+    console.note(
+        f"{console.bold(array.array)}  {jobs}: {summary(plan)}, cluster {plan.cluster.name}{limit}"
+    )
+    if array.after:
+        console.note(f"  start       {waiting_for(array.after)}")
+    console.note(f"  run folders {runs[0].path.parent}")
+    console.note(f"  look        clusterkit status {array.array}")
+    console.note(f"  follow      clusterkit logs -f {array.array}/{array.elements[0].index}")
+    console.note(f"  cancel      clusterkit cancel {array.array}")
+    console.say(array.array)
+
+
+def _tell_trouble(
+    array: _Array,
+    runs: Sequence[RunFolder],
+    trouble: UserError | RemoteError,
+    *,
+    as_json: bool,
+) -> None:
+    """Say which jobs were submitted, which were not, and how to submit the others."""
+    numbers = [element.index for element in array.elements]
+    done, failed = numbers[: len(runs)], numbers[len(runs)]
+    certain = isinstance(trouble, UserError | RefusalError)
+    rest = numbers[len(runs) :] if certain else numbers[len(runs) + 1 :]
+    what = f"{array.array}: {len(done)} of {len(numbers)} jobs submitted ({fold_numbers(done)})"
+    hints = [f"the rest: the same command with --elements {fold_numbers(rest)}"] if rest else []
+    if not certain:
+        hints.insert(0, f"whether job {failed} was accepted tells clusterkit status {array.array}")
+    hints.append(f"or end what was submitted: clusterkit cancel {array.array}")
+    if as_json:
+        error = {"message": what, "reason": str(trouble), "hint": "\n".join(hints)}
+        document = _document(array, runs)
+        console.json_document({**document, "not_submitted": rest, "error": error})
+    console.error(f"job {failed}: {trouble}")
+    console.error(f"{what}\nhint: " + "\n      ".join(hints))
+
+
+def _show(
+    sweep: Sweep, plans: Sequence[LaunchPlan], after: tuple[After, ...], *, as_json: bool
+) -> None:
+    """Print a table of the jobs and the script of the first."""
+    from clusterkit.cli.submit import show_plan
+    from clusterkit.render import render
+
+    first = tied(plans[0], after)
+    if as_json:
+        elements = [
+            {"index": element.index, "name": plan.name, "values": element.values}
+            for element, plan in zip(sweep.elements, plans, strict=True)
+        ]
+        console.json_document(
+            {
+                "dry_run": True,
+                "elements": elements,
+                "at_once": sweep.at_once,
+                "plan": first,
+                "files": render(first),
+            }
+        )
+        return
+    show_plan(first, as_json=False)
+    limit = f", {sweep.at_once} at once" if sweep.at_once else ""
+    console.note(f"\n{len(plans)} jobs{limit}; above is the first of them")
+    rows = [
+        [str(element.index), plan.name, *(element.values.get(key, "") for key in sweep.keys)]
+        for element, plan in zip(sweep.elements, plans, strict=True)
+    ]
+    for line in _table([["JOB", "NAME", *sweep.keys], *rows]):
+        console.note(line)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return aligned lines, those in the middle of many left out."""
+    shown = [[_cut(cell) for cell in row] for row in rows]
+    folded = len(shown) > 1 + _SHOWN_FIRST + _SHOWN_LAST + 1
+    kept = [*shown[: 1 + _SHOWN_FIRST], *shown[-_SHOWN_LAST:]] if folded else shown
+    widths = [max(len(row[column]) for row in kept) for column in range(len(kept[0]))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in kept
+    ]
+    if folded:
+        lines.insert(1 + _SHOWN_FIRST, f"... {len(shown) - len(kept)} more")
+    return lines
+
+
+def _cut(text: str) -> str:
+    """Return a value as it fits into a line; a file may give any text."""
+    safe = "".join(char if char.isprintable() else " " for char in text)
+    return safe if len(safe) <= _WIDEST else safe[: _WIDEST - 1] + "…"
