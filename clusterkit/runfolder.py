@@ -104,6 +104,11 @@ class RunFolder:
         return self.path / "cancelled"
 
     @property
+    def held(self) -> Path:
+        """Present as long as nothing of a job was started that has to wait for a client."""
+        return self.path / "held"
+
+    @property
     def starting(self) -> Path:
         """Locked by the one client that starts a job which has to wait, or start again."""
         return self.path / "starting.lock"

@@ -48,7 +48,7 @@ def wait_for_array(array: str, runs: Sequence[RunFolder], *, as_json: bool = Fal
         console.note(f"{label_of(job)} {said(job)}")
 
     try:
-        jobs = wait_for_all(runs, changed=changed)
+        jobs = wait_for_all(runs, changed=changed, troubled=console.warn)
     except KeyboardInterrupt:
         console.note(f"\nthe jobs go on; come back: clusterkit wait {array}")
         return EXIT_INTERRUPTED

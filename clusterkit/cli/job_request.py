@@ -74,29 +74,6 @@ class JobRequest:
             workdir = str(Path.cwd())
             return tuple(make_plan(one, cluster, workdir=workdir) for one in jobs_of(sweep, job))
 
-    def sweep(self) -> Sweep | None:
-        """Return the sweep of `--array`; None where one job is asked for.
-
-        Raises:
-            UserError: its file or its text is wrong, or it is limited and not there.
-        """
-        with self.placing():
-            return _sweep_of({**self.from_file, **self.flags})
-
-    def plans(
-        self, sweep: Sweep, *, also_exclude: tuple[str, ...] = ()
-    ) -> tuple[LaunchPlan, ...]:
-        """Return the plan of each job of the array, in order.
-
-        Raises:
-            UserError: as for `plan`, or a value has no place.
-        """
-        with self.placing():
-            job, cluster = self._job_and_cluster()
-            job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
-            workdir = str(Path.cwd())
-            return tuple(make_plan(one, cluster, workdir=workdir) for one in jobs_of(sweep, job))
-
     @contextmanager
     def placing(self) -> Iterator[None]:
         """Say of each problem with a value of the job where that value was given."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from clusterkit import files, processes
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.holding import state_of_held
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, Submission
 
@@ -37,6 +38,9 @@ def state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
         )
     controller = files.read_json(run.controller)
     if controller is None:
+        held = state_of_held(run)
+        if held is not None:
+            return held
         young = time.time() - submission.submitted_at < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
     if controller.get("host") != socket.gethostname():
@@ -53,7 +57,7 @@ def end(run: RunFolder, submission: Submission) -> None:
     Raises:
         RemoteError: the job runs on another machine.
     """
-    if run.ended.exists():
+    if run.ended.exists() or (run.held.exists() and not run.controller.exists()):
         return
     controller = _await_controller(run, submission)
     if controller is None:

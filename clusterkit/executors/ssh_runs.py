@@ -18,6 +18,7 @@ from typing import Any
 from clusterkit import files, node_results, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.holding import state_of_held
 from clusterkit.executors.ssh_layout import read_layout
 from clusterkit.executors.ssh_nodes import ask_nodes
 from clusterkit.model import ClusterSpec, JobState
@@ -138,6 +139,9 @@ def state_of(
 ) -> SchedulerState | None:
     """Conclude the state of a run from its keepers; None where there is nothing to go by."""
     if not keepers:
+        held = state_of_held(run)
+        if held is not None:
+            return held
         young = time.time() - submission.submitted_at < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
     attempt = max(keeper.attempt for keeper in keepers)

@@ -13,6 +13,7 @@ from clusterkit import files, runfolder
 from clusterkit.directives import notice_of
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import Executor, Launched, RefusalError, tasks_of
+from clusterkit.executors.holding import has_to_wait, holder_for
 from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.shell import Secret
@@ -58,12 +59,17 @@ def submit_plan(
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
-        submission = _prepare(plan, rendered, run, secrets, command_line, ties or Ties())
+        ties = ties or Ties()
+        job_id = _hold(plan, run, secrets) if has_to_wait(plan.cluster.kind, ties) else None
+        submission = _prepare(plan, rendered, run, secrets, command_line, ties)
         for name, document in (documents or {}).items():
             files.write_json(run.path / name, {"schema": runfolder.SCHEMA, **files.plain(document)})
-        launched = executor.launch(
-            plan, run, hidden=frozenset(secrets), handing_over=handed_over.set
-        )
+        if job_id is not None:
+            launched = Launched(job_id=job_id)
+        else:
+            launched = executor.launch(
+                plan, run, hidden=frozenset(secrets), handing_over=handed_over.set
+            )
     except RefusalError as error:
         _keep_refusal(run, submission, error)
         raise
@@ -74,6 +80,13 @@ def submit_plan(
     submission = dataclasses.replace(submission, job_id=launched.job_id)
     warnings = (*_write_job_id(run, submission), *_end_if_cancelled(executor, run, submission))
     return submission, dataclasses.replace(launched, messages=(*launched.messages, *warnings))
+
+
+def _hold(plan: LaunchPlan, run: RunFolder, secrets: Mapping[str, Secret]) -> str:
+    """Let the job wait for a client; return its id."""
+    job_id = holder_for(plan.cluster.kind).hold(plan, run, hidden=frozenset(secrets))
+    files.create_text(run.held, "")
+    return job_id
 
 
 def _keep_refusal(run: RunFolder, submission: Submission, error: RefusalError) -> None:

@@ -9,10 +9,12 @@ from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_jobs
+from clusterkit.jobs.tend import needs_client, tend
 from clusterkit.jobs.watch import (
     CANCEL_PATIENCE_S,
     RESULTS_EVERY_S,
     SCHEDULER_EVERY_S,
+    TEND_EVERY_S,
     UNKNOWN_PATIENCE_S,
     count_results,
 )
@@ -49,6 +51,10 @@ class Watch:
         self._open = [run for run in self._open if not self._over(run)]
         return news
 
+    def refresh(self) -> None:
+        """Ask everybody at the next look: something was done."""
+        self._seen = -1
+
     @property
     def open(self) -> list[Job]:
         """The jobs that are not over."""
@@ -75,16 +81,31 @@ class Watch:
 
 
 def wait_for_all(
-    runs: Sequence[RunFolder], *, changed: Callable[[Job], None] | None = None
+    runs: Sequence[RunFolder],
+    *,
+    changed: Callable[[Job], None],
+    troubled: Callable[[str], None],
 ) -> list[Job]:
-    """Return the jobs once all of them are over, or unknown for too long."""
+    """Return the jobs once all of them are over, or unknown for too long; start them meanwhile.
+
+    `changed` hears of new states, and `troubled` why one that may start cannot be started yet.
+    """
     watch = Watch(runs)
+    tended_at, trouble = 0.0, ""
     while True:
-        for job in watch.look():
-            if changed is not None:
-                changed(job)
+        news = watch.look()
+        for job in news:
+            changed(job)
         if not watch.open:
             return watch.all
+        due = bool(news) or time.monotonic() - tended_at >= TEND_EVERY_S
+        if due and any(map(needs_client, watch.open)):
+            said = tend(watch.open)
+            if said not in {None, trouble}:
+                trouble = said or ""
+                troubled(trouble)
+            tended_at = time.monotonic()
+            watch.refresh()
         time.sleep(RESULTS_EVERY_S)
 
 

@@ -1,4 +1,4 @@
-"""Say of a job that ended without having run which of the jobs before it was the reason."""
+"""Say of a job that did not run what it waits for, or which job before it was the reason."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterkit.executors.holding import HELD
 from clusterkit.model import JobState, JobStatus
 from clusterkit.runfolder import RunFolder
-from clusterkit.ties import Ending, why_never
+from clusterkit.ties import Ending, waiting_for, why_never
 
 if TYPE_CHECKING:
     from clusterkit.jobs.state import Evidence, Job
 
 _NEVER = "DependencyNeverSatisfied"
 """Slurm's reason, in `squeue`; sacct gives none."""
+_READY = "to be started by clusterkit supervise, or wait"
 
 
 def explained(
@@ -24,17 +26,41 @@ def explained(
     """Return the state with that reason; as it is where there is none.
 
     Also a job that Slurm has forgotten is known to have been cancelled, if what it waited for can
-    never happen: Slurm was told to end it then.
+    never happen: Slurm was told to end it then. A held job ends here: nobody else would end it.
     """
-    after = [one for one in evidence.submission.after if one.ending is not Ending.ANY]
-    ran = bool(evidence.results.nodes) or evidence.attempt > 0
-    by_hand = evidence.cancelled or (status.reason or _NEVER) != _NEVER
-    forgotten = status.state is JobState.UNKNOWN and evidence.silence is None
-    ended = status.state is JobState.CANCELLED and not by_hand
-    if not after or ran or not (ended or (forgotten and not evidence.cancelled)):
+    held = evidence.scheduler is not None and evidence.scheduler.word == HELD
+    if not (held or _may_have_waited(status, evidence)):
         return status
+    # Jobs that it follows in any case are not asked: an array with a limit is a chain of those.
+    after = [one for one in evidence.submission.after if one.ending is not Ending.ANY]
     others = load(RunFolder(Path(one.run_dir)) for one in after)
     why = why_never(after, {str(job.run.path): job.status.state for job in others})
-    if why is None:
-        return status
-    return dataclasses.replace(status, state=JobState.CANCELLED, reason=why)
+    if why is None and held:
+        why = _folder_gone(evidence)
+    if why is not None:
+        return dataclasses.replace(status, state=JobState.CANCELLED, reason=why)
+    return dataclasses.replace(status, reason=_what_is_left(evidence)) if held else status
+
+
+def _may_have_waited(status: JobStatus, evidence: Evidence) -> bool:
+    """Tell whether Slurm may have ended the job because of another one."""
+    ran = bool(evidence.results.nodes) or evidence.attempt > 0
+    if not evidence.submission.after or ran or evidence.cancelled:
+        return False
+    forgotten = status.state is JobState.UNKNOWN and evidence.silence is None
+    ended = status.state is JobState.CANCELLED and (status.reason or _NEVER) == _NEVER
+    return forgotten or ended
+
+
+def _folder_gone(evidence: Evidence) -> str | None:
+    for one in evidence.submission.after:
+        if not Path(one.run_dir).exists():
+            return f"the run folder of {one.job_id} is gone, and it was to run after that job"
+    return None
+
+
+def _what_is_left(evidence: Evidence) -> str:
+    """Return which jobs have not ended, as far as somebody has looked."""
+    after = evidence.submission.after
+    left = [one for one in after if not RunFolder(Path(one.run_dir)).state.exists()]
+    return waiting_for(left) if left else _READY

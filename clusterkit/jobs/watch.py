@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 
 from clusterkit import files
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.errors import RemoteError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_job
+from clusterkit.jobs.tend import needs_client, tend
 from clusterkit.model import ClusterKind, JobState
 from clusterkit.runfolder import RunFolder
 
@@ -20,10 +21,7 @@ UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKi
 """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
 CANCEL_PATIENCE_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
-
-
-_TO_BE_STARTED = frozenset({JobState.REQUEUED})
-_TEND_EVERY_S = 3.0
+TEND_EVERY_S = 3.0
 
 
 class Observer:
@@ -54,7 +52,7 @@ class Observer:
             self._job = load_job(self.run)
             self._seen = seen
             self._asked_at = time.monotonic()  # an answer may take its time
-        if self.tends and self._job.status.state in _TO_BE_STARTED:
+        if self.tends and needs_client(self._job):
             self._tend(self._job)
         if self._job.status.state is not JobState.UNKNOWN:
             self._unknown_since = None
@@ -63,13 +61,9 @@ class Observer:
         return self._job
 
     def _tend(self, job: Job) -> None:
-        if time.monotonic() - self._tended_at < _TEND_EVERY_S:
+        if time.monotonic() - self._tended_at < TEND_EVERY_S:
             return
-        self.trouble = ""
-        try:
-            executor_for(job.submission.kind).tend(self.run, job.submission)
-        except (RemoteError, UserError) as error:
-            self.trouble = str(error)
+        self.trouble = tend([job]) or ""
         self._tended_at = time.monotonic()
         self._asked_at = 0.0
 

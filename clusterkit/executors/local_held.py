@@ -1,0 +1,46 @@
+"""Hold a job of this machine, and start it later as if it were started where it was submitted."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Collection
+
+from clusterkit import files
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors.base import scrubbed_environment
+from clusterkit.executors.local_runs import job_id_of
+from clusterkit.model import LaunchPlan
+from clusterkit.runfolder import RunFolder, Submission
+
+_SHELL = "shell.json"
+"""The environment of the shell that submitted; readable by the owner only, and gone once used."""
+
+
+def hold(plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> str:
+    """Keep the environment, which is that of the job; return the job id."""
+    del plan
+    kept = {"host": socket.gethostname(), "variables": scrubbed_environment(hidden)}
+    # As ASCII: a variable may hold bytes that are no UTF-8.
+    files.write_text(run.path / _SHELL, json.dumps(kept), mode=files.PRIVATE)
+    return job_id_of(run)
+
+
+def release(run: RunFolder, submission: Submission) -> None:
+    """Start the controller of the job.
+
+    Raises:
+        RemoteError: it belongs to another machine, or its controller did not start.
+        UserError: its environment cannot be read.
+    """
+    from clusterkit.executors.local_executor import LocalExecutor  # noqa: PLC0415 - loads slowly
+    from clusterkit.executors.submitting import launch_by  # noqa: PLC0415
+
+    kept = files.read_json(run.path / _SHELL)
+    if kept is None:
+        raise UserError(f"no readable {run.path / _SHELL}", hint="submit the job again")
+    if kept["host"] != socket.gethostname():
+        message = f"{job_id_of(run)} is to run on {kept['host']}, and this is another machine"
+        raise RemoteError(message, hint=f"on {kept['host']}: clusterkit wait {run.path}")
+    launch_by(LocalExecutor(run, submission.tasks, kept["variables"], lambda: None), run)
+    files.remove(run.path / _SHELL)

@@ -1,0 +1,65 @@
+"""What clients that look on do for jobs: start those held for others, and those to start again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from clusterkit import files
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import executor_for
+from clusterkit.executors.holding import holder_for
+from clusterkit.jobs.state import Job, load_jobs
+from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder
+
+
+def is_held(job: Job) -> bool:
+    """Tell whether the job has to wait for others until a client starts it."""
+    return job.status.state is JobState.PENDING and job.run.held.exists()
+
+
+def needs_client(job: Job) -> bool:
+    """Tell whether the next start of the job is up to a client."""
+    return job.status.state is JobState.REQUEUED or is_held(job)
+
+
+def tend(jobs: Iterable[Job]) -> str | None:
+    """Start those jobs that a client has to start, and may; return what kept the first from it.
+
+    Of held jobs no other is tried after one that could not be started: most likely they want the
+    same slots, and a client is not to knock at each node a hundred times.
+    """
+    jobs = list(jobs)
+    trouble = _release([job for job in jobs if is_held(job)])
+    for job in jobs:
+        if job.status.state is JobState.REQUEUED:
+            try:
+                executor_for(job.submission.kind).tend(job.run, job.submission)
+            except (RemoteError, UserError) as error:
+                trouble = trouble or str(error)
+    return trouble
+
+
+def _release(held: list[Job]) -> str | None:
+    before = {Path(one.run_dir) for job in held for one in job.submission.after}
+    known = load_jobs(RunFolder(path) for path in before)
+    states = {str(job.run.path): job.status.state for job in known}
+    for job in held:
+        ended = [(one, states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after]
+        if all(one.holds(state) for one, state in ended):
+            try:
+                _start(job)
+            except (RemoteError, UserError) as error:
+                return f"{job.submission.job_id} waits: {error}"
+    return None
+
+
+def _start(job: Job) -> None:
+    """Start one job, unless another client does, or just has, or it was cancelled."""
+    run = job.run
+    with files.locked(run.starting) as mine:
+        if not mine or run.cancelled.exists() or run.state.exists() or not run.held.exists():
+            return
+        holder_for(job.submission.kind).release(run, job.submission)
+        files.remove(run.held)
