@@ -22,12 +22,26 @@ with open(f"rank-{rank}.json", "w") as out:
     json.dump({"argv": sys.argv[1:], "env": dict(os.environ)}, out)
 print("told by", rank)
 """
-FAIL = """
-import os, signal, sys, time
-rank = int(os.environ.get("RANK") or os.environ["HOROVOD_RANK"])
-if rank == 3:
-    {what}
-time.sleep(300)
+DIES = """
+import os, sys, time
+import torch
+if "HOROVOD_RANK" in os.environ:
+    import horovod.torch as hvd
+    hvd.init()
+    rank, meet = hvd.rank(), lambda: hvd.allreduce(torch.ones(1))
+else:
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    rank, meet = dist.get_rank(), dist.barrier
+while True:
+    meet()
+    if rank == 3:
+        print("last step", flush=True)
+        if "raise" in sys.argv:
+            raise ValueError("the loss is NaN")
+        if "exit" in sys.argv:
+            os._exit(7)
+        os.kill(os.getpid(), 9)
 """
 SLEEP = """
 import os, time
@@ -85,26 +99,42 @@ def test_a_secret_is_in_one_private_file_only(desk: Desk) -> None:
     desk.clusterkit("cancel", done["job_id"])
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
-    "what", ["sys.exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["exit", "signal"]
+    ("cluster", "framework", "how"),
+    [
+        ("lab", "torchrun", "raise"),
+        ("lab", "torchrun", "kill"),
+        ("rack", "torchrun", "exit"),
+        ("rack", "deepspeed", "raise"),
+        ("lab", "deepspeed", "exit"),
+        ("rack", "deepspeed", "kill"),
+        ("lab", "horovod", "raise"),
+        ("rack", "horovod", "kill"),
+    ],
 )
-def test_a_rank_that_dies_ends_the_job(desk: Desk, framework: str, what: str) -> None:
-    script = desk.write("dies.py", FAIL.format(what=what))
+def test_the_rank_that_fails_first_is_named_with_its_last_words(
+    desk: Desk, cluster: str, framework: str, how: str
+) -> None:
+    script = desk.write("dies.py", DIES)
+    words = ("--cluster", cluster, "--framework", framework, *THREE)
     started = time.monotonic()
-    done = desk.submit("--wait", "--framework", framework, *THREE, script)
+    done = desk.clusterkit("submit", "--wait", "--json", *words, script, how)
     assert time.monotonic() - started < 90
-    assert done["returncode"] == 1
-    assert done["state"] == "failed"
-    assert done["exit_code"] not in (0, None)
-    assert "n2" in done["reason"]
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    code, ending, last = {
+        "raise": (1, "exited with 1", "ValueError: the loss is NaN"),
+        "exit": (7, "exited with 7", "last step"),
+        "kill": (137, "was ended by signal 9", "last step"),
+    }[how]
+    assert (told["state"], told["exit_code"]) == ("failed", code)
+    assert told["reason"] == f"n2: rank 3 {ending}"
+    failure = told["failure"]
+    assert (failure["node"], failure["rank"], failure["exit_code"]) == ("n2", 3, code)
+    shown = [line for line in failure["tail"] if line != "Killed"]  # a word of rank.sh's shell
+    assert shown[-1] == last
+    assert f"  | {last}" in done.stderr.splitlines()
     assert leftovers(desk, str(script)) == {}
-
-
-def test_the_exit_code_of_a_horovod_rank_is_the_exit_code_of_the_job(desk: Desk) -> None:
-    # torchrun and deepspeed have codes of their own; here the rank's own comes through.
-    script = desk.write("dies.py", FAIL.format(what="sys.exit(3)"))
-    assert desk.submit("--wait", "--framework", "horovod", *THREE, script)["exit_code"] == 3
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

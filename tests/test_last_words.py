@@ -66,7 +66,8 @@ def test_the_traceback_of_the_rank_is_told_from_the_others(log: Path, report: st
 def test_of_a_killed_rank_the_last_lines_before_the_launchers_report(
     log: Path, report: str
 ) -> None:
-    log.write_text(f"[rank0]: a word of long ago\nstep 6\nstep 7\n\n{report}")
+    others = ranked(TRACEBACK, 1)
+    log.write_text(f"[rank0]: a word of long ago\nstep 6\nstep 7\n{others}\n{report}")
     assert last_words(log, rank=0) == ("[rank0]: a word of long ago", "step 6", "step 7")
 
 
@@ -102,6 +103,14 @@ def test_it_is_bounded_whatever_the_size_of_the_log(log: Path) -> None:
     assert all(word.endswith("…") for word in words)
     log.write_text("x\n" * 50)
     assert len(last_words(log)) == LINES
+
+
+def test_what_others_say_after_the_end_of_the_rank_is_left_out(log: Path) -> None:
+    log.write_text("step 7\nRuntimeError: connection closed\n")
+    inode = log.stat().st_ino
+    assert last_words(log, rank=0, until=(inode, 7)) == ("step 7",)
+    assert last_words(log, rank=0, until=(inode, 999))[-1] == "RuntimeError: connection closed"
+    assert len(last_words(log, rank=0, until=(inode + 1, 7))) == 2, "that of another file"
 
 
 # Which rank it was ----------------------------------------------------------------------------
@@ -170,8 +179,13 @@ def test_a_rank_of_deepspeed_tells_how_it_ended_unless_another_was_first(
     argv = ["sh", data_dir("templates") / "deepspeed" / "rank.sh", sys.executable, script]
     known = {"CK_NODE_NAME": "node-0", "RANK": "3", "LOCAL_RANK": "1"}
     told = {**os.environ, **known, "CK_FAILURE": str(run.rank_failure(0))}
-    assert subprocess.run(argv, env=told, check=False).returncode == code
-    expected = RankFailure(node="node-0", rank=3, exit_code=code) if code else None
+    log = run.log(0)
+    with log.open("ab") as stream:
+        done = subprocess.run(argv, env=told, stdout=stream, stderr=stream, check=False)
+    assert done.returncode == code
+    about = log.stat()
+    where = (about.st_ino, about.st_size)
+    expected = RankFailure(node="node-0", rank=3, exit_code=code, log=where) if code else None
     assert read_rank_failure(run, 0) == expected
     subprocess.run(argv, env={**told, "RANK": "4"}, check=False)
     assert read_rank_failure(run, 0) == expected

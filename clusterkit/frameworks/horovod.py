@@ -34,7 +34,10 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             inputs.script,
             *inputs.args,
         ),
-        files={"horovod_launch.py": read_data("templates", "horovod", "launch.py")},
+        files={
+            "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
+            "sitecustomize.py": read_data("templates", "horovod", "sitecustomize.py"),
+        },
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from clusterkit import files, runfolder
 from clusterkit.runfolder import RunFolder
@@ -39,6 +40,8 @@ class RankFailure:
     exit_code: int
     """As a shell gives it: 128 + N for signal N."""
     message: str | None = None
+    log: tuple[int, int] | None = None
+    """Inode and size of the file that its output went to, when its end was noticed."""
 
 
 def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
@@ -55,6 +58,7 @@ def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
         rank=rank,
         exit_code=code,
         message=cut(message, _MESSAGE) or None if isinstance(message, str) else None,
+        log=_log_of(document.get("log")),
     )
 
 
@@ -76,5 +80,12 @@ def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Endin
         exit_code=first.exit_code,
         rank=first.rank,
         message=first.message,
-        tail=last_words(log, since=since, rank=first.rank),
+        tail=last_words(log, since=since, until=first.log, rank=first.rank),
     )
+
+
+def _log_of(document: Any) -> tuple[int, int] | None:
+    try:
+        return int(document["inode"]), int(document["size"])
+    except (TypeError, KeyError, ValueError):
+        return None

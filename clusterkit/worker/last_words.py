@@ -15,7 +15,7 @@ _WIDTH = 400
 _WINDOW = 1 << 18
 """How much of the log is looked at: ranks print at once, and launchers report at length."""
 
-_RANK = re.compile(r"^\[rank\d+\]: ")
+_OF_RANK = re.compile(r"\[rank\d+\]:")
 _REPORT = re.compile(
     r"\btorch/distributed/elastic/\S+\.py:\d+\]|\[launch\.py:\d+:sigkill_handler\]"
 )
@@ -26,20 +26,25 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-def last_words(log: Path, *, since: int = 0, rank: int | None = None) -> tuple[str, ...]:
+def last_words(
+    log: Path, *, since: int = 0, until: tuple[int, int] | None = None, rank: int | None = None
+) -> tuple[str, ...]:
     """Return the last lines of a log from byte `since` on; empty where it cannot be read.
 
-    Of a known rank they end where its launcher begins to report, and are its own traceback where
-    PyTorch printed one (its lines begin with `[rankR]: `).
+    They end at the size in `until`, where the inode there is that of the log.
+
+    Of a known rank they end where its launcher begins to report. They are its own traceback where
+    PyTorch printed one (its lines begin with `[rankR]: `), and else without those of other ranks.
     """
-    lines = [_clean(line) for line in _read_end(log, since).split("\n")]
-    lines = [line for line in lines if line and not _MARKS.fullmatch(_RANK.sub("", line))]
+    lines = [_clean(line) for line in _read_end(log, since, until).split("\n")]
+    lines = [line for line in lines if line and not _MARKS.fullmatch(_OF_RANK.sub("", line))]
     if rank is not None:
         lines = _before_report(lines)
         prefix = f"[rank{rank}]: "
         own = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-        if any(line.startswith("Traceback (most recent call last)") for line in own):
-            lines = own
+        told = any(line.startswith("Traceback (most recent call last)") for line in own)
+        others = [line for line in lines if not _OF_RANK.match(line) or line.startswith(prefix)]
+        lines = own if told else others
     return _bounded(lines)
 
 
@@ -49,13 +54,16 @@ def cut(text: str, size: int) -> str:
     return clean if len(clean) <= size else clean[: size - 1] + "…"
 
 
-def _read_end(log: Path, since: int) -> str:
+def _read_end(log: Path, since: int, until: tuple[int, int] | None) -> str:
     try:
         with log.open("rb") as stream:
-            end = stream.seek(0, os.SEEK_END)
+            about = os.fstat(stream.fileno())
+            end = about.st_size
+            if until is not None and until[0] == about.st_ino:
+                end = min(end, until[1])
             begin = max(since, end - _WINDOW, 0)
             stream.seek(begin)
-            data = stream.read(_WINDOW)
+            data = stream.read(max(0, end - begin))
     except OSError:
         return ""
     if begin > since:

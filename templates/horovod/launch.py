@@ -83,6 +83,10 @@ def rank_environment(slot, head, port):
         "HOROVOD_CPU_OPERATIONS": "gloo",
     }
     environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
+    if environment.get("CK_FAILURE"):
+        # There is a sitecustomize.py, which says what for.
+        before = environment["CK_PYTHONPATH"] = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment["CK_TMP"], before)))
     return environment
 
 
@@ -105,8 +109,15 @@ def wait_for(ranks):
 
 
 def tell(rank, local_rank, code):
-    node = os.environ["CK_NODE_NAME"]
-    document = {"node": node, "rank": rank, "local_rank": local_rank, "exit_code": code}
+    output = os.fstat(2)
+    document = {
+        "node": os.environ["CK_NODE_NAME"],
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": code,
+        # How far the output had come: what others say who fail next is not its own.
+        "log": {"inode": output.st_ino, "size": output.st_size},
+    }
     path = os.environ["CK_FAILURE"]
     draft = Path(f"{path}.{rank}")
     with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts

@@ -76,12 +76,15 @@ while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
   wait "$child" || status=$?
 done
 if [ "$status" != 0 ]; then
+  # How far the output had come, so that what others say who fail next is not taken for its own.
+  log=$(stat -L -c '{"inode": %i, "size": %s}' /dev/fd/3 3>&2 2>/dev/null) || log=null
   draft=$CK_FAILURE.$RANK
-  printf '{"node": "%s", "rank": %d, "local_rank": %d, "exit_code": %d}\n' \
-    "$CK_NODE_NAME" "$RANK" "$LOCAL_RANK" "$status" >"$draft" &&
-    ln "$draft" "$CK_FAILURE"
-  rm -f "$draft"
-fi 2>/dev/null
+  {
+    printf '{"node": "%s", "rank": %d, "local_rank": %d, "exit_code": %d, "log": %s}\n' \
+      "$CK_NODE_NAME" "$RANK" "$LOCAL_RANK" "$status" "$log" >"$draft" && ln "$draft" "$CK_FAILURE"
+    rm -f "$draft"
+  } 2>/dev/null
+fi
 exit "$status"
 CK_FILE
 
