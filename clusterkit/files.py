@@ -125,6 +125,29 @@ def open_for_append(path: Path, *, mode: int = PUBLIC) -> int:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
 
 
+def write_at(path: Path, offset: int, data: bytes) -> None:
+    """Write bytes at a place of `path`, which is made where it is not there.
+
+    To write the same again changes nothing, so that what is broken off can be repeated.
+    """
+    with explained(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PUBLIC)
+        try:
+            rest = memoryview(data)
+            while rest:
+                written = os.pwrite(descriptor, rest, offset)
+                rest, offset = rest[written:], offset + written
+        finally:
+            os.close(descriptor)
+
+
+def give_name(written: Path, path: Path, *, mode: int = PUBLIC) -> None:
+    """Put a whole file in the place of `path`, at once and with these permissions."""
+    with explained(path):
+        written.chmod(mode)
+        written.replace(path)
+
+
 def append_line(path: Path, line: str, *, mode: int = PUBLIC) -> None:
     """Add a line to the end of `path`, on a line of its own, while nobody else of us does."""
     with explained(path):
@@ -190,8 +213,16 @@ def remove_tree(path: Path) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; None where there is no such file or no such object."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return parse_json(path.read_bytes())
+    except OSError:
+        return None
+
+
+def parse_json(data: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in `data`; None where there is none."""
+    try:
+        document = json.loads(data)
+    except ValueError:
         return None
     return document if isinstance(document, dict) else None
 

@@ -14,6 +14,10 @@ PORT_STRIDE = 10
 """Ports that belong to one job; the next job gets the next ten."""
 
 
+SYNC_LIMIT_MIB = 500
+"""How much `--sync` sends to each node unless it is allowed more."""
+
+
 class ClusterKind(StrEnum):
     """How the nodes of a cluster are reached."""
 
@@ -172,6 +176,9 @@ class JobSpec:
     spares: int = 0
     """How many more nodes to have at hand, for those that fail."""
     deepspeed_preset: str | None = None
+    sync: str | None = None
+    """The folder to send to nodes that share no file system with this machine; an absolute path."""
+    sync_limit_mib: int = SYNC_LIMIT_MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +255,17 @@ class ContainerPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPlan:
+    """A folder of this machine that a job finds a copy of on each node."""
+
+    folder: str
+    workdir: str
+    """Where in it the command starts, as a relative path."""
+    limit_mib: int
+    """How much may be sent to each node, and brought back from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """Everything decided about a job before it is handed over; the only thing that can be.
 
@@ -284,6 +302,7 @@ class LaunchPlan:
     spare_names: tuple[str, ...] = ()
     """Their names where they are known beforehand."""
     deepspeed_preset: str | None = None
+    sync: SyncPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from clusterkit.model import (
     LaunchPlan,
 )
 from clusterkit.plan_checks import check_request, check_slots
+from clusterkit.sync_plan import place_synced
 
 
 def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan:
@@ -30,6 +31,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     """
     framework = load_framework(job.framework)
     check_request(job, cluster, framework, workdir)
+    job, workdir, sync = place_synced(job, cluster, workdir)
     if cluster.kind is ClusterKind.LOCAL and cluster.network_interface is None:
         cluster = dataclasses.replace(cluster, network_interface="lo")
     most = job.max_nodes or job.nodes
@@ -80,6 +82,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
         spares=job.spares,
         spare_names=names[most:],
         deepspeed_preset=job.deepspeed_preset,
+        sync=sync,
     )
 
 

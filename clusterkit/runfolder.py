@@ -80,6 +80,11 @@ class RunFolder:
         return self.path / "logs"
 
     @property
+    def results(self) -> Path:
+        """Folder of what the training itself wants kept: `CK_RESULTS` on the nodes."""
+        return self.path / "results"
+
+    @property
     def nodes(self) -> Path:
         """Folder of the node results."""
         return self.path / "nodes"
@@ -167,6 +172,10 @@ class RunFolder:
         """Return the file of the result of one node in one attempt."""
         return self.nodes / f"node-{node_rank}-attempt-{attempt}.json"
 
+    def rounds(self, attempt: int) -> Path:
+        """Return the file of who trained together in an elastic attempt, a JSON line each time."""
+        return self.nodes / f"rounds-{attempt}.jsonl"
+
     def marker(self, node_rank: int | None = None) -> str:
         """Return what marks the processes of one node; without a rank, what all begin with."""
         return f"{self.run_id}:" + ("" if node_rank is None else str(node_rank))
@@ -194,6 +203,8 @@ class Submission:
     """How often the job may start again after what was not its own doing."""
     spares: int = 0
     """How many nodes may take the place of others then."""
+    max_nodes: int | None = None
+    """Upper end of `--nodes MIN:MAX`; then `nodes` is what has to be left for the job to go on."""
     once: bool = False
     """Whether only the first node reports, because its command reaches the others itself (MPI)."""
     job_id: str | None = None
@@ -204,6 +215,11 @@ class Submission:
     """Which job of its array it is, from 0."""
     after: tuple[After, ...] = ()
     """The jobs that had not ended yet, and that it has to wait for."""
+
+    @property
+    def least(self) -> int | None:
+        """The number of nodes that are enough for the job to go on; None where all are needed."""
+        return self.nodes if self.max_nodes is not None else None
 
 
 def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:

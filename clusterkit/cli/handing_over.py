@@ -43,7 +43,9 @@ def require_runnable(plan: LaunchPlan, *, dry_run: bool) -> None:
         UserError: that is so.
     """
     if plan.container is None:  # an image may have a script that this machine has not
-        _require_script(plan.script)
+        # Without a copy of this folder, it is the nodes that have to have the script.
+        if plan.cluster.kind is not ClusterKind.SSH or plan.cluster.shared_filesystem or plan.sync:
+            _require_script(plan.script, Path(plan.workdir))
     elif plan.container.runtime is ContainerRuntime.PYXIS and not dry_run:
         raise UserError(
             "submit cannot run its worker inside a pyxis image yet",
@@ -117,8 +119,8 @@ def hand_over(
     return run, submission
 
 
-def _require_script(script: str) -> None:
-    path = Path(script)
+def _require_script(script: str, workdir: Path) -> None:
+    path = Path(script) if workdir == Path.cwd() else workdir / script
     if path.is_file():
         return
     if path.is_dir():

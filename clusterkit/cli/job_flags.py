@@ -94,6 +94,22 @@ class JobFlags:
     exclude: Annotated[
         str | None, _option("--exclude", help_text="Hostlist of nodes not to use.", metavar="LIST")
     ] = None
+    sync: Annotated[
+        str | None,
+        _option(
+            "--sync",
+            help_text="Folder to copy to nodes that share no file system with this machine.",
+            metavar="DIR",
+        ),
+    ] = None
+    sync_limit: Annotated[
+        int | None,
+        _option(
+            "--sync-limit",
+            help_text="How much may be copied to each node, and back: MiB, 500 by default.",
+            metavar="MIB",
+        ),
+    ] = None
     set_: Annotated[
         list[str] | None,
         _option(

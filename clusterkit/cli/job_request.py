@@ -16,7 +16,7 @@ from clusterkit.cli.job_flags import JobFlags
 from clusterkit.config import load_settings
 from clusterkit.errors import Position, Problem, UserError, choices_hint
 from clusterkit.frameworks import framework_names, load_framework
-from clusterkit.model import ClusterSpec, ContainerRuntime, JobSpec, LaunchPlan
+from clusterkit.model import SYNC_LIMIT_MIB, ClusterSpec, ContainerRuntime, JobSpec, LaunchPlan
 from clusterkit.plan import make_plan
 from clusterkit.sweep import FORMS, choose, jobs_of
 
@@ -200,6 +200,8 @@ def _job_spec(
         env=env,
         secrets=tuple(values.get("secret", ())),
         exclude=excluded,
+        sync=os.path.realpath(values["sync"]) if values.get("sync") else None,
+        sync_limit_mib=values.get("sync_limit", SYNC_LIMIT_MIB),
         sbatch_options=sbatch,
         launcher_options=launcher,
         image=values.get("image"),

@@ -51,6 +51,8 @@ class JobFile(BaseModel):
         "Variables of your shell that the job gets unseen.", "[WANDB_API_KEY]"
     )
     exclude: fields.Hostlist | None = _key("Nodes to stay away from.", "n[3,7]")
+    sync: fields.Text | None = _key("Folder to copy to nodes that share none with you.", ".")
+    sync_limit: fields.Count | None = _key("How much may be copied to each node, in MiB.", "500")
     set: fields.Settings | None = _key(
         "Options of sbatch and of the launcher: `sbatch.KEY` or `FRAMEWORK.KEY`.",
         "{sbatch.nice: 100}",

@@ -85,6 +85,15 @@ class Executor(Protocol):
             RemoteError: nobody could be asked; that a job is not known is another answer.
         """
 
+    def fetch(self, run: RunFolder) -> None:
+        """Bring what nodes have written into the run folder, where they do not write it there.
+
+        Nodes are asked at most once a second, however often this is called.
+
+        Raises:
+            UserError: it cannot be written here.
+        """
+
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return the exit code that is held of an ended job, where no node has reported one."""
 

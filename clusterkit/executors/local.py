@@ -44,6 +44,9 @@ class LocalJobs:
         found = {run: local_runs.state_of(run, submission) for run, submission in runs.items()}
         return {run: state for run, state in found.items() if state is not None}
 
+    def fetch(self, run: RunFolder) -> None:
+        """Do nothing: the nodes write into the run folder itself."""
+
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return nothing: the controller has said what there is to say."""
 

@@ -67,6 +67,9 @@ class SlurmJobs:
             if submission.job_id in found
         }
 
+    def fetch(self, run: RunFolder) -> None:
+        """Do nothing: the nodes write into the run folder itself."""
+
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return the exit code of the batch script, while Slurm holds it."""
         del run

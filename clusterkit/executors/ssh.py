@@ -39,6 +39,7 @@ class SshJobs:
         """Return the job id, which follows from the run id."""
         from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
 
+        self.fetch(run)
         return ssh_runs.job_id_of(run) if ssh_runs.read_keepers(run) else None
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
@@ -46,6 +47,18 @@ class SshJobs:
         from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
 
         return ssh_runs.states(runs)
+
+    def fetch(self, run: RunFolder) -> None:
+        """Bring what the nodes have written, where they do not share the run folder."""
+        from clusterkit.executors.ssh_layout import LAYOUT, read_layout  # noqa: PLC0415
+
+        if not (run.path / LAYOUT).exists():
+            return
+        layout = read_layout(run)
+        if not layout.shared:
+            from clusterkit.executors import ssh_mirror  # noqa: PLC0415 - paramiko loads slowly
+
+            ssh_mirror.fetch(run, layout)
 
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return nothing: the keepers have said what there is to say."""

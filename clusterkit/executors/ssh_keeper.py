@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     """Take this node for the job, and keep it in a process of its own; with CHECK, only try."""
     run, rank = RunFolder(Path(arguments[0])), int(arguments[1])
     try:
-        layout = read_layout(run)
+        layout = read_layout(run).at_home(run)
         _require_version(layout, rank)
         held = _take(run, layout, rank)
         if arguments[2:] == [CHECK]:
@@ -85,7 +85,9 @@ def _require_version(layout: SshLayout, rank: int) -> None:
         raise RemoteError(
             f"clusterkit {__version__} is there, and {layout.version} here",
             node=layout.names[rank],
-            hint="install the same release on all nodes",
+            hint="install the same release on all nodes"
+            if layout.shared
+            else f"clusterkit nodes prepare --cluster {layout.cluster.name}",
         )
 
 
@@ -118,7 +120,8 @@ class _Keeper:
         self.rank = rank
         self.held = held
         self.marker = run.marker(rank)
-        self.news = News(run, attempt=layout.attempt, of=len(layout.names))
+        of, least = len(layout.names), layout.least
+        self.news = News(run, attempt=layout.attempt, of=of, least=least)
         self.link = Hub(layout, self.news) if rank == 0 else Link(layout, rank, self.news)
         self.supervisor = Supervisor(
             run,
@@ -154,6 +157,8 @@ class _Keeper:
                 result = self._run()
             self.held.release()
             self.news.end()
+            if not self.layout.shared:
+                files.remove(self.run.secrets)  # a next attempt brings them again
             end = {"state": _state(result), "exit_code": result.exit_code, "at": result.ended_at}
             files.write_json(self.run.end(self.rank), {**self.about, **end})
         finally:
@@ -192,9 +197,9 @@ class _Keeper:
         return result
 
     def _write(self, result: NodeResult) -> None:
-        of = len(self.layout.names)
+        attempt, of, least = self.layout.attempt, len(self.layout.names), self.layout.least
         try:
-            node_results.write_result(self.run, result, attempt=self.layout.attempt, of=of)
+            node_results.write_result(self.run, result, attempt=attempt, of=of, least=least)
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)  # the others hear of it
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -9,18 +11,22 @@ from typing import Any
 
 from clusterkit import __version__, files
 from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, Host
+from clusterkit.model import ClusterKind, ClusterSpec, Host, SyncPlan
 from clusterkit.runfolder import RunFolder
 
 CHECK = "--check"
 """Asks a keeper to say only whether it would take its node."""
+RUNS_THERE = "~/.clusterkit/runs"
+"""Where nodes keep their run folders that share none with the client."""
+COPY = "work"
+"""In such a run folder: the job's own copy of the folder that was sent."""
 LAYOUT = "ssh.json"
 """In the run folder, readable by its owner only: the nodes know each other by its token."""
 
 
 _KEPT = (
     "name", "kind", "hosts", "gpus_per_node",
-    "user", "port", "identity_file", "jump_host", "host_keys",
+    "user", "port", "identity_file", "jump_host", "host_keys", "shared_filesystem", "venv",
 )  # fmt: skip
 
 
@@ -40,6 +46,8 @@ class SshLayout:
     """Slots there are on each node; None where only the node knows."""
     tasks: int
     """How many nodes get a worker: all, or the first alone where it reaches the others."""
+    least: int | None = None
+    """How many nodes are enough for the job to go on; None where all are needed."""
     ports: tuple[int, int]
     """The port range of the cluster, both ends included."""
     token: str
@@ -54,9 +62,46 @@ class SshLayout:
     logs: str
     """Folder of the output of those commands, in submitit's names."""
     cluster: ClusterSpec
-    """How the nodes are reached; nothing else of it is kept."""
+    """How the nodes are reached, and whether they share this folder; nothing else is kept."""
+    sync: SyncPlan | None = None
+    """The folder of which each node gets a copy."""
+    sync_digest: str | None = None
+    """What tells its contents from others; known once it was sent for the first time."""
+    needs: tuple[str, ...] = ()
+    """Paths that each node must have, of a job that is sent without them."""
     version: str = __version__
     """Of the client."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the nodes see the client's run folder, under the same path."""
+        return self.cluster.shared_filesystem
+
+    @property
+    def python(self) -> str:
+        """The Python of the keepers, as the nodes know it."""
+        return self.command[0] if self.shared else f"{self.cluster.venv}/bin/python"
+
+    def folder(self, run: RunFolder) -> str:
+        """Return the run folder as the nodes know it."""
+        return str(run.path) if self.shared else f"{RUNS_THERE}/{run.run_id}"
+
+    def at_home(self, run: RunFolder) -> SshLayout:
+        """Return the layout as a node has it: with its own Python, in its own folder.
+
+        The environment in which that Python is comes first on PATH, for the job as well.
+        """
+        if self.shared:
+            return self
+        own = {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin:{os.environ.get('PATH', '')}"}
+        if self.sync is not None:
+            own["CK_WORKDIR"] = str(run.path / COPY / self.sync.workdir)
+        return replace(
+            self,
+            command=(sys.executable, *self.command[1:-1], str(run.path)),
+            logs=str(run.submitit),
+            environment={**own, **self.environment},
+        )
 
     def on(self, names: tuple[str, ...]) -> SshLayout:
         """Return the layout on these nodes, of which some have been spares."""
@@ -95,8 +140,10 @@ def read_layout(run: RunFolder) -> SshLayout:
             hint="the run folder has to be on a file system that all nodes share: set `run_dir`",
         )
     try:
-        lists = ("names", "spares", "slots", "offered", "ports", "command")
+        lists = ("names", "spares", "slots", "offered", "ports", "command", "needs")
         values = {**document, **{name: tuple(document[name]) for name in lists}}
+        if values["sync"] is not None:
+            values["sync"] = SyncPlan(**values["sync"])
         return SshLayout(**{**values, "cluster": _cluster(document["cluster"])})
     except (KeyError, TypeError) as error:
         raise UserError(f"{path} was written by another release: {error}") from error

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from clusterkit import files, node_results, runfolder
+from clusterkit import elastic, files, node_results, runfolder
 from clusterkit.errors import UserError
+from clusterkit.executors import ssh_mirror
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.holding import state_of_held
 from clusterkit.executors.ssh_layout import read_layout
@@ -96,8 +97,11 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
     """Return the state of each run that has, or may still get, keepers; each node is asked once.
 
     Raises:
-        UserError: ssh's configuration cannot be read.
+        UserError: ssh's configuration cannot be read, or what nodes say not be written here.
     """
+    for run in runs:
+        with suppress(UserError):
+            ssh_mirror.fetch(run, read_layout(run))
     keepers = {run: read_keepers(run) for run in runs}
     lives: dict[Keeper, Life] = {}
     for cluster in {submission.cluster for submission in runs.values()}:
@@ -110,9 +114,27 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
             lives |= _look_for_runs(here)
     # A keeper may have written its last word, and left, between the two looks.
     gone = {keeper for keeper, life in lives.items() if life in {Life.GONE, Life.REBOOTED}}
+    for run in runs:
+        lives |= _after_last_words(run, gone.intersection(keepers[run]))
     keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
     found = {run: state_of(run, runs[run], keepers[run], lives) for run in runs}
     return {run: state for run, state in found.items() if state is not None}
+
+
+def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
+    """Bring what keepers wrote last where it is not in this folder; return whom that puts right.
+
+    Nobody has gone without a word as long as the word may still be on its way.
+    """
+    if not gone:
+        return {}
+    layout = read_layout(run)
+    if layout.shared:
+        return {}
+    errors = ssh_mirror.fetch(run, layout, again=True, gone={keeper.node for keeper in gone})
+    if errors is None:
+        return dict.fromkeys(gone, Life.ALIVE)
+    return {keeper: Life.SILENT for keeper in gone if keeper.node in errors}
 
 
 def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, Life]:
@@ -163,6 +185,9 @@ def _of_attempt(
     if first is not None:
         reason = node_results.blame(first)
         return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)
+    results = node_results.read_results(run).nodes
+    if submission.least is not None and elastic.succeeded(results, least=submission.least):
+        return _ended(JobState.SUCCEEDED)
     silent = [node for node, life in open_ended.items() if life in {Life.SILENT, None}]
     if silent:
         return _ended(JobState.UNKNOWN, reason=f"no answer from {', '.join(silent)}")

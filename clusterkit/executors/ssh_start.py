@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clusterkit import files, node_results
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import ssh_copy, ssh_mirror
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, write_layout
 from clusterkit.executors.ssh_nodes import NodeAnswer, ask_nodes
@@ -19,7 +21,7 @@ from clusterkit.executors.ssh_runs import job_id_of, order_to_end, read_keepers
 from clusterkit.model import ClusterSpec, LaunchPlan
 from clusterkit.probes.compound import PROBES_VARIABLE
 from clusterkit.runfolder import RunFolder
-from clusterkit.shell import quote
+from clusterkit.sync.helper import shell_path
 
 _START_S = 60.0
 """Python from a busy shared folder, and the slots."""
@@ -58,22 +60,32 @@ def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
     Raises:
         UserError: the plan asks for what this release does not do over ssh.
     """
-    require_shared(plan.cluster)
     names = plan.node_names
-    return SshLayout(
+    layout = SshLayout(
         job_id=job_id_of(run),
         names=names,
         spares=plan.spare_names,
         slots=plan.slots[: len(names)],
         offered=offered_by(plan.cluster, names),
         tasks=1 if plan.command.once else len(names),
+        least=plan.nodes if plan.max_nodes is not None else None,
         ports=plan.cluster.port_range,
         token=secrets.token_hex(16),
         time_limit_s=plan.time_limit_s,
         command=(sys.executable, "-u", "-m", "clusterkit.worker", str(run.path)),
         logs=str(run.submitit),
         cluster=plan.cluster,
+        sync=plan.sync,
+        needs=_needs(plan),
     )
+    return ssh_copy.with_digest(layout, run)
+
+
+def _needs(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return what a job needs of its nodes that nobody brings them."""
+    if plan.cluster.shared_filesystem or plan.sync is not None or plan.container is not None:
+        return ()
+    return (plan.workdir, str(Path(plan.workdir) / plan.script))
 
 
 def require_shared(cluster: ClusterSpec) -> None:
@@ -84,8 +96,8 @@ def require_shared(cluster: ClusterSpec) -> None:
     """
     if not cluster.shared_filesystem:
         raise UserError(
-            f"the machines of cluster {cluster.name} have to share a file system, so far",
-            hint="remove `shared_filesystem: false` where there is one; docs/how-to/ssh.md",
+            f"the machines of cluster {cluster.name} share no file system, and functions need one",
+            hint="submit a script instead: clusterkit submit --sync DIR; docs/how-to/ssh.md",
         )
 
 
@@ -101,6 +113,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
     write_layout(run, layout)
     for folder in (run.keepers, run.ends):
         files.create_folder(folder)
+    _bring(run, layout)
     handing_over()
     try:
         _tell_keepers(run, layout)
@@ -113,6 +126,14 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         with suppress(RemoteError):
             end(run, layout)
         raise
+    with suppress(RemoteError):  # whoever looks next asks again
+        ssh_mirror.fetch(run, layout)
+
+
+def _bring(run: RunFolder, layout: SshLayout) -> None:
+    errors = ssh_copy.send_files(run, layout)
+    if errors:
+        raise _error({n: _Refusal(why=e.message, hint=e.hint) for n, e in errors.items()})
 
 
 def check(run: RunFolder, layout: SshLayout) -> None:
@@ -122,17 +143,19 @@ def check(run: RunFolder, layout: SshLayout) -> None:
         NodesRefuse: a node would not; each of them, with the reason.
         UserError: ssh's configuration cannot be read.
     """
+    _bring(run, layout)
     _tell_keepers(run, layout, CHECK)
 
 
 def _tell_keepers(run: RunFolder, layout: SshLayout, *words: str) -> None:
-    python, more = layout.command[0], "".join(f" {word}" for word in words)
+    program = f"{shell_path(layout.python)} -m {_MODULE} {shell_path(layout.folder(run))}"
+    more = "".join(f" {word}" for word in words)
     snippets = {
-        name: f"{_STAYS}exec {quote(python)} -m {_MODULE} {quote(str(run.path))} {rank}{more}"
+        name: f"{_STAYS}exec {program} {rank}{more}"
         for rank, name in enumerate(layout.names[: layout.tasks])
     }
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
-    refused = {node: _refusal(answer, python) for node, answer in answers.items()}
+    refused = {node: _refusal(answer, layout) for node, answer in answers.items()}
     refusals = {node: refusal for node, refusal in refused.items() if refusal is not None}
     if refusals:
         raise _error(refusals)
@@ -159,10 +182,16 @@ def end(run: RunFolder, layout: SshLayout) -> None:
     Raises:
         RemoteError: a node that may have one does not answer; all others have been told.
     """
+    with suppress(RemoteError):
+        ssh_mirror.fetch(run, layout)
     keepers = {keeper.node: keeper for keeper in read_keepers(run) if keeper.ended_as is None}
-    # Written there as well, because a node may not see for a while what was written here.
-    note = f": >>{quote(str(run.cancelled))}; " if run.cancelled.exists() else ""
-    snippets = {node: note + order_to_end(keeper) for node, keeper in keepers.items()}
+    snippets = {node: order_to_end(keeper) for node, keeper in keepers.items()}
+    if run.cancelled.exists():
+        # Written there as well, because a node may not see for a while what was written here.
+        folder = shell_path(layout.folder(run))
+        note = f"if [ -d {folder} ]; then : >>{folder}/{run.cancelled.name}; fi; "
+        told = snippets if layout.shared else layout.names[: layout.tasks]
+        snippets = {node: note + snippets.get(node, ":") for node in told}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}
     silent = [node for node, answer in answers.items() if answer.output is None]
     if silent:
@@ -172,7 +201,7 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         )
 
 
-def _refusal(answer: NodeAnswer, python: str) -> _Refusal | None:
+def _refusal(answer: NodeAnswer, layout: SshLayout) -> _Refusal | None:
     """Return why a node did not take the job, and what to type next; None where it did."""
     if answer.output is None:
         return _Refusal(why=answer.problem or "no answer", hint="clusterkit preflight says more")
@@ -182,18 +211,25 @@ def _refusal(answer: NodeAnswer, python: str) -> _Refusal | None:
     if "refused" in said:
         busy = said.get("busy") is True
         return _Refusal(why=str(said["refused"]), hint=said.get("hint"), busy=busy)
-    errors = answer.output.stderr.strip()
+    python, errors = layout.python, answer.output.stderr.strip()
     last = errors.splitlines()[-1] if errors else f"exit code {answer.output.exit_code}"
     if _NO_MODULE in errors:
         return _Refusal(
-            why=last.removeprefix(f"{python}: "), hint=f"install clusterkit there, for {python}"
+            why=last.removeprefix(f"{python}: "),
+            hint=f"install clusterkit there, for {python}" if layout.shared else _prepare(layout),
         )
     if answer.output.exit_code in _CANNOT_RUN:
         return _Refusal(
             why=f"{python} cannot be run there",
-            hint="install clusterkit in a folder that all nodes share, at the same path",
+            hint="install clusterkit in a folder that all nodes share, at the same path"
+            if layout.shared
+            else _prepare(layout),
         )
     return _Refusal(why=last)
+
+
+def _prepare(layout: SshLayout) -> str:
+    return f"clusterkit nodes prepare --cluster {layout.cluster.name}"
 
 
 def _last_document(text: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterkit.errors import UserError
+from clusterkit.executors import executor_for
 from clusterkit.jobs.watch import Observer
 from clusterkit.runfolder import RunFolder, read_submission
 
@@ -70,6 +71,9 @@ def read_logs(run: RunFolder, node: int | None = None, *, tail: int | None = Non
     Raises:
         UserError: there is no such node.
     """
+    submission = read_submission(run)
+    if submission is not None and not run.state.exists():
+        executor_for(submission.kind).fetch(run)
     ranks = _there(run) if node is None else ranks_of(run, node)
     for reader in _readers(run, ranks, tail=tail, several=node is None):
         yield from reader.pieces()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from clusterkit import files
-from clusterkit.errors import RemoteError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.jobs.tend import needs_client, tend
@@ -45,6 +46,9 @@ class Observer:
 
     def look(self) -> Job:
         """Return what is known of the job now."""
+        if self._job is not None:
+            with suppress(UserError):  # whose state cannot be told any more then, is told below
+                executor_for(self._job.submission.kind).fetch(self.run)
         seen = count_results(self.run)
         now = time.monotonic()
         every_s = 0.0 if self._job is None else SCHEDULER_EVERY_S[self._job.submission.kind]

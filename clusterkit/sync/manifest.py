@@ -84,7 +84,7 @@ def read_manifest(
             `limit_mib`; the largest are named.
     """
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder} to send", hint="--sync DIR", key="sync")
+        raise UserError(f"there is no folder {folder} to send", hint="--sync DIR")
     found = list(_walk(folder, _rules_above(folder) if like_git else (), frozenset(leave_out)))
     size = sum(entry.size for entry in found)
     if size > limit_mib * MIB:
@@ -215,7 +215,6 @@ def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(
         f"cannot read {path}: {error.strerror}",
         hint="make it readable, or leave it out by a line in .gitignore",
-        key="sync",
     )
 
 
@@ -233,7 +232,6 @@ def _too_large(folder: Path, entries: Sequence[Entry], size: int, limit_mib: int
             (f"{folder} has {size / MIB:.1f} MiB to send, more than {limit_mib} MiB:", *shown)
         ),
         hint=f"name in .gitignore what the job does not need, or allow more: --sync-limit {needed}",
-        key="sync_limit",
     )
 
 

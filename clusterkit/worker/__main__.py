@@ -45,6 +45,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _tell_submitit(run: RunFolder) -> None:
+    if not any(run.submitit.glob("*.pkl")):
+        return  # the task has stayed with a client that shares no folder with this node
     # submitit loads numpy where there is one, for the sake of pickles that hold arrays. Ours
     # holds a path, and on a shared disk with many nodes that import costs seconds.
     sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]

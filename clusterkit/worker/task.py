@@ -20,6 +20,11 @@ from clusterkit.worker.fitness import UNFIT, unfit_because
 from clusterkit.worker.identity import Identity
 from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
 
+RESULTS = "CK_RESULTS"
+"""Where a job puts what is to come back from nodes that share no file system with the client."""
+ROUNDS = "CK_ROUNDS"
+"""Where the launcher of an elastic job writes down who trains together, from round to round."""
+
 _START = """trap '' USR1 USR2; exec bash "$0\""""
 """Start the node script with the notices ignored: schedulers send them to every process of a
 step, and whoever has no handler for them would die. A handler set later still gets them."""
@@ -62,13 +67,15 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         message=ending.message,
         tail=ending.tail,
     )
+    submission = runfolder.read_submission(run)
+    least = submission.least if submission is not None else None
     try:
-        node_results.write_result(run, result, attempt=me.attempt, of=me.of)
+        node_results.write_result(run, result, attempt=me.attempt, of=me.of, least=least)
     except UserError as error:
         # The exit code is now the only thing that can tell how the command ended.
         print(f"clusterkit: {error}", file=sys.stderr)
         raise SystemExit(result.exit_code) from error
-    if unfit is not None and again.may_requeue(runfolder.read_submission(run), me):
+    if unfit is not None and again.may_requeue(submission, me):
         again.requeue(run, me, f"{me.name} is not fit")
     if result.reason == "terminated":
         _linger(run, patience.linger_s)
@@ -115,8 +122,11 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
         **os.environ,
         **runfolder.read_secrets(run),
         processes.MARKER: marker,
+        RESULTS: str(run.results),
         VARIABLE: str(run.rank_failure(me.attempt)),
+        ROUNDS: str(run.rounds(me.attempt)),
     }
+    files.create_folder(run.results)
     log = files.open_for_append(run.log(me.rank))
     try:
         if me.attempt:

@@ -1,0 +1,143 @@
+"""Bring the files of a job to nodes that do not share its run folder.
+
+Each gets a run folder of its own with what the client wrote, and with `--sync` a copy of a folder.
+That copy is the job's own: what is sent for a later job does not change the code of this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+import socket
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+from clusterkit.errors import RemoteError
+from clusterkit.executors.ssh_layout import COPY, SshLayout
+from clusterkit.model import SyncPlan
+from clusterkit.runfolder import RunFolder
+from clusterkit.sync.deliver import PRIVATE, Place, deliver
+from clusterkit.sync.helper import Helper, NoPython
+from clusterkit.sync.manifest import Manifest, manifest_of, read_manifest
+from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.ssh_session import Session, on_nodes
+
+SYNCED = "~/.clusterkit/sync"
+"""Where nodes keep what was sent last of each folder, to compare the next with."""
+_NOT_THEIRS = ("state.json", "cancelled", "mirror.json", "left-out", "told-slurm.json")
+_OF_ATTEMPTS = ("timeout-", "again-")
+
+
+def with_digest(layout: SshLayout, run: RunFolder) -> SshLayout:
+    """Return the layout with what tells the contents of its folder from others.
+
+    Raises:
+        UserError: the folder cannot be read, or is larger than allowed.
+    """
+    if layout.sync is None or layout.sync_digest is not None:
+        return layout
+    return dataclasses.replace(layout, sync_digest=_Source(layout, run).manifest.digest)
+
+
+def send_files(run: RunFolder, layout: SshLayout) -> dict[str, RemoteError]:
+    """Bring the files to all nodes of the layout; return those that do not have them, and why.
+
+    Raises:
+        UserError: a file cannot be read, or changes while it is sent.
+    """
+    if layout.shared:
+        return {}
+    source = _Source(layout, run)
+    own = _own_files(run)
+
+    def work(session: Session) -> None:
+        _send(session, run, layout, own, source)
+
+    names = layout.names[: layout.tasks]
+    answers = on_nodes(SshOptions.of(layout.cluster), names, work)
+    return {node: error for node, error in answers.items() if isinstance(error, RemoteError)}
+
+
+class _Source:
+    """The folder of `--sync`, read once, and only where a node needs it."""
+
+    def __init__(self, layout: SshLayout, run: RunFolder) -> None:
+        self.layout = layout
+        self.run = run
+        self._lock = Lock()
+
+    @cached_property
+    def _read(self) -> Manifest:
+        sync = self.layout.sync
+        if sync is None:
+            raise AssertionError("a job without --sync has no folder to read")
+        runs = self.run.path.parent.resolve()
+        return read_manifest(Path(sync.folder), limit_mib=sync.limit_mib, leave_out=[runs])
+
+    @property
+    def manifest(self) -> Manifest:
+        with self._lock:
+            return self._read
+
+
+def _own_files(run: RunFolder) -> Manifest:
+    """Return what the client has written of the job, for the nodes to read."""
+    sources = {
+        path.name: path
+        for path in sorted(run.path.iterdir())
+        if path.is_file()
+        and path.name not in _NOT_THEIRS
+        and not path.name.startswith((".", *_OF_ATTEMPTS))
+        and path.suffix != ".lock"
+    }
+    return manifest_of(sources)
+
+
+def _send(
+    session: Session, run: RunFolder, layout: SshLayout, own: Manifest, source: _Source
+) -> None:
+    folder = layout.folder(run)
+    hint = f"clusterkit nodes prepare --cluster {layout.cluster.name}"
+    try:
+        helper = Helper(session, layout.python)
+    except NoPython as error:
+        raise RemoteError(error.message, node=session.node, hint=hint) from error
+    copy = f"{folder}/{COPY}"
+    seen = helper.ask("look", place=folder, need=[copy, *layout.needs])
+    missing = [path for path in seen["missing"] if path != copy]
+    if missing:
+        raise RemoteError(
+            f"there is no {missing[0]} there",
+            node=session.node,
+            hint="send your folder with the job: --sync DIR",
+        )
+    place = Place(
+        folder=folder,
+        only=False,
+        folders=tuple(
+            path.name
+            for path in (run.submitit, run.logs, run.nodes, run.failures, run.keepers, run.ends)
+        ),
+        folder_mode=PRIVATE,
+    )
+    deliver(helper, own, place)
+    if layout.sync is not None and copy in seen["missing"]:
+        if source.manifest.digest != layout.sync_digest:
+            # It would run other code than the nodes beside it.
+            raise RemoteError(
+                f"it has no copy of {layout.sync.folder}, which has changed since the job was "
+                "submitted",
+                node=session.node,
+                hint="submit it again, or leave the node out",
+            )
+        deliver(helper, source.manifest, Place(folder=_synced(layout.sync), snapshot=copy))
+
+
+def _synced(sync: SyncPlan) -> str:
+    """Return where a node keeps what was sent of a folder, for each folder of each client."""
+    whose = f"{socket.gethostname()}:{os.getuid()}:{sync.folder}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(sync.folder).name) or "folder"
+    return f"{SYNCED}/{name}-{hashlib.sha256(whose.encode()).hexdigest()[:12]}"
