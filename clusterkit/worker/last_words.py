@@ -50,7 +50,7 @@ def last_words(
 
 def cut(text: str, size: int) -> str:
     """Return `text` without what a terminal would act on, and not longer than `size`."""
-    clean = _CONTROL.sub(" ", _ESCAPES.sub("", text)).strip()
+    clean = _CONTROL.sub(" ", _ESCAPES.sub("", text)).rstrip()
     return clean if len(clean) <= size else clean[: size - 1] + "…"
 
 

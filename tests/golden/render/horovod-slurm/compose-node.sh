@@ -60,6 +60,8 @@ from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPSer
 
 RENDEZVOUS_TIMEOUT_S = 300
 GRACE_S = 10
+OTHERS_TELL_S = 2
+"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
 
 
 def main():
@@ -135,6 +137,9 @@ def wait_for(ranks):
             del running[rank]
             if code != 0:
                 code = code if code > 0 else 128 - code
+                if lost_another(rank):
+                    end(running.values())
+                    time.sleep(OTHERS_TELL_S)
                 if os.environ.get("CK_FAILURE"):
                     tell(rank, list(ranks).index(rank), code)
                 end(running.values())
@@ -143,15 +148,26 @@ def wait_for(ranks):
     return 0
 
 
-def tell(rank, local_rank, code):
+def lost_another(rank):
+    return Path(os.environ["CK_TMP"], f"lost-another-{rank}").exists()
+
+
+def output_until_lost(rank):
+    """Return how far the output had come: what others say who fail next is not the rank's own."""
     output = os.fstat(2)
+    notes = Path(os.environ["CK_TMP"]).glob("lost-another-*")
+    others = (note for note in notes if note.name != f"lost-another-{rank}")
+    sizes = [int(text) for note in others if (text := note.read_text())]
+    return {"inode": output.st_ino, "size": min([output.st_size, *sizes])}
+
+
+def tell(rank, local_rank, code):
     document = {
         "node": os.environ["CK_NODE_NAME"],
         "rank": rank,
         "local_rank": local_rank,
         "exit_code": code,
-        # How far the output had come: what others say who fail next is not its own.
-        "log": {"inode": output.st_ino, "size": output.st_size},
+        "log": output_until_lost(rank),
     }
     path = os.environ["CK_FAILURE"]
     draft = Path(f"{path}.{rank}")
@@ -193,6 +209,12 @@ from pathlib import Path
 
 
 def tell(kind, value, trace):
+    if kind.__name__ == "HorovodInternalError":
+        # It has lost another rank, whose words end here at the latest.
+        note = Path(os.environ["CK_TMP"], f"lost-another-{os.environ['HOROVOD_RANK']}")
+        note.write_text(str(os.fstat(2).st_size))
+        report(kind, value, trace)
+        return
     report(kind, value, trace)
     output = os.fstat(2)
     document = {
