@@ -38,8 +38,9 @@ def topics() -> Iterator[Topic]:
                 ),
                 table(_JOB_CODES),
                 paragraphs(
-                    "torchrun has one code of its own for all of these: 1. What its rank died of "
-                    "stands in `clusterkit logs JOB`. Horovod's ranks keep theirs."
+                    "Of torchrun, DeepSpeed and Horovod it is the code of the rank that failed "
+                    "first, whatever its launcher makes of that; `clusterkit status JOB` names "
+                    "the rank and shows its last words."
                 ),
             )
         ),
