@@ -106,6 +106,8 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
         after=after,
     )
     runs, trouble = _hand_over_all(array, passed)
+    if not wishes.wait:
+        _start_ready(runs)
     _tell(array, runs, trouble, wishes)
 
 
@@ -129,6 +131,16 @@ def _hand_over_all(
         submissions.append(submission)
         _count(len(runs), len(array.plans))
     return runs, None
+
+
+def _start_ready(runs: Sequence[RunFolder]) -> None:
+    """Start what can start at once of jobs that a client has to start."""
+    from clusterkit.jobs import load_jobs
+    from clusterkit.jobs.tend import is_held, tend
+
+    held = [job for job in load_jobs(runs) if is_held(job)]
+    if held:
+        tend(held)
 
 
 def _count(done: int, of: int) -> None:
@@ -176,6 +188,8 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     )
     if array.after:
         console.note(f"  start       {waiting_for(array.after)}")
+    if any(run.held.exists() for run in runs):
+        console.note(f"  rest        waits until clusterkit supervise {array.array} (or wait) runs")
     console.note(f"  run folders {runs[0].path.parent}")
     console.note(f"  look        clusterkit status {array.array}")
     console.note(f"  follow      clusterkit logs -f {array.array}/{array.elements[0].index}")

@@ -27,7 +27,7 @@ _HOLDERS = {
 class Holder(Protocol):
     """How jobs of one kind are held."""
 
-    def hold(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> str:
+    def hold(self, plan: LaunchPlan, run: RunFolder, ties: Ties, *, hidden: Collection[str]) -> str:
         """Write into `run` what is needed to start the job later; return its job id.
 
         Raises:

@@ -12,14 +12,15 @@ from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local_runs import job_id_of
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.ties import Ties
 
 _SHELL = "shell.json"
 """The environment of the shell that submitted; readable by the owner only, and gone once used."""
 
 
-def hold(plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> str:
+def hold(plan: LaunchPlan, run: RunFolder, ties: Ties, *, hidden: Collection[str]) -> str:
     """Keep the environment, which is that of the job; return the job id."""
-    del plan
+    del plan, ties
     kept = {"host": socket.gethostname(), "variables": scrubbed_environment(hidden)}
     # As ASCII: a variable may hold bytes that are no UTF-8.
     files.write_text(run.path / _SHELL, json.dumps(kept), mode=files.PRIVATE)

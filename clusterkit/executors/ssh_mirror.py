@@ -50,7 +50,7 @@ def fetch(
     Raises:
         UserError: it cannot be written here, or ssh's configuration not be read.
     """
-    if layout.shared or (not again and _is_fresh(run)):
+    if layout.shared or run.held.exists() or (not again and _is_fresh(run)):
         return {}
     with _turn(run) as mine:
         if not mine:

@@ -60,7 +60,7 @@ def submit_plan(
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
         ties = ties or Ties()
-        job_id = _hold(plan, run, secrets) if has_to_wait(plan.cluster.kind, ties) else None
+        job_id = _hold(plan, run, ties, secrets) if has_to_wait(plan.cluster.kind, ties) else None
         submission = _prepare(plan, rendered, run, secrets, command_line, ties)
         for name, document in (documents or {}).items():
             files.write_json(run.path / name, {"schema": runfolder.SCHEMA, **files.plain(document)})
@@ -82,9 +82,9 @@ def submit_plan(
     return submission, dataclasses.replace(launched, messages=(*launched.messages, *warnings))
 
 
-def _hold(plan: LaunchPlan, run: RunFolder, secrets: Mapping[str, Secret]) -> str:
+def _hold(plan: LaunchPlan, run: RunFolder, ties: Ties, secrets: Mapping[str, Secret]) -> str:
     """Let the job wait for a client; return its id."""
-    job_id = holder_for(plan.cluster.kind).hold(plan, run, hidden=frozenset(secrets))
+    job_id = holder_for(plan.cluster.kind).hold(plan, run, ties, hidden=frozenset(secrets))
     files.create_text(run.held, "")
     return job_id
 
