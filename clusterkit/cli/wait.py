@@ -34,12 +34,12 @@ def wait_for_run(run: RunFolder, *, as_json: bool = False) -> int:
         console.note(f"{name_of(job)} {said(job)}")
 
     try:
-        job = wait_for(run, changed=changed)
+        job = wait_for(run, changed=changed, troubled=console.warn)
     except KeyboardInterrupt:
         console.note(f"\nthe job goes on; come back: clusterkit wait {run.run_id}")
         return EXIT_INTERRUPTED
     for line in last_words(job):
         console.note(line)
     if as_json:
-        console.json_document(document_of(job))
+        console.json_document(full_document_of(job))
     return exit_code_of(job)
