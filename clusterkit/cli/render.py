@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,10 @@ from clusterkit.cli import console
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
 from clusterkit.cli.main import EXIT_FINDINGS
 from clusterkit.errors import UserError, choices_hint
+
+if TYPE_CHECKING:
+    from clusterkit.model import LaunchPlan
+    from clusterkit.sweep import Sweep
 
 __all__ = ["CONTEXT_SETTINGS", "render"]
 
@@ -49,7 +54,17 @@ def render(
     for kind in kinds:
         if kind not in KINDS:
             raise UserError(f"--only {kind}: no such file", hint=choices_hint(kind, KINDS))
-    plan = read_request(flags, verb="render").plan()
+    request = read_request(flags, verb="render")
+    sweep = request.sweep()
+    if sweep is not None:
+        if stdout or diff:
+            raise UserError(
+                f"{'--stdout' if stdout else '--diff'} is for one job, and this is an array",
+                hint="--output DIR writes each job into a folder of its own",
+            )
+        _render_array(sweep, request.plans(sweep), kinds, output=None if json else output)
+        return
+    plan = request.plan()
     rendered = render_files(plan, only=kinds)
     if diff:
         _diff(rendered, output, as_json=json)
@@ -62,6 +77,24 @@ def render(
         _write(rendered, output)
     for kind in kinds if only else ():
         _explain_absence(kind, plan, rendered)
+
+
+def _render_array(
+    sweep: Sweep, plans: Sequence[LaunchPlan], kinds: Sequence[str], *, output: Path | None
+) -> None:
+    """Write each job into `output/INDEX`; without `output`, print all of them as JSON."""
+    from clusterkit.render import render as render_files
+
+    documents = []
+    for element, plan in zip(sweep.elements, plans, strict=True):
+        rendered = render_files(plan, only=kinds)
+        if output is None:
+            about = {"index": element.index, "values": element.values}
+            documents.append({**about, "plan": plan, "files": rendered})
+        else:
+            _write(rendered, output / str(element.index))
+    if output is None:
+        console.json_document({"elements": documents})
 
 
 def _write(rendered: Any, output: Path) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _SHOWN_FIRST, _SHOWN_LAST = 10, 2
 _WIDEST = 40
+_MOST_CONDITIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
         mode = chosen_mode(wishes.preflight, plans[0])
         require_runnable(plans[0], dry_run=wishes.dry_run)
         after = conditions_of(wishes.after, plans[0])
+    _require_few_conditions(after, len(plans))
     if wishes.dry_run:
         _show(sweep, plans, after, as_json=wishes.json)
         return
@@ -109,6 +111,19 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
     if not wishes.wait:
         _start_ready(runs)
     _tell(array, runs, trouble, wishes)
+
+
+def _require_few_conditions(after: Sequence[After], count: int) -> None:
+    """Refuse what nobody could look through any more: every job of many after every one of many.
+
+    Raises:
+        UserError: it is too much.
+    """
+    if len(after) * count > _MOST_CONDITIONS:
+        raise UserError(
+            f"{count} jobs after {len(after)} others each: more than clusterkit keeps track of",
+            hint="submit one small job --after the others, and the array --after that one",
+        )
 
 
 def _hand_over_all(
