@@ -31,8 +31,10 @@ def main(run_dir: str, body: str, options: str = "{}") -> None:
         gpu_request=GpuRequest.NONE,
         gpus_per_node=wanted.pop("slots", 1),
         extra_directives=wanted.pop("directives", {}),
+        shared_filesystem=wanted.pop("shared", True),
+        venv=wanted.pop("venv", "~/.clusterkit/venv"),
     )
-    spec = JobSpec(framework="torchrun", script="x.py", **{"nodes": 3, "time": "5", **wanted})
+    spec = JobSpec(framework="torchrun", **{"script": "x.py", "nodes": 3, "time": "5", **wanted})
     plan = make_plan(spec, cluster, workdir="/tmp")
     command = dataclasses.replace(plan.command, argv=("bash", "-c", body))
     plan = dataclasses.replace(plan, command=command)

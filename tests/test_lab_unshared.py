@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clusterkit.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
 from tests.lab_apart import OURS, desk_apart, homes_apart, wheelhouse
+from tests.lab_faults import mounted
+from tests.lab_jobs import Cluster, await_true
 
 pytestmark = pytest.mark.lab
 
@@ -26,6 +32,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def apart(lab: Lab, wheels: Path) -> Iterator[Desk]:
     """Give a desk whose three hosts share nothing, and have been prepared."""
     with homes_apart(lab, lab.nodes):
+        shutil.rmtree(lab.shared / "desks" / "apart", ignore_errors=True)
         desk = desk_apart(lab, "apart")
         done = desk.clusterkit("nodes", "prepare", "-c", "apart", "--wheels", str(wheels))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -46,6 +53,184 @@ def test_prepared_nodes_are_left_alone(apart: Desk, wheels: Path) -> None:
     (node,) = json.loads(done.stdout)["nodes"]
     assert (node["node"], node["readiness"]) == ("n2", "ready"), done.stdout
     assert apart.clusterkit(*words).stdout.splitlines()[0].startswith("n[1,3]  up to date")
+
+
+@pytest.fixture
+def cluster(apart: Desk, tmp_path: Path) -> Cluster:
+    return Cluster(apart.lab, tmp_path, kind="ssh")
+
+
+APART = {"shared": False, "script": "/etc/hostname"}
+"""A job of such hosts; they all have this file, as jobs without a copy need their script."""
+
+
+def running(cluster: Cluster, body: str, **options: Any) -> RunFolder:
+    """Submit a job, and wait until every node has said something."""
+    run = cluster.submit(body, **{**APART, **options})
+    await_true(lambda: len(said(cluster, run)) >= len(cluster.lab.nodes))
+    return run
+
+
+def said(cluster: Cluster, run: RunFolder) -> list[str]:
+    return cluster.ck("logs", run.run_id)[1].splitlines()
+
+
+def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
+    """Return the state of a job once it is over, and why, with no process of it left."""
+    cluster.ck("wait", run.run_id)
+    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    await_true(lambda: not cluster.left(run))
+    return document["state"], document["reason"]
+
+
+def test_a_cancel_leaves_nothing(cluster: Cluster) -> None:
+    run = running(cluster, "echo asleep; sleep 300")
+    assert said(cluster, run) == [f"[node-{rank}] asleep" for rank in range(3)]
+    assert cluster.state(run) == ("running", None)
+    assert cluster.ck("cancel", run.run_id)[0] == 0
+    assert ended(cluster, run) == ("cancelled", None)
+
+
+def test_a_killed_rank_is_named_and_what_was_kept_comes_back(cluster: Cluster) -> None:
+    keep = "echo on; echo $CK_NODE_NAME > $CK_RESULTS/name; ln -s /etc/passwd $CK_RESULTS/link"
+    run = running(cluster, f"{keep}; sleep 2; [[ $CK_NODE_RANK != 1 ]] || kill -KILL $$; sleep 300")
+    began = time.monotonic()
+    assert ended(cluster, run) == ("failed", "n2 was ended by signal 9")
+    assert time.monotonic() - began < 30
+    results = {str(p.relative_to(run.results)): p.read_text() for p in run.results.rglob("*[!0-9]")}
+    assert results == {"name": "n1\n", "node-1/name": "n2\n", "node-2/name": "n3\n"}
+
+
+def test_only_what_has_changed_is_sent_and_jobs_keep_their_own_copy(cluster: Cluster) -> None:
+    work = cluster.folder / "work"
+    (work / "deep").mkdir(parents=True)
+    (work / "deep" / "data").write_text("1")
+    (work / "job.py").write_text("one")
+    options = {"shared": False, "sync": str(work), "script": f"{work}/job.py"}
+    options |= {"slots": 2, "gpus_per_node": [1]}
+    first = running(cluster, "echo on; sleep 6; cat job.py deep/data", **options)
+    assert sent(first) == {"n1": 2, "n2": 2, "n3": 2}
+    (work / "job.py").write_text("two")
+    second = cluster.submit("cat job.py deep/data", **options)
+    assert sent(second) == {"n1": 1, "n2": 1, "n3": 1}
+    for run, text in ((second, "two1"), (first, "one1")):
+        assert ended(cluster, run) == ("succeeded", None)
+        assert all(run.log(rank).read_text().endswith(text) for rank in range(3))
+
+
+def sent(run: RunFolder) -> dict[str, int]:
+    """Return how many files of the folder were sent to each node."""
+    document = json.loads((run.path / "sync.json").read_text())
+    return {node: document[node]["files"] for node in sorted(document)}
+
+
+def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
+    work = cluster.folder / "work"
+    work.mkdir()
+    (work / "job.py").write_text("")
+    with (work / "huge.bin").open("wb") as stream:
+        stream.truncate(20 << 20)
+    options = {"shared": False, "sync": str(work), "script": f"{work}/job.py"}
+    refused = cluster.client("true", **options, sync_limit_mib=19)
+    assert f"{work}: 20.0 MiB to send, more than 19 MiB" in refused.stderr
+    assert "20.0 MiB  huge.bin" in refused.stderr
+    assert not list((cluster.folder / "runs").iterdir())
+    on_node = (cluster.lab, "n2", "-t", "tmpfs", "-o", "size=10m", "small")
+    cluster.lab.run("n2", ["mkdir", "-p", f"{OURS}/sync"], check=True)
+    with mounted(*on_node, f"{OURS}/sync"):
+        refused = cluster.client("echo started", **options)
+    assert "n2: 37 MiB are needed in /root/.clusterkit/sync/work-" in refused.stderr
+    assert "n1: " not in refused.stderr
+    for more, why in (
+        ({"script": "/nowhere/x.py"}, "n1: there is no /nowhere/x.py there"),
+        ({"venv": "~/.clusterkit/none"}, "n3: ~/.clusterkit/none/bin/python cannot be run there"),
+    ):
+        refused = cluster.client("true", **{**APART, **more})
+        assert refused.returncode != 0
+        assert why in refused.stderr
+    for node in cluster.lab.nodes:
+        assert not cluster.lab.processes(node, "ssh_keeper")
+
+
+def test_a_node_without_a_network_for_a_while_is_no_fault(cluster: Cluster) -> None:
+    run = running(cluster, "for k in 1 2 3 4 5 6 7 8 9; do echo $k; sleep 1; done")
+    with link_down(cluster, "n3"):
+        time.sleep(4)
+    assert ended(cluster, run) == ("succeeded", None)
+    assert [run.log(k).read_text().split()[-1] for k in range(3)] == ["9"] * 3
+
+
+def test_a_node_that_has_gone_is_named_and_the_others_words_come_back(cluster: Cluster) -> None:
+    run = running(cluster, "echo on; trap 'echo told; exit 1' TERM; sleep 300 & wait")
+    with link_down(cluster, "n3"):
+        cluster.ck("wait", run.run_id)
+        document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    assert (document["state"], document["reason"]) == ("failed", "n3 no longer answers")
+    assert [run.log(k).read_text() for k in range(2)] == ["on\ntold\n"] * 2
+    await_true(lambda: not cluster.left(run))
+
+
+@contextmanager
+def link_down(cluster: Cluster, node: str) -> Iterator[None]:
+    """Take the network of a node away."""
+    cluster.lab.run(node, ["ip", "link", "set", "eth0", "down"], check=True)
+    try:
+        yield
+    finally:
+        cluster.lab.run(node, ["ip", "link", "set", "eth0", "up"], check=True)
+
+
+def test_the_next_attempt_goes_on_in_the_same_copy(cluster: Cluster) -> None:
+    work = cluster.folder / "work"
+    work.mkdir()
+    (work / "job.py").write_text("")
+    body = (
+        "echo attempt $CK_RESTART_COUNT >> seen; cat seen; [[ $CK_RESTART_COUNT = 1 ]] || sleep 300"
+    )
+    options = {"shared": False, "sync": str(work), "script": f"{work}/job.py"}
+    run = cluster.submit(body, **options, time="0:06", requeue=1)
+    assert ended(cluster, run) == ("succeeded", None)
+    for rank in range(3):
+        lines = run.log(rank).read_text().splitlines()
+        assert [line for line in lines if "clusterkit" not in line] == [
+            *("attempt 0", "attempt 0", "attempt 1"),
+        ], lines
+
+
+def test_a_large_log_comes_whole_in_little_memory(cluster: Cluster) -> None:
+    size = 200_000_000
+    body = f"[[ $CK_NODE_RANK != 0 ]] || yes 0123456789 | head -c {size}"
+    run = cluster.submit(body, **APART)
+    measured = (
+        "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    argv = [sys.executable, "-c", measured, sys.executable, "-m", "clusterkit"]
+    done = cluster.lab.run(
+        "head",
+        [*argv, "wait", run.run_id],
+        env=cluster.environment,
+        cwd=CHECKOUT,
+        timeout_s=200,
+    )
+    assert int(done.stdout.split()[-1]) < 150_000, "kilobytes"
+    assert run.log(0).stat().st_size == size
+    with run.log(0).open("rb") as stream:
+        stream.seek(size // 2 // 11 * 11)
+        assert stream.read(22) == b"0123456789\n" * 2
+
+
+def test_results_larger_than_allowed_stay_where_they_are(cluster: Cluster) -> None:
+    work = cluster.folder / "work"
+    work.mkdir()
+    (work / "job.py").write_text("")
+    options = {"shared": False, "sync": str(work), "script": f"{work}/job.py", "nodes": 1}
+    body = "echo small > $CK_RESULTS/s; head -c 3000000 /dev/zero > $CK_RESULTS/large"
+    run = cluster.submit(body, **options, sync_limit_mib=2)
+    assert ended(cluster, run) == ("succeeded", None)
+    (note,) = run.results.iterdir()
+    assert note.name == "NOT-COPIED-from-n1.txt"
+    assert f"rsync -a n1:{OURS}/runs/{run.run_id}/results/" in note.read_text()
 
 
 THREE = ("--cluster", "apart", "--framework", "torchrun", "--nodes", "3", "--preflight", "off")

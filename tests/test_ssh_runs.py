@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from clusterkit import files, node_results, processes
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_runs
+from clusterkit.executors.ssh_layout import read_layout, write_layout
 from clusterkit.executors.ssh_runs import Keeper, Life, read_keepers, state_of
-from clusterkit.executors.ssh_start import layout_of
+from clusterkit.executors.ssh_start import layout_of, require_shared
 from clusterkit.model import ClusterKind, JobState, NodeResult
 from clusterkit.runfolder import RunFolder, Submission
 from tests.plans import make_cluster, make_plan
@@ -89,10 +91,24 @@ def test_the_worst_end_is_that_of_the_job(
     assert concluded(run, *keepers)[0] is together
 
 
-def test_what_is_not_there_yet_is_refused(tmp_path: Path) -> None:
+def test_functions_need_a_shared_file_system(tmp_path: Path) -> None:
     spec = make_cluster(tmp_path, kind=ClusterKind.SSH, shared_filesystem=False)
-    with pytest.raises(UserError, match="have to share a file system"):
-        layout_of(make_plan(spec), RunFolder(tmp_path))
+    with pytest.raises(UserError, match="share no file system, and functions need one"):
+        require_shared(spec)
+
+
+def test_nodes_that_share_nothing_run_in_folders_of_their_own(tmp_path: Path) -> None:
+    spec = make_cluster(tmp_path, kind=ClusterKind.SSH, shared_filesystem=False)
+    run = RunFolder(tmp_path / "train-20261121-101500-4f06f8")
+    run.path.mkdir()
+    write_layout(run, layout_of(make_plan(spec), run))
+    layout = read_layout(run)
+    assert layout.folder(run) == f"~/.clusterkit/runs/{run.run_id}"
+    assert layout.python == "~/.clusterkit/venv/bin/python"
+    there = layout.at_home(RunFolder(Path("/home/other/.clusterkit/runs") / run.run_id))
+    assert there.command[-1] == f"/home/other/.clusterkit/runs/{run.run_id}"
+    assert there.command[0] == sys.executable
+    assert there.logs == f"/home/other/.clusterkit/runs/{run.run_id}/submitit"
 
 
 def test_a_silent_node_leaves_it_unknown_and_a_restarted_one_does_not(run: RunFolder) -> None:

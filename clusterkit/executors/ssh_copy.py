@@ -15,11 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
+from clusterkit import files
 from clusterkit.errors import RemoteError
 from clusterkit.executors.ssh_layout import COPY, SshLayout
 from clusterkit.model import SyncPlan
 from clusterkit.runfolder import RunFolder
-from clusterkit.sync.deliver import PRIVATE, Place, deliver
+from clusterkit.sync.deliver import PRIVATE, Delivered, Place, deliver
 from clusterkit.sync.helper import Helper, NoPython
 from clusterkit.sync.manifest import Manifest, manifest_of, read_manifest
 from clusterkit.transport.ssh_config import SshOptions
@@ -27,7 +28,9 @@ from clusterkit.transport.ssh_session import Session, on_nodes
 
 SYNCED = "~/.clusterkit/sync"
 """Where nodes keep what was sent last of each folder, to compare the next with."""
-_NOT_THEIRS = ("state.json", "cancelled", "mirror.json", "left-out", "told-slurm.json")
+SENT = "sync.json"
+"""In the run folder: how much of the folder was sent to each node."""
+_NOT_THEIRS = (SENT, "state.json", "cancelled", "mirror.json", "left-out", "told-slurm.json")
 _OF_ATTEMPTS = ("timeout-", "again-")
 
 
@@ -53,11 +56,15 @@ def send_files(run: RunFolder, layout: SshLayout) -> dict[str, RemoteError]:
     source = _Source(layout, run)
     own = _own_files(run)
 
-    def work(session: Session) -> None:
-        _send(session, run, layout, own, source)
+    def work(session: Session) -> Delivered | None:
+        return _send(session, run, layout, own, source)
 
     names = layout.names[: layout.tasks]
     answers = on_nodes(SshOptions.of(layout.cluster), names, work)
+    sent = {node: answer for node, answer in answers.items() if isinstance(answer, Delivered)}
+    if sent:
+        known = files.read_json(run.path / SENT) or {}
+        files.write_json(run.path / SENT, {**known, **sent})
     return {node: error for node, error in answers.items() if isinstance(error, RemoteError)}
 
 
@@ -98,7 +105,8 @@ def _own_files(run: RunFolder) -> Manifest:
 
 def _send(
     session: Session, run: RunFolder, layout: SshLayout, own: Manifest, source: _Source
-) -> None:
+) -> Delivered | None:
+    """Bring the files to one node; return what of the folder was sent, where it had no copy."""
     folder = layout.folder(run)
     hint = f"clusterkit nodes prepare --cluster {layout.cluster.name}"
     try:
@@ -133,7 +141,8 @@ def _send(
                 node=session.node,
                 hint="submit it again, or leave the node out",
             )
-        deliver(helper, source.manifest, Place(folder=_synced(layout.sync), snapshot=copy))
+        return deliver(helper, source.manifest, Place(folder=_synced(layout.sync), snapshot=copy))
+    return None
 
 
 def _synced(sync: SyncPlan) -> str:
