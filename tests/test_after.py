@@ -173,7 +173,7 @@ def test_why_slurm_ended_a_job_is_found_in_the_jobs_before_it(
     )  # fmt: skip
     evidence = Evidence(
         submission=submission,
-        results=Results(attempt=0, of=None, nodes=()),
+        results=Results(attempt=0, of=1, nodes=()),
         first_failure=None,
         cancelled=False,
         scheduler=None,

@@ -154,8 +154,14 @@ def _table(jobs: list[Job]) -> None:
         console.say(
             f"{name_of(job):<{ids}}  {state}  {'' if code is None else code:>4}  "
             f"{job.submission.nodes:>5}  {_cut(job.submission.cluster, clusters):<{clusters}}  "
-            f"{when:%m-%d %H:%M}  {_cut(job.submission.name, room)}"
+            f"{when:%m-%d %H:%M}  {_cut(_named(job), room)}"
         )
+
+
+def _named(job: Job) -> str:
+    """Return the name of a job, with its array where it is one of many."""
+    array = job.submission.array
+    return f"{job.submission.name} ({array})" if array else job.submission.name
 
 
 def said_in(job: Job, width: int) -> str:
@@ -172,6 +178,8 @@ def _describe(job: Job) -> None:
     for line in last_words(job):
         console.say(line)
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
+    if submission.array is not None:
+        console.say(f"  array      {submission.array}/{submission.index}")
     console.say(f"  cluster    {submission.cluster}")
     console.say(f"  submitted  {when:%Y-%m-%d %H:%M:%S}")
     console.say(f"  folder     {job.run.path}")

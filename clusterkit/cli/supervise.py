@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from clusterkit.cli.job_args import JOB_HELP, run_named
-from clusterkit.cli.wait import wait_for_run
+from clusterkit.cli.job_args import JOB_HELP
+from clusterkit.cli.wait import wait_for_named
 
 
 def supervise(
@@ -18,4 +18,4 @@ def supervise(
 
     What `wait` and `logs -f` do as well; for a terminal multiplexer, or a unit of systemd.
     """
-    raise typer.Exit(wait_for_run(run_named(job), as_json=json))
+    raise typer.Exit(wait_for_named(job, as_json=json))

@@ -20,11 +20,16 @@ def wait(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
-    if is_array(job):
+    raise typer.Exit(wait_for_named(job, as_json=json))
+
+
+def wait_for_named(word: str, *, as_json: bool) -> int:
+    """Wait for the job, or for all jobs of the array, that the user means."""
+    if is_array(word):
         from clusterkit.cli.arrays import runs_of, wait_for_array
 
-        raise typer.Exit(wait_for_array(job, runs_of(job), as_json=json))
-    raise typer.Exit(wait_for_run(run_named(job), as_json=json))
+        return wait_for_array(word, runs_of(word), as_json=as_json)
+    return wait_for_run(run_named(word), as_json=as_json)
 
 
 def wait_for_run(run: RunFolder, *, as_json: bool = False) -> int:
