@@ -62,9 +62,11 @@ class Desk:
             env=self.environment(**(env or {})),
         )
 
-    def submit(self, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+    def submit(
+        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = 400
+    ) -> dict[str, Any]:
         """Submit, and return what `--json` says; the job may have failed."""
-        done = self.clusterkit("submit", "--json", *words, env=env)
+        done = self.clusterkit("submit", "--json", *words, env=env, timeout_s=timeout_s)
         assert done.stdout, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         assert "error" not in document, done.stderr

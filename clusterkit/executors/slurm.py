@@ -78,7 +78,7 @@ class SlurmJobs:
     def tend(self, run: RunFolder, submission: Submission) -> None:
         """Tell Slurm which nodes the waiting job is not to get again."""
         if submission.job_id is not None:
-            slurm_again.leave_out(run, submission.job_id)
+            slurm_again.leave_out(run, submission)
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask Slurm to end the job; one that it no longer knows has ended."""

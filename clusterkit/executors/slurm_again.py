@@ -10,22 +10,26 @@ from clusterkit import files, hostlist, node_results
 from clusterkit.attempts import nodes_to_leave_out
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, Submission
 
 
-def leave_out(run: RunFolder, job_id: str) -> None:
-    """Tell Slurm, once for each list, which nodes the waiting job `job_id` is not to get.
+def leave_out(run: RunFolder, submission: Submission) -> None:
+    """Tell Slurm, once for each list, which nodes the waiting job is not to get.
+
+    Not where it asks for spares enough: its script leaves those nodes out by itself, and without
+    them there might never be so many nodes.
 
     Raises:
         RemoteError: Slurm did not take it; the job may have begun in this moment.
         UserError: the run folder cannot be written.
     """
-    nodes = hostlist.fold_set(nodes_to_leave_out(node_results.read_failures(run)))
-    if not nodes or files.read_json(run.told_slurm) == {"left_out": nodes}:
+    failed = nodes_to_leave_out(node_results.read_failures(run))
+    nodes = hostlist.fold_set(failed)
+    if len(failed) <= submission.spares or files.read_json(run.told_slurm) == {"left_out": nodes}:
         return
     excluded = _asked_for(run)
     listed = ",".join(part for part in (excluded, nodes) if part)
-    answer = run_command(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={listed}"])
+    answer = run_command(["scontrol", "update", f"JobId={submission.job_id}", f"ExcNodeList={listed}"])
     if answer.code:
         raise RemoteError(f"Slurm does not leave out {nodes}: {answer.errors.strip()}")
     files.write_json(run.told_slurm, {"left_out": nodes})

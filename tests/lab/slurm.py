@@ -31,6 +31,8 @@ SlurmctldHost={head}({head_address})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
+# A job that starts again waits as long as its old credentials are valid (two minutes by default).
+AuthInfo=cred_expire=5
 CredType=cred/munge
 StateSaveLocation={root}/hosts/{head}/state
 SlurmctldPidFile={root}/hosts/{head}/slurmctld.pid
