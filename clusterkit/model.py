@@ -208,6 +208,8 @@ class Runtime:
     PORT = Ref("CK_PORT")
     TMP = Ref("CK_TMP")
     """A folder of this job on this node, removed when the node script ends."""
+    RESULTS = Ref("CK_RESULTS")
+    """The folder of what is to be kept; unset by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,8 @@ _MEANING = {
     Runtime.HEAD_ADDR: "Address of the node of rank 0, as the others reach it.",
     Runtime.PORT: "Port on the node of rank 0 that the framework's rendezvous uses.",
     Runtime.TMP: "Folder of this job on this node; removed when the job ends there.",
+    Runtime.RESULTS: "Folder for what is to be kept, results/ of the run folder. From nodes that "
+    "share no file system with you, it is brought back when the job has ended.",
 }
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clusterkit import files, node_results, processes, runfolder
 from clusterkit.errors import UserError
-from clusterkit.model import NodeResult
+from clusterkit.model import NodeResult, Runtime
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker import again
 from clusterkit.worker.failure import VARIABLE, Ending, explain
@@ -20,8 +20,6 @@ from clusterkit.worker.fitness import UNFIT, unfit_because
 from clusterkit.worker.identity import Identity
 from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
 
-RESULTS = "CK_RESULTS"
-"""Where a job puts what is to come back from nodes that share no file system with the client."""
 ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
 
@@ -122,7 +120,7 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
         **os.environ,
         **runfolder.read_secrets(run),
         processes.MARKER: marker,
-        RESULTS: str(run.results),
+        Runtime.RESULTS.name: str(run.results),
         VARIABLE: str(run.rank_failure(me.attempt)),
         ROUNDS: str(run.rounds(me.attempt)),
     }

@@ -152,6 +152,7 @@ ck_command=(
   --env=CK_HEAD_ADDR
   --env=CK_PORT
   --env=CK_TMP
+  --env=CK_RESULTS
   --env=CK_VISIBLE_DEVICES
   --env=CK_JOB_UID
   --env=CK_FAILURE
