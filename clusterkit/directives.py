@@ -29,8 +29,8 @@ DECIDED = {
 OURS = frozenset(
     {
         "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gpus-per-task",
-        "gres", "job-name", "mem", "no-requeue", "nodes", "ntasks-per-node", "open-mode", "output",
-        "partition", "qos", "requeue", "signal", "time",
+        "gres", "job-name", "mem", "no-kill", "no-requeue", "nodes", "ntasks-per-node", "open-mode",
+        "output", "partition", "qos", "requeue", "signal", "time",
     }
 )  # fmt: skip
 """Options that `sbatch_directives` writes by itself; any other was asked for by name."""
@@ -52,7 +52,7 @@ def sbatch_directives(
     wanted: dict[str, str | None] = {
         "job-name": name,
         "nodes": nodes,
-        "ntasks-per-node": str(slots) if once else "1",
+        **_tasks_directive(job, cluster, slots, once=once),
         **_gpu_directive(job, cluster, slots, once=once),
         **_given(
             {
@@ -68,6 +68,7 @@ def sbatch_directives(
         ),
         "signal": f"USR2@{_signal_ahead_s(job.time or cluster.time)}",
         "requeue" if job.requeue else "no-requeue": None,
+        **({"no-kill": None} if job.max_nodes else {}),
         "open-mode": "append",
         "output": "%x-%j.out",
     }
@@ -91,6 +92,16 @@ def notice_of(directives: Mapping[str, str | None]) -> int:
 def _signal_ahead_s(time: str | None) -> int:
     limit_s = parse_time_limit(time) if time else None
     return SIGNAL_AHEAD_S if limit_s is None else max(1, min(SIGNAL_AHEAD_S, limit_s // 4))
+
+
+def _tasks_directive(
+    job: JobSpec, cluster: ClusterSpec, slots: int, *, once: bool
+) -> dict[str, str | None]:
+    # With a word about tasks Slurm counts them for MIN nodes, and gives no more than MIN (22.05).
+    # The step of the job says it again in any case.
+    if job.max_nodes and cluster.gpu_request is not GpuRequest.GPUS_PER_TASK:
+        return {}
+    return {"ntasks-per-node": str(slots) if once else "1"}
 
 
 def _gpu_directive(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
-from clusterkit import files
+from clusterkit import elastic, files
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import SCHEMA, RunFolder, listed
 
@@ -26,11 +27,50 @@ class Results:
     nodes: tuple[NodeResult, ...]
 
 
-def write_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
-    """Write the result of one of `of` nodes in this attempt (the number of restarts before it)."""
-    if result.exit_code != 0 and result.reason is None:
+def write_result(
+    run: RunFolder, result: NodeResult, *, attempt: int, of: int, least: int | None = None
+) -> None:
+    """Write the result of one of `of` nodes in this attempt (the number of restarts before it).
+
+    Where `least` nodes are enough for the job to go on, only what leaves fewer is its failure.
+    """
+    failed = result.exit_code != 0 and result.reason is None
+    if failed and least is None:
         note_failure(run, result, attempt=attempt, of=of)
-    files.write_json(run.result(result.node_rank, attempt), _document(result, attempt, of))
+    given_up = least is not None and _is_given_up(run, result.node_rank, attempt)
+    if not given_up:
+        files.write_json(run.result(result.node_rank, attempt), _document(result, attempt, of))
+    if failed and least is not None:
+        # After its own result is there: of nodes that fail at once, the last one sees them all.
+        there = [r for r in map(result_of, _documents(run, attempt)) if r is not None]
+        failure = elastic.fatal(there, of=of, least=least)
+        if failure is not None:
+            note_failure(run, failure, attempt=attempt, of=of)
+
+
+def _is_given_up(run: RunFolder, node_rank: int, attempt: int) -> bool:
+    """Tell whether the others have gone on without this node, which may not know it."""
+    there = read_result(run, node_rank, attempt)
+    return there is not None and there.lost is not None
+
+
+def _documents(run: RunFolder, attempt: int) -> list[dict[str, Any]]:
+    names = [name for name in listed(run.nodes) if name.endswith(f"-attempt-{attempt}.json")]
+    found = (files.read_json(run.nodes / name) for name in names)
+    return [document for document in found if document is not None]
+
+
+def read_rounds(run: RunFolder, attempt: int) -> tuple[tuple[str, ...], ...]:
+    """Return the nodes that trained together in an elastic attempt, round by round."""
+    try:
+        lines = run.rounds(attempt).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    found = []
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # a last line that is not whole yet
+            found.append(tuple(str(name) for name in json.loads(line)["nodes"]))
+    return tuple(found)
 
 
 def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:

@@ -24,6 +24,7 @@ from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_start
 from clusterkit.executors.base import Launched, RefusalError
+from clusterkit.executors.ssh_elastic import on_willing_nodes
 from clusterkit.executors.ssh_layout import SshLayout, offered_by
 from clusterkit.executors.ssh_runs import job_id_of
 from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
@@ -214,4 +215,6 @@ def launch(plan: LaunchPlan, run: RunFolder, *, handing_over: Callable[[], None]
         UserError: the task cannot be written, or ssh's configuration not be read.
         RefusalError: a node did not take it.
     """
-    return launch_by(TaskExecutor(run, ssh_start.layout_of(plan, run), handing_over), run)
+    layout, left_out = on_willing_nodes(run, ssh_start.layout_of(plan, run))
+    launched = launch_by(TaskExecutor(run, layout, handing_over), run)
+    return dataclasses.replace(launched, messages=(*left_out, *launched.messages))

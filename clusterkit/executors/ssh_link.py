@@ -5,8 +5,10 @@ the job's own. By these calls the nodes begin together, a node that has gone is 
 failure or a cancellation reaches nodes that share no file system. Both lines are signed with the
 token of the job (HMAC-SHA256), and the answer repeats the number of its question.
 
-    {"rank", "number", "ended": BOOL, "failure": RESULT|null, "cancelled": BOOL} SIGNATURE
-    {"number", "port": INT, "go": BOOL, "failure": RESULT|null, "cancelled": BOOL} SIGNATURE
+    {"rank", "number", "ended": BOOL, NEWS} SIGNATURE
+    {"number", "port": INT, "go": BOOL, NEWS} SIGNATURE
+
+NEWS is `"failure": RESULT|null, "cancelled": BOOL, "gone": [RESULT...]`, the last of elastic jobs.
 """
 
 from __future__ import annotations
@@ -116,7 +118,8 @@ class Link:
         why = "no longer answers" if self._go.is_set() else "never answered"
         asked_by = self.layout.names[self.rank]
         trouble = f": {self.trouble}" if self.trouble else ""
-        self.news.blame(self.lost(0, f"{why} (asked by {asked_by}{trouble})"))
+        head = self.lost(0, f"{why} (asked by {asked_by}{trouble})")
+        self.news.lose_touch(head, me=self.rank)
 
     def _call(self) -> dict[str, Any] | None:
         question = {
@@ -194,7 +197,7 @@ class Hub(Link):
     def _call_on(self) -> None:
         others = set(range(1, self.layout.tasks))
         while not (self._close.is_set() and others <= self._over):
-            if others <= self._heard_at.keys():
+            if others - self._over <= self._heard_at.keys():
                 self._go.set()
             self._miss(others)
             time.sleep(0.2)
@@ -202,14 +205,16 @@ class Hub(Link):
     def _miss(self, others: set[int]) -> None:
         now = time.monotonic()
         if self._go.is_set():
-            late = {rank for rank in others if now - self._heard_at[rank] >= SILENCE_S}
+            called = others & self._heard_at.keys()
+            late = {rank for rank in called if now - self._heard_at[rank] >= SILENCE_S}
             why = "no longer answers"
         else:
             waited = self._close.is_set() or now - self._newcomer_at >= START_PATIENCE_S
             late = others - self._heard_at.keys() if waited else set()
             why = "never started"
         late -= self._over
-        if len(late) > 1 and self._go.is_set() and late == others - self._over:
+        fixed = self.layout.least is None
+        if fixed and len(late) > 1 and self._go.is_set() and late == others - self._over:
             # All at once: it is this node that nobody can reach.
             self.news.blame(self.lost(0, "has lost its network"))
         for rank in sorted(late):

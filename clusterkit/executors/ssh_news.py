@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from clusterkit import files, node_results, runfolder
+from clusterkit import elastic, files, node_results, runfolder
 from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -20,13 +20,20 @@ _LOOK_EVERY_S = 0.5
 
 
 class News:
-    """The first failure of this attempt, and whether somebody has cancelled the job."""
+    """The first failure of this attempt, and whether somebody has cancelled the job.
 
-    def __init__(self, run: RunFolder, *, attempt: int, of: int) -> None:
-        """Know nothing yet; `of` nodes are in the attempt."""
+    In an elastic job that is the first failure that the job does not survive; the others stand in
+    `gone`, and those of nodes that cannot say so themselves are written down as their results.
+    """
+
+    def __init__(self, run: RunFolder, *, attempt: int, of: int, least: int | None = None) -> None:
+        """Know nothing yet; `of` nodes are in the attempt, and `least` of them enough."""
         self.run = run
         self.attempt = attempt
         self.of = of
+        self.least = least
+        self.gone: dict[int, NodeResult] = {}
+        self.out_of_touch = False
         self.failure: NodeResult | None = None
         self.cancelled = False
         self._close = threading.Event()
@@ -43,9 +50,21 @@ class News:
         self.look()
 
     def blame(self, failure: NodeResult) -> None:
-        """Take this for the first failure, unless there is one."""
+        """Take this for the first failure, unless there is one, or the job goes on."""
         with self._lock:
-            self.failure = self.failure or failure
+            if self.least is None:
+                self.failure = self.failure or failure
+                return
+            self.gone.setdefault(failure.node_rank, failure)
+            fatal = elastic.fatal(self.gone.values(), of=self.of, least=self.least)
+            self.failure = self.failure or fatal
+
+    def lose_touch(self, with_head: NodeResult, *, me: int) -> None:
+        """End this node, as the first one cannot be reached; it may have given this node up."""
+        there = node_results.read_result(self.run, me, self.attempt)
+        if self.least is not None and there is not None and there.lost is not None:
+            self.out_of_touch = True
+        self.blame(with_head)
 
     def told(self) -> dict[str, Any]:
         """Return what is known, as it is told to other nodes."""
@@ -53,6 +72,7 @@ class News:
         return {
             "failure": files.plain(failure) if failure is not None else None,
             "cancelled": self.cancelled,
+            "gone": [files.plain(result) for result in list(self.gone.values())],
         }
 
     def hear(self, told: Mapping[str, Any]) -> None:
@@ -60,7 +80,11 @@ class News:
         self.cancelled = self.cancelled or bool(told.get("cancelled"))
         failure = node_results.result_of(told.get("failure"))
         if failure is not None:
-            self.blame(failure)
+            with self._lock:
+                self.failure = self.failure or failure
+        for result in map(node_results.result_of, told.get("gone", ())):
+            if result is not None:
+                self.blame(result)
 
     def look(self) -> None:
         """Bring memory and folder in step; what cannot be written stays in memory."""
@@ -71,11 +95,22 @@ class News:
                 self.failure = there  # the disk decides which was first, where nodes share it
         cancelled = runfolder.is_cancelled(run)
         with suppress(ClusterkitError):
-            if self.failure is not None and there is None:
+            self._note_lost()
+            if self.failure is not None and there is None and not self.out_of_touch:
                 node_results.note_failure(run, self.failure, attempt=self.attempt, of=self.of)
             if self.cancelled and not cancelled:
                 files.create_text(run.cancelled, "")
         self.cancelled = self.cancelled or cancelled
+
+    def _note_lost(self) -> None:
+        for rank, result in list(self.gone.items()):
+            if result.lost is None or self.out_of_touch:
+                continue
+            there = node_results.read_result(self.run, rank, self.attempt)
+            if there is None or there.lost is None:
+                node_results.write_result(
+                    self.run, result, attempt=self.attempt, of=self.of, least=self.least
+                )
 
     def _look_on(self) -> None:
         while not self._close.wait(_LOOK_EVERY_S):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from clusterkit import elastic, files, node_results, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_mirror
 from clusterkit.executors.base import SchedulerState
@@ -185,9 +185,9 @@ def _of_attempt(
     if first is not None:
         reason = node_results.blame(first)
         return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)
-    results = node_results.read_results(run).nodes
-    if submission.least is not None and elastic.succeeded(results, least=submission.least):
-        return _ended(JobState.SUCCEEDED)
+    head = keepers[0]
+    if submission.least is not None and head.rank == 0 and head.ended_as is not None:
+        return _ended(head.ended_as, exit_code=head.exit_code)  # whatever became of the others
     silent = [node for node, life in open_ended.items() if life in {Life.SILENT, None}]
     if silent:
         return _ended(JobState.UNKNOWN, reason=f"no answer from {', '.join(silent)}")

@@ -150,6 +150,7 @@ def _prepare(
         kind=plan.cluster.kind,
         framework=plan.framework,
         nodes=plan.nodes,
+        max_nodes=plan.max_nodes,
         tasks=tasks_of(plan),
         once=plan.command.once,
         submitted_at=time.time(),

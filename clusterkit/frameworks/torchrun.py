@@ -2,7 +2,7 @@
 
 A job of fixed size uses the static rendezvous, because c10d sorts node names as strings and so
 loses Slurm's order (pytorch#191190): ranks follow `CK_NODE_RANK`. Only `--nodes MIN:MAX` uses
-c10d, with an id that no earlier attempt of the job has used.
+c10d, with an id that no earlier attempt of the job has used, through `elastic.py`.
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ from clusterkit.data import read_data
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
 from clusterkit.model import NodeCommand, Runtime, Word
 
+_RESTARTS = "max-restarts"
+_ELASTIC_RESTARTS = "3"
+"""torchrun's own default of 0 would end an elastic job with the first node that it loses."""
+
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
+    names, options = ["agent.py"], inputs.options
+    if inputs.max_nodes is not None:
+        names.append("elastic.py")
+        options = {_RESTARTS: _ELASTIC_RESTARTS, **options}
     return NodeCommand(
         argv=(
             inputs.python,
             "-u",
-            (Runtime.TMP, "/agent.py"),  # torchrun, with additions
+            (Runtime.TMP, f"/{names[-1]}"),  # torchrun, with additions
             *_rendezvous(inputs),
             f"--nproc-per-node={inputs.slots[0]}",
-            *option_words(inputs.options),
+            *option_words(options),
             inputs.script,
             *inputs.args,
         ),
-        files={"agent.py": read_data("templates", "torchrun", "agent.py")},
+        files={name: read_data("templates", "torchrun", name) for name in names},
     )
 
 
@@ -34,7 +42,7 @@ def _rendezvous(inputs: LaunchInputs) -> tuple[Word, ...]:
         return (
             # An allocation does not grow: to wait for more nodes than it has would cost 30 s.
             (f"--nnodes={inputs.nodes}:", Runtime.NNODES),
-            "--rdzv-backend=c10d",
+            "--rdzv-backend=clusterkit",
             ("--rdzv-endpoint=", Runtime.HEAD_ADDR, ":", Runtime.PORT),
             ("--rdzv-id=", Runtime.JOB_ID, "-", Runtime.RESTART_COUNT),
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clusterkit import files, node_results, runfolder
+from clusterkit import elastic, files, node_results, runfolder
 from clusterkit.attempts import may_start_again, nodes_to_leave_out
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import SchedulerState, executor_for
@@ -61,6 +61,8 @@ class Evidence:
     age_s: float = 0.0
     left_out: int = 0
     """How many nodes a next attempt could not use."""
+    rounds: tuple[tuple[str, ...], ...] = ()
+    """Who trained together in the latest attempt of an elastic job, round by round."""
     why_again: str | None = None
     """Why a node gave the job back to its scheduler."""
 
@@ -143,24 +145,34 @@ def judge(evidence: Evidence) -> JobStatus:
     """Conclude the state of a job from everything that is known of it."""
     names = tuple(result.node for result in evidence.results.nodes)
     state, reason = _state(evidence)
+    elastic_job = evidence.submission.least is not None
+    if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
+        reason = elastic.losses(evidence.rounds, evidence.results.nodes)
     return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
 
 
 def _state(evidence: Evidence) -> tuple[JobState, str | None]:
-    results = evidence.results.nodes
     said = evidence.scheduler
     if said is not None and not _scheduled(evidence):
         return _again(evidence, said) or (said.state, said.reason)
-    if _complete(evidence):
-        if all(result.exit_code == 0 for result in results):
-            return JobState.SUCCEEDED, None
-        if evidence.first_failure is not None and evidence.submission.requeue == 0:
-            return JobState.FAILED, node_results.blame(evidence.first_failure)
+    if _went_well(evidence):
+        return JobState.SUCCEEDED, None
+    if _complete(evidence) and evidence.first_failure and evidence.submission.requeue == 0:
+        return JobState.FAILED, node_results.blame(evidence.first_failure)
     if said is not None:
         return _as_scheduler_says(evidence, said)
     if evidence.silence is not None:
         return JobState.UNKNOWN, evidence.silence
     return _from_results(evidence)
+
+
+def _went_well(evidence: Evidence) -> bool:
+    """Tell whether the results say that the job is over, and ended well."""
+    results, least, said = evidence.results.nodes, evidence.submission.least, evidence.scheduler
+    if _complete(evidence) and all(result.exit_code == 0 for result in results):
+        return True
+    over = said is None or said.state.final or said.word == "COMPLETING"
+    return over and least is not None and elastic.succeeded(results, least=least)
 
 
 def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
@@ -305,6 +317,7 @@ def _evidence(
         first_failure=node_results.first_failure(run, attempt),
         left_out=len(nodes_to_leave_out(failures)),
         why_again=(files.read_json(run.again(attempt)) or {}).get("why"),
+        rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
         silence=silence,

@@ -1,0 +1,94 @@
+"""Elastic training on the practice cluster: nodes and ranks are lost, and the rest trains on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterkit.runfolder import RunFolder
+from tests.desk import CHECKOUT, Desk
+from tests.lab_jobs import await_true
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+EXAMPLES = CHECKOUT / "examples"
+QUICK = ("--set", "torchrun.rdzv-conf=last_call_timeout=5")
+
+
+class Training:
+    """A job that trains until it is told otherwise, saving often."""
+
+    def __init__(self, desk: Desk, cluster: str, *words: str, steps: int = 100_000) -> None:
+        self.desk = desk
+        self.saved = desk.folder / "saved"
+        script = {"torchrun": "train_ddp.py", "horovod": "train_horovod_elastic.py"}
+        framework = words[words.index("--framework") + 1]
+        where = ("--cluster", cluster, "--gpus-per-node", "1", "--preflight", "off", *words)
+        keep = ("--checkpoint-dir", str(self.saved), "--checkpoint-every", "2")
+        size = ("--width", "32", "--layers", "1", "--steps", str(steps))
+        said = desk.submit(*where, str(EXAMPLES / script[framework]), *size, *keep)
+        self.run = RunFolder(Path(said["run_dir"]))
+
+    def log(self) -> str:
+        return self.run.log(0).read_text() if self.run.log(0).exists() else ""
+
+    def await_training(self, nodes: int, *, after: int = 0) -> int:
+        """Wait until so many nodes train together; return how long the log is then."""
+
+        def trains() -> bool:
+            starts = re.split(r"start: .* world size (\d+),", self.log()[after:])
+            return starts[-2:-1] == [str(nodes)] and bool(re.search(r"step \d+0 ", starts[-1]))
+
+        await_true(trains, 90)
+        return len(self.log())
+
+    def rank(self, node: str) -> int:
+        """Return the process id of the rank on a node."""
+        found = self.desk.lab.processes(node, r"^\S*python\S* -u \S*/train_\w+\.py .*--steps")
+        return found[0].pid
+
+    def said(self) -> tuple[str, str | None]:
+        done = self.desk.clusterkit("status", self.run.run_id, "--json")
+        document = json.loads(done.stdout)
+        return document["state"], document["reason"]
+
+    def ended(self) -> tuple[str, str | None]:
+        self.desk.clusterkit("wait", self.run.run_id)
+        return self.said()
+
+    def cancel(self) -> None:
+        self.desk.clusterkit("cancel", self.run.run_id)
+        assert self.ended()[0] == "cancelled"
+
+
+@pytest.mark.parametrize("cluster", ["rack", "lab"])
+def test_a_killed_rank_is_started_again(cluster: str, desk: Desk) -> None:
+    job = Training(desk, cluster, "--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    before = job.await_training(3)
+    os.kill(job.rank("n2"), signal.SIGKILL)
+    job.await_training(3, after=before)
+    assert "resume: step" in job.log()[before:]
+    assert job.said() == ("running", None)
+    job.cancel()
+
+
+def test_over_ssh_a_node_without_power_is_left_behind_and_too_few_end_the_job(desk: Desk) -> None:
+    job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    before = job.await_training(3)
+    desk.lab.kill_host("n3")
+    try:
+        job.await_training(2, after=before)
+        assert "resume: step" in job.log()[before:]
+        assert job.said() == ("running", "without n3")
+        began = time.monotonic()
+        desk.lab.kill_host("n2")
+        assert job.ended() == ("failed", "n3 no longer answers")
+        assert time.monotonic() - began < 60
+    finally:
+        desk.lab.up()
