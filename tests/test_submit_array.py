@@ -1,0 +1,184 @@
+"""`submit --array` and `--after` as a user types them, mistakes included."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = """\
+default_cluster: here
+clusters:
+  here: {{kind: local, run_dir: runs, preflight: "off", python: {python}}}
+  a100: {{kind: slurm, partition: gpu, gpus_per_node: 8, run_dir: runs}}
+"""
+TRAIN = "import sys\nprint(*sys.argv[1:])\nsys.exit(int(sys.argv[1]))\n"
+TORCHRUN = ("--framework", "torchrun")
+DRY = ("submit", *TORCHRUN, "--cluster", "a100", "--dry-run")
+
+FAKE_SBATCH = """\
+#!/bin/sh
+n=$(($(cat {folder}/count 2>/dev/null || echo 100) + 1))
+echo $n >{folder}/count
+[ $n -le {last} ] || {{ echo "sbatch: error: {words}" >&2; exit 1; }}
+echo $n
+"""
+"""A Slurm that accepts jobs up to a limit; the rest of it does not answer."""
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
+    (tmp_path / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def run(desk: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clusterkit", *words],
+        cwd=desk,
+        env={**os.environ, "COLUMNS": "80", "NO_COLOR": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--array", "lr=1,,2", "train.py", "{lr}"), ["--> --array:1:6", "1 | lr=1,,2"]),
+        (("--array", "0-3", "train.py"), ["no such file, and no values", "--array 'lr=1e-3"]),
+        (("--array", "lr=1,2", "train.py"), ["does not use", "train.py --lr {lr}"]),
+        (("--array", "lr=1", "train.py", "{lrr}"), ["'{lrr}' is no value", "did you mean 'lr'?"]),
+        (("--array", "lr=1-2000", "train.py", "{lr}"), ["2000 jobs", "at most 1000"]),
+        (("--at-once", "2", "train.py"), ["--at-once is of an array", "--array 'lr="]),
+        (("--elements", "2", "train.py"), ["--elements is of an array"]),
+        (("--array", "lr=1", "--at-once", "0", "train.py", "{lr}"), ["at least 1 job"]),
+        (("--array", "lr=1", "--elements", "3", "train.py", "{lr}"), ["count from 0 to 0"]),
+        (("--array", "lr=1", "--follow", "train.py", "{lr}"), ["--follow prints", "--wait"]),
+        (("--array", "lr=1", "--env", "A B={lr}", "train.py"), ["'A B' is no name"]),
+        (("--after", "array-0a1b2c", "train.py"), ["no array 'array-0a1b2c'"]),
+        (("--after", "17", "train.py"), ["no job '17'"]),
+        (("--after", "17:done", "train.py"), ["--after 17:ok, 17:fail or 17:any"]),
+        (("--dependency", "afterok:17", "train.py"), ["hint: --after JOB:ok"]),
+        (("--set", "sbatch.array=0-3", "-c", "a100", "train.py"), ["--array 'lr="]),
+    ],
+)
+def test_mistakes_say_what_to_type(desk: Path, words: tuple[str, ...], said: list[str]) -> None:
+    done = run(desk, "submit", *TORCHRUN, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert max(len(line) for line in done.stderr.splitlines()) <= 100
+    for text in said:
+        assert text in done.stderr
+    assert not list(desk.glob("runs/*"))
+
+
+def test_a_dry_run_shows_a_table_of_the_jobs_and_one_script(desk: Path) -> None:
+    done = run(desk, *DRY, "--array", "lr=1e-3,1e-4;seed=0-9%4", "train.py", "{lr}", "{seed}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("#!/bin/bash") == 1
+    assert "20 jobs, 4 at once" in done.stderr
+    lines = [line.split() for line in done.stderr.splitlines()]
+    assert ["JOB", "NAME", "lr", "seed"] in lines
+    assert ["0", "train-0", "1e-3", "0"] in lines
+    assert ["...", "8", "more"] in lines
+    assert ["19", "train-19", "1e-4", "9"] in lines
+
+
+def test_a_dry_run_as_json_lists_all_values(desk: Path) -> None:
+    done = run(desk, *DRY, "--json", "--array", "lr=1,2", "--elements", "1", "train.py", "{lr}")
+    document = json.loads(done.stdout)
+    assert document["elements"] == [{"index": 1, "name": "train", "values": {"lr": "2"}}]
+    assert document["plan"]["args"] == ["2"]
+
+
+def test_a_job_file_may_have_an_array_of_values_in_another_file(desk: Path) -> None:
+    (desk / "values.csv").write_text("lr,seed\n1,7\n2,8\n")
+    (desk / "job.yaml").write_text(
+        "framework: torchrun\nscript: train.py\nargs: '{lr}'\nenv: {SEED: 's{seed}'}\n"
+        "array: values.csv\nat-once: 1\ncluster: a100\n"
+    )
+    done = run(desk, "submit", "--dry-run", "--json", "--job", "job.yaml")
+    document = json.loads(done.stdout)
+    assert [one["values"]["seed"] for one in document["elements"]] == ["7", "8"]
+    assert document["at_once"] == 1
+    assert document["plan"]["env"] == {"SEED": "s7"}
+
+
+def test_render_writes_each_job_into_a_folder_of_its_own(desk: Path) -> None:
+    array = ("--cluster", "a100", "--array", "lr=1,2", "train.py", "--lr={lr}")
+    done = run(desk, "render", *TORCHRUN, "--only", "sbatch", *array)
+    assert done.stdout.split() == ["rendered/0/job.sbatch", "rendered/1/job.sbatch"]
+    assert "--lr=2" in (desk / "rendered/1/job.sbatch").read_text()
+    assert run(desk, "render", *TORCHRUN, "--stdout", *array).returncode == 2
+
+
+def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None:
+    array = ("--array", "code=0,3", "--at-once", "1", "--name", "c{code}", "train.py", "{code}")
+    done = run(desk, "submit", "--json", *TORCHRUN, *array)
+    document = json.loads(done.stdout)
+    name, jobs = document["array"], document["jobs"]
+    assert document["schema"] == 1
+    assert [(job["array"], job["index"], job["name"]) for job in jobs] == [
+        (name, 0, "c0"), (name, 1, "c3"),
+    ]  # fmt: skip
+    assert jobs[1]["state"] == "pending"
+    assert jobs[1]["reason"] == f"after {jobs[0]['job_id']}"
+    after = run(desk, "submit", *TORCHRUN, "--after", name, "train.py", "0")
+    assert f"starts      after {jobs[0]['job_id']}, {jobs[1]['job_id']}" in after.stderr
+    waited = run(desk, "wait", name, "--json")
+    assert waited.returncode == 1
+    assert json.loads(waited.stdout)["counts"] == {"succeeded": 1, "failed": 1}
+    shown = run(desk, "status", name)
+    assert shown.returncode == 1
+    assert shown.stdout.startswith(f"{name}  1 succeeded, 1 failed\n")
+    assert run(desk, "logs", f"{name}/1").stdout.strip().startswith("3")
+    assert "say which one" in run(desk, "logs", name).stderr
+    assert "2 succeeded" not in run(desk, "cancel", name).stdout
+    assert f"c3 ({name})" in run(desk, "status").stdout
+    # Not all of the array succeeded, so the job after it never runs.
+    last = json.loads(run(desk, "status", after.stdout.strip(), "--json").stdout)
+    assert last["state"] == "cancelled"
+    assert last["reason"] == f"{jobs[1]['job_id']} failed, and it was to run after its success"
+
+
+def test_a_refusal_in_the_middle_says_what_was_submitted_and_how_to_submit_the_rest(
+    desk: Path,
+) -> None:
+    words = "Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
+    tools = desk / "bin"
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text(FAKE_SBATCH.format(folder=desk, last=102, words=words))
+    sbatch.chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    array = ("--cluster", "a100", "--preflight", "off", "--array", "s=0-4%1", "train.py", "{s}")
+    done = run(desk, "submit", "--json", *TORCHRUN, *array, PATH=path)
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert [job["job_id"] for job in document["jobs"]] == ["101", "102"]
+    assert document["not_submitted"] == [2, 3, 4]
+    assert "2 of 5 jobs submitted (0-1)" in document["error"]["message"]
+    assert "the rest: the same command with --elements 2-4" in done.stderr
+    assert f"clusterkit cancel {document['array']}" in done.stderr
+    # What is there is told as it was submitted, each after the one before.
+    scripts = sorted(desk.glob("runs/*/job.sbatch"))
+    asked = [
+        line
+        for script in scripts
+        for line in script.read_text().splitlines()
+        if line.startswith(("#SBATCH --dependency", "#SBATCH --kill-on-invalid-dep"))
+    ]
+    assert sorted(asked) == [
+        "#SBATCH --dependency=afterany:101",
+        "#SBATCH --dependency=afterany:102",
+        *["#SBATCH --kill-on-invalid-dep=yes"] * 2,
+    ]
