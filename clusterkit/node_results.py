@@ -6,11 +6,12 @@ import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import elastic, files
 from clusterkit.model import NodeResult
+from clusterkit.records import count_of, record_of
 from clusterkit.runfolder import SCHEMA, RunFolder, listed
 
 LOST = 255
@@ -96,8 +97,8 @@ def read_attempts(run: RunFolder) -> tuple[Results, ...]:
         document = files.read_json(path)
         result = result_of(document)
         if document is not None and result is not None:
-            of = int(document.get("of", 0))
-            found.setdefault(int(document.get("attempt", 0)), []).append((of, result))
+            attempt, of = count_of(document, "attempt"), count_of(document, "of")
+            found.setdefault(attempt, []).append((of, result))
     return tuple(
         Results(
             attempt=attempt,
@@ -150,14 +151,8 @@ def lost(node_rank: int, node: str, words: str) -> NodeResult:
 
 def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
     """Return the result that a JSON object describes; None where it describes none."""
-    if document is None:
-        return None
-    try:
-        values = {f.name: document[f.name] for f in fields(NodeResult) if f.name in document}
-        values["tail"] = tuple(str(line) for line in values.get("tail", ()))
-        return NodeResult(**values)
-    except TypeError:  # a field is missing
-        return None
+    result = record_of(NodeResult, document)
+    return result if result is not None and 0 <= result.exit_code < 256 else None
 
 
 def _document(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from typing import Any
 from clusterkit import files
 from clusterkit.errors import UserError
 from clusterkit.model import ClusterKind, ClusterSpec, JobStatus
+from clusterkit.records import record_of
 from clusterkit.shell import Secret
-from clusterkit.ties import After, after_of
+from clusterkit.ties import After
 
 SCHEMA = 1
 
@@ -260,16 +261,7 @@ def read_submission(run: RunFolder) -> Submission | None:
 
 def submission_of(document: Mapping[str, Any] | None) -> Submission | None:
     """Return the submission that a JSON object describes; None where it describes none."""
-    if document is None:
-        return None
-    try:
-        values = {f.name: document[f.name] for f in fields(Submission) if f.name in document}
-        values["kind"] = ClusterKind(values["kind"])
-        values["command_line"] = tuple(values.get("command_line", ()))
-        values["after"] = after_of(values.get("after", ()))
-        return Submission(**values)
-    except (KeyError, ValueError, TypeError):
-        return None
+    return record_of(Submission, document)
 
 
 def write_secrets(run: RunFolder, values: Mapping[str, Secret]) -> None:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from clusterkit.errors import UserError
 from clusterkit.model import JobState
@@ -64,18 +63,6 @@ class Ties:
     index: int | None = None
     """Which job of its array it is, from 0."""
     after: tuple[After, ...] = ()
-
-
-def after_of(documents: Iterable[Mapping[str, Any]]) -> tuple[After, ...]:
-    """Return the conditions that stand in a JSON document.
-
-    Raises:
-        KeyError, ValueError, TypeError: they are no such conditions.
-    """
-    return tuple(
-        After(run_dir=item["run_dir"], job_id=item["job_id"], ending=Ending(item["ending"]))
-        for item in documents
-    )
 
 
 def parse_after(word: str) -> tuple[str, Ending]:

@@ -9,16 +9,27 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from clusterkit import files, processes
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.holding import state_of_held
 from clusterkit.model import JobState
+from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
 
 _START_PATIENCE_S = 30.0
 """How long a submitted job may be without a controller before nobody believes in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """What stands in `ended.json`."""
+
+    state: JobState
+    exit_code: int | None
+    reason: str | None
 
 
 def job_id_of(run: RunFolder) -> str:
@@ -28,14 +39,9 @@ def job_id_of(run: RunFolder) -> str:
 
 def state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
     """Return the state of a job that has, or had, a controller on this machine."""
-    ended = files.read_json(run.ended)
+    ended = _ended(run)
     if ended is not None:
-        return SchedulerState(
-            state=JobState(ended.get("state", "unknown")),
-            word="ended",
-            reason=ended.get("reason"),
-            exit_code=ended.get("exit_code"),
-        )
+        return ended
     controller = files.read_json(run.controller)
     if controller is None:
         held = state_of_held(run)
@@ -48,7 +54,14 @@ def state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
     if _living(controller) is not None:
         return SchedulerState(state=JobState.RUNNING, word="running")
     # It may have written its last word and left between the two looks.
-    return state_of(run, submission) if run.ended.exists() else None
+    return _ended(run)
+
+
+def _ended(run: RunFolder) -> SchedulerState | None:
+    end = record_of(_End, files.read_json(run.ended))
+    if end is None:
+        return None
+    return SchedulerState(state=end.state, word="ended", reason=end.reason, exit_code=end.exit_code)
 
 
 def end(run: RunFolder, submission: Submission) -> None:

@@ -145,7 +145,7 @@ def read_layout(run: RunFolder) -> SshLayout:
         if values["sync"] is not None:
             values["sync"] = SyncPlan(**values["sync"])
         return SshLayout(**{**values, "cluster": _cluster(document["cluster"])})
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} was written by another release: {error}") from error
 
 

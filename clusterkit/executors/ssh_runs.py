@@ -23,6 +23,7 @@ from clusterkit.executors.holding import state_of_held
 from clusterkit.executors.ssh_layout import read_layout
 from clusterkit.executors.ssh_nodes import ask_nodes
 from clusterkit.model import ClusterSpec, JobState
+from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
 
 _START_PATIENCE_S = 90.0
@@ -40,6 +41,9 @@ class Life(StrEnum):
     SILENT = "silent"
 
 
+_GONE = frozenset({Life.GONE, Life.REBOOTED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeper:
     """What stands in the file of one keeper."""
@@ -50,8 +54,17 @@ class Keeper:
     pid: int
     start_time: str
     boot_id: str
-    ended_as: JobState | None
+    ended_as: JobState | None = None
     exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LastWord:
+    """What a keeper writes last."""
+
+    attempt: int
+    state: JobState
+    exit_code: int | None
 
 
 def job_id_of(run: RunFolder) -> str:
@@ -113,7 +126,7 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
         with suppress(UserError):  # whose layout is gone is told by what it left
             lives |= _look_for_runs(here)
     # A keeper may have written its last word, and left, between the two looks.
-    gone = {keeper for keeper, life in lives.items() if life in {Life.GONE, Life.REBOOTED}}
+    gone = {keeper for keeper, life in lives.items() if life in _GONE}
     for run in runs:
         lives |= _after_last_words(run, gone.intersection(keepers[run]))
     keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
@@ -178,10 +191,14 @@ def _of_attempt(
     lives: Mapping[Keeper, Life],
 ) -> SchedulerState:
     """Conclude from the keepers of the latest attempt."""
+    attempt = keepers[0].attempt
+    results = node_results.read_results(run)
+    done = {r.node for r in results.nodes if r.exit_code == 0 and results.attempt == attempt}
+    keepers = [_done(k) if k.node in done and lives.get(k) in _GONE else k for k in keepers]
     open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
     if Life.ALIVE in open_ended.values():
         return SchedulerState(state=JobState.RUNNING, word="running")
-    first = node_results.first_failure(run, keepers[0].attempt)
+    first = node_results.first_failure(run, attempt)
     if first is not None:
         reason = node_results.blame(first)
         return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)
@@ -196,6 +213,11 @@ def _of_attempt(
         reason = "; ".join(_epitaph(node, life) for node, life in open_ended.items())
         return _ended(JobState.CANCELLED if cancelled else JobState.FAILED, reason=reason)
     return _together(submission, keepers)
+
+
+def _done(keeper: Keeper) -> Keeper:
+    """Return a keeper whose node has done its work, and whose last word got lost."""
+    return dataclasses.replace(keeper, ended_as=JobState.SUCCEEDED, exit_code=0)
 
 
 def _together(submission: Submission, keepers: Sequence[Keeper]) -> SchedulerState:
@@ -250,18 +272,8 @@ def _keeper(
 ) -> Keeper | None:
     if document is None or not rank.isdigit():
         return None
-    if end is not None and end.get("attempt") != document.get("attempt"):
-        end = None  # of the attempt before
-    try:
-        return Keeper(
-            rank=int(rank),
-            node=str(document["node"]),
-            attempt=int(document["attempt"]),
-            pid=int(document["pid"]),
-            start_time=str(document["start_time"]),
-            boot_id=str(document["boot_id"]),
-            ended_as=JobState(end["state"]) if end is not None else None,
-            exit_code=end["exit_code"] if end is not None else None,
-        )
-    except (KeyError, ValueError, TypeError):
-        return None
+    keeper = record_of(Keeper, {**document, "rank": int(rank)})
+    word = record_of(_LastWord, end)
+    if keeper is None or word is None or word.attempt != keeper.attempt:  # of the attempt before
+        return keeper
+    return dataclasses.replace(keeper, ended_as=word.state, exit_code=word.exit_code)

@@ -19,6 +19,7 @@ from clusterkit.executors import SchedulerState, executor_for
 from clusterkit.jobs.never_ran import explained
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.node_results import Results
+from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
 
 _SUBMITTING_S = 180.0
@@ -96,13 +97,27 @@ def load_job(run: RunFolder) -> Job:
     """
     jobs = load_jobs([run])
     if not jobs:
-        raise UserError(
-            f"{run.path} holds no readable submission.json",
-            hint="the submission was interrupted before anything was started",
-        )
+        raise _unreadable(run)
     if jobs[0].results:
         return jobs[0]
     return dataclasses.replace(jobs[0], results=node_results.read_results(run).nodes)
+
+
+def _unreadable(run: RunFolder) -> UserError:
+    if not run.path.exists():
+        return UserError(
+            f"{run.path} has been removed, and with it all that was known of the job",
+            hint="nodes that still work for it end within seconds",
+        )
+    if run.submission.exists():
+        return UserError(
+            f"{run.submission} is damaged: nobody can tell which job this was",
+            hint=f"what the nodes wrote is there: {run.logs}, {run.nodes}",
+        )
+    return UserError(
+        f"{run.path} holds no submission.json",
+        hint="the submission was interrupted before anything was started",
+    )
 
 
 def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
@@ -273,15 +288,8 @@ def _kept(run: RunFolder) -> Job | None:
     submission = runfolder.submission_of(document)
     if document is None or submission is None:
         return None
-    kept = document.get("status", {})
-    try:
-        status = JobStatus(
-            state=JobState(kept["state"]),
-            exit_code=kept["exit_code"],
-            reason=kept["reason"],
-            nodes=tuple(kept["nodes"]),
-        )
-    except (KeyError, ValueError, TypeError):
+    status = record_of(JobStatus, document.get("status"))
+    if status is None or not status.state.final:
         return None
     return Job(run=run, submission=submission, status=status)
 

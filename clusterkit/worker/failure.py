@@ -72,16 +72,22 @@ def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Endin
         return ended
     first = read_rank_failure(run, me.attempt)
     log = run.log(me.rank)
-    if first is None:
-        return dataclasses.replace(ended, tail=last_words(log, since=since))
-    if first.node != me.name:
+    if first is not None and first.node != me.name and not _goes_on_without(run):
         return Ending(exit_code=first.exit_code, reason="peer")
+    if first is None or first.node != me.name:
+        return dataclasses.replace(ended, tail=last_words(log, since=since))
     return Ending(
         exit_code=first.exit_code,
         rank=first.rank,
         message=first.message,
         tail=last_words(log, since=since, until=first.log, rank=first.rank),
     )
+
+
+def _goes_on_without(run: RunFolder) -> bool:
+    """Tell whether the job may go on without the node that failed first."""
+    submission = runfolder.read_submission(run)
+    return submission is not None and submission.least is not None
 
 
 def _log_of(document: Any) -> tuple[int, int] | None:

@@ -1,0 +1,71 @@
+"""Read a dataclass back from JSON, and take nothing whose values are of another type.
+
+Files of a run folder may be torn, or written by another release: what is not whole is not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def record_of(kind: type[T], document: Any) -> T | None:
+    """Return the dataclass that a JSON object describes; None where it describes none.
+
+    Keys that are no fields are passed over, and fields with a default may be missing.
+    """
+    try:
+        found: T = _record(kind, document)
+    except (TypeError, ValueError):
+        return None
+    return found
+
+
+def count_of(document: Mapping[str, Any], key: str) -> int:
+    """Return the number under `key`; 0 where there is none."""
+    value = document.get(key)
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _record(kind: Any, document: Any) -> Any:
+    if not isinstance(document, Mapping):
+        raise TypeError(kind.__name__)
+    hints = _hints(kind)
+    values = {name: _value(document[name], hint) for name, hint in hints if name in document}
+    return kind(**values)
+
+
+@functools.cache
+def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _value(value: Any, hint: Any) -> Any:
+    """Return a value as its type hint wants it.
+
+    Raises:
+        TypeError, ValueError: it is of another type.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {types.UnionType, typing.Union}:
+        if value is None and type(None) in arguments:
+            return None
+        (wanted,) = (argument for argument in arguments if argument is not type(None))
+        return _value(value, wanted)
+    if origin is tuple and isinstance(value, list | tuple) and arguments[-1] is ...:
+        return tuple(_value(item, arguments[0]) for item in value)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(value)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _record(hint, value)
+    if type(value) is hint or (hint is float and type(value) is int):
+        return value
+    raise TypeError(f"{value!r} is no {hint}")
