@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from clusterkit import files
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, read_submission
 from tests.lab import Lab
 from tests.lab_jobs import Cluster, await_true, started
 
@@ -27,6 +28,11 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "reliability.md"
 _START, _END = "<!-- make faults -->", "<!-- end -->"
 SLEEP = "echo on; sleep 300"
 SHORT = "echo on; sleep 12"
+ONCE = "echo on; ((CK_RESTART_COUNT)) || sleep 300"
+"""Ends well when it is started again, and not before."""
+FILL = "echo on; sleep 1; ((CK_NODE_RANK != 1)) || cat /dev/zero >/dev/full || exit 1; sleep 300"
+WHOLE = {"cpus-per-task": "5"}
+"""So many that no two jobs share a node."""
 
 Strike = Callable[[Cluster, RunFolder], None]
 
@@ -40,6 +46,10 @@ class Fault:
     ends: dict[str, str]
     """Kind of cluster -> a pattern of `STATE` or `STATE: REASON`."""
     body: str = SLEEP
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the job, as `Cluster.submit` takes them."""
+    within_s: float = 60
+    """What passes at most until the user is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +66,11 @@ def suffer(cluster: Cluster, fault: Fault) -> Told:
 
     No process of the job is left then, and where nodes keep slots, they are free.
     """
-    run = cluster.submit(fault.body)
+    run = cluster.submit(fault.body, **fault.options)
     await_true(started(run))
     began = time.monotonic()
     fault.strike(cluster, run)
-    cluster.ck("wait", run.run_id)
+    cluster.ck("wait", run.run_id, timeout_s=180)
     seconds = time.monotonic() - began
     document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
     await_true(lambda: not cluster.left(run))
@@ -149,6 +159,34 @@ def _cancel(cluster: Cluster, run: RunFolder) -> None:
     cluster.ck("cancel", run.run_id)
 
 
+def _kill_slurmd(cluster: Cluster, run: RunFolder) -> None:
+    del run
+    kill(cluster.lab, "n2", r"slurmd\b")
+    time.sleep(3)
+    cluster.lab.up()
+
+
+def _wait_for_the_limit(cluster: Cluster, run: RunFolder) -> None:
+    del cluster, run
+
+
+def _requeue_by_hand(cluster: Cluster, run: RunFolder) -> None:
+    submission = read_submission(run)
+    assert submission is not None
+    cluster.lab.run("head", ["scontrol", "requeue", str(submission.job_id)], check=True)
+
+
+def _preempt(cluster: Cluster, run: RunFolder) -> None:
+    del run
+    urgent = cluster.submit("sleep 3", partition="high", directives=WHOLE)
+    cluster.ck("wait", urgent.run_id)
+
+
+def _tell_keeper_to_end(cluster: Cluster, run: RunFolder) -> None:
+    (keeper,) = cluster.lab.processes("n2", rf"ssh_keeper .*{run.run_id}")
+    os.kill(keeper.pid, signal.SIGTERM)
+
+
 FAULTS = {
     "command": Fault(
         words="the command of a node is killed (`kill -9`)",
@@ -199,10 +237,73 @@ FAULTS = {
         strike=_power,
         ends={"ssh": "failed: n3 no longer answers"},
     ),
+    "slurmd": Fault(
+        words="slurmd of a node is killed, and started again",
+        strike=_kill_slurmd,
+        body=SHORT,
+        ends={"slurm": "succeeded"},
+    ),
+    "disk": Fault(
+        words="the disk on which a rank writes is full",
+        strike=_wait_for_the_limit,
+        body=FILL,
+        ends=dict.fromkeys(("slurm", "ssh"), r"failed: n2 exited with 1"),
+    ),
     "cancel": Fault(
         words="`clusterkit cancel`",
         strike=_cancel,
         ends=dict.fromkeys(("slurm", "ssh"), "cancelled"),
+    ),
+    "limit": Fault(
+        words="the time limit",
+        strike=_wait_for_the_limit,
+        options={"time": "0:12"},
+        ends={"ssh": "timeout"},
+    ),
+    "limit-again": Fault(
+        words="the time limit, with `--requeue 1`",
+        strike=_wait_for_the_limit,
+        body=ONCE,
+        options={"time": "0:12", "requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
+    "limit-again-slurm": Fault(
+        words="the time limit (1 min), with `--requeue 1`",
+        strike=_wait_for_the_limit,
+        body=ONCE,
+        options={"time": "1", "requeue": 1},
+        ends={"slurm": "succeeded"},
+        within_s=120,
+    ),
+    "power-again": Fault(
+        words="a node loses its power and starts again, with `--requeue 1`",
+        strike=_power,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
+    "told": Fault(
+        words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",
+        strike=_tell_keeper_to_end,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
+    "preempted": Fault(
+        words="another job takes the nodes (preemption), with `--requeue 1`",
+        strike=_preempt,
+        body=ONCE,
+        options={"partition": "low", "requeue": 1, "directives": WHOLE},
+        ends={"slurm": "succeeded"},
+        within_s=120,
+    ),
+    "by-hand": Fault(
+        words="`scontrol requeue` by somebody, with `--requeue 1`",
+        strike=_requeue_by_hand,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"slurm": "succeeded"},
+        within_s=120,
     ),
 }
 STRIKES = [(kind, name) for name, fault in FAULTS.items() for kind in fault.ends]
