@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import BenchError, Figures, median_ratio
+from bench.old_jobs import JOBS, write_old_jobs
 
 YARDSTICK = "python -c pass"
 CLUSTERKIT = Path(sys.executable).with_name("clusterkit")
@@ -36,6 +37,11 @@ COMMANDS = (
             "first_line.py",
         ),
         goal_s=0.600,
+    ),
+    Command(
+        title=f"clusterkit status, {JOBS} jobs",
+        argv=(str(CLUSTERKIT), "status", "--limit", "0"),
+        goal_s=1.0,
     ),
 )  # fmt: skip
 
@@ -64,6 +70,7 @@ def measure(runs: int) -> tuple[Startup, ...]:
         desk = Path(name)
         (desk / "clusterkit.yaml").write_text(CONFIG.read_text())
         (desk / "first_line.py").touch()
+        write_old_jobs(desk / "runs")
         for counts in (False, *[True] * runs):
             for command in COMMANDS:
                 wall_s, cpu_s = _start(command, desk)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,9 +185,18 @@ def test_five_hundred_old_jobs_within_a_second(
         submission = runfolder.read_submission(run)
         assert submission is not None
         runfolder.write_state(run, submission, JobStatus(state=JobState.FAILED, exit_code=3))
+    read = []
+
+    def count(path: Path) -> dict[str, Any] | None:
+        read.append(path)
+        return read_json(path)
+
+    read_json = files.read_json
+    monkeypatch.setattr(files, "read_json", count)
     began = time.monotonic()
     jobs = load_jobs(list_runs([tmp_path]))
     assert time.monotonic() - began < 1.0
+    assert [path.name for path in read] == ["state.json"] * 500, "one small file a job"
     assert len(jobs) == 500
     assert {job.status.exit_code for job in jobs} == {3}
 
