@@ -10,7 +10,9 @@ from clusterkit.model import JobState
 _MEANING = {
     JobState.PENDING: (
         "Handed over, and waiting for nodes. The scheduler gives the reason (Priority, "
-        "Resources, ...): `clusterkit status JOB`."
+        "Resources, ...): `clusterkit status JOB`. Over ssh and on this machine, where nothing "
+        "queues jobs, one that waits for others is started by `clusterkit supervise JOB`, `wait` "
+        "or `logs -f`."
     ),
     JobState.RUNNING: "Has its nodes. `clusterkit logs JOB -f` follows its output.",
     JobState.SUCCEEDED: (
@@ -22,7 +24,10 @@ _MEANING = {
         "`clusterkit logs JOB` shows how it ended; `clusterkit explain exit-codes` says what the "
         "code means."
     ),
-    JobState.CANCELLED: "Ended by `clusterkit cancel`, scancel or an administrator.",
+    JobState.CANCELLED: (
+        "Ended by `clusterkit cancel`, scancel or an administrator; or never started, because a job "
+        "that it was to run after has not ended as it should."
+    ),
     JobState.TIMEOUT: "Reached its time limit. Give it more with --time.",
     JobState.PREEMPTED: (
         "Lost its nodes to a job of higher priority. With --requeue N it goes back to the queue "
