@@ -146,6 +146,12 @@ class ClusterSpec:
     # Checks before a job
     preflight: str = "auto"
 
+    @property
+    def job_python(self) -> str:
+        """Python of the training environment; `~/` is the home of who logs in on the nodes."""
+        prepared = self.kind is ClusterKind.SSH and not self.shared_filesystem
+        return self.python or (f"{self.venv}/bin/python" if prepared else "python3")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:

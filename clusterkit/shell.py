@@ -26,6 +26,15 @@ def quote(word: Word) -> str:
     return shlex.quote(word)
 
 
+def quote_path(path: str) -> str:
+    r"""Return a path on another machine as one shell word; `~/` is the home of who logs in there.
+
+    >>> quote_path("~/my venv/bin/python")
+    '"$HOME"/\'my venv/bin/python\''
+    """
+    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+
+
 def resolve(word: Word, values: Mapping[str, str]) -> str:
     """Return `word` with its references replaced by `values`.
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -152,6 +155,30 @@ def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
         assert not cluster.lab.processes(node, "ssh_keeper")
 
 
+def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
+    work = cluster.folder / "work"
+    work.mkdir()
+    (work / "job.py").write_text("")
+    for number in range(8):
+        (work / f"{number}.bin").write_bytes(os.urandom(20 << 20))
+    options = {"shared": False, "sync": str(work), "script": f"{work}/job.py"}
+    with ThreadPoolExecutor(1) as pool:
+        client = pool.submit(cluster.client, "echo started", **options)
+        arrived = f"{OURS}/sync/work-*/2.bin"
+        await_true(lambda: cluster.lab.run("n3", ["sh", "-c", f"ls {arrived}"]).returncode == 0)
+        for process in cluster.lab.processes("n3", "python.* -X utf8 -c"):
+            os.kill(process.pid, signal.SIGKILL)
+        refused = client.result()
+    assert refused.returncode != 0
+    assert "n3: the connection broke" in refused.stderr
+    assert "n1: " not in refused.stderr
+    run = cluster.submit("echo started", **options)
+    again = sent(run)
+    assert (again["n1"], again["n2"]) == (0, 0)
+    assert 1 <= again["n3"] <= 6
+    assert ended(cluster, run) == ("succeeded", None)
+
+
 def test_a_node_without_a_network_for_a_while_is_no_fault(cluster: Cluster) -> None:
     run = running(cluster, "for k in 1 2 3 4 5 6 7 8 9; do echo $k; sleep 1; done")
     with link_down(cluster, "n3"):
@@ -199,7 +226,7 @@ def test_the_next_attempt_goes_on_in_the_same_copy(cluster: Cluster) -> None:
 
 def test_a_large_log_comes_whole_in_little_memory(cluster: Cluster) -> None:
     size = 200_000_000
-    body = f"[[ $CK_NODE_RANK != 0 ]] || yes 0123456789 | head -c {size}"
+    body = f"[[ $CK_NODE_RANK != 0 ]] || yes 0123456789 2>/dev/null | head -c {size}"
     run = cluster.submit(body, **APART)
     measured = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True);"
@@ -246,10 +273,12 @@ def test_training_with_a_copy_of_the_folder_brings_logs_and_results_back(apart: 
     work = apart.folder / "work"
     shutil.copytree(CHECKOUT / "examples", work / "src")
     (work / "src" / "train.py").write_text(
-        (work / "src" / "train_ddp.py").read_text() + "\nimport os, pathlib\n"
+        "import os, pathlib, runpy\n"
         "rank, results = os.environ['RANK'], pathlib.Path(os.environ['CK_RESULTS'])\n"
         "(results / f'rank {rank}').write_text(os.getcwd())\n"
         "print('NAME', os.environ['SECRET_NAME'])\n"
+        "script = str(pathlib.Path(__file__).with_name('train_ddp.py'))\n"
+        "runpy.run_path(script, run_name='__main__')\n"
     )
     (work / "src" / "big.bin").write_bytes(b"0" * 1000)
     (work / ".gitignore").write_text("*.bin\n")
@@ -258,6 +287,7 @@ def test_training_with_a_copy_of_the_folder_brings_logs_and_results_back(apart: 
     done = apart.clusterkit(*words, *script, env={"SECRET_NAME": "x7"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("NAME x7") == 6
+    assert "done: loss" in done.stdout
     (run,) = (apart.folder / "runs").iterdir()
     there = f"{OURS}/runs/{run.name}"
     # Ranks 0 and 1 are those of the first node; those of others have a folder each.

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.shell import quote_path
 from clusterkit.sync.deliver import Delivered, Place, deliver
-from clusterkit.sync.helper import Helper, NoPython, shell_path
+from clusterkit.sync.helper import Helper, NoPython
 from clusterkit.sync.manifest import Manifest, manifest_of, read_manifest
 from tests.here import SessionHere
 
@@ -251,6 +252,6 @@ def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHer
 
 
 def test_paths_on_nodes_are_words_of_sh() -> None:
-    assert shell_path("~/a b") == "\"$HOME\"/'a b'"
-    assert shell_path("/x;y") == "'/x;y'"
-    assert shell_path("~root") == "'~root'"
+    assert quote_path("~/a b") == "\"$HOME\"/'a b'"
+    assert quote_path("/x;y") == "'/x;y'"
+    assert quote_path("~root") == "'~root'"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
+from clusterkit.shell import quote_path
 
 ABOUT = About(
     what="clusterkit on the nodes has the version of the one that submits.",
@@ -39,7 +38,7 @@ def _rule(python: JobPython | None, job: PreflightJob, asks: str) -> Ruling:
         verdict=Verdict.WARN,
         summary=f"clusterkit {there} is there, {asks} is what asks",
         hint=f"install clusterkit {asks} for the job's Python on the nodes",
-        command=f"{shlex.quote(job.python)} -m pip install clusterkit=={asks}",
+        command=f"{quote_path(job.python)} -m pip install clusterkit=={asks}",
     )
 
 

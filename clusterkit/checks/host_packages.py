@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, uniform
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
+from clusterkit.shell import quote_path
 
 _NAMED = ("clusterkit", "submitit", "deepspeed", "horovod", "accelerate")
 
@@ -58,7 +57,7 @@ def _lacking(job: PreflightJob) -> Ruling:
         verdict=Verdict.FAIL,
         summary=f"{job.framework} is not installed for the job's Python",
         hint="install it there, or name another interpreter in `python:` of the cluster",
-        command=f"{shlex.quote(job.python)} -m pip show {job.framework}",
+        command=f"{quote_path(job.python)} -m pip show {job.framework}",
     )
 
 

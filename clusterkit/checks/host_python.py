@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, uniform
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE
+from clusterkit.shell import quote_path
 
 ABOUT = About(
     what="The job's interpreter is on every node, in the same version.",
@@ -49,7 +48,7 @@ def _absent(job: PreflightJob, *, anywhere: bool) -> Ruling:
         verdict=Verdict.FAIL if known else Verdict.WARN,
         summary=f"{job.python} is not there" + ("" if known else " in a plain shell"),
         hint="name the interpreter by its whole path in `python:` of the cluster",
-        command=f"command -v {shlex.quote(job.python)}",
+        command=f"command -v {quote_path(job.python)}",
     )
 
 

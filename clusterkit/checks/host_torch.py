@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, missing, uniform
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
+from clusterkit.shell import quote_path
 
 _NEED_TORCH = frozenset({"torchrun", "deepspeed"})
 
@@ -68,7 +67,7 @@ def _bad(job: PreflightJob, summary: str) -> Ruling:
         verdict=Verdict.FAIL,
         summary=summary,
         hint="install the torch that the other nodes or the GPUs need",
-        command=f"{shlex.quote(job.python)} -c 'import torch; print(torch.__version__)'",
+        command=f"{quote_path(job.python)} -c 'import torch; print(torch.__version__)'",
     )
 
 

@@ -21,7 +21,7 @@ from clusterkit.executors.ssh_runs import job_id_of, order_to_end, read_keepers
 from clusterkit.model import ClusterSpec, LaunchPlan
 from clusterkit.probes.compound import PROBES_VARIABLE
 from clusterkit.runfolder import RunFolder
-from clusterkit.sync.helper import shell_path
+from clusterkit.shell import quote_path
 
 _START_S = 60.0
 """Python from a busy shared folder, and the slots."""
@@ -148,7 +148,7 @@ def check(run: RunFolder, layout: SshLayout) -> None:
 
 
 def _tell_keepers(run: RunFolder, layout: SshLayout, *words: str) -> None:
-    program = f"{shell_path(layout.python)} -m {_MODULE} {shell_path(layout.folder(run))}"
+    program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
     more = "".join(f" {word}" for word in words)
     snippets = {
         name: f"{_STAYS}exec {program} {rank}{more}"
@@ -188,7 +188,7 @@ def end(run: RunFolder, layout: SshLayout) -> None:
     snippets = {node: order_to_end(keeper) for node, keeper in keepers.items()}
     if run.cancelled.exists():
         # Written there as well, because a node may not see for a while what was written here.
-        folder = shell_path(layout.folder(run))
+        folder = quote_path(layout.folder(run))
         note = f"if [ -d {folder} ]; then : >>{folder}/{run.cancelled.name}; fi; "
         told = snippets if layout.shared else layout.names[: layout.tasks]
         snippets = {node: note + snippets.get(node, ":") for node in told}

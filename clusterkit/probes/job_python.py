@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed
 from clusterkit.probes.pairs import read_pairs, text_of
-from clusterkit.shell import quote
+from clusterkit.shell import quote, quote_path
 
 # Runs under any Python, so that an old one is named and does not end in a syntax error. Importing
 # torch takes seconds; its version.py and the metadata of packages say the same.
@@ -77,7 +77,7 @@ def _command(job: PreflightJob) -> str | None:
         return None  # the job's interpreter is the one of the image
     words = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
     exports = f"export {' '.join(words)}\n" if words else ""
-    text = exports + _SNIPPET.replace("@PYTHON@", quote(job.python))
+    text = exports + _SNIPPET.replace("@PYTHON@", quote_path(job.python))
     return text.replace("@PROGRAM@", quote(_PROGRAM))
 
 

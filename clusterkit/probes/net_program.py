@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from clusterkit.data import read_data
 from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.probes.base import PreflightJob
-from clusterkit.shell import quote
+from clusterkit.shell import quote, quote_path
 
 DEFAULT_PORT = ClusterSpec(name="any", kind=ClusterKind.SSH).port_range[0]
 """Where the job's own port is not known: the first of those that jobs are given."""
@@ -45,7 +45,7 @@ def snippet(
     sources = [part for name in modules for part in (name, read_program(name))]
     argv = " ".join(quote(w) for w in (_BOOT, *sources, "--", read_program(program), *words))
     exports = [f"export {name}={quote(value)}" for name, value in job.env.items() if env]
-    pythons = " ".join(quote(p) for p in dict.fromkeys((job.python, "python3", "python")))
+    pythons = " ".join(quote_path(p) for p in dict.fromkeys((job.python, "python3", "python")))
     return "\n".join(
         [
             *exports,

@@ -8,16 +8,11 @@ from typing import Any
 
 from clusterkit.data import read_data
 from clusterkit.errors import RemoteError
-from clusterkit.shell import quote
-from clusterkit.transport.ssh_session import Session
+from clusterkit.shell import quote, quote_path
+from clusterkit.transport.ssh_session import AGAIN, BROKEN, Session
 
 _CANNOT_RUN = frozenset({126, 127})
 """Exit codes of sh for a program that is not there, or cannot be started."""
-
-
-def shell_path(path: str) -> str:
-    """Return a path on a node as a word of sh; `~/` is the home of whoever logs in there."""
-    return f'"$HOME"/{quote(path[2:])}' if path.startswith("~/") else quote(path)
 
 
 class NoPython(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
@@ -36,13 +31,15 @@ class Helper:
         """
         self.node = session.node
         self.python = python
+        self._has_begun = False
         token = f"ck{secrets.token_hex(8)}"
         program = read_data("templates", "sync", "node.py")
-        words = f"{shell_path(python)} -I -X utf8 -c {quote(program)} {token}"
+        words = f"{quote_path(python)} -I -X utf8 -c {quote(program)} {token}"
         self.talk = session.talk(f"exec {words}\n")
         # Also what a login prints of its own stands before the token.
         while (line := self.talk.line()) is not None:
             if line == token.encode():
+                self._has_begun = True
                 return
         raise self._silence()
 
@@ -94,5 +91,8 @@ class Helper:
         code, said = self.talk.exit_code(), self.talk.said()
         if code in _CANNOT_RUN:
             return NoPython(f"{self.python} cannot be run there", node=self.node)
-        last = said.splitlines()[-1] if said else f"{self.python} ended at once, exit code {code}"
-        return RemoteError(last, node=self.node)
+        if said:
+            return RemoteError(said.splitlines()[-1], node=self.node)
+        if self._has_begun:
+            return RemoteError(BROKEN, node=self.node, hint=AGAIN)
+        return RemoteError(f"{self.python} ended at once, exit code {code}", node=self.node)

@@ -227,10 +227,9 @@ def _too_large(folder: Path, entries: Sequence[Entry], size: int, limit_mib: int
     largest = [_largest_part(name, sizes) for name, _ in _tops(sizes)]
     shown = [f"  {sizes[name] / MIB:8.1f} MiB  {name}" for name in largest]
     needed = -(-size // MIB)
+    what = f"{folder}: {size / MIB:.1f} MiB to send, more than {limit_mib} MiB"
     return UserError(
-        "\n".join(
-            (f"{folder} has {size / MIB:.1f} MiB to send, more than {limit_mib} MiB:", *shown)
-        ),
+        "\n".join((what, *shown)),
         hint=f"name in .gitignore what the job does not need, or allow more: --sync-limit {needed}",
     )
 

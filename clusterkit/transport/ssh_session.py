@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 IDLE_S = 30.0
 """A node that neither sends nor takes anything for so long is given up."""
+BROKEN = "the connection broke"
+AGAIN = "run it again: what has arrived is not sent again"
 _SHELL = "exec sh"
 """Understood by every login shell: sh and its kin, csh, fish."""
 _PIECE = 1 << 15
@@ -204,9 +206,6 @@ class _Visit(Generic[T]):
     def _explained(self, error: BaseException) -> RemoteError:
         if self._stage == "at work" and isinstance(error, _BROKEN):
             said = first_line(str(error)) if not isinstance(error, EOFError) else ""
-            return RemoteError(
-                "the connection broke" + (f": {said}" if said else ""),
-                node=self._node,
-                hint="run it again: what has arrived is not sent again",
-            )
+            words = BROKEN + (f": {said}" if said else "")
+            return RemoteError(words, node=self._node, hint=AGAIN)
         return RemoteError(explain(error)[1], node=self._node)
