@@ -25,8 +25,8 @@ _MEANING = {
         "code means."
     ),
     JobState.CANCELLED: (
-        "Ended by `clusterkit cancel`, scancel or an administrator; or never started, because a job "
-        "that it was to run after has not ended as it should."
+        "Ended by `clusterkit cancel`, scancel or an administrator; or never started, because a "
+        "job that it was to run after has not ended as it should."
     ),
     JobState.TIMEOUT: "Reached its time limit. Give it more with --time.",
     JobState.PREEMPTED: (
