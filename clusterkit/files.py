@@ -141,6 +141,13 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
             os.close(descriptor)
 
 
+def copy(source: Path, path: Path) -> None:
+    """Make `path` what `source` is, with its permissions: a file, or a link as it is."""
+    with explained(path, "copy to"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, path, follow_symlinks=False)
+
+
 def give_name(written: Path, path: Path, *, mode: int = PUBLIC) -> None:
     """Put a whole file in the place of `path`, at once and with these permissions."""
     with explained(path):

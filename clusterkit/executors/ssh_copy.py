@@ -28,6 +28,8 @@ from clusterkit.transport.ssh_session import Session, on_nodes
 
 SYNCED = "~/.clusterkit/sync"
 """Where nodes keep what was sent last of each folder, to compare the next with."""
+KEPT = "source"
+"""In the run folder of a job that nodes may get at a later time: the folder as it was."""
 SENT = "sync.json"
 """In the run folder: how much of the folder was sent to each node."""
 _NOT_THEIRS = (SENT, "state.json", "cancelled", "mirror.json", "left-out", "told-slurm.json")
@@ -45,8 +47,22 @@ def with_digest(layout: SshLayout, run: RunFolder) -> SshLayout:
     return dataclasses.replace(layout, sync_digest=_Source(layout, run).manifest.digest)
 
 
-def send_files(run: RunFolder, layout: SshLayout) -> dict[str, RemoteError]:
+def keep_source(run: RunFolder, layout: SshLayout) -> None:
+    """Copy the folder into the run folder, for nodes that get it at a later time.
+
+    Raises:
+        UserError: it cannot be read, or not be written here.
+    """
+    if layout.sync is not None:
+        manifest = _Source(layout, run).manifest
+        for entry in manifest.entries:
+            files.copy(manifest.source(entry), run.path / KEPT / entry.path)
+
+
+def send_files(run: RunFolder, layout: SshLayout, *, whole: bool = True) -> dict[str, RemoteError]:
     """Bring the files to all nodes of the layout; return those that do not have them, and why.
+
+    Unless `whole`, without the folder of `--sync`: enough to ask whether a node takes the job.
 
     Raises:
         UserError: a file cannot be read, or changes while it is sent.
@@ -57,7 +73,7 @@ def send_files(run: RunFolder, layout: SshLayout) -> dict[str, RemoteError]:
     own = _own_files(run)
 
     def work(session: Session) -> Delivered | None:
-        return _send(session, run, layout, own, source)
+        return _send(session, run, layout, own, source if whole else None)
 
     names = layout.names[: layout.tasks]
     answers = on_nodes(SshOptions.of(layout.cluster), names, work)
@@ -81,6 +97,9 @@ class _Source:
         sync = self.layout.sync
         if sync is None:
             raise AssertionError("a job without --sync has no folder to read")
+        kept = self.run.path / KEPT
+        if kept.is_dir():
+            return read_manifest(kept, limit_mib=sync.limit_mib, like_git=False)
         runs = self.run.path.parent.resolve()
         return read_manifest(Path(sync.folder), limit_mib=sync.limit_mib, leave_out=[runs])
 
@@ -104,7 +123,7 @@ def _own_files(run: RunFolder) -> Manifest:
 
 
 def _send(
-    session: Session, run: RunFolder, layout: SshLayout, own: Manifest, source: _Source
+    session: Session, run: RunFolder, layout: SshLayout, own: Manifest, source: _Source | None
 ) -> Delivered | None:
     """Bring the files to one node; return what of the folder was sent, where it had no copy."""
     folder = layout.folder(run)
@@ -132,7 +151,7 @@ def _send(
         folder_mode=PRIVATE,
     )
     deliver(helper, own, place)
-    if layout.sync is not None and copy in seen["missing"]:
+    if source is not None and layout.sync is not None and copy in seen["missing"]:
         if source.manifest.digest != layout.sync_digest:
             # It would run other code than the nodes beside it.
             raise RemoteError(

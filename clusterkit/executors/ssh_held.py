@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 from clusterkit import files, hostlist, runfolder
@@ -23,7 +24,7 @@ def hold(plan: LaunchPlan, run: RunFolder, ties: Ties, *, hidden: Collection[str
     A job of an array runs where there is room: its neighbours would all wait for the first nodes.
     """
     del hidden  # nothing of this process's environment goes to the nodes
-    layout = ssh_start.layout_of(plan, run)
+    layout = ssh_start.layout_of(plan, run, later=True)
     if ties.index is not None:
         names = _candidates(plan, ties.index)
         files.write_json(run.path / _CANDIDATES, {"nodes": names})
@@ -69,16 +70,36 @@ def release(run: RunFolder, submission: Submission) -> None:
 
 def _on_free_nodes(run: RunFolder, layout: SshLayout) -> SshLayout:
     """Return the layout with nodes that would take the job at this moment."""
-    candidates = (files.read_json(run.path / _CANDIDATES) or {}).get("nodes", ())
+    candidates: list[str] = (files.read_json(run.path / _CANDIDATES) or {}).get("nodes", [])
     without: set[str] = set()
     while True:
         try:
             ssh_start.check(run, layout)
         except ssh_start.NodesRefuse as error:
             without |= error.nodes
-            if len(without) + len(layout.names) > len(candidates):
+            others = [name for name in candidates if name not in without]
+            if len(others) >= len(layout.names) and layout.shared:
+                without |= _refusing(run, layout, tuple(others))
+            if len(candidates) - len(without) < len(layout.names):
+                write_layout(run, layout)
                 raise
         else:
             return layout
         layout = layout.on(choose_nodes(layout.names, candidates, without))
         write_layout(run, layout)
+
+
+def _refusing(run: RunFolder, layout: SshLayout, names: tuple[str, ...]) -> frozenset[str]:
+    """Ask all of these nodes at once which of them would not take a part of the job.
+
+    One after the other, a hundred machines at work would take minutes to say so. Where nothing is
+    shared, whoever is asked gets the files of the job first, so there they are asked by turns.
+    """
+    slots = layout.slots[:1] * len(names)
+    everywhere = dataclasses.replace(layout.on(names), slots=slots, tasks=len(names))
+    write_layout(run, everywhere)
+    try:
+        ssh_start.check(run, everywhere)
+    except ssh_start.NodesRefuse as error:
+        return error.nodes
+    return frozenset()

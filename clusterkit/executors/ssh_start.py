@@ -54,8 +54,8 @@ class _Refusal:
     busy: bool = False
 
 
-def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
-    """Return what the nodes of a plan have to know.
+def layout_of(plan: LaunchPlan, run: RunFolder, *, later: bool = False) -> SshLayout:
+    """Return what the nodes of a plan have to know; it may be to start `later`.
 
     Raises:
         UserError: the plan asks for what this release does not do over ssh.
@@ -78,7 +78,10 @@ def layout_of(plan: LaunchPlan, run: RunFolder) -> SshLayout:
         sync=plan.sync,
         needs=_needs(plan),
     )
-    return ssh_copy.with_digest(layout, run)
+    layout = ssh_copy.with_digest(layout, run)
+    if later or plan.spares:
+        ssh_copy.keep_source(run, layout)
+    return layout
 
 
 def _needs(plan: LaunchPlan) -> tuple[str, ...]:
@@ -113,7 +116,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
     write_layout(run, layout)
     for folder in (run.keepers, run.ends):
         files.create_folder(folder)
-    _bring(run, layout)
+    _bring(run, layout, whole=True)
     handing_over()
     try:
         _tell_keepers(run, layout)
@@ -130,8 +133,8 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         ssh_mirror.fetch(run, layout)
 
 
-def _bring(run: RunFolder, layout: SshLayout) -> None:
-    errors = ssh_copy.send_files(run, layout)
+def _bring(run: RunFolder, layout: SshLayout, *, whole: bool) -> None:
+    errors = ssh_copy.send_files(run, layout, whole=whole)
     if errors:
         raise _error({n: _Refusal(why=e.message, hint=e.hint) for n, e in errors.items()})
 
@@ -143,7 +146,7 @@ def check(run: RunFolder, layout: SshLayout) -> None:
         NodesRefuse: a node would not; each of them, with the reason.
         UserError: ssh's configuration cannot be read.
     """
-    _bring(run, layout)
+    _bring(run, layout, whole=False)
     _tell_keepers(run, layout, CHECK)
 
 
@@ -190,7 +193,8 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         # Written there as well, because a node may not see for a while what was written here.
         folder = quote_path(layout.folder(run))
         note = f"if [ -d {folder} ]; then : >>{folder}/{run.cancelled.name}; fi; "
-        told = snippets if layout.shared else layout.names[: layout.tasks]
+        everywhere = not layout.shared and run.keepers.is_dir()
+        told = layout.names[: layout.tasks] if everywhere else snippets
         snippets = {node: note + snippets.get(node, ":") for node in told}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}
     silent = [node for node, answer in answers.items() if answer.output is None]
