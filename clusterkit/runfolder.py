@@ -281,6 +281,17 @@ def is_cancelled(run: RunFolder) -> bool:
     return run.cancelled.name in listed(run.path)
 
 
+def is_removed(run: RunFolder) -> bool:
+    """Tell whether the folder is certainly not there; a file server that stalls says neither."""
+    try:
+        run.path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def listed(folder: Path) -> frozenset[str]:
     """Return the names in a folder, also of files that were not there a moment ago.
 

@@ -148,7 +148,7 @@ class Supervisor:
             with suppress(UserError):  # to end in time matters more than to note why
                 files.create_text(self.run.timeout(self.attempt), "")
             self._terminate(JobState.TIMEOUT)
-        if due.kill is None and (self.is_cancelled() or not self.run.path.exists()):
+        if due.kill is None and (self.is_cancelled() or runfolder.is_removed(self.run)):
             self._terminate(JobState.CANCELLED)
         if due.terminate is None and (
             any(worker.poll() for worker in self.workers) or self.failed_elsewhere()

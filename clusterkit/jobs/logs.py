@@ -13,7 +13,7 @@ from clusterkit.executors import executor_for
 from clusterkit.jobs.watch import Observer
 from clusterkit.runfolder import RunFolder, read_submission
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
 _LONGEST_LINE = 1 << 16
 """Longer lines are handed out in pieces: a progress bar may never end its line."""
 _IDLE_S = 1.0
@@ -34,11 +34,13 @@ class LogReader:
         self._last_data = time.monotonic()
 
     def pieces(self) -> Iterator[str]:
-        """Yield every line there is by now, each with its line end."""
+        """Yield every line there is by now with its line end, many of them at a time."""
         while chunk := self._read():
             self._last_data = time.monotonic()
-            *lines, self._pending = (self._pending + self._decoder.decode(chunk)).split("\n")
-            yield from (f"{self.prefix}{line}\n" for line in lines)
+            text = self._pending + self._decoder.decode(chunk)
+            lines, end, self._pending = text.rpartition("\n")
+            if end:
+                yield self.prefix + lines.replace("\n", f"\n{self.prefix}") + end
             while len(self._pending) > _LONGEST_LINE:
                 yield self.prefix + self._pending[:_LONGEST_LINE]
                 self._pending = self._pending[_LONGEST_LINE:]
@@ -86,7 +88,8 @@ def follow(
 ) -> Iterator[str]:
     """Yield the output as it comes, until the job is over and all of it has been read.
 
-    Pieces end with their line ends, but for a line that is not finished yet (one node only).
+    Pieces are of many lines and end with a line end, but for a line that is not finished yet (one
+    node only).
 
     Raises:
         UserError: there is no such node.

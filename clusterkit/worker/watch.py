@@ -134,6 +134,9 @@ class Watch:
             if now >= self.terminate_at:
                 self.reason = "peer"
                 self._terminate(signal.SIGTERM)
+        elif runfolder.is_removed(self.run):
+            self.reason = "cancelled"  # nobody can ask for it any more, nor for its output
+            self._terminate(signal.SIGTERM)
         elif (peer := self._failed_peer()) is not None:
             self.peer_code = peer.exit_code
             self.terminate_at = now + self.patience.peer_grace_s
