@@ -13,33 +13,44 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.desk import Desk
 from tests.lab.lab import Lab
+from tests.lab.layout import default_root
 
 pytest_plugins = ("tests.lab.fixtures",)
+
+
+WAITING = re.compile(r"test_lab_(again|elastic|faults|ssh|ssh_jobs|sweeps|unshared|worker)")
+"""Tests of the practice cluster that mostly wait: for a time limit, for a node that has gone."""
 
 
 def pytest_configure() -> None:
     """Let the commands under test be interrupted also where the tests run in the background.
 
     A shell without job control starts background jobs with SIGINT ignored, and whatever they start
-    inherits that.
+    inherits that. And give each process of xdist a practice cluster of its own.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker:
+        os.environ["CLUSTERKIT_LAB"] = f"{default_root()}{worker}"
 
 
-class OneProcessForTheLab(LoadScopeScheduling):  # type: ignore[misc]
-    """Spread tests over processes, but keep those of the practice cluster in one.
+class TwoProcessesForTheLab(LoadScopeScheduling):  # type: ignore[misc]
+    """Spread tests over processes, but keep those of the practice cluster in two.
 
-    Six ranks are many for two cores. (The groups of xdist 3.8 do not work with pytest 9.)
+    Six ranks are many for two cores: those that train are in one, and those that mostly wait in
+    the other. (The groups of xdist 3.8 do not work with pytest 9.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::", maxsplit=1)[0])
-        return "lab" if file.name.startswith("test_lab") else nodeid
+        if not file.name.startswith("test_lab"):
+            return nodeid
+        return "waiting lab" if WAITING.fullmatch(file.stem) else "lab"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneProcessForTheLab:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoProcessesForTheLab:
     """Give xdist our scheduler."""
-    return OneProcessForTheLab(config, log)
+    return TwoProcessesForTheLab(config, log)
 
 
 @pytest.fixture(autouse=True)
