@@ -136,12 +136,12 @@ def _hand_over_all(
         ties = array.ties(position, submissions, runs)
         try:
             run, submission = hand_over(plan, passed, ties, check_limits=position == 0)
-        except (UserError, RemoteError) as error:
+        except (UserError, RemoteError, KeyboardInterrupt) as error:
             if not runs:
                 raise
+            if isinstance(error, KeyboardInterrupt):
+                return runs, RemoteError("interrupted")
             return runs, error
-        except KeyboardInterrupt:
-            return runs, RemoteError("interrupted")
         runs.append(run)
         submissions.append(submission)
         _count(len(runs), len(array.plans))

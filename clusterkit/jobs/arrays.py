@@ -9,7 +9,7 @@ from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_jobs
-from clusterkit.jobs.tend import needs_client, tend
+from clusterkit.jobs.tend import end_held, needs_client, tend
 from clusterkit.jobs.watch import (
     CANCEL_PATIENCE_S,
     RESULTS_EVERY_S,
@@ -20,6 +20,8 @@ from clusterkit.jobs.watch import (
 )
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
+
+_BUSY_PAUSE_S = 15.0
 
 
 class Watch:
@@ -98,11 +100,12 @@ def wait_for_all(
             changed(job)
         if not watch.open:
             return watch.all
-        due = bool(news) or time.monotonic() - tended_at >= TEND_EVERY_S
+        # With all slots taken it is the end of a job that changes that, and most are seen here.
+        pause_s = _BUSY_PAUSE_S if trouble else TEND_EVERY_S
+        due = bool(news) or time.monotonic() - tended_at >= pause_s
         if due and any(map(needs_client, watch.open)):
-            said = tend(watch.open)
-            if said not in {None, trouble}:
-                trouble = said or ""
+            before, trouble = trouble, tend(watch.open) or ""
+            if trouble not in {"", before}:
                 troubled(trouble)
             tended_at = time.monotonic()
             watch.refresh()
@@ -124,7 +127,8 @@ def cancel_all(
     troubles = []
     for job in reversed(jobs):
         try:
-            executor_for(job.submission.kind).cancel(job.run, job.submission)
+            if not end_held(job.run):
+                executor_for(job.submission.kind).cancel(job.run, job.submission)
         except (RemoteError, UserError) as error:
             troubles.append(f"{job.submission.job_id or job.run.run_id}: {error}")
     watch = Watch(runs)

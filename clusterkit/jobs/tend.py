@@ -13,6 +13,9 @@ from clusterkit.jobs.state import Job, load_jobs
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
+_STARTS_AT_ONCE = 16
+"""Held jobs that are started before anybody hears of news again; each takes a second or two."""
+
 
 def is_held(job: Job) -> bool:
     """Tell whether the job has to wait for others until a client starts it."""
@@ -45,14 +48,28 @@ def _release(held: list[Job]) -> str | None:
     before = {Path(one.run_dir) for job in held for one in job.submission.after}
     known = load_jobs(RunFolder(path) for path in before)
     states = {str(job.run.path): job.status.state for job in known}
-    for job in held:
-        ended = [(one, states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after]
-        if all(one.holds(state) for one, state in ended):
-            try:
-                _start(job)
-            except (RemoteError, UserError) as error:
-                return f"{job.submission.job_id} waits: {error}"
+    ready = [
+        job
+        for job in held
+        if all(one.holds(states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after)
+    ]
+    for job in ready[:_STARTS_AT_ONCE]:
+        try:
+            _start(job)
+        except (RemoteError, UserError) as error:
+            return f"{job.submission.job_id} waits: {error}"
     return None
+
+
+def end_held(run: RunFolder) -> bool:
+    """Tell whether a job that is marked as cancelled is over with that: nothing was started.
+
+    A client that is just starting it holds the lock; what it starts has to be ended.
+    """
+    if not run.held.exists():
+        return False
+    with files.locked(run.starting) as mine:
+        return mine and run.held.exists()
 
 
 def _start(job: Job) -> None:

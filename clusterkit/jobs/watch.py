@@ -10,7 +10,7 @@ from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_job
-from clusterkit.jobs.tend import needs_client, tend
+from clusterkit.jobs.tend import end_held, needs_client, tend
 from clusterkit.model import ClusterKind, JobState
 from clusterkit.runfolder import RunFolder
 
@@ -125,7 +125,8 @@ def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
         return job
     # First, so that whoever starts or ends the job from here on knows why.
     files.create_text(run.cancelled, "")
-    executor_for(job.submission.kind).cancel(run, job.submission)
+    if not end_held(run):
+        executor_for(job.submission.kind).cancel(run, job.submission)
     observer = Observer(run)
     deadline = time.monotonic() + timeout_s
     while not (job := observer.look()).status.state.final:
