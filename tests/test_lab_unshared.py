@@ -224,6 +224,26 @@ def test_the_next_attempt_goes_on_in_the_same_copy(cluster: Cluster) -> None:
         ], lines
 
 
+def test_a_spare_gets_the_folder_as_it_was(cluster: Cluster) -> None:
+    work = cluster.folder / "work"
+    work.mkdir()
+    (work / "job.py").write_text("as it was\n")
+    options = {"shared": False, "sync": str(work), "script": f"{work}/job.py", "nodes": 2}
+    again = {"requeue": 1, "spares": 1}
+    run = cluster.submit("cat job.py; ((CK_RESTART_COUNT)) || sleep 300", **options, **again)
+    await_true(lambda: len(said(cluster, run)) >= 2)
+    (work / "job.py").write_text("changed\n")
+    (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    os.kill(keeper.pid, signal.SIGTERM)
+    await_true(lambda: cluster.state(run)[0] == "requeued")
+    with link_down(cluster, "n2"):
+        assert cluster.ck("wait", run.run_id)[0] == 0
+    assert ended(cluster, run) == ("succeeded", None)
+    assert json.loads((run.path / "ssh.json").read_text())["names"] == ["n1", "n3"]
+    lines = run.log(1).read_text().splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("as it was", "as it was", 3)
+
+
 def test_a_large_log_comes_whole_in_little_memory(cluster: Cluster) -> None:
     size = 200_000_000
     body = f"[[ $CK_NODE_RANK != 0 ]] || yes 0123456789 2>/dev/null | head -c {size}"
