@@ -32,8 +32,8 @@ def space(tmp_path: Path) -> str:
     return f"test-{tmp_path.name[-20:]}-{os.getpid()}"
 
 
-def mine(wanted: int, space: str) -> Held:
-    return take(wanted, 3, job="mine", node="n1", space=space)
+def mine(wanted: int, space: str, job: str = "mine") -> Held:
+    return take(wanted, 3, job=job, node="n1", space=space)
 
 
 def free(space: str) -> bool:
@@ -56,11 +56,20 @@ def other(space: str, how: str = "stay") -> subprocess.Popen[str]:
 def test_slots_are_taken_from_the_first_and_given_back(space: str) -> None:
     first = mine(2, space)
     assert first.slots == (0, 1)
-    second = mine(1, space)
+    second = mine(1, space, job="another")
     assert second.slots == (2,)
     first.release()
     assert mine(2, space).slots == (0, 1)
     second.release()
+
+
+def test_a_machine_with_two_names_is_no_second_node(space: str) -> None:
+    long = "a-name-of-sixty-characters-" + "x" * 50
+    first = mine(1, space, job=long)
+    with pytest.raises(SlotsBusy, match="under another name of the same machine"):
+        mine(1, space, job=long)
+    first.release()
+    mine(1, space, job=long).release()
 
 
 def test_taken_slots_are_refused_with_their_owner(space: str) -> None:

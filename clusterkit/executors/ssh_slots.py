@@ -25,8 +25,8 @@ from clusterkit.errors import RemoteError
 
 _SPACE = "clusterkit"
 _NAMES = Path("/proc/net/unix")
-_LONGEST = 107
-"""Bytes of an abstract name (sun_path without its leading zero)."""
+_JOB = 50
+"""Bytes of a run id in a name; an abstract one has 107 (sun_path without its leading zero)."""
 _TAKING_S = 10.0
 """How long another job may take to look through the slots."""
 
@@ -63,6 +63,12 @@ def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE)
     if wanted > offered:
         raise RemoteError(f"{wanted} slots are wanted, and it has {offered}", node=node)
     with _alone(space, node):
+        if any(_cut(job) == other for other, _ in _signatures(space).values()):
+            raise SlotsBusy(
+                "this job has slots there already, under another name of the same machine",
+                node=node,
+                hint=f"name each machine once, or leave this name out: --exclude {node}",
+            )
         held: dict[int, socket.socket] = {}
         for slot in range(offered):
             if len(held) < wanted and (name := _bound(f"{space}-slot {slot}")) is not None:
@@ -87,9 +93,12 @@ def _busy(wanted: int, free: int, offered: int, owners: Sequence[str], node: str
 
 
 def _owner(space: str, slot: int, job: str) -> str:
-    start = f"{space}-owner {slot} {_user()[:20]} {int(time.time())} "
-    # The end of a run id is what tells it from others.
-    return start + job[-(_LONGEST - len(start)) :]
+    return f"{space}-owner {slot} {_user()[:20]} {int(time.time())} {_cut(job)}"
+
+
+def _cut(job: str) -> str:
+    """Return the end of a run id, which is what tells it from others, as far as there is room."""
+    return job[-_JOB:]
 
 
 def _owners(space: str, offered: int) -> list[str]:
@@ -98,19 +107,20 @@ def _owners(space: str, offered: int) -> list[str]:
     signed = _signatures(space)
     for slot in range(offered):
         if _is_taken(f"{space}-slot {slot}"):
-            who = signed.get(slot, "a job that did not say who it is")
+            _, who = signed.get(slot, ("", "a job that did not say who it is"))
             told.setdefault(who, []).append(slot)
     return [f"{_numbers(slots)} held by {who}" for who, slots in told.items()]
 
 
-def _signatures(space: str) -> dict[int, str]:
+def _signatures(space: str) -> dict[int, tuple[str, str]]:
+    """Return the owner of each slot that has one: the end of its run id, and all of it in words."""
     pattern = re.compile(
         rf"@{re.escape(space)}-owner (\d+) (\S+) (\d{{1,12}}) (\S+)$", re.MULTILINE
     )
     found = {}
     for slot, user, since, job in pattern.findall(_NAMES.read_text(errors="replace")):
         moment = datetime.fromtimestamp(int(since), tz=UTC).astimezone()
-        found[int(slot)] = f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
+        found[int(slot)] = job, f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
     return found
 
 
