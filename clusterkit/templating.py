@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def render_template(path: Path, **values: Any) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"template {path} cannot be read: {error}") from error
     try:
-        return _environment().from_string(source).render(**values)
+        return _compiled(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
         raise _template_error(path, source, error.lineno, error.message or str(error)) from error
     except _WRONG as error:
@@ -66,6 +67,12 @@ class Quoted(str):
 
 class UnquotedError(ValueError):
     """An expression in a template reached the output without a filter."""
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> jinja2.Template:
+    """Return the template of a text; an array renders the same ones hundreds of times."""
+    return _environment().from_string(source)
 
 
 def _environment() -> jinja2.Environment:
