@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.shell import quote_path
+from clusterkit.sync import prepare
 from clusterkit.sync.deliver import Delivered, Place, deliver
 from clusterkit.sync.helper import Helper, NoPython
 from clusterkit.sync.manifest import Manifest, manifest_of, read_manifest
+from clusterkit.sync.prepare import Ingredients, read_ingredients
 from tests.here import SessionHere
 
 ODD = ("with space", "new\nline", "quote'\"$(x)", "ünï", os.fsdecode(b"\xff\xfe"), "-rf", "a\\b")
@@ -242,6 +245,33 @@ class TestDelivery:
         )
         with pytest.raises(RemoteError, match=r"\d+ MiB are needed in .*, and \d+ MiB are free"):
             bring(here, too_large)
+
+
+def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHere) -> None:
+    data = here.home / "data"
+    data.mkdir()
+    (data / "precious").write_text("")
+    wanted = Ingredients(venv="~/data", python=sys.executable)
+    with pytest.raises(RemoteError, match="data is no virtual environment, and not empty"):
+        prepare._prepare(here, wanted)  # type: ignore[arg-type]
+    assert (data / "precious").exists()
+
+
+def test_requirements_that_name_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text("numpy\n-r more.txt\n")
+    cluster = ClusterSpec(name="apart", kind=ClusterKind.SSH)
+    asked: dict[str, Any] = {"requirements": None, "python": None, "index": False}
+    with pytest.raises(UserError, match="names a file that the nodes do not have"):
+        read_ingredients(cluster, wheels=(), **{**asked, "requirements": path})
+    with pytest.raises(UserError, match="no wheel: "):
+        read_ingredients(cluster, wheels=(path,), **asked)
+    (tmp_path / "clusterkit-1-py3-none-any.whl").write_text("")
+    given = read_ingredients(cluster, wheels=(tmp_path,), **asked)
+    assert given.wheels is not None
+    assert names(given.wheels) == ["clusterkit-1-py3-none-any.whl"]
+    assert not given.index
+    assert given.stamp([3, 11]) != given.stamp([3, 12])
 
 
 def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHere) -> None:

@@ -78,10 +78,9 @@ def layout_of(plan: LaunchPlan, run: RunFolder, *, later: bool = False) -> SshLa
         sync=plan.sync,
         needs=_needs(plan),
     )
-    layout = ssh_copy.with_digest(layout, run)
     if later or plan.spares:
         ssh_copy.keep_source(run, layout)
-    return layout
+    return ssh_copy.with_digest(layout, run)
 
 
 def _needs(plan: LaunchPlan) -> tuple[str, ...]:

@@ -152,17 +152,26 @@ def _requirements(path: Path) -> str:
 def _prepare(session: Session, wanted: Ingredients) -> Prepared:
     helper = _helper(session, wanted.python)
     stamp_file = f"{wanted.venv}/clusterkit-stamp.json"
-    seen = helper.ask("look", place=wanted.venv, read=stamp_file)
+    config = f"{wanted.venv}/pyvenv.cfg"
+    seen = helper.ask("look", place=wanted.venv, read=stamp_file, need=[config], lock=True)
     version = _require_python(session.node, seen, wanted)
+    if seen["full"] and seen["missing"]:
+        raise RemoteError(
+            f"{seen['place']} is no virtual environment, and not empty",
+            node=session.node,
+            hint="set `venv:` of the cluster to a folder that is not there yet",
+        )
     stamp = wanted.stamp(seen["python"])
     made = _parsed(seen["text"])
     python = f"{wanted.venv}/bin/python"
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:
         return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
     _require_room(session.node, seen, wanted)
-    helper.ask("write", path=stamp_file, text=None)  # whoever breaks it off has to do it again
-    kept = made.get("python") == seen["python"]
-    _run(helper, [wanted.python, "-m", "venv", *(() if kept else ("--clear",)), wanted.venv])
+    other = made.get("python") not in {None, version}  # one that we have made, for another Python
+    _run(helper, [wanted.python, "-m", "venv", *(("--clear",) if other else ()), wanted.venv])
+    about = {"python": version, "clusterkit": __version__}
+    # Without its stamp: whoever breaks it off has to do it again.
+    helper.ask("write", path=stamp_file, text=json.dumps(about))
     _install(helper, wanted)
     there = _proven(helper, python)
     if there != __version__:
@@ -173,8 +182,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
             node=session.node,
             hint="give the wheel of this release: --wheels FILE.whl",
         )
-    document = {"stamp": stamp, "python": seen["python"], "clusterkit": __version__}
-    helper.ask("write", path=stamp_file, text=json.dumps(document))
+    helper.ask("write", path=stamp_file, text=json.dumps({**about, "stamp": stamp}))
     return Prepared(node=session.node, readiness=Readiness.READY, detail=version)
 
 
@@ -182,11 +190,11 @@ def _helper(session: Session, python: str) -> Helper:
     try:
         return Helper(session, python)
     except NoPython as error:
-        newest = ".".join(map(str, OLDEST_PYTHON))
+        oldest = ".".join(map(str, OLDEST_PYTHON))
         raise RemoteError(
             error.message,
             node=session.node,
-            hint=f"install Python {newest} or later there, or name it: --python /PATH/TO/PYTHON",
+            hint=f"install Python {oldest} or later there, or name it: --python /PATH/TO/PYTHON",
         ) from error
 
 

@@ -56,11 +56,19 @@ def alive():
 
 
 def look(request):
-    """Say what Python and how much room there is, and what the file `read` holds."""
-    home = os.path.expanduser("~")
+    """Say what Python and how much room there is, and what the file `read` holds.
+
+    With `lock`, the place stays this conversation's own.
+    """
     place = os.path.expanduser(request["place"])
-    about = {"python": list(sys.version_info[:3]), "home": home, "place": place, "text": None}
-    about["missing"] = [path for path in request.get("need", []) if not os.path.exists(path)]
+    if request.get("lock"):
+        with alive():
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            lock(place)
+    about = {"python": list(sys.version_info[:3]), "place": place, "text": None}
+    about["full"] = os.path.isdir(place) and bool(os.listdir(place))
+    needed = {path: os.path.expanduser(path) for path in request.get("need", [])}
+    about["missing"] = [path for path in needed if not os.path.exists(needed[path])]
     while not os.path.isdir(place):
         place = os.path.dirname(place) or "/"
     room = os.statvfs(place)
@@ -307,15 +315,11 @@ def run_to_end(argv, env):
 
 
 def write(request):
-    """Replace a small file, or with no text remove it."""
+    """Replace a small file."""
     path = os.path.expanduser(request["path"])
-    if request["text"] is None:
-        with suppress(FileNotFoundError):
-            os.remove(path)
-    else:
-        with open(path + PART, "w") as stream:
-            stream.write(request["text"])
-        os.replace(path + PART, path)
+    with open(path + PART, "w") as stream:
+        stream.write(request["text"])
+    os.replace(path + PART, path)
     answer({})
 
 
