@@ -24,7 +24,7 @@ FAKE_SBATCH = """\
 #!/bin/sh
 n=$(($(cat {folder}/count 2>/dev/null || echo 100) + 1))
 echo $n >{folder}/count
-[ $n -le {last} ] || {{ echo "sbatch: error: {words}" >&2; exit 1; }}
+[ $n -le {last} ] || {{ {then}; }}
 echo $n
 """
 """A Slurm that accepts jobs up to a limit; the rest of it does not answer."""
@@ -150,30 +150,37 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
     assert last["reason"] == f"{jobs[1]['job_id']} failed, and it was to run after its success"
 
 
+def fake_slurm(desk: Path, then: str) -> str:
+    """Return a PATH with a Slurm that accepts two jobs, and then does something else."""
+    tools = desk / "bin"
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text(FAKE_SBATCH.format(folder=desk, last=102, then=then))
+    sbatch.chmod(0o755)
+    return f"{tools}:{os.environ['PATH']}"
+
+
+FIVE = ("--cluster", "a100", "--preflight", "off", "--array", "s=0-4%1", "train.py", "{s}")
+
+
 def test_a_refusal_in_the_middle_says_what_was_submitted_and_how_to_submit_the_rest(
     desk: Path,
 ) -> None:
     words = "Batch job submission failed: Job violates accounting/QOS policy (job submit limit)"
-    tools = desk / "bin"
-    tools.mkdir()
-    sbatch = tools / "sbatch"
-    sbatch.write_text(FAKE_SBATCH.format(folder=desk, last=102, words=words))
-    sbatch.chmod(0o755)
-    path = f"{tools}:{os.environ['PATH']}"
-    array = ("--cluster", "a100", "--preflight", "off", "--array", "s=0-4%1", "train.py", "{s}")
-    done = run(desk, "submit", "--json", *TORCHRUN, *array, PATH=path)
+    path = fake_slurm(desk, f"echo 'sbatch: error: {words}' >&2; exit 1")
+    done = run(desk, "submit", "--json", *TORCHRUN, *FIVE, PATH=path)
     assert done.returncode == 2
     document = json.loads(done.stdout)
     assert [job["job_id"] for job in document["jobs"]] == ["101", "102"]
     assert document["not_submitted"] == [2, 3, 4]
     assert "2 of 5 jobs submitted (0-1)" in document["error"]["message"]
+    assert "job 2: sbatch refused the job: Batch job submission failed" in done.stderr
     assert "the rest: the same command with --elements 2-4" in done.stderr
     assert f"clusterkit cancel {document['array']}" in done.stderr
-    # What is there is told as it was submitted, each after the one before.
-    scripts = sorted(desk.glob("runs/*/job.sbatch"))
+    # Each was to follow the one before.
     asked = [
         line
-        for script in scripts
+        for script in desk.glob("runs/*/job.sbatch")
         for line in script.read_text().splitlines()
         if line.startswith(("#SBATCH --dependency", "#SBATCH --kill-on-invalid-dep"))
     ]
@@ -182,3 +189,13 @@ def test_a_refusal_in_the_middle_says_what_was_submitted_and_how_to_submit_the_r
         "#SBATCH --dependency=afterany:102",
         *["#SBATCH --kill-on-invalid-dep=yes"] * 2,
     ]
+
+
+def test_an_interrupted_submission_tells_what_became_of_each_job(desk: Path) -> None:
+    path = fake_slurm(desk, "kill -INT $PPID; sleep 1")
+    done = run(desk, "submit", *TORCHRUN, *FIVE, PATH=path)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "job 2: interrupted" in done.stderr
+    assert "2 of 5 jobs submitted (0-1)" in done.stderr
+    assert "whether job 2 was accepted tells clusterkit status array-" in done.stderr
+    assert "the same command with --elements 3-4" in done.stderr

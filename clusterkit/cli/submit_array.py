@@ -18,7 +18,7 @@ from clusterkit.cli.handing_over import (
     require_runnable,
     tied,
 )
-from clusterkit.cli.main import EXIT_COULD_NOT
+from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
 from clusterkit.sweep import Element, Sweep, fold_numbers
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from clusterkit.cli.submit_gate import Passed
     from clusterkit.model import LaunchPlan
     from clusterkit.runfolder import RunFolder, Submission
+
+Trouble = UserError | RemoteError | KeyboardInterrupt
+"""What may end a submission in the middle."""
 
 _SHOWN_FIRST, _SHOWN_LAST = 10, 2
 _WIDEST = 40
@@ -126,9 +129,7 @@ def _require_few_conditions(after: Sequence[After], count: int) -> None:
         )
 
 
-def _hand_over_all(
-    array: _Array, passed: Passed
-) -> tuple[list[RunFolder], UserError | RemoteError | None]:
+def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trouble | None]:
     """Return the run folders of what was submitted, and what kept the rest from it."""
     runs: list[RunFolder] = []
     submissions: list[Submission] = []
@@ -139,8 +140,6 @@ def _hand_over_all(
         except (UserError, RemoteError, KeyboardInterrupt) as error:
             if not runs:
                 raise
-            if isinstance(error, KeyboardInterrupt):
-                return runs, RemoteError("interrupted")
             return runs, error
         runs.append(run)
         submissions.append(submission)
@@ -168,12 +167,13 @@ def _count(done: int, of: int) -> None:
 def _tell(
     array: _Array,
     runs: Sequence[RunFolder],
-    trouble: UserError | RemoteError | None,
+    trouble: Trouble | None,
     wishes: Wishes,
 ) -> None:
     if trouble is not None:
         _tell_trouble(array, runs, trouble, as_json=wishes.json)
-        raise typer.Exit(EXIT_COULD_NOT)
+        interrupted = isinstance(trouble, KeyboardInterrupt)
+        raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_COULD_NOT)
     if wishes.json and not wishes.wait:
         console.json_document(_document(array, runs))
     elif not wishes.json:
@@ -215,13 +215,14 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
 def _tell_trouble(
     array: _Array,
     runs: Sequence[RunFolder],
-    trouble: UserError | RemoteError,
+    trouble: Trouble,
     *,
     as_json: bool,
 ) -> None:
     """Say which jobs were submitted, which were not, and how to submit the others."""
     numbers = [element.index for element in array.elements]
     done, failed = numbers[: len(runs)], numbers[len(runs)]
+    why = str(trouble) or "interrupted"
     certain = isinstance(trouble, UserError | RefusalError)
     rest = numbers[len(runs) :] if certain else numbers[len(runs) + 1 :]
     what = f"{array.array}: {len(done)} of {len(numbers)} jobs submitted ({fold_numbers(done)})"
@@ -230,10 +231,10 @@ def _tell_trouble(
         hints.insert(0, f"whether job {failed} was accepted tells clusterkit status {array.array}")
     hints.append(f"or end what was submitted: clusterkit cancel {array.array}")
     if as_json:
-        error = {"message": what, "reason": str(trouble), "hint": "\n".join(hints)}
+        error = {"message": what, "reason": why, "hint": "\n".join(hints)}
         document = _document(array, runs)
         console.json_document({**document, "not_submitted": rest, "error": error})
-    console.error(f"job {failed}: {trouble}")
+    console.error(f"job {failed}: {why}")
     console.error(f"{what}\nhint: " + "\n      ".join(hints))
 
 
