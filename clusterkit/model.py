@@ -346,6 +346,8 @@ class NodeResult:
     """The text of its exception, where it wrote torchrun's error file."""
     tail: tuple[str, ...] = ()
     """The last lines of the output, of that rank where it can be told apart; of a failure only."""
+    among: str | None = None
+    """All nodes of the attempt as a hostlist; only where it ended as `terminated`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit import elastic, files
+from clusterkit import elastic, files, hostlist
+from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.records import count_of, record_of
 from clusterkit.runfolder import SCHEMA, RunFolder, listed
@@ -139,6 +140,26 @@ def blame(result: NodeResult) -> str:
     if result.exit_code > 128:
         return f"{who} was ended by signal {result.exit_code - 128}"
     return f"{who} exited with {result.exit_code}"
+
+
+def silence_of(results: Iterable[NodeResult]) -> str | None:
+    """Return which nodes have left no result, in words; None where nobody knows, or all have.
+
+    A worker that is killed leaves none, and Slurm tells the others to end.
+    """
+    there = list(results)
+    among = next((result.among for result in there if result.among), None)
+    try:
+        silent = dict.fromkeys(hostlist.expand(among)) if among else {}
+    except UserError:
+        return None
+    for result in there:
+        silent.pop(result.node, None)
+    if not silent:
+        return None
+    several = len(silent) > 1
+    have, killed = ("have", "workers were") if several else ("has", "worker was")
+    return f"{hostlist.fold(silent)} {have} left no word: the {killed} killed"
 
 
 def lost(node_rank: int, node: str, words: str) -> NodeResult:

@@ -196,7 +196,10 @@ FAULTS = {
     "worker": Fault(
         words="clusterkit's worker on a node is killed",
         strike=_kill_worker,
-        ends={"slurm": r"failed(: .*)?", "ssh": r"failed: n2 was ended by signal 9"},
+        ends={
+            "slurm": r"failed: n2 has left no word: the worker was killed",
+            "ssh": r"failed: n2 was ended by signal 9",
+        },
     ),
     "keeper": Fault(
         words="the keeper of a node is killed",

@@ -125,6 +125,15 @@ def test_the_scheduler_knows_why() -> None:
     assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
 
 
+def test_a_node_without_a_word_is_named_where_the_others_were_told_to_end() -> None:
+    told = [dataclasses.replace(node(rank, 143, "terminated"), among="n[0-3]") for rank in range(4)]
+    assert node_results.silence_of(told) is None
+    assert node_results.silence_of([]) is None
+    one = node_results.silence_of([told[0], told[1], told[3]])
+    assert one == "n2 has left no word: the worker was killed"
+    assert node_results.silence_of(told[:2]) == "n[2-3] have left no word: the workers were killed"
+
+
 def test_a_requeued_job_is_not_over() -> None:
     both = (node(0, 143, "terminated"), node(1, 143, "terminated"))
     assert verdict(*both, said=says(JobState.PENDING), requeue=1) == ("requeued", None)

@@ -229,8 +229,10 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
     if reasons == {"cancelled"}:
         return JobState.CANCELLED, None
-    told = reasons == {"terminated"}
-    return JobState.FAILED, "it was told to end (SIGTERM)" if told else said.reason
+    if reasons != {"terminated"}:
+        return JobState.FAILED, said.reason
+    silent = node_results.silence_of(evidence.results.nodes)
+    return JobState.FAILED, silent or "it was told to end (SIGTERM)"
 
 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:

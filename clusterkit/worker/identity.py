@@ -20,6 +20,8 @@ class Identity:
     of: int
     """Number of nodes in this attempt."""
     name: str
+    among: tuple[str, ...]
+    """The nodes of this attempt in rank order."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Identity:
@@ -45,4 +47,5 @@ class Identity:
             rank=int(rank),
             of=len(known),
             name=known[int(rank)],
+            among=tuple(known),
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clusterkit import files, node_results, processes, runfolder
+from clusterkit import files, hostlist, node_results, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult, Runtime
 from clusterkit.runfolder import RunFolder
@@ -64,6 +64,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         rank=ending.rank,
         message=ending.message,
         tail=ending.tail,
+        among=hostlist.fold(me.among) if ending.reason == "terminated" else None,
     )
     submission = runfolder.read_submission(run)
     least = submission.least if submission is not None else None
