@@ -53,6 +53,9 @@ def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
         finally:
             cluster.lab.up()
     assert ended(cluster, run) == ("succeeded", None)
+    shown = cluster.ck("status", run.run_id)[1]
+    assert re.search(r"attempt 1 of at most 2\n +n1 +exit \d+", shown), shown
+    assert re.search(r"attempt 2 of at most 2\n +n\[1,3\] +exit 0", shown), shown
     said = run.log(1).read_text().splitlines()
     assert said[0] == "attempt 0 on n1 n2"
     assert said[-1] == "attempt 1 on n1 n3"

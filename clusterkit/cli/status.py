@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clusterkit import hostlist
+from clusterkit import hostlist, node_results
 from clusterkit.cli import console
 from clusterkit.cli.job_args import (
     JOB_HELP,
@@ -183,8 +183,12 @@ def _describe(job: Job) -> None:
     console.say(f"  cluster    {submission.cluster}")
     console.say(f"  submitted  {when:%Y-%m-%d %H:%M:%S}")
     console.say(f"  folder     {job.run.path}")
-    for line in endings(job.results):
-        console.say(f"  {line}")
+    attempts = node_results.read_attempts(job.run)
+    for attempt in attempts:
+        if len(attempts) > 1:
+            console.say(f"  attempt {attempt.attempt + 1} of at most {submission.requeue + 1}")
+        for line in endings(attempt.nodes):
+            console.say(f"  {'  ' * (len(attempts) > 1)}{line}")
     follow = "" if job.status.state.final else "-f "
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
 
