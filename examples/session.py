@@ -98,12 +98,12 @@ class Progress:
         """Return what a checkpoint holds besides model and optimizer."""
         return {"step": self.step, "first_loss": self.first_loss, "last_loss": self.last_loss}
 
-    def resume(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint's state."""
+    def resume(self, state: dict[str, float], source: object = None) -> None:
+        """Go on from a checkpoint's state, or from that of `source`."""
         self.step = int(state["step"])
         self.first_loss, self.last_loss = state["first_loss"], state["last_loss"]
         self.since = (self.step, time.perf_counter())
-        self.print(f"resume: step {self.step} from {self.args.checkpoint_dir}")
+        self.print(f"resume: step {self.step} from {source or self.args.checkpoint_dir}")
 
     def advance(self, loss: Tensor) -> None:
         """Count one step; print it if it is the first, the last, or one of every so many."""

@@ -26,7 +26,7 @@ class Training:
 
     def __init__(self, desk: Desk, cluster: str, *words: str, steps: int = 100_000) -> None:
         self.desk = desk
-        self.saved = desk.folder / "saved"
+        self.saved = desk.folder / f"saved-{time.time_ns()}"
         script = {"torchrun": "train_ddp.py", "horovod": "train_horovod_elastic.py"}
         framework = words[words.index("--framework") + 1]
         where = ("--cluster", cluster, "--gpus-per-node", "1", "--preflight", "off", *words)
@@ -90,5 +90,41 @@ def test_over_ssh_a_node_without_power_is_left_behind_and_too_few_end_the_job(de
         desk.lab.kill_host("n2")
         assert job.ended() == ("failed", "n3 no longer answers")
         assert time.monotonic() - began < 60
+    finally:
+        desk.lab.up()
+
+
+def test_on_slurm_a_node_without_power_is_left_behind_and_the_job_succeeds(desk: Desk) -> None:
+    job = Training(desk, "lab", "--framework", "torchrun", "--nodes", "2:3", *QUICK, steps=150)
+    before = job.await_training(3)
+    desk.lab.kill_host("n3")
+    try:
+        job.await_training(2, after=before)
+        assert job.said() == ("running", "without n3")
+        assert job.ended() == ("succeeded", "without n3")
+        assert "done: loss" in job.log()
+    finally:
+        desk.lab.up()
+
+
+def test_horovod_trains_on_without_a_killed_rank_and_takes_its_node_back(desk: Desk) -> None:
+    job = Training(desk, "lab", "--framework", "horovod", "--nodes", "2:3")
+    before = job.await_training(3)
+    os.kill(job.rank("n2"), signal.SIGKILL)
+    before = job.await_training(2, after=before)
+    job.await_training(3, after=before)
+    assert "resume: step" in job.log()[before:]
+    job.cancel()
+
+
+def test_horovod_over_ssh_ends_well_without_a_lost_node(desk: Desk) -> None:
+    job = Training(desk, "rack", "--framework", "horovod", "--nodes", "2:3", steps=80)
+    before = job.await_training(3)
+    desk.lab.kill_host("n3")
+    try:
+        job.await_training(2, after=before)
+        assert "lost n3" in job.log()
+        assert job.ended() == ("succeeded", "without n3")
+        assert "done: loss" in job.log()
     finally:
         desk.lab.up()

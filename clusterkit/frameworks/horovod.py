@@ -2,7 +2,8 @@
 
 With gloo, every node runs `templates/horovod/launch.py`: the first node serves Horovod's own
 rendezvous, and each node starts its local ranks with the HOROVOD_* variables that `horovodrun`
-would have set over SSH. With MPI under Slurm, `srun --mpi=pmix` starts one task a rank.
+would have set over SSH; a job of `--nodes MIN:MAX` runs `elastic.py` there, with Horovod's elastic
+driver on the first node. With MPI under Slurm, `srun --mpi=pmix` starts one task a rank.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
 from clusterkit.model import HorovodController, NodeCommand, Runtime
 
+_RESETS = "reset-limit"
+
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the command of each node, or the one `srun` of an MPI-built Horovod."""
     if inputs.horovod_controller is HorovodController.MPI:
         return _over_mpi(inputs)
+    if inputs.max_nodes is not None:
+        return _elastic(inputs)
     if inputs.options:
         option = next(iter(inputs.options))
         raise UserError(
@@ -41,7 +46,38 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     )
 
 
+def _elastic(inputs: LaunchInputs) -> NodeCommand:
+    unknown = sorted(set(inputs.options) - {_RESETS})
+    if unknown:
+        raise UserError(
+            f"horovod has no launcher option {unknown[0]!r} inside an allocation",
+            hint=f"--set horovod.{_RESETS}=N, or HOROVOD_* variables with --env",
+        )
+    names = ("elastic.py", "discover-hosts.sh")
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, f"/{names[0]}"),
+            f"--min-nodes={inputs.nodes}",
+            # Whichever nodes are lost: as many slots as the smallest ones have.
+            f"--min-processes={sum(sorted(inputs.slots)[: inputs.nodes])}",
+            *option_words(inputs.options),
+            inputs.python,
+            "-u",
+            inputs.script,
+            *inputs.args,
+        ),
+        files={name: read_data("templates", "horovod", name) for name in names},
+    )
+
+
 def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
+    if inputs.max_nodes is not None:
+        raise UserError(
+            "an MPI-built Horovod cannot change its number of nodes",
+            hint=f"--nodes {inputs.max_nodes}, or horovod_controller: gloo for this cluster",
+        )
     if not inputs.under_slurm:
         raise UserError(
             "an MPI-built Horovod is started by srun, which only a Slurm cluster has",
@@ -76,6 +112,7 @@ FRAMEWORK = Framework(
     image="horovod",
     command=command,
     uneven_slots=True,
+    elastic=True,
     by_hand="horovodrun -np N --hostfile hostfile python train.py",
     provides=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
 )

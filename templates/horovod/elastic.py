@@ -1,0 +1,358 @@
+"""Start Horovod ranks that may be lost, on gloo and without SSH: elastic.py OPTIONS COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
+node runs Horovod's own elastic driver (horovod/runner/elastic/driver.py, 0.28.1), which asks
+discover-hosts.sh, beside this file, for the hosts that are left. On each node, the first one
+included, an agent starts and ends ranks as the driver says, over one connection to CK_PORT + 1 with
+lines of JSON: which slot, and nothing else, because the command is the node's own. The log of the
+first node tells who trains; so does the file CK_ROUNDS, where that is set, a JSON line each time.
+Needs nothing but horovod.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from horovod.runner.elastic.discovery import HostDiscoveryScript
+from horovod.runner.elastic.driver import ElasticDriver
+from horovod.runner.elastic.rendezvous import create_rendezvous_handler
+from horovod.runner.gloo_run import create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHTTPServer
+
+START_S = 600
+GATHER_S = 20
+"""How long more nodes than the fewest are waited for at the start."""
+GATHER_AGAIN_S = 120
+"""How long a loss that leaves too few slots is waited out; a blacklisted host may come back."""
+BEAT_S = 2
+SILENCE_S = 10
+HEAD_SILENCE_S = 20
+"""Later than keepers over ssh miss the first node, so that it is blamed and not who misses it."""
+LEAVE_S = 15
+"""How long ranks have to leave by themselves after the first has finished."""
+GRACE_S = 5
+COOLDOWN_S = (5, 300)
+"""A host whose rank has failed is left out for a while, longer each time."""
+LOST = 255
+
+
+def main():
+    parser = argparse.ArgumentParser(description="start Horovod ranks that may be lost")
+    parser.add_argument("--min-nodes", type=int, required=True)
+    parser.add_argument("--min-processes", type=int, required=True)
+    parser.add_argument("--reset-limit", type=int, help="how often the ranks may begin anew")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    if os.environ["CK_NODE_RANK"] == "0":
+        server = Server()
+        threading.Thread(target=drive, args=(options, server), daemon=True).start()
+    agent = Agent(options.command)
+    signal.signal(signal.SIGTERM, lambda *_: agent.terminate())
+    sys.exit(agent.run())
+
+
+def slots_of_nodes():
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    return dict(zip(os.environ["CK_NODES"].split(), slots, strict=True))
+
+
+def say(words):
+    print(f"clusterkit: {words}", flush=True)
+
+
+def send(connection, lock, message):
+    with lock:
+        connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+# What an agent does, on every node
+
+
+class Agent:
+    """The ranks of this node, as the driver wants them."""
+
+    def __init__(self, command):
+        self.command = command
+        self.ranks = {}
+        self.lock = threading.Lock()
+        self.connection = connect()
+
+    def run(self):
+        """Do what the driver says until it says how the job has ended."""
+        send(self.connection, self.lock, {"node": os.environ["CK_NODE_NAME"]})
+        threading.Thread(target=self.beat, daemon=True).start()
+        with suppress(OSError), self.connection.makefile("r") as lines:
+            for line in lines:
+                message = json.loads(line)
+                if "end" in message:
+                    self.end_ranks()
+                    return message["end"]
+                if "start" in message:
+                    self.start(message["start"])
+                if "stop" in message:
+                    self.end_ranks(message["stop"])
+        self.end_ranks()
+        say(f"{os.environ['CK_NODE_NAME']} no longer hears the first node")
+        return 1
+
+    def start(self, slot):
+        """Start the rank of a slot; its end is told to the driver."""
+        rank = subprocess.Popen(self.command, env=rank_environment(slot))
+        self.ranks[slot["HOROVOD_LOCAL_RANK"]] = rank
+        arguments = (slot["HOROVOD_LOCAL_RANK"], rank)
+        threading.Thread(target=self.tell_end, args=arguments, daemon=True).start()
+
+    def tell_end(self, local_rank, rank):
+        """Wait for a rank, and tell the driver its exit code."""
+        code = rank.wait()
+        with suppress(OSError):
+            code = code if code >= 0 else 128 - code
+            send(self.connection, self.lock, {"ended": local_rank, "code": code})
+
+    def beat(self):
+        """Let the driver know again and again that this node is there."""
+        with suppress(OSError):
+            while True:
+                send(self.connection, self.lock, {})
+                time.sleep(BEAT_S)
+
+    def terminate(self):
+        """End the ranks and this process; on SIGTERM."""
+        self.end_ranks()
+        os._exit(128 + signal.SIGTERM)
+
+    def end_ranks(self, only=None):
+        """End all ranks, or that of one slot."""
+        ranks = [rank for slot, rank in list(self.ranks.items()) if only in (None, slot)]
+        for rank in ranks:
+            rank.terminate()
+        deadline = time.monotonic() + GRACE_S
+        for rank in ranks:
+            with suppress(subprocess.TimeoutExpired):
+                rank.wait(max(0, deadline - time.monotonic()))
+            rank.kill()
+
+
+def connect():
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            connection = socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"no driver at {head}:{port} after {START_S} s: {error}")
+            time.sleep(0.2)
+        else:
+            return connection  # as long a silence now ends what is read from it
+
+
+def rank_environment(slot):
+    environment = {
+        **os.environ,
+        **slot,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(os.environ["CK_HEAD_ADDR"]),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": os.environ["CK_PORT"],
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_ELASTIC": "1",
+    }
+    environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
+    return environment
+
+
+# What the first node does besides
+
+
+class Node:
+    """An agent as the driver sees it."""
+
+    def __init__(self, name, connection):
+        self.name = name
+        self.connection = connection
+        self.lock = threading.Lock()
+        self.codes = {}
+        self.lost = threading.Event()
+
+    def tell(self, message):
+        """Send a message, if the agent is still there."""
+        with suppress(OSError):  # whoever reads from it notices as well
+            send(self.connection, self.lock, message)
+
+    def listen(self, lines):
+        """Note what the agent says, until it has gone."""
+        with suppress(OSError, ValueError):
+            for line in lines:
+                message = json.loads(line)
+                if "ended" in message:
+                    self.codes[message["ended"]] = message["code"]
+        self.lost.set()
+
+
+class Server:
+    """The agents that are there, and the list of hosts for discover-hosts.sh."""
+
+    def __init__(self):
+        self.nodes = {}
+        self.slots = slots_of_nodes()
+        self.listener = socket.create_server(("", int(os.environ["CK_PORT"]) + 1))
+        self.ending = False
+        threading.Thread(target=self.accept, daemon=True).start()
+        threading.Thread(target=self.beat, daemon=True).start()
+
+    def accept(self):
+        """Take the calls of agents."""
+        while True:
+            connection, _ = self.listener.accept()
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        """Keep one agent on the list for as long as it is heard."""
+        connection.settimeout(SILENCE_S)
+        with connection, connection.makefile("r") as lines:
+            try:
+                name = json.loads(lines.readline())["node"]
+            except (OSError, ValueError, KeyError, TypeError):
+                return
+            if name not in self.slots or name in self.nodes:
+                return
+            node = self.nodes[name] = Node(name, connection)
+            node.listen(lines)
+        del self.nodes[name]
+        if not self.ending:
+            say(f"lost {name}")
+            self.publish()
+
+    def beat(self):
+        """Let the agents know again and again that the driver is there."""
+        while True:
+            self.tell_all({})
+            time.sleep(BEAT_S)
+
+    def tell_all(self, message):
+        """Send a message to every agent."""
+        for node in list(self.nodes.values()):
+            node.tell(message)
+
+    def gather(self, fewest):
+        """Wait for all agents, or for enough of them."""
+        give_up, enough_at = time.monotonic() + START_S, None
+        while len(self.nodes) < len(self.slots):
+            now = time.monotonic()
+            if len(self.nodes) >= fewest:
+                enough_at = enough_at or now
+                if now - enough_at >= GATHER_S:
+                    return
+            elif now > give_up:
+                self.end(1, f"{len(self.nodes)} nodes are there, and {fewest} are needed")
+            time.sleep(0.1)
+
+    def publish(self, only=None):
+        """Write the list of hosts for discover-hosts.sh."""
+        names = [name for name in self.slots if name in self.nodes and only in (None, name)]
+        path = Path(os.environ["CK_TMP"], "hosts")
+        draft = path.with_suffix(".draft")
+        draft.write_text("".join(f"{name}:{self.slots[name]}\n" for name in names))
+        draft.replace(path)
+
+    def run_rank(self, slot, events):
+        """Start a rank and return its exit code, and when; what ElasticDriver asks for."""
+        finished, left_out = events
+        node, local_rank = self.nodes.get(slot.hostname), str(slot.local_rank)
+        if node is None:
+            return LOST, time.time()
+        node.codes.pop(local_rank, None)
+        node.tell({"start": create_slot_env_vars(slot)})
+        finished_at, stopped = None, False
+        while local_rank not in node.codes:
+            if node.lost.wait(0.1):
+                return LOST, time.time()
+            if finished.is_set():
+                finished_at = finished_at or time.monotonic()
+            late = finished_at is not None and time.monotonic() - finished_at >= LEAVE_S
+            if (late or left_out.is_set()) and not stopped:
+                stopped = True
+                node.tell({"stop": local_rank})
+        return node.codes[local_rank], time.time()
+
+    def end(self, code, why=None):
+        """End the job on all nodes, this one included; does not return."""
+        if why:
+            say(why)
+        self.ending = True
+        self.tell_all({"end": code})
+        time.sleep(START_S)  # this node's own agent ends the process
+
+
+class Rendezvous:
+    """Horovod's rendezvous server, on the port of the job."""
+
+    def start(self, handler):
+        """Begin to answer."""
+        self.server = RendezvousHTTPServer(("", int(os.environ["CK_PORT"])), handler, 0)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def init(self, assignments):
+        """Take over which ranks there are."""
+        self.server.init(assignments)
+
+    def stop(self):
+        """Stop answering."""
+        self.server.shutdown()
+
+
+class Driver(ElasticDriver):
+    """Horovod's driver, which tells who trains together."""
+
+    def _update_host_assignments(self, current_hosts):
+        pending = super()._update_host_assignments(current_hosts)
+        names = [name for name in os.environ["CK_NODES"].split() if name in self.host_assignments]
+        say(f"{len(names)} nodes: {' '.join(names)}")
+        if os.environ.get("CK_ROUNDS"):
+            # Inside an image the run folder may not be there.
+            with suppress(OSError), Path(os.environ["CK_ROUNDS"]).open("a") as out:
+                out.write(json.dumps({"nodes": names}) + "\n")
+        return pending
+
+
+def drive(options, server):
+    server.gather(options.min_nodes)
+    head = os.environ["CK_NODE_NAME"]
+    server.publish(only=head)
+    rendezvous = Rendezvous()
+    driver = Driver(
+        rendezvous,
+        HostDiscoveryScript(f"bash {os.environ['CK_TMP']}/discover-hosts.sh", slots=1),
+        options.min_processes,
+        sum(server.slots.values()),
+        timeout=int(os.environ.get("HOROVOD_ELASTIC_TIMEOUT", GATHER_AGAIN_S)),
+        reset_limit=options.reset_limit,
+        cooldown_range=COOLDOWN_S,
+    )
+    rendezvous.start(create_rendezvous_handler(driver))
+    try:
+        # The host that is known first keeps rank 0, and with it what is told of the training.
+        driver.wait_for_available_slots(server.slots[head])
+        server.publish()
+        there = sum(server.slots[name] for name in list(server.nodes))
+        driver.wait_for_available_slots(min(there, options.min_processes))
+        driver.start(there, server.run_rank)
+    except Exception as error:  # noqa: BLE001 - of any kind that Horovod may raise
+        server.end(1, str(error))
+    results = driver.get_results()
+    codes = [code for code, _ in sorted(results.worker_results.values(), key=lambda it: it[1])]
+    failed = next((code for code in codes if code), None if codes else 1)
+    driver.finished() or driver.stop()
+    server.end(failed or 0, results.error_message or (failed and "too few ranks are left"))
+
+
+if __name__ == "__main__":
+    main()
