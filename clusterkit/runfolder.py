@@ -115,6 +115,11 @@ class RunFolder:
         return self.path / "held"
 
     @property
+    def shell(self) -> Path:
+        """The environment of the shell that submitted a held job; its owner alone may read it."""
+        return self.path / "shell.json"
+
+    @property
     def starting(self) -> Path:
         """Locked by the one client that starts a job which has to wait, or start again."""
         return self.path / "starting.lock"

@@ -17,8 +17,9 @@ from clusterkit.executors.slurm_states import parse_squeue
 from clusterkit.jobs import cancel, find_run, find_runs, load_jobs, wait
 from clusterkit.jobs.after import conditions
 from clusterkit.jobs.arrays import cancel_all, wait_for_all
+from clusterkit.jobs.judge import Evidence
 from clusterkit.jobs.never_ran import explained
-from clusterkit.jobs.state import Evidence, Job, load_job
+from clusterkit.jobs.state import Job, load_job
 from clusterkit.jobs.tend import is_held, tend
 from clusterkit.model import ClusterKind, JobState, JobStatus
 from clusterkit.node_results import Results
@@ -246,12 +247,12 @@ def test_a_held_job_is_whole_on_disk_and_starts_when_somebody_waits(
     name = first.submission.job_id
     assert (second.status.state, second.status.reason) == (JobState.PENDING, f"after {name}")
     assert second.run.plan.exists()
-    assert (second.run.path / "shell.json").stat().st_mode & 0o777 == files.PRIVATE
+    assert second.run.shell.stat().st_mode & 0o777 == files.PRIVATE
     assert wait(second.run).status.state is JobState.SUCCEEDED
     assert load_job(first.run).status.state is JobState.SUCCEEDED
     # It has the environment of the shell that submitted, which is not kept any longer.
     assert second.run.log(0).read_text() == "mine\n"
-    assert not (second.run.path / "shell.json").exists()
+    assert not second.run.shell.exists()
     assert not second.run.held.exists()
 
 
@@ -280,6 +281,7 @@ def test_a_held_job_is_cancelled_at_once_and_never_starts(held: Held) -> None:
     wait(first.run)
     assert tend([second]) is None
     assert not second.run.controller.exists()
+    assert not second.run.shell.exists()
 
 
 def test_only_one_client_starts_it(held: Held) -> None:

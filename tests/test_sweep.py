@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from clusterkit.config.sweepfile import read_sweep
 from clusterkit.errors import UserError
 from clusterkit.model import JobSpec
-from clusterkit.sweep import MOST, choose, fill, fold_numbers, jobs_of, numbered, parse_spec
+from clusterkit.placeholders import fill, jobs_of
+from clusterkit.sweep import MOST, choose, fold_numbers, numbered, parse_spec
 
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters=",;%=", exclude_categories=["C", "Z"]), min_size=1)

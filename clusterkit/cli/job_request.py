@@ -17,8 +17,9 @@ from clusterkit.config import load_settings
 from clusterkit.errors import Position, Problem, UserError, choices_hint
 from clusterkit.frameworks import framework_names, load_framework
 from clusterkit.model import SYNC_LIMIT_MIB, ClusterSpec, ContainerRuntime, JobSpec, LaunchPlan
+from clusterkit.placeholders import jobs_of
 from clusterkit.plan import make_plan
-from clusterkit.sweep import FORMS, choose, jobs_of
+from clusterkit.sweep import FORMS, choose
 
 if TYPE_CHECKING:
     from clusterkit.config.jobfile import GivenJob

@@ -14,16 +14,13 @@ from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.ties import Ties
 
-_SHELL = "shell.json"
-"""The environment of the shell that submitted; readable by the owner only, and gone once used."""
-
 
 def hold(plan: LaunchPlan, run: RunFolder, ties: Ties, *, hidden: Collection[str]) -> str:
     """Keep the environment, which is that of the job; return the job id."""
     del plan, ties
     kept = {"host": socket.gethostname(), "variables": scrubbed_environment(hidden)}
     # As ASCII: a variable may hold bytes that are no UTF-8.
-    files.write_text(run.path / _SHELL, json.dumps(kept), mode=files.PRIVATE)
+    files.write_text(run.shell, json.dumps(kept), mode=files.PRIVATE)
     return job_id_of(run)
 
 
@@ -37,11 +34,11 @@ def release(run: RunFolder, submission: Submission) -> None:
     from clusterkit.executors.local_executor import LocalExecutor  # noqa: PLC0415 - loads slowly
     from clusterkit.executors.submitting import launch_by  # noqa: PLC0415
 
-    kept = files.read_json(run.path / _SHELL)
+    kept = files.read_json(run.shell)
     if kept is None:
-        raise UserError(f"no readable {run.path / _SHELL}", hint="submit the job again")
+        raise UserError(f"no readable {run.shell}", hint="submit the job again")
     if kept["host"] != socket.gethostname():
         message = f"{job_id_of(run)} is to run on {kept['host']}, and this is another machine"
         raise RemoteError(message, hint=f"on {kept['host']}: clusterkit wait {run.path}")
     launch_by(LocalExecutor(run, submission.tasks, kept["variables"], lambda: None), run)
-    files.remove(run.path / _SHELL)
+    files.remove(run.shell)

@@ -147,7 +147,8 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
         # A run folder of somebody else, or a full disk, must not keep anyone from looking.
         with suppress(UserError):
             runfolder.write_state(run, evidence.submission, status)
-            files.remove(run.secrets)
+            for private in (run.secrets, run.shell):
+                files.remove(private)
     return Job(
         run=run,
         submission=evidence.submission,
