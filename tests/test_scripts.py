@@ -142,12 +142,13 @@ def test_the_command_of_a_torchrun_node(desk: Desk) -> None:
     ]
 
 
-def test_an_elastic_torchrun_uses_c10d_with_an_id_of_its_own(desk: Desk) -> None:
+def test_an_elastic_torchrun_has_its_own_rendezvous_and_restarts(desk: Desk) -> None:
     text = desk.render(nodes=2, max_nodes=3)["job.sbatch"]
     desk.sbatch(text, SLURM_RESTART_COUNT="2")
     argv = desk.seen(0)["argv"]
     assert "--nnodes=2:3" in argv
-    assert "--rdzv-backend=c10d" in argv
+    assert "--rdzv-backend=clusterkit" in argv
+    assert "--max-restarts=3" in argv
     assert "--rdzv-id=1234-2" in argv
 
 

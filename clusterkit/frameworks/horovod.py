@@ -14,20 +14,23 @@ from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
 from clusterkit.model import HorovodController, NodeCommand, Runtime
 
 _RESETS = "reset-limit"
+"""How often the ranks of an elastic job may begin anew; a compose file has a job of one host."""
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the command of each node, or the one `srun` of an MPI-built Horovod."""
     if inputs.horovod_controller is HorovodController.MPI:
         return _over_mpi(inputs)
-    if inputs.max_nodes is not None:
-        return _elastic(inputs)
-    if inputs.options:
-        option = next(iter(inputs.options))
+    elastic = inputs.max_nodes is not None
+    known = {_RESETS} if elastic or inputs.one_host else set()
+    unknown = [option for option in inputs.options if option not in known]
+    if unknown:
         raise UserError(
-            f"horovod has no launcher option {option!r} inside an allocation",
+            f"horovod has no launcher option {unknown[0]!r} inside an allocation",
             hint="set HOROVOD_* variables with --env instead",
         )
+    if elastic:
+        return _elastic(inputs)
     return NodeCommand(
         argv=(
             inputs.python,
@@ -47,12 +50,6 @@ def command(inputs: LaunchInputs) -> NodeCommand:
 
 
 def _elastic(inputs: LaunchInputs) -> NodeCommand:
-    unknown = sorted(set(inputs.options) - {_RESETS})
-    if unknown:
-        raise UserError(
-            f"horovod has no launcher option {unknown[0]!r} inside an allocation",
-            hint=f"--set horovod.{_RESETS}=N, or HOROVOD_* variables with --env",
-        )
     names = ("elastic.py", "discover-hosts.sh")
     return NodeCommand(
         argv=(
