@@ -14,12 +14,12 @@ from clusterkit import files, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState, submit_plan
 from clusterkit.executors.slurm_states import parse_squeue
-from clusterkit.jobs import cancel, find_run, find_runs, load_jobs, wait
+from clusterkit.jobs import cancel, find_run, find_runs, wait
 from clusterkit.jobs.after import conditions
 from clusterkit.jobs.arrays import cancel_all, wait_for_all
 from clusterkit.jobs.judge import Evidence
 from clusterkit.jobs.never_ran import explained
-from clusterkit.jobs.state import Job, load_job
+from clusterkit.jobs.state import Job, load_job, states_of
 from clusterkit.jobs.tend import is_held, tend
 from clusterkit.model import ClusterKind, JobState, JobStatus
 from clusterkit.node_results import Results
@@ -180,7 +180,7 @@ def test_why_slurm_ended_a_job_is_found_in_the_jobs_before_it(
         scheduler=None,
     )
     evidence = dataclasses.replace(evidence, **changes)  # type: ignore[arg-type]
-    said = explained(status, evidence, load_jobs)
+    said = explained(status, evidence, states_of)
     assert said.reason == told
     assert said.state is (JobState.CANCELLED if told == NEVER else status.state)
 

@@ -20,8 +20,8 @@ from clusterkit.cli.status import endings
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState
 from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
+from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.logs import LogReader, tail_position
-from clusterkit.jobs.state import Evidence, judge
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.node_results import Results
 from clusterkit.runfolder import RunFolder, Submission

@@ -1,7 +1,7 @@
 """Submitted jobs: find them again, tell their state, follow their output, end them.
 
 find   a word that the user typed -> a run folder
-state  run folder and scheduler -> `JobStatus`
+state  run folder and scheduler -> `Job`, by what judge concludes
 logs   run folder -> lines
 watch  wait for the end, or bring it about
 """

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterkit.executors.holding import HELD
+from clusterkit.jobs.judge import Evidence
 from clusterkit.model import JobState, JobStatus
 from clusterkit.runfolder import RunFolder
 from clusterkit.ties import Ending, waiting_for, why_never
-
-if TYPE_CHECKING:
-    from clusterkit.jobs.state import Evidence, Job
 
 _NEVER = "DependencyNeverSatisfied"
 """Slurm's reason, in `squeue`; sacct gives none."""
@@ -21,9 +18,13 @@ _READY = "to be started by clusterkit supervise, or wait"
 
 
 def explained(
-    status: JobStatus, evidence: Evidence, load: Callable[[Iterable[RunFolder]], Iterable[Job]]
+    status: JobStatus,
+    evidence: Evidence,
+    states_of: Callable[[Iterable[RunFolder]], Mapping[str, JobState]],
 ) -> JobStatus:
     """Return the state with that reason; as it is where there is none.
+
+    `states_of` tells the states of other jobs, by the paths of their run folders.
 
     Also a job that Slurm has forgotten is known to have been cancelled, if what it waited for can
     never happen: Slurm was told to end it then. A held job ends here: nobody else would end it.
@@ -33,8 +34,7 @@ def explained(
         return status
     # Jobs that it follows in any case are not asked: an array with a limit is a chain of those.
     after = [one for one in evidence.submission.after if one.ending is not Ending.ANY]
-    others = load(RunFolder(Path(one.run_dir)) for one in after)
-    why = why_never(after, {str(job.run.path): job.status.state for job in others})
+    why = why_never(after, states_of(RunFolder(Path(one.run_dir)) for one in after))
     if why is None and held:
         why = _folder_gone(evidence)
     if why is not None:

@@ -1,8 +1,4 @@
-"""The state of jobs: what their nodes reported first, then what the scheduler says.
-
-A job that neither knows is `unknown`, however long ago it was submitted: nothing is concluded
-from absence.
-"""
+"""The state of jobs: collect the evidence, have it judged, and keep what is final."""
 
 from __future__ import annotations
 
@@ -12,29 +8,15 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clusterkit import elastic, files, node_results, runfolder
-from clusterkit.attempts import may_start_again, nodes_to_leave_out
+from clusterkit import files, node_results, runfolder
+from clusterkit.attempts import nodes_to_leave_out
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import SchedulerState, executor_for
+from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.never_ran import explained
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.node_results import Results
 from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
-
-_SUBMITTING_S = 180.0
-"""How long a submission may take before a job without an id is given up (sbatch's time-out)."""
-
-
-_MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
-"""States that Slurm shows for a moment before it starts the same job again."""
-
-
-_ABSENCE = {
-    ClusterKind.LOCAL: "its controller has gone",
-    ClusterKind.SLURM: "Slurm no longer lists it",
-    ClusterKind.SSH: "no node keeps it",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,32 +27,6 @@ class Job:
     submission: Submission
     status: JobStatus
     results: tuple[NodeResult, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Everything from which the state of a job is concluded."""
-
-    submission: Submission
-    results: Results
-    first_failure: NodeResult | None
-    cancelled: bool
-    scheduler: SchedulerState | None
-    """None where the scheduler does not know the job."""
-    silence: str | None = None
-    """Why the scheduler could not be asked, where it could not."""
-    age_s: float = 0.0
-    left_out: int = 0
-    """How many nodes a next attempt could not use."""
-    rounds: tuple[tuple[str, ...], ...] = ()
-    """Who trained together in the latest attempt of an elastic job, round by round."""
-    why_again: str | None = None
-    """Why a node gave the job back to its scheduler."""
-
-    @property
-    def attempt(self) -> int:
-        """How often the job has been started again."""
-        return max(self.results.attempt, self.scheduler.attempt if self.scheduler else 0)
 
 
 def load_jobs(runs: Iterable[RunFolder]) -> list[Job]:
@@ -120,6 +76,11 @@ def _unreadable(run: RunFolder) -> UserError:
     )
 
 
+def states_of(runs: Iterable[RunFolder]) -> dict[str, JobState]:
+    """Return the state of every run by the path of its folder."""
+    return {str(job.run.path): job.status.state for job in load_jobs(runs)}
+
+
 def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
     """Collect the evidence on these runs, asking each scheduler once."""
     states: dict[RunFolder, SchedulerState] = {}
@@ -138,8 +99,9 @@ def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
 
 def conclude(run: RunFolder, evidence: Evidence) -> Job:
     """Judge the evidence; keep the state where it is final."""
-    status = explained(judge(evidence), evidence, load_jobs)
-    if status.state.final and status.exit_code is None and _has_scheduler_code(evidence):
+    status = explained(judge(evidence), evidence, states_of)
+    scheduled = evidence.scheduled and evidence.scheduler is not None
+    if status.state.final and status.exit_code is None and scheduled:
         code = executor_for(evidence.submission.kind).exit_code(run, evidence.submission)
         # Slurm holds 0 for a job that never ran; a job that did not succeed never has 0.
         status = dataclasses.replace(status, exit_code=code or None)
@@ -155,135 +117,6 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
         status=status,
         results=evidence.results.nodes,
     )
-
-
-def judge(evidence: Evidence) -> JobStatus:
-    """Conclude the state of a job from everything that is known of it."""
-    names = tuple(result.node for result in evidence.results.nodes)
-    state, reason = _state(evidence)
-    elastic_job = evidence.submission.least is not None
-    if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
-        reason = elastic.losses(evidence.rounds, evidence.results.nodes)
-    return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
-
-
-def _state(evidence: Evidence) -> tuple[JobState, str | None]:
-    said = evidence.scheduler
-    if said is not None and not _scheduled(evidence):
-        return _again(evidence, said) or (said.state, said.reason)
-    if _went_well(evidence):
-        return JobState.SUCCEEDED, None
-    if _complete(evidence) and evidence.first_failure and evidence.submission.requeue == 0:
-        return JobState.FAILED, node_results.blame(evidence.first_failure)
-    if said is not None:
-        return _as_scheduler_says(evidence, said)
-    if evidence.silence is not None:
-        return JobState.UNKNOWN, evidence.silence
-    return _from_results(evidence)
-
-
-def _went_well(evidence: Evidence) -> bool:
-    """Tell whether the results say that the job is over, and ended well."""
-    results, least, said = evidence.results.nodes, evidence.submission.least, evidence.scheduler
-    if _complete(evidence) and all(result.exit_code == 0 for result in results):
-        return True
-    over = said is None or said.state.final or said.word == "COMPLETING"
-    return over and least is not None and elastic.succeeded(results, least=least)
-
-
-def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
-    """Tell where a job ended that its clients start again; None where it stays as it is."""
-    submission = evidence.submission
-    if (
-        submission.kind is not ClusterKind.SSH
-        or evidence.cancelled
-        or evidence.attempt >= submission.requeue
-        or evidence.left_out > submission.spares
-        or not may_start_again(said.state, evidence.first_failure)
-    ):
-        return None
-    why = "time limit" if said.state is JobState.TIMEOUT else said.reason
-    return JobState.REQUEUED, f"{why}; attempt {evidence.attempt + 2} of {submission.requeue + 1}"
-
-
-def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
-    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
-    again = evidence.results.attempt < evidence.submission.requeue
-    if said.state is JobState.PENDING and evidence.results.nodes:
-        why = f"{evidence.why_again}; " if evidence.why_again else ""
-        of = evidence.submission.requeue + 1
-        return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits"
-    if said.word in _MAY_RETURN and again:
-        return JobState.REQUEUED, said.word.lower()
-    if said.word == "COMPLETING" and _complete(evidence) and failed and not again:
-        return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
-    if said.state is JobState.SUCCEEDED and failed:
-        return JobState.FAILED, node_results.blame(evidence.first_failure or failed[0])
-    if said.state is JobState.FAILED:
-        return _why_it_failed(evidence, said)
-    return said.state, said.reason
-
-
-def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
-    if evidence.first_failure is not None:
-        return JobState.FAILED, node_results.blame(evidence.first_failure)
-    reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
-    if reasons == {"cancelled"}:
-        return JobState.CANCELLED, None
-    if reasons != {"terminated"}:
-        return JobState.FAILED, said.reason
-    silent = node_results.silence_of(evidence.results.nodes)
-    return JobState.FAILED, silent or "it was told to end (SIGTERM)"
-
-
-def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
-    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
-    if evidence.first_failure is not None:
-        return JobState.FAILED, node_results.blame(evidence.first_failure)
-    if evidence.cancelled:
-        return JobState.CANCELLED, None
-    if failed:
-        late = all(result.reason == "timeout" for result in failed)
-        if late:
-            return JobState.TIMEOUT, None
-        return JobState.FAILED, node_results.blame(failed[0])
-    if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
-        return JobState.PENDING, "being submitted"
-    count = len(evidence.results.nodes)
-    who = _ABSENCE[evidence.submission.kind]
-    return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
-
-
-def _exit_code(evidence: Evidence, state: JobState) -> int | None:
-    if state is JobState.SUCCEEDED:
-        return 0
-    if not state.final:
-        return None
-    if evidence.first_failure is not None:
-        return evidence.first_failure.exit_code
-    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
-    if failed:
-        return min(failed, key=lambda result: result.ended_at).exit_code
-    return (evidence.scheduler.exit_code or None) if evidence.scheduler is not None else None
-
-
-def _expected(evidence: Evidence) -> int:
-    # Only the nodes of an attempt know how many an elastic job was given.
-    submission = evidence.submission
-    return 1 if submission.once else evidence.results.of or submission.tasks
-
-
-def _complete(evidence: Evidence) -> bool:
-    return len(evidence.results.nodes) >= _expected(evidence)
-
-
-def _scheduled(evidence: Evidence) -> bool:
-    """Tell whether a scheduler speaks of the job, and not a process of ours that knows better."""
-    return evidence.submission.kind is ClusterKind.SLURM
-
-
-def _has_scheduler_code(evidence: Evidence) -> bool:
-    return evidence.scheduler is not None and _scheduled(evidence)
 
 
 def _kept(run: RunFolder) -> Job | None:

@@ -9,7 +9,7 @@ from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.executors.holding import holder_for
-from clusterkit.jobs.state import Job, load_jobs
+from clusterkit.jobs.state import Job, states_of
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
@@ -46,8 +46,7 @@ def tend(jobs: Iterable[Job]) -> str | None:
 
 def _release(held: list[Job]) -> str | None:
     before = {Path(one.run_dir) for job in held for one in job.submission.after}
-    known = load_jobs(RunFolder(path) for path in before)
-    states = {str(job.run.path): job.status.state for job in known}
+    states = states_of(RunFolder(path) for path in before)
     ready = [
         job
         for job in held
