@@ -48,8 +48,8 @@ def _check(job: JobSpec, cluster: ClusterSpec) -> None:
         problems.append(
             Problem(
                 message=f"--sync: the nodes of cluster {cluster.name} see your folder as it is",
-                hint="leave it out; or, where they do not, "
-                f"`shared_filesystem: false` for cluster {cluster.name} (kind ssh only)",
+                hint="leave it out"
+                + (", or set `shared_filesystem: false`" * (cluster.kind is ClusterKind.SSH)),
                 key="sync",
             )
         )

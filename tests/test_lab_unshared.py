@@ -96,6 +96,17 @@ def test_a_cancel_leaves_nothing(cluster: Cluster) -> None:
     assert ended(cluster, run) == ("cancelled", None)
 
 
+@pytest.mark.parametrize("after_s", [0.0, 1.0, 1.6, 2.4])
+def test_a_cancel_during_the_start_leaves_nothing(cluster: Cluster, after_s: float) -> None:
+    run, client = cluster.submitting("echo asleep; sleep 300", **APART)
+    time.sleep(after_s)
+    assert cluster.ck("cancel", str(run.path))[0] == 0
+    client.wait(30)
+    assert ended(cluster, run)[0] == "cancelled"
+    nodes = cluster.lab.nodes
+    await_true(lambda: not any(cluster.lab.processes(node, run.run_id) for node in nodes))
+
+
 def test_a_killed_rank_is_named_and_what_was_kept_comes_back(cluster: Cluster) -> None:
     keep = "echo on; echo $CK_NODE_NAME > $CK_RESULTS/name; ln -s /etc/passwd $CK_RESULTS/link"
     run = running(cluster, f"{keep}; sleep 2; [[ $CK_NODE_RANK != 1 ]] || kill -KILL $$; sleep 300")

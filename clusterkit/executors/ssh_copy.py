@@ -32,7 +32,7 @@ KEPT = "source"
 """In the run folder of a job that nodes may get at a later time: the folder as it was."""
 SENT = "sync.json"
 """In the run folder: how much of the folder was sent to each node."""
-_NOT_THEIRS = (SENT, "state.json", "cancelled", "mirror.json", "left-out", "told-slurm.json")
+_NOT_THEIRS = (SENT, "state.json", "mirror.json", "left-out", "told-slurm.json")
 _OF_ATTEMPTS = ("timeout-", "again-")
 
 
