@@ -128,3 +128,20 @@ def test_horovod_over_ssh_ends_well_without_a_lost_node(desk: Desk) -> None:
         assert "done: loss" in job.log()
     finally:
         desk.lab.up()
+
+
+def test_over_ssh_a_job_starts_without_a_node_whose_slots_are_taken(desk: Desk) -> None:
+    config = desk.folder / "clusterkit.yaml"
+    config.write_text(config.read_text().replace("n[1-3]", "n3,n1,n2"))
+    script = desk.write("ranks.py", "import os, time; print('of', os.environ['WORLD_SIZE'])\n")
+    holder = desk.write("hold.py", "import time; time.sleep(300)\n")
+    words = ("--cluster", "rack", "--preflight", "off", "--framework", "torchrun")
+    held = desk.submit(*words, "--nodes", "1", holder)
+    done = desk.clusterkit("submit", "--wait", *words, "--nodes", "2:3", script)
+    assert done.returncode == 0, done.stderr
+    assert "left out: n3: 2 slots wanted, 0 of 2 free: slots 0,1 held by hold-" in done.stderr
+    assert "of 4" in desk.clusterkit("logs", "latest").stdout
+    refused = desk.clusterkit("submit", *words, "--nodes", "3:4", script)
+    assert refused.returncode == 2
+    desk.clusterkit("cancel", held["job_id"])
+    desk.clusterkit("wait", held["job_id"])
