@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from clusterkit import files, runfolder
+from clusterkit import files, processes, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState, submit_plan
 from clusterkit.executors.slurm_states import parse_squeue
@@ -327,6 +328,19 @@ def test_no_more_of_an_array_run_at_once_than_its_limit(held: Held) -> None:
         most = max(most, running)
     assert most <= 2
     assert seen.count("succeeded") == 5
+
+
+def test_nobody_waits_for_ever_after_a_job_of_which_nobody_can_tell(held: Held) -> None:
+    jobs = held.array(3, 1, "sleep 60")
+    first = jobs[0].run
+    controller = files.read_json(first.controller)
+    assert controller is not None
+    os.kill(controller["pid"], signal.SIGKILL)
+    processes.kill_all(lambda: processes.marked(first.marker(), prefix=True))
+    troubles: list[str] = []
+    done = wait_for_all([job.run for job in jobs], changed=lambda _: None, troubled=troubles.append)
+    assert [job.status.state.value for job in done] == ["unknown", "pending", "pending"]
+    assert f"nobody can tell how {jobs[0].submission.job_id} ends" in troubles[0]
 
 
 def test_cancelling_an_array_starts_none_of_those_that_wait(held: Held) -> None:

@@ -9,7 +9,7 @@ from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.state import Job, load_jobs
-from clusterkit.jobs.tend import end_held, needs_client, tend
+from clusterkit.jobs.tend import end_held, is_held, needs_client, ready, tend
 from clusterkit.jobs.watch import (
     CANCEL_PATIENCE_S,
     RESULTS_EVERY_S,
@@ -63,6 +63,12 @@ class Watch:
         return [self.jobs[run] for run in self._open if run in self.jobs]
 
     @property
+    def given_up(self) -> bool:
+        """Whether a job has been unknown for so long that nobody will learn more of it."""
+        over = self.jobs.keys() - set(self._open)
+        return any(self.jobs[run].status.state is JobState.UNKNOWN for run in over)
+
+    @property
     def all(self) -> list[Job]:
         """All jobs that could be read, in their order."""
         return [self.jobs[run] for run in self._order if run in self.jobs]
@@ -109,6 +115,8 @@ def wait_for_all(
                 troubled(trouble)
             tended_at = time.monotonic()
             watch.refresh()
+            if watch.given_up and all(map(is_held, watch.open)) and not ready(watch.open):
+                return watch.all  # they wait for a job of which nobody will learn any more
         time.sleep(RESULTS_EVERY_S)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from clusterkit import files
@@ -44,19 +44,35 @@ def tend(jobs: Iterable[Job]) -> str | None:
     return trouble
 
 
-def _release(held: list[Job]) -> str | None:
+def ready(jobs: Iterable[Job]) -> list[Job]:
+    """Return those of the held jobs whose time has come."""
+    held = [job for job in jobs if is_held(job)]
+    states = _states_before(held)
+    return [job for job in held if _may_start(job, states)]
+
+
+def _states_before(held: Iterable[Job]) -> dict[str, JobState]:
+    """Return the states of all jobs that these wait for, by their run folders."""
     before = {Path(one.run_dir) for job in held for one in job.submission.after}
-    states = states_of(RunFolder(path) for path in before)
-    ready = [
-        job
-        for job in held
-        if all(one.holds(states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after)
-    ]
-    for job in ready[:_STARTS_AT_ONCE]:
+    return states_of(RunFolder(path) for path in before)
+
+
+def _may_start(job: Job, states: Mapping[str, JobState]) -> bool:
+    return all(one.holds(states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after)
+
+
+def _release(held: list[Job]) -> str | None:
+    states = _states_before(held)
+    may_start = [job for job in held if _may_start(job, states)]
+    for job in may_start[:_STARTS_AT_ONCE]:
         try:
             _start(job)
         except (RemoteError, UserError) as error:
             return f"{job.submission.job_id} waits: {error}"
+    for job in held:
+        for one in job.submission.after:
+            if states.get(one.run_dir) is JobState.UNKNOWN:
+                return f"{job.submission.job_id} waits: nobody can tell how {one.job_id} ends"
     return None
 
 
