@@ -53,7 +53,7 @@ faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliabi
 	python -m tests.faults
 
 .PHONY: bench
-bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes
+bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes, logs
 	python -m bench
 
 .PHONY: lab

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import fanout, judge, race, report, startup
+from bench import fanout, judge, output, race, report, startup
 from bench.fanout.table import fanout_document, fanout_table
 from bench.figures import BenchError
 from bench.judge.table import judge_document, judge_table
@@ -58,13 +58,24 @@ def _judge(options: argparse.Namespace) -> tuple[str, object]:
     return judge_table(judged), judge_document(judged)
 
 
-PARTS = {"startup": _startup, "race": _race, "fanout": _fanout, "judge": _judge}
+def _output(options: argparse.Namespace) -> tuple[str, object]:
+    rounds = output.measure(options.rounds)
+    return output.output_table(rounds), output.output_document(rounds)
+
+
+PARTS = {
+    "startup": _startup,
+    "race": _race,
+    "fanout": _fanout,
+    "judge": _judge,
+    "output": _output,
+}
 """What can be measured: each returns its table, and its part of the JSON document."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the four")
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the five")
     parser.add_argument("--runs", type=_count, default=30, help="starts of each command (30)")
     parser.add_argument(
         "--rounds", type=_count, default=7, help="rounds of the others that count (7)"

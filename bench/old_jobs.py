@@ -12,15 +12,15 @@ from clusterkit.runfolder import Submission
 JOBS = 500
 
 
-def write_old_jobs(run_dir: Path) -> None:
-    """Write the folders of 500 failed jobs of 64 nodes, an hour apart."""
+def write_old_jobs(run_dir: Path, *, jobs: int = JOBS) -> None:
+    """Write the folders of failed jobs of 64 nodes, an hour apart."""
     cluster = ClusterSpec(name="lab", kind=ClusterKind.SLURM, run_dir=str(run_dir))
     names = tuple(f"n{number}" for number in range(64))
     status = JobStatus(
         state=JobState.FAILED, exit_code=1, reason="n7: rank 63 exited with 1", nodes=names
     )
-    for number in range(JOBS):
-        at = time.time() - 3600 * (JOBS - number)
+    for number in range(jobs):
+        at = time.time() - 3600 * (jobs - number)
         run = runfolder.create(cluster, "pretrain", now=at)
         submission = Submission(
             run_id=run.run_id, name="pretrain", cluster="lab", kind=ClusterKind.SLURM,

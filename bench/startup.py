@@ -91,7 +91,7 @@ def measure(runs: int) -> tuple[Startup, ...]:
 
 def _start(command: Command, desk: Path) -> tuple[float, float]:
     """Return the wall and the processor seconds of one start."""
-    environment = {**os.environ, "XDG_CONFIG_HOME": str(desk)}
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(desk), "HOME": str(desk)}
     began = time.perf_counter()
     with subprocess.Popen(
         command.argv, cwd=desk, env=environment, stdin=subprocess.DEVNULL,

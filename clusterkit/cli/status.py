@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from clusterkit import hostlist, node_results
+from clusterkit import hostlist, node_results, runfolder
 from clusterkit.cli import console
 from clusterkit.cli.job_args import (
     JOB_HELP,
@@ -28,6 +28,7 @@ from clusterkit.errors import UserError, choices_hint
 from clusterkit.jobs import Job, load_jobs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState, JobStatus, NodeResult
+from clusterkit.runfolder import RunFolder
 
 _UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
 
@@ -108,6 +109,7 @@ def _list(limit: int, states: frozenset[JobState], cluster: str | None, *, as_js
         jobs = jobs[-limit:] if limit else jobs
     else:
         jobs = load_jobs(runs[-limit:] if limit else runs)
+    _warn_of_damage(runs if states or cluster or not limit else runs[-limit:], jobs)
     if as_json:
         console.json_document({"jobs": [document_of(job) for job in jobs], "total": total})
         return
@@ -120,6 +122,15 @@ def _list(limit: int, states: frozenset[JobState], cluster: str | None, *, as_js
     if limit and total > limit:
         console.note(f"{total - limit} older jobs not shown (--limit 0 lists all)")
     _table(jobs)
+
+
+def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
+    """Name the runs of which nothing can be told; one without the file is just being made."""
+    told = {job.run for job in jobs}
+    for run in (run for run in runs if run not in told):
+        told_of = run.state.exists() or not run.submission.exists()
+        if not told_of and runfolder.read_submission(run) is None:
+            console.warn(f"{run.submission} is damaged: its job is not listed")
 
 
 def _matches(job: Job, states: frozenset[JobState], cluster: str | None) -> bool:
