@@ -201,7 +201,7 @@ def _job_spec(
         env=env,
         secrets=tuple(values.get("secret", ())),
         exclude=excluded,
-        sync=os.path.realpath(values["sync"]) if values.get("sync") else None,
+        sync=os.path.realpath(Path(values["sync"]).expanduser()) if values.get("sync") else None,
         sync_limit_mib=values.get("sync_limit", SYNC_LIMIT_MIB),
         sbatch_options=sbatch,
         launcher_options=launcher,

@@ -160,7 +160,8 @@ def _send(
                 node=session.node,
                 hint="submit it again, or leave the node out",
             )
-        return deliver(helper, source.manifest, Place(folder=_synced(layout.sync), snapshot=copy))
+        place = Place(folder=_synced(layout.sync), snapshot=copy, folder_mode=PRIVATE)
+        return deliver(helper, source.manifest, place)
     return None
 
 

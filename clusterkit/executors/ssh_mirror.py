@@ -34,6 +34,7 @@ _MIB = 1 << 20
 _SMALL_MOST = _MIB
 _LOG_MOST = 64 * _MIB
 """Of a job that runs: the rest comes the next time."""
+_FOLDERS = ("keepers", "ends", "nodes", "failures", "submitit")
 _PART = ".ck-part"
 _TOLD = "told-"
 """Before the names of first failures as single nodes have them."""
@@ -130,16 +131,14 @@ class _Node:
 
     def _read(self, helper: Helper, *, trees: tuple[str, ...], log_most: int | None) -> None:
         attempt = self.layout.attempt
+        small = (*_FOLDERS, f"timeout-{attempt}", f"again-{attempt}.json")
         log = f"logs/{self.run.log(self.rank).name}"
         limit_mib = self.layout.sync.limit_mib if self.layout.sync else SYNC_LIMIT_MIB
         helper.tell(
             "fetch",
             folder=self.layout.folder(self.run),
             have=self._have,
-            small=[
-                *("keepers", "ends", "nodes", "failures", "submitit"),
-                *(f"timeout-{attempt}", f"again-{attempt}.json"),
-            ],
+            small=small,
             small_most=_SMALL_MOST,
             logs={log: self.memo.get("log_offset", 0)},
             logs_most=log_most,
@@ -149,7 +148,7 @@ class _Node:
         while "done" not in (answer := helper.answer()):
             data = helper.take(int(answer.get("bytes", 0)))
             if "small" in answer:
-                self._take_small(_safe(answer["small"]), data)
+                self._take_small(_safe(answer["small"], small), data)
                 self._have[answer["small"]] = answer["sign"]
             elif "log" in answer:
                 self._take_log(int(answer["offset"]), data)
@@ -192,7 +191,7 @@ class _Node:
         self.memo["log_offset"] = offset + len(data)
 
     def _take_result(self, answer: Mapping[str, Any], data: bytes) -> None:
-        path = self._result_path(_safe(answer["file"]))
+        path = self._result_path(_safe(answer["file"], (RESULTS,)))
         part = path.with_name(path.name + _PART)
         if answer["offset"] == 0:
             files.create_folder(path.parent)
@@ -226,11 +225,11 @@ class _Node:
         files.give_name(part, path)
 
 
-def _safe(name: str) -> str:
-    """Return the name of a file on a node, which must be one below its folder."""
+def _safe(name: str, asked: Collection[str]) -> str:
+    """Return the name of a file on a node, which must be one of those `asked` for, or below."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise RemoteError(f"the node sent a file of an impossible name: {name!r}")
+    if ".." in path.parts or not path.parts or path.parts[0] not in asked:
+        raise RemoteError(f"the node sent a file that it was not asked for: {name!r}")
     return name
 
 
