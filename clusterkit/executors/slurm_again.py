@@ -29,7 +29,9 @@ def leave_out(run: RunFolder, submission: Submission) -> None:
         return
     excluded = _asked_for(run)
     listed = ",".join(part for part in (excluded, nodes) if part)
-    answer = run_command(["scontrol", "update", f"JobId={submission.job_id}", f"ExcNodeList={listed}"])
+    answer = run_command(
+        ["scontrol", "update", f"JobId={submission.job_id}", f"ExcNodeList={listed}"]
+    )
     if answer.code:
         raise RemoteError(f"Slurm does not leave out {nodes}: {answer.errors.strip()}")
     files.write_json(run.told_slurm, {"left_out": nodes})
