@@ -251,7 +251,7 @@ def test_a_wrong_job_file_is_explained_with_its_lines(desk: Path) -> None:
         ("cluster: a10\nframework: torchrn\n", ["job.yaml:1:10", "job.yaml:2:12"]),
         ("framework: torchrun\nds_preset: zero3\n", ["job.yaml:2:12", "--framework deepspeed"]),
         ("framework: torchrun\nnodes: 4:2\n", ["job.yaml:2:8", "--nodes 2:4"]),
-        ("framework: horovod\nnodes: 2:4\n", ["job.yaml:2:8", "cannot change"]),
+        ("framework: deepspeed\nnodes: 2:4\n", ["job.yaml:2:8", "cannot change"]),
         ("framework: torchrun\nset: {sbtch.mem: 1G}\n", ["job.yaml:2:7", "sbatch.mem"]),
         ("framework: torchrun\nenv:\n  CK_PORT: 1\n", ["job.yaml:3:3", "cannot be set"]),
         ("framework: torchrun\nscript: trian.py\n", ["job.yaml:2:9", "did you mean train.py?"]),
