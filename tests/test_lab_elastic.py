@@ -145,3 +145,15 @@ def test_over_ssh_a_job_starts_without_a_node_whose_slots_are_taken(desk: Desk) 
     assert refused.returncode == 2
     desk.clusterkit("cancel", held["job_id"])
     desk.clusterkit("wait", held["job_id"])
+
+
+def test_over_ssh_the_loss_of_the_first_node_ends_the_job_and_is_named(desk: Desk) -> None:
+    job = Training(desk, "rack", "--framework", "torchrun", "--nodes", "2:3", *QUICK)
+    job.await_training(3)
+    desk.lab.kill_host("n1")
+    try:
+        state, reason = job.ended()
+        assert state == "failed"
+        assert str(reason).startswith("n1 no longer answers")
+    finally:
+        desk.lab.up()

@@ -23,6 +23,9 @@ from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
 ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
 
+_CAUSE_S = 16.0
+"""A little longer than a keeper takes to miss the first node (executors/ssh_link.py)."""
+
 _START = """trap '' USR1 USR2; exec bash "$0\""""
 """Start the node script with the notices ignored: schedulers send them to every process of a
 step, and whoever has no handler for them would die. A handler set later still gets them."""
@@ -68,6 +71,8 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
     )
     submission = runfolder.read_submission(run)
     least = submission.least if submission is not None else None
+    if least is not None and result.exit_code and result.reason is None:
+        _await_the_cause(run, me)
     try:
         node_results.write_result(run, result, attempt=me.attempt, of=me.of, least=least)
     except UserError as error:
@@ -79,6 +84,19 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
     if result.reason == "terminated":
         _linger(run, patience.linger_s)
     return result
+
+
+def _await_the_cause(run: RunFolder, me: Identity) -> None:
+    """Let the first node be blamed before this one, where losing it broke the command here.
+
+    Over ssh the keeper of this node notices that; elsewhere nobody does.
+    """
+    deadline = time.monotonic() + _CAUSE_S
+    while me.rank and run.keepers.exists() and time.monotonic() < deadline:
+        head = node_results.read_result(run, 0, me.attempt)
+        if head or run.cancelled.exists() or node_results.first_failure(run, me.attempt):
+            return
+        time.sleep(0.5)
 
 
 def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
