@@ -153,7 +153,7 @@ def test_over_ssh_a_node_that_never_comes_does_not_hold_the_others_up(nodes: lis
     for link in nodes[:3]:
         link.begin()
     assert all(link.await_go() for link in nodes[:3])
-    assert node_results.read_result(nodes[0].news.run, 3, 0) is not None
+    until(lambda: node_results.read_result(nodes[0].news.run, 3, 0))
 
 
 JOB = JobSpec(framework="torchrun", script="train.py", nodes=2, max_nodes=3)
