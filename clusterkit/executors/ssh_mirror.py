@@ -71,6 +71,9 @@ def fetch(
         errors = {name: e for name, e in answers.items() if isinstance(e, RemoteError)}
         for name in asked:
             nodes[name].memo["failed_at"] = time.time() if name in errors else None
+        for name, node in nodes.items():
+            if name not in asked and not node.is_over:
+                errors[name] = RemoteError("no answer a moment ago", node=name)
         files.write_json(run.path / MEMO, memo, mode=files.PRIVATE)
         if all(node.is_over or name in errors or name in gone for name, node in nodes.items()):
             _decide_first_failure(run, layout)

@@ -112,14 +112,14 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
     Raises:
         UserError: ssh's configuration cannot be read, or what nodes say not be written here.
     """
-    for run in runs:
-        with suppress(UserError):
-            ssh_mirror.fetch(run, read_layout(run))
+    silent = {run: _nodes_without_answer(run) for run in runs}
     keepers = {run: read_keepers(run) for run in runs}
-    lives: dict[Keeper, Life] = {}
+    lives: dict[Keeper, Life] = {
+        keeper: Life.SILENT for run in runs for keeper in keepers[run] if keeper.node in silent[run]
+    }
     for cluster in {submission.cluster for submission in runs.values()}:
         here = {
-            run: [keeper for keeper in keepers[run] if keeper.ended_as is None]
+            run: [k for k in keepers[run] if k.ended_as is None and k.node not in silent[run]]
             for run, submission in runs.items()
             if submission.cluster == cluster
         }
@@ -132,6 +132,14 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
     keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
     found = {run: state_of(run, runs[run], keepers[run], lives) for run in runs}
     return {run: state for run, state in found.items() if state is not None}
+
+
+def _nodes_without_answer(run: RunFolder) -> Set[str]:
+    """Bring what nodes have written, where it is not in this folder; return who did not answer."""
+    with suppress(UserError):
+        errors = ssh_mirror.fetch(run, read_layout(run))
+        return errors.keys() if errors is not None else set()
+    return set()
 
 
 def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
