@@ -142,9 +142,10 @@ def there(tmp_path: Path, run: RunFolder) -> Iterator[tuple[SessionHere, Path]]:
 def bring(
     there: tuple[SessionHere, Path], run: RunFolder, memo: dict[str, Any], **more: Any
 ) -> None:
+    gone = more.pop("gone", False)
     node = ssh_mirror._Node(run, layout(**more), 1, memo)
     try:
-        node.bring(there[0])  # type: ignore[arg-type]
+        node.bring(there[0], gone=gone)  # type: ignore[arg-type]
     finally:
         there[0].leave()
 
@@ -173,6 +174,15 @@ def test_only_what_is_new_is_brought_and_the_last_word_last(
     assert (run.results / "node-1" / "deep" / "run.sh").stat().st_mode & 0o777 == 0o755
     assert run.end(1).exists()
     assert memo["over"] == 0
+
+
+def test_of_a_keeper_that_was_killed_the_results_come_back_too(
+    there: tuple[SessionHere, Path], run: RunFolder
+) -> None:
+    (there[1] / "results" / "kept").write_text("kept")
+    bring(there, run, {}, gone=True)
+    assert (run.results / "node-1" / "kept").read_text() == "kept"
+    assert not run.end(1).exists()
 
 
 def test_a_node_that_takes_over_a_rank_goes_on_with_its_log(

@@ -64,7 +64,9 @@ def fetch(
         asked = [name for name, node in nodes.items() if node.is_due(again=again)]
         try:
             answers = on_nodes(
-                SshOptions.of(layout.cluster), asked, lambda s: nodes[s.node].bring(s)
+                SshOptions.of(layout.cluster),
+                asked,
+                lambda session: nodes[session.node].bring(session, gone=session.node in gone),
             )
         finally:
             files.write_json(run.path / MEMO, memo, mode=files.PRIVATE)
@@ -118,8 +120,8 @@ class _Node:
         patience = failed_at is not None and 0 <= time.time() - failed_at < _AGAIN_S
         return not self.is_over and (again or not patience)
 
-    def bring(self, session: Session) -> None:
-        """Bring what is new.
+    def bring(self, session: Session, *, gone: bool = False) -> None:
+        """Bring what is new; of a keeper that has `gone` without a word, the results as well.
 
         Raises:
             RemoteError: the node could not say it all.
@@ -127,8 +129,9 @@ class _Node:
         """
         helper = Helper(session, self.layout.python)
         self._read(helper, trees=(), log_most=_LOG_MOST)
-        if self._end is not None:
+        if self._end is not None or gone:
             self._read(helper, trees=(RESULTS,), log_most=None)
+        if self._end is not None:
             self._write(self.run.end(self.rank).relative_to(self.run.path).as_posix(), self._end)
             self.memo["over"] = self.layout.attempt
 
