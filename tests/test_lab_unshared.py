@@ -20,7 +20,7 @@ from clusterkit.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
 from tests.lab_apart import OURS, desk_apart, homes_apart, wheelhouse
-from tests.lab_faults import mounted
+from tests.lab_faults import mounted, wait_for_state
 from tests.lab_jobs import Cluster, await_true
 
 pytestmark = pytest.mark.lab
@@ -212,12 +212,14 @@ def test_a_node_that_has_gone_is_named_and_the_others_words_come_back(cluster: C
 
 @contextmanager
 def link_down(cluster: Cluster, node: str) -> Iterator[None]:
-    """Take the network of a node away."""
+    """Take the network of a node away; Slurm has taken it back when the block ends."""
     cluster.lab.run(node, ["ip", "link", "set", "eth0", "down"], check=True)
     try:
         yield
     finally:
         cluster.lab.run(node, ["ip", "link", "set", "eth0", "up"], check=True)
+        cluster.lab.run("head", ["scontrol", "reconfigure"], check=True)  # asks all nodes at once
+        wait_for_state(cluster.lab, "idle", node, within_s=90)
 
 
 def test_the_next_attempt_goes_on_in_the_same_copy(cluster: Cluster) -> None:
