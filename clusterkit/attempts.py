@@ -11,18 +11,28 @@ from collections.abc import Collection, Iterable, Sequence
 
 from clusterkit.errors import RemoteError
 from clusterkit.model import JobState, NodeResult
+from clusterkit.runfolder import Submission
 
 _TWICE = 2
 _ENDED_BY_OTHERS = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
-def may_start_again(state: JobState, failure: NodeResult | None) -> bool:
-    """Tell whether an attempt that has ended like this deserves another one.
+def starts_again(
+    state: JobState,
+    failure: NodeResult | None,
+    *,
+    attempt: int,
+    left_out: int,
+    submission: Submission,
+) -> bool:
+    """Tell whether a job whose attempt number `attempt` has ended like this gets another one.
 
-    `failure` is the first failure of the attempt; without one, a job that failed was lost with
-    its nodes.
+    `failure` is the first failure of that attempt; without one, a job that failed was lost with
+    its nodes. `left_out` counts the nodes that no attempt may use any more.
     """
-    if state not in _ENDED_BY_OTHERS:
+    if state not in _ENDED_BY_OTHERS or attempt >= submission.requeue:
+        return False
+    if left_out > submission.dispensable:
         return False
     return failure is None or failure.lost is not None or failure.unfit is not None
 

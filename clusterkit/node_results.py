@@ -86,9 +86,10 @@ def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | No
     return result_of(files.read_json(run.result(node_rank, attempt)))
 
 
-def read_results(run: RunFolder) -> Results:
-    """Return the results of the latest attempt that any node reports."""
-    return next(reversed(read_attempts(run)), Results(attempt=0, of=0, nodes=()))
+def read_results(run: RunFolder, attempt: int | None = None) -> Results:
+    """Return the results of an attempt, or of the latest that any node reports."""
+    wanted = [one for one in read_attempts(run) if attempt in {None, one.attempt}]
+    return wanted[-1] if wanted else Results(attempt=attempt or 0, of=0, nodes=())
 
 
 def read_attempts(run: RunFolder) -> tuple[Results, ...]:
@@ -124,10 +125,12 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
 
 
 def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
-    """Return the first failure of each attempt that had one, oldest first."""
+    """Return the first failure of each attempt that had one, and every node that was not fit."""
     paths = (path for path in run.failures.glob("*.json") if path.stem.isdigit())
     found = (result_of(files.read_json(p)) for p in sorted(paths, key=lambda p: int(p.stem)))
-    return tuple(failure for failure in found if failure is not None)
+    reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
+    unfit = (result for result in reported if result.unfit is not None)
+    return (*(failure for failure in found if failure is not None), *unfit)
 
 
 def blame(result: NodeResult) -> str:

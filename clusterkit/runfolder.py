@@ -215,6 +215,12 @@ class Submission:
     """Whether only the first node reports, because its command reaches the others itself (MPI)."""
     job_id: str | None = None
     """None until the scheduler has answered."""
+
+    @property
+    def dispensable(self) -> int:
+        """How many of its nodes the job can lose for good: those that it has spares for."""
+        return self.spares + (self.max_nodes - self.nodes if self.max_nodes else 0)
+
     array: str | None = None
     """The array that it belongs to."""
     index: int | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -191,4 +191,5 @@ def _query_accounting(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]
     command = ["sacct", "-n", "-X", "-P", "-S", start, "-j", ",".join(wanted)]
     answer = run_command([*command, "-o", _SACCT_FIELDS])
     told = parse_sacct(answer.output, wanted) if answer.code == 0 else {}
-    return {job_id: said for job_id, said in told.items() if said.state.final}
+    # Without Slurm's word for it: what is only in the database does not start again.
+    return {job_id: replace(said, word="") for job_id, said in told.items() if said.state.final}

@@ -9,15 +9,12 @@ from __future__ import annotations
 import dataclasses
 import secrets
 
-from clusterkit import files, node_results
-from clusterkit.attempts import choose_nodes, nodes_to_leave_out
+from clusterkit import files, node_results, runfolder
+from clusterkit.attempts import choose_nodes, nodes_to_leave_out, starts_again
 from clusterkit.executors import ssh_runs, ssh_start
 from clusterkit.executors.ssh_layout import SshLayout, read_layout, write_layout
 from clusterkit.executors.ssh_start import NodesBusy
-from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, Submission
-
-_UNDER_WAY = frozenset({JobState.RUNNING, JobState.PENDING})
 
 
 def start_again(run: RunFolder, submission: Submission) -> None:
@@ -30,14 +27,25 @@ def start_again(run: RunFolder, submission: Submission) -> None:
         UserError: the run folder cannot be read or written.
     """
     with files.locked(run.starting) as mine:
-        if not mine or run.cancelled.exists():
+        # Another client may have started it, and even seen its end, since this one looked.
+        if not mine or {run.cancelled.name, run.state.name} & runfolder.listed(run.path):
             return
         known = ssh_runs.states({run: submission}).get(run)
-        if known is None or known.state in _UNDER_WAY:
+        if known is None:
             return
-        before = read_layout(run)
-        attempt = 1 + max(known.attempt, node_results.latest_attempt(run))
-        layout = dataclasses.replace(before, attempt=attempt, token=secrets.token_hex(16))
+        attempt = max(known.attempt, node_results.latest_attempt(run))
+        again = starts_again(
+            known.state,
+            node_results.first_failure(run, attempt),
+            attempt=attempt,
+            left_out=len(nodes_to_leave_out(node_results.read_failures(run))),
+            submission=submission,
+        )
+        if not again:
+            return
+        layout = dataclasses.replace(
+            read_layout(run), attempt=attempt + 1, token=secrets.token_hex(16)
+        )
         ssh_start.start(run, _on_fit_nodes(run, layout), handing_over=lambda: None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterkit import elastic, node_results
-from clusterkit.attempts import may_start_again
+from clusterkit.attempts import starts_again
 from clusterkit.executors import SchedulerState
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.node_results import Results
@@ -43,6 +43,8 @@ class Evidence:
     silence: str | None = None
     """Why the scheduler could not be asked, where it could not."""
     age_s: float = 0.0
+    last_failed: int = 0
+    """The latest attempt of which a first failure is known."""
     left_out: int = 0
     """How many nodes a next attempt could not use."""
     rounds: tuple[tuple[str, ...], ...] = ()
@@ -58,7 +60,8 @@ class Evidence:
     @property
     def attempt(self) -> int:
         """How often the job has been started again."""
-        return max(self.results.attempt, self.scheduler.attempt if self.scheduler else 0)
+        said = self.scheduler.attempt if self.scheduler is not None else 0
+        return max(self.results.attempt, self.last_failed, said)
 
 
 def judge(evidence: Evidence) -> JobStatus:
@@ -98,14 +101,17 @@ def _went_well(evidence: Evidence) -> bool:
 def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
     """Tell where a job ended that its clients start again; None where it stays as it is."""
     submission = evidence.submission
-    if (
-        submission.kind is not ClusterKind.SSH
-        or evidence.cancelled
-        or evidence.attempt >= submission.requeue
-        or evidence.left_out > submission.spares
-        or not may_start_again(said.state, evidence.first_failure)
-    ):
+    again = submission.kind is ClusterKind.SSH and starts_again(
+        said.state,
+        evidence.first_failure,
+        attempt=evidence.attempt,
+        left_out=evidence.left_out,
+        submission=submission,
+    )
+    if not again:
         return None
+    if evidence.cancelled:
+        return JobState.CANCELLED, None
     why = "time limit" if said.state is JobState.TIMEOUT else said.reason
     return JobState.REQUEUED, f"{why}; attempt {evidence.attempt + 2} of {submission.requeue + 1}"
 

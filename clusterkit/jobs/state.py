@@ -152,13 +152,15 @@ def _evidence(
     scheduler: SchedulerState | None,
     silence: str | None,
 ) -> Evidence:
-    results = node_results.read_results(run)
-    attempt = max(results.attempt, scheduler.attempt if scheduler is not None else 0)
+    last_failed = node_results.latest_attempt(run)
+    attempt = max(last_failed, scheduler.attempt if scheduler is not None else 0)
+    results = node_results.read_results(run, attempt)
     failures = node_results.read_failures(run) if submission.requeue else ()
     return Evidence(
         submission=submission,
         results=results,
         first_failure=node_results.first_failure(run, attempt),
+        last_failed=last_failed,
         left_out=len(nodes_to_leave_out(failures)),
         why_again=(files.read_json(run.again(attempt)) or {}).get("why"),
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),

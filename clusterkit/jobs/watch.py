@@ -126,7 +126,13 @@ def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
     # First, so that whoever starts or ends the job from here on knows why.
     files.create_text(run.cancelled, "")
     if not end_held(run):
-        executor_for(job.submission.kind).cancel(run, job.submission)
+        try:
+            executor_for(job.submission.kind).cancel(run, job.submission)
+        except RemoteError:
+            # Of a job that only waits to start again, a node may have gone for good.
+            if not (job := load_job(run)).status.state.final:
+                raise
+            return job
     observer = Observer(run)
     deadline = time.monotonic() + timeout_s
     while not (job := observer.look()).status.state.final:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from clusterkit import node_results, processes, runfolder
 from clusterkit.model import NodeResult
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.worker import again
 from clusterkit.worker.identity import Identity
 
@@ -19,6 +19,8 @@ TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
 NOTICES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 WATCHED = TERMINATION | NOTICES | {signal.SIGCHLD}
 
+_EARLY_S = 60.0
+"""How much earlier than it was asked to Slurm may announce a time limit (sbatch(1), --signal)."""
 _LATE_S = 30.0
 """How much later than its job a worker may start: prologue, port probe, imports."""
 
@@ -69,15 +71,15 @@ class Watch:
             self._heed(signal.sigtimedwait(WATCHED, self._next_look_s()))
             code = _reap(self.pid)
             if code is not None:
-                if code != 0 and self.reason is None and self.noticed:
-                    # It has saved what it needs, and left before it was told to.
-                    self.reason = "timeout"
-                    self._start_again()
-                elif code != 0 and self.reason is None:
+                if code != 0 and self.reason is None:
                     # Slurm sends SIGTERM to every process of a step, so the command may be gone
                     # before this process has seen its own.
                     self._heed(signal.sigtimedwait(TERMINATION, _SAME_SIGNAL_S))
                     self._heed_others()
+                if code != 0 and self.reason is None and self.noticed:
+                    # It has saved what it needs, and left before it was told to.
+                    self.reason = "timeout"
+                    self._start_again()
                 self._sweep()
                 return self._ending(code)
             self._keep_time()
@@ -94,17 +96,29 @@ class Watch:
     def _heed_notice(self) -> None:
         """Plan the end of this attempt, where the time limit comes and another may follow."""
         submission = runfolder.read_submission(self.run)
-        if submission is None or not submission.requeue or submission.time_limit_s is None:
+        if submission is None or not submission.requeue or not self._may_be_late(submission):
             return
         self.noticed = True
         if self.me.rank == 0 and again.may_requeue(submission, self.me):
             left_s = submission.notice_s * self.patience.notice_share
             self.again_at = self.again_at or time.monotonic() + left_s
 
+    def _may_be_late(self, submission: Submission) -> bool:
+        """Tell a notice of the time limit from a signal that somebody sent for another reason.
+
+        Slurm sends it up to a minute early, and knows limits that nobody asked for.
+        """
+        if submission.time_limit_s is None:
+            return "SLURM_JOB_ID" in os.environ
+        left_s = submission.time_limit_s - (time.time() - self.began)
+        notice_s = submission.notice_s or submission.time_limit_s
+        return left_s <= notice_s + _EARLY_S + _LATE_S
+
     def _start_again(self) -> None:
         """Let the job start again after its time limit: Slurm has to be told before that comes."""
         self.again_at = None
-        if again.may_requeue(runfolder.read_submission(self.run), self.me):
+        cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
+        if not cancelled and again.may_requeue(runfolder.read_submission(self.run), self.me):
             again.requeue(self.run, self.me, "time limit")
 
     def _heed_others(self) -> None:
@@ -142,6 +156,7 @@ class Watch:
             self.terminate_at = now + self.patience.peer_grace_s
 
     def _terminate(self, signum: signal.Signals) -> None:
+        self.again_at = None
         if self.kill_at is not None:
             return  # Slurm repeats itself; a launcher that is tidying up must not be disturbed
         self.kill_at = time.monotonic() + self.patience.grace_s

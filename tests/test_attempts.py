@@ -1,0 +1,90 @@
+"""Whether a job starts again, and on which nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterkit import node_results
+from clusterkit.attempts import choose_nodes, nodes_to_leave_out, starts_again
+from clusterkit.errors import RemoteError
+from clusterkit.model import ClusterKind, JobState, NodeResult
+from clusterkit.runfolder import Submission
+
+LOST = node_results.lost(1, "n2", "no longer answers")
+UNFIT = NodeResult(
+    node_rank=0, node="n1", exit_code=69, started_at=0, ended_at=1, unfit="/dev/shm is full"
+)
+OWN = NodeResult(node_rank=0, node="n1", exit_code=7, started_at=0, ended_at=1)
+
+
+def submission(**values: int) -> Submission:
+    return Submission(
+        **{
+            "run_id": "toy-20261121-101500-4f06f8",
+            "name": "toy",
+            "cluster": "rack",
+            "kind": ClusterKind.SSH,
+            "framework": "torchrun",
+            "nodes": 2,
+            "tasks": 2,
+            "submitted_at": 0.0,
+            "requeue": 2,
+            **values,
+        }  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "failure", "again"),
+    [
+        (JobState.TIMEOUT, None, True),
+        (JobState.FAILED, LOST, True),
+        (JobState.FAILED, UNFIT, True),
+        (JobState.FAILED, None, True),
+        (JobState.PREEMPTED, None, True),
+        (JobState.FAILED, OWN, False),
+        (JobState.SUCCEEDED, None, False),
+        (JobState.CANCELLED, None, False),
+        (JobState.UNKNOWN, None, False),
+        (JobState.RUNNING, None, False),
+    ],
+)
+def test_what_is_not_the_jobs_own_doing_starts_it_again(
+    state: JobState, failure: NodeResult | None, again: bool
+) -> None:
+    assert starts_again(state, failure, attempt=1, left_out=0, submission=submission()) is again
+
+
+@pytest.mark.parametrize(
+    ("attempt", "left_out", "values", "again"),
+    [
+        (1, 0, {}, True),
+        (2, 0, {}, False),
+        (0, 0, {"requeue": 0}, False),
+        (0, 1, {}, False),
+        (0, 1, {"spares": 1}, True),
+        (0, 2, {"spares": 1}, False),
+        (0, 2, {"max_nodes": 4}, True),
+    ],
+)
+def test_neither_more_often_than_allowed_nor_with_too_few_nodes(
+    attempt: int, left_out: int, values: dict[str, int], again: bool
+) -> None:
+    job = submission(**values)
+    assert (
+        starts_again(JobState.TIMEOUT, None, attempt=attempt, left_out=left_out, submission=job)
+        is again
+    )
+
+
+def test_nodes_are_left_out_that_were_lost_twice_or_are_not_fit() -> None:
+    other = node_results.lost(0, "n3", "no longer answers")
+    assert nodes_to_leave_out([LOST, other]) == frozenset()
+    assert nodes_to_leave_out([LOST, other, LOST, UNFIT, OWN, OWN]) == {"n1", "n2"}
+
+
+def test_a_spare_takes_the_place_of_a_node() -> None:
+    assert choose_nodes(["n1", "n2"], ["n3", "n4"], {"n1", "n3"}) == ("n4", "n2")
+    assert choose_nodes(["n1", "n2"], [], ()) == ("n1", "n2")
+    with pytest.raises(RemoteError, match="n1, n2 cannot be used, and the job has 1 spare left"):
+        choose_nodes(["n1", "n2"], ["n3"], {"n1", "n2"})
