@@ -148,7 +148,7 @@ def blame(result: NodeResult) -> str:
 def silence_of(results: Iterable[NodeResult]) -> str | None:
     """Return which nodes have left no result, in words; None where nobody knows, or all have.
 
-    A worker that is killed leaves none, and Slurm tells the others to end.
+    A worker that is killed leaves none, nor does one whose node goes, and Slurm ends the others.
     """
     there = list(results)
     among = next((result.among for result in there if result.among), None)
@@ -160,9 +160,8 @@ def silence_of(results: Iterable[NodeResult]) -> str | None:
         silent.pop(result.node, None)
     if not silent:
         return None
-    several = len(silent) > 1
-    have, killed = ("have", "workers were") if several else ("has", "worker was")
-    return f"{hostlist.fold(silent)} {have} left no word: the {killed} killed"
+    have, who = ("have", "the nodes") if len(silent) > 1 else ("has", "the node")
+    return f"{hostlist.fold(silent)} {have} left no word: clusterkit's worker there, or {who}, died"
 
 
 def lost(node_rank: int, node: str, words: str) -> NodeResult:

@@ -197,7 +197,7 @@ FAULTS = {
         words="clusterkit's worker on a node is killed",
         strike=_kill_worker,
         ends={
-            "slurm": r"failed: n2 has left no word: the worker was killed",
+            "slurm": r"failed: n2 has left no word: .*",
             "ssh": r"failed: n2 was ended by signal 9",
         },
     ),
@@ -238,7 +238,8 @@ FAULTS = {
     "power": Fault(
         words="a node loses its power",
         strike=_power,
-        ends={"ssh": "failed: n3 no longer answers"},
+        ends={"slurm": "failed: n3 has left no word: .*", "ssh": "failed: n3 no longer answers"},
+        within_s=120,
     ),
     "slurmd": Fault(
         words="slurmd of a node is killed, and started again",
@@ -283,7 +284,8 @@ FAULTS = {
         strike=_power,
         body=ONCE,
         options={"requeue": 1},
-        ends={"ssh": "succeeded"},
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        within_s=180,
     ),
     "told": Fault(
         words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",
