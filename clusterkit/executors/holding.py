@@ -1,13 +1,14 @@
 """Jobs that wait for others where no scheduler makes them wait: over ssh, and on this machine.
 
 Such a job is *held*: everything about it is on disk, and a client that looks on starts it when its
-time has come (`jobs/held.py`).
+time has come (`jobs/tend.py`).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Collection
+from pathlib import Path
 from typing import Protocol, cast
 
 from clusterkit.executors.base import SchedulerState
@@ -66,3 +67,14 @@ def state_of_held(run: RunFolder) -> SchedulerState | None:
     if run.cancelled.exists():
         return SchedulerState(state=JobState.CANCELLED, word="ended")
     return SchedulerState(state=JobState.PENDING, word=HELD)
+
+
+def began_at(submission: Submission, written: Path) -> float:
+    """Return when the start of a job began, in seconds since the epoch: a held one is an old one.
+
+    `written` is what is written just before it is handed over.
+    """
+    try:
+        return max(submission.submitted_at, written.stat().st_mtime)
+    except OSError:
+        return submission.submitted_at

@@ -74,7 +74,7 @@ def launch(
 
 def _begin(run: RunFolder, environment: dict[str, str], handing_over: Callable[[], None]) -> None:
     """Start the controller in a session of its own, so that it outlives this one."""
-    log_path = run.submitit / "controller.log"
+    log_path = local_runs.log_of(run)
     log = files.open_for_append(log_path)
     with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
         handing_over()

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors.base import scrubbed_environment
+from clusterkit.executors.base import RefusalError, scrubbed_environment
 from clusterkit.executors.local_runs import job_id_of
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
@@ -40,5 +40,12 @@ def release(run: RunFolder, submission: Submission) -> None:
     if kept["host"] != socket.gethostname():
         message = f"{job_id_of(run)} is to run on {kept['host']}, and this is another machine"
         raise RemoteError(message, hint=f"on {kept['host']}: clusterkit wait {run.path}")
-    launch_by(LocalExecutor(run, submission.tasks, kept["variables"], lambda: None), run)
+    executor = LocalExecutor(
+        run, submission.tasks, kept["variables"], lambda: files.remove(run.held)
+    )
+    try:
+        launch_by(executor, run)
+    except (RefusalError, UserError):
+        files.create_text(run.held, "")  # its controller has gone
+        raise
     files.remove(run.shell)

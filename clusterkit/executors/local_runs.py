@@ -10,11 +10,12 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from clusterkit import files, processes
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.holding import state_of_held
+from clusterkit.executors.holding import began_at, state_of_held
 from clusterkit.model import JobState
 from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
@@ -37,6 +38,11 @@ def job_id_of(run: RunFolder) -> str:
     return f"local-{run.key}"
 
 
+def log_of(run: RunFolder) -> Path:
+    """Return the file of what the controller itself says."""
+    return run.submitit / "controller.log"
+
+
 def state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
     """Return the state of a job that has, or had, a controller on this machine."""
     ended = _ended(run)
@@ -47,7 +53,7 @@ def state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
         held = state_of_held(run)
         if held is not None:
             return held
-        young = time.time() - submission.submitted_at < _START_PATIENCE_S
+        young = time.time() - began_at(submission, log_of(run)) < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
     if controller.get("host") != socket.gethostname():
         return None

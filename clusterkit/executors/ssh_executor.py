@@ -24,9 +24,10 @@ from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_start
 from clusterkit.executors.base import Launched, RefusalError
-from clusterkit.executors.ssh_elastic import on_willing_nodes
-from clusterkit.executors.ssh_layout import SshLayout, offered_by
+from clusterkit.executors.ssh_ask import NodesBusy, in_words
+from clusterkit.executors.ssh_layout import SshLayout, offered_by, write_layout
 from clusterkit.executors.ssh_runs import job_id_of
+from clusterkit.executors.ssh_willing import on_willing_nodes
 from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
@@ -122,7 +123,7 @@ class SshExecutor(DirectExecutor):
             names = tuple(name for name in hosts if name not in busy)[: self._num_tasks()]
             try:
                 return self._start_on(names, cluster)
-            except ssh_start.NodesBusy as error:
+            except NodesBusy as error:
                 busy |= error.nodes
                 if len(hosts) - len(busy) < self._num_tasks():
                     raise
@@ -215,6 +216,11 @@ def launch(plan: LaunchPlan, run: RunFolder, *, handing_over: Callable[[], None]
         UserError: the task cannot be written, or ssh's configuration not be read.
         RefusalError: a node did not take it.
     """
-    layout, left_out = on_willing_nodes(run, ssh_start.layout_of(plan, run))
+    layout = ssh_start.layout_of(plan, run)
+    left_out: tuple[str, ...] = ()
+    if layout.least is not None:  # all nodes of any other job are needed, so none is asked before
+        write_layout(run, layout)
+        layout, refusals = on_willing_nodes(run, layout)
+        left_out = tuple(f"left out: {line}" for line in in_words(refusals))
     launched = launch_by(TaskExecutor(run, layout, handing_over), run)
     return dataclasses.replace(launched, messages=(*left_out, *launched.messages))

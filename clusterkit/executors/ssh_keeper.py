@@ -4,7 +4,7 @@ Run on the node as `python -m clusterkit.executors.ssh_keeper RUN_FOLDER RANK`. 
 leaves the session in which it was started, and says so in one line of JSON; then it waits for the
 other nodes, starts the worker, looks after it, sweeps, and gives the slots back. All it knows
 stands in `keepers/RANK.json`, and its last word in `ends/RANK.json`; one that has gone without was
-killed, or its machine was. With `--check` it only says whether it could take the slots.
+killed, or its machine was. With `--check NODE SLOTS` it only says whether it could take the slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
-from clusterkit.executors.ssh_layout import CHECK, SshLayout, read_layout
+from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, read_layout
 from clusterkit.executors.ssh_link import Hub, Link, is_told_to_end
 from clusterkit.executors.ssh_news import News
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
@@ -37,14 +37,15 @@ REFUSED = 3
 
 def main(arguments: list[str]) -> int:
     """Take this node for the job, and keep it in a process of its own; with CHECK, only try."""
-    run, rank = RunFolder(Path(arguments[0])), int(arguments[1])
+    run = RunFolder(Path(arguments[0]))
     try:
         layout = read_layout(run).at_home(run)
-        _require_version(layout, rank)
-        held = _take(run, layout, rank)
-        if arguments[2:] == [CHECK]:
+        if arguments[1] == CHECK:
+            held = _take(run, layout, arguments[2], int(arguments[3]))
             print(json.dumps({"free": held.slots}))
             return 0
+        rank = int(arguments[1])
+        held = _take(run, layout, layout.names[rank], layout.slots[rank])
     except ClusterkitError as error:
         print(json.dumps(_refusal(error)))
         return REFUSED
@@ -80,21 +81,19 @@ def _refusal(error: ClusterkitError) -> dict[str, Any]:
     return {"refused": str(error), "hint": None, "busy": busy}
 
 
-def _require_version(layout: SshLayout, rank: int) -> None:
+def _take(run: RunFolder, layout: SshLayout, node: str, wanted: int) -> Held:
     if layout.version != __version__:
         raise RemoteError(
             f"clusterkit {__version__} is there, and {layout.version} here",
-            node=layout.names[rank],
+            node=node,
             hint="install the same release on all nodes"
             if layout.shared
             else f"clusterkit nodes prepare --cluster {layout.cluster.name}",
         )
-
-
-def _take(run: RunFolder, layout: SshLayout, rank: int) -> Held:
-    wanted = layout.slots[rank]
-    offered = layout.offered[rank] or max(len(visible_gpus()), wanted)
-    return ssh_slots.take(wanted, offered, job=run.run_id, node=layout.names[rank])
+    (known,) = offered_by(layout.cluster, (node,))
+    return ssh_slots.take(
+        wanted, known or max(len(visible_gpus()), wanted), job=run.run_id, node=node
+    )
 
 
 def _leave_session(run: RunFolder, rank: int) -> None:

@@ -15,7 +15,7 @@ from clusterkit.model import ClusterKind, ClusterSpec, Host, SyncPlan
 from clusterkit.runfolder import RunFolder
 
 CHECK = "--check"
-"""Asks a keeper to say only whether it would take its node."""
+"""Asks only whether a node would be taken; its name and a number of slots follow."""
 RUNS_THERE = "~/.clusterkit/runs"
 """Where nodes keep their run folders that share none with the client."""
 COPY = "work"
@@ -39,7 +39,7 @@ class SshLayout:
     """How often the job was restarted before this start."""
     names: tuple[str, ...]
     spares: tuple[str, ...] = ()
-    """Nodes that may take the place of others in a later attempt."""
+    """Nodes that may take the place of others: together with `names` always the same."""
     slots: tuple[int, ...]
     """Slots the job has on each node."""
     offered: tuple[int | None, ...]
@@ -104,11 +104,11 @@ class SshLayout:
         )
 
     def on(self, names: tuple[str, ...]) -> SshLayout:
-        """Return the layout on these nodes, of which some have been spares."""
+        """Return the layout on these nodes, with all others as spares."""
         return replace(
             self,
             names=names,
-            spares=tuple(name for name in self.spares if name not in names),
+            spares=tuple(name for name in (*self.names, *self.spares) if name not in names),
             offered=offered_by(self.cluster, names),
         )
 

@@ -36,6 +36,8 @@ _LOG_MOST = 64 * _MIB
 """Of a job that runs: the rest comes the next time."""
 _FOLDERS = ("keepers", "ends", "nodes", "failures", "submitit")
 _PART = ".ck-part"
+_WRITERS = "writers"
+"""In the memo: which node the end of each log came from."""
 _TOLD = "told-"
 """Before the names of first failures as single nodes have them."""
 
@@ -57,8 +59,9 @@ def fetch(
         if not mine:
             return None
         memo: dict[str, Any] = files.read_json(run.path / MEMO) or {}
+        writers: dict[str, str] = memo.setdefault(_WRITERS, {})
         nodes = {
-            node: _Node(run, layout, rank, memo.setdefault(f"{rank} {node}", {}))
+            node: _Node(run, layout, rank, memo.setdefault(f"{rank} {node}", {}), writers)
             for rank, node in enumerate(layout.names[: layout.tasks])
         }
         asked = [name for name, node in nodes.items() if node.is_due(again=again)]
@@ -103,11 +106,19 @@ def _turn(run: RunFolder) -> Iterator[bool]:
 class _Node:
     """One node of the run, and what has been brought from it."""
 
-    def __init__(self, run: RunFolder, layout: SshLayout, rank: int, memo: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        layout: SshLayout,
+        rank: int,
+        memo: dict[str, Any],
+        writers: dict[str, str],
+    ) -> None:
         self.run = run
         self.layout = layout
         self.rank = rank
         self.memo = memo
+        self.writers = writers
         self._end: bytes | None = None
 
     @property
@@ -189,10 +200,12 @@ class _Node:
         return there is None or (own and there.get("lost") is None)
 
     def _take_log(self, offset: int, data: bytes) -> None:
-        path = self.run.log(self.rank)
-        if "log_base" not in self.memo:
+        path, node = self.run.log(self.rank), self.layout.names[self.rank]
+        if self.writers.get(path.name) != node:
             # Another node had this rank in an earlier attempt: what it said stays in front.
-            self.memo["log_base"] = path.stat().st_size if path.exists() else 0
+            there = path.stat().st_size if path.exists() else 0
+            self.memo["log_base"] = there - self.memo.get("log_offset", 0)
+            self.writers[path.name] = node
         files.write_at(path, self.memo["log_base"] + offset, data)
         self.memo["log_offset"] = offset + len(data)
 

@@ -19,8 +19,8 @@ from clusterkit import files, node_results, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_mirror
 from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.holding import state_of_held
-from clusterkit.executors.ssh_layout import read_layout
+from clusterkit.executors.holding import began_at, state_of_held
+from clusterkit.executors.ssh_layout import LAYOUT, read_layout
 from clusterkit.executors.ssh_nodes import ask_nodes
 from clusterkit.model import ClusterSpec, JobState
 from clusterkit.records import record_of
@@ -185,7 +185,7 @@ def state_of(
         held = state_of_held(run)
         if held is not None:
             return held
-        young = time.time() - submission.submitted_at < _START_PATIENCE_S
+        young = time.time() - began_at(submission, run.path / LAYOUT) < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
     attempt = max(keeper.attempt for keeper in keepers)
     said = _of_attempt(run, submission, [k for k in keepers if k.attempt == attempt], lives)
@@ -256,9 +256,9 @@ def question(keeper: Keeper) -> str:
     return f"if {_is_other_boot(keeper)}; then echo rebooted; else {lives}; fi"
 
 
-def order_to_end(keeper: Keeper) -> str:
-    """Return a line of sh that sends SIGTERM to this very keeper, and to no other process."""
-    kill = f"if {_is_there(keeper)}; then kill -TERM {keeper.pid}; fi"
+def order_to_end(keeper: Keeper, *, signal: str = "TERM") -> str:
+    """Return a line of sh that sends a signal to this very keeper, and to no other process."""
+    kill = f"if {_is_there(keeper)}; then kill -{signal} {keeper.pid}; fi"
     return f"if {_is_other_boot(keeper)}; then :; else {kill}; fi"
 
 

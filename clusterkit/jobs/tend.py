@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from clusterkit import files
+from clusterkit import files, runfolder
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.executors.holding import holder_for
@@ -30,8 +30,8 @@ def needs_client(job: Job) -> bool:
 def tend(jobs: Iterable[Job]) -> str | None:
     """Start those jobs that a client has to start, and may; return what kept the first from it.
 
-    Of held jobs no other is tried after one that could not be started: most likely they want the
-    same slots, and a client is not to knock at each node a hundred times.
+    Of held jobs no other is tried after one that nodes did not take: most likely they want the same
+    slots, and a client is not to knock at each node a hundred times.
     """
     jobs = list(jobs)
     trouble = _release([job for job in jobs if is_held(job)])
@@ -64,11 +64,16 @@ def _may_start(job: Job, states: Mapping[str, JobState]) -> bool:
 def _release(held: list[Job]) -> str | None:
     states = _states_before(held)
     may_start = [job for job in held if _may_start(job, states)]
+    trouble = None
     for job in may_start[:_STARTS_AT_ONCE]:
         try:
             _start(job)
-        except (RemoteError, UserError) as error:
-            return f"{job.submission.job_id} waits: {error}"
+        except UserError as error:
+            trouble = trouble or f"{job.submission.job_id} waits: {error}"
+        except RemoteError as error:
+            return trouble or f"{job.submission.job_id} waits: {error}"
+    if trouble is not None:
+        return trouble
     for job in held:
         for one in job.submission.after:
             if states.get(one.run_dir) is JobState.UNKNOWN:
@@ -91,7 +96,7 @@ def _start(job: Job) -> None:
     """Start one job, unless another client does, or just has, or it was cancelled."""
     run = job.run
     with files.locked(run.starting) as mine:
-        if not mine or run.cancelled.exists() or run.state.exists() or not run.held.exists():
-            return
-        holder_for(job.submission.kind).release(run, job.submission)
-        files.remove(run.held)
+        there = runfolder.listed(run.path)  # not what a network file system remembers
+        over = {run.cancelled.name, run.state.name} & there
+        if mine and not over and run.held.name in there:
+            holder_for(job.submission.kind).release(run, job.submission)
