@@ -7,13 +7,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from clusterkit import files, processes, runfolder
 from clusterkit.errors import UserError
-from clusterkit.executors import SchedulerState, submit_plan
+from clusterkit.executors import SchedulerState, local_executor, submit_plan
 from clusterkit.executors.slurm_states import parse_squeue
 from clusterkit.jobs import cancel, find_run, find_runs, wait
 from clusterkit.jobs.after import conditions
@@ -297,6 +298,24 @@ def test_only_one_client_starts_it(held: Held) -> None:
         os.waitpid(child, 0)
     assert wait(second.run).status.state is JobState.SUCCEEDED
     assert second.run.log(0).read_text() == "once\n"
+
+
+@pytest.mark.parametrize(("trouble", "still"), [(KeyboardInterrupt, False), (OSError, True)])
+def test_a_held_job_is_no_longer_held_once_it_may_have_started(
+    held: Held, monkeypatch: pytest.MonkeyPatch, trouble: type[BaseException], still: bool
+) -> None:
+    first = held.submit("true")
+    second = held.submit("true", follow(first))
+    wait(first.run)
+
+    def fail(*_: object, **__: object) -> None:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_executor.subprocess, "Popen", fail)
+        with suppress(KeyboardInterrupt):
+            assert tend([second]) is not None
+    assert second.run.held.exists() is still
 
 
 def test_a_folder_that_is_gone_lets_nobody_wait_for_ever(held: Held) -> None:

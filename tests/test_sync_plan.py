@@ -140,14 +140,39 @@ def there(tmp_path: Path, run: RunFolder) -> Iterator[tuple[SessionHere, Path]]:
 
 
 def bring(
-    there: tuple[SessionHere, Path], run: RunFolder, memo: dict[str, Any], **more: Any
+    there: tuple[SessionHere, Path],
+    run: RunFolder,
+    memo: dict[str, Any],
+    *,
+    gone: bool = False,
+    node: str = "n2",
+    writers: dict[str, str] | None = None,
+    attempt: int = 0,
 ) -> None:
-    gone = more.pop("gone", False)
-    node = ssh_mirror._Node(run, layout(**more), 1, memo)
+    now = dataclasses.replace(layout(attempt=attempt), names=("n1", node, "n3"))
+    mirrored = ssh_mirror._Node(run, now, 1, memo, {} if writers is None else writers)
     try:
-        node.bring(there[0], gone=gone)  # type: ignore[arg-type]
+        mirrored.bring(there[0], gone=gone)  # type: ignore[arg-type]
     finally:
         there[0].leave()
+
+
+def test_a_node_that_comes_back_to_a_rank_writes_behind_its_spare(
+    there: tuple[SessionHere, Path], run: RunFolder
+) -> None:
+    of_first: dict[str, Any] = {}
+    of_spare: dict[str, Any] = {}
+    writers: dict[str, str] = {}
+    turns = (
+        ("n2", of_first, (b"a", b"ab")),
+        ("n4", of_spare, (b"c", b"cd")),
+        ("n2", of_first, (b"abe", b"abef")),
+    )
+    for attempt, (node, memo, texts) in enumerate(turns):
+        for text in texts:
+            (there[1] / "logs" / "node-1.log").write_bytes(text)
+            bring(there, run, memo, attempt=attempt, node=node, writers=writers)
+    assert run.log(1).read_bytes() == b"abcdef"
 
 
 def test_only_what_is_new_is_brought_and_the_last_word_last(
