@@ -19,6 +19,7 @@ from clusterkit.executors import (
     ssh_held,
     ssh_keeper,
     ssh_runs,
+    ssh_slots,
     ssh_start,
     submit_plan,
 )
@@ -76,7 +77,7 @@ class Machines:
         elif check:
             said = {"free": [0]}
         else:
-            said = {"pid": self._keep(node, int(snippet.rsplit(maxsplit=1)[-1]))}
+            said = {"pid": self._keep(node, int(snippet.split()[-2]))}
         return Output(exit_code=0 if now == FREE else 3, stdout=json.dumps(said), stderr="")
 
     def _keep(self, node: str, rank: int) -> int:
@@ -318,6 +319,39 @@ def test_a_node_says_whether_it_would_be_taken_whatever_its_rank(
     write_layout(run, layout)
     assert ssh_keeper.main([str(run.path), "--check", "n4", "1"]) == ssh_keeper.REFUSED
     assert "0.0 here" in json.loads(capsys.readouterr().out)["refused"]
+
+
+def test_a_keeper_that_comes_too_late_does_not_take_part_in_another_attempt(
+    tmp_path: Path,
+    machines: Machines,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, _ = submitted(tmp_path, machines)
+    layout = dataclasses.replace(read_layout(run), attempt=1)
+    # That of the attempt before is seen a little longer.
+    monkeypatch.setattr(ssh_keeper.time, "sleep", lambda _: write_layout(run, layout))
+    assert ssh_keeper._layout_of(run, attempt=1) == layout
+    assert ssh_keeper.main([str(run.path), "0", "0"]) == ssh_keeper.REFUSED
+    assert "this is attempt 1, and 2 is to run" in json.loads(capsys.readouterr().out)["refused"]
+
+
+def test_a_keeper_leaves_the_end_of_its_rank_to_who_has_it_now(
+    tmp_path: Path, machines: Machines
+) -> None:
+    run, _ = submitted(tmp_path, machines)
+    held = ssh_slots.take(1, 1, job="mine", node="n1", space=tmp_path.name)
+    keeper = ssh_keeper._Keeper(run, read_layout(run), 0, held)
+    held.release()
+    files.create_folder(run.keepers)
+    files.create_folder(run.ends)
+    files.write_json(run.keeper(0), {**keeper.about, "attempt": 1})
+    result = node_results.lost(0, "n1", "has gone")
+    keeper.write_end(result)
+    assert not run.end(0).exists()
+    keeper.write_about()
+    keeper.write_end(result)
+    assert run.end(0).exists()
 
 
 def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(

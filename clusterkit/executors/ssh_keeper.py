@@ -1,10 +1,11 @@
 """The keeper of one node of a job over ssh: what a scheduler's daemon is elsewhere.
 
-Run on the node as `python -m clusterkit.executors.ssh_keeper RUN_FOLDER RANK`. It takes the slots,
-leaves the session in which it was started, and says so in one line of JSON; then it waits for the
-other nodes, starts the worker, looks after it, sweeps, and gives the slots back. All it knows
-stands in `keepers/RANK.json`, and its last word in `ends/RANK.json`; one that has gone without was
-killed, or its machine was. With `--check NODE SLOTS` it only says whether it could take the slots.
+Run on the node as `python -m clusterkit.executors.ssh_keeper RUN_FOLDER RANK ATTEMPT`. It takes the
+slots, leaves the session in which it was started, and says so in one line of JSON; then it waits
+for the other nodes, starts the worker, looks after it, sweeps, and gives the slots back. All it
+knows stands in `keepers/RANK.json`, and its last word in `ends/RANK.json`; one that has gone
+without was killed, or its machine was. With `RUN_FOLDER --check NODE SLOTS` it only says whether it
+could take the slots.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
 from clusterkit.runfolder import RunFolder
 
+_LAYOUT_S = 20.0
+"""How long to wait for what the client wrote a moment ago."""
 REFUSED = 3
 """Exit code where the node does not take the job; the line says why."""
 
@@ -39,12 +42,12 @@ def main(arguments: list[str]) -> int:
     """Take this node for the job, and keep it in a process of its own; with CHECK, only try."""
     run = RunFolder(Path(arguments[0]))
     try:
-        layout = read_layout(run).at_home(run)
         if arguments[1] == CHECK:
-            held = _take(run, layout, arguments[2], int(arguments[3]))
+            held = _take(run, read_layout(run), arguments[2], int(arguments[3]))
             print(json.dumps({"free": held.slots}))
             return 0
         rank = int(arguments[1])
+        layout = _layout_of(run, attempt=int(arguments[2])).at_home(run)
         held = _take(run, layout, layout.names[rank], layout.slots[rank])
     except ClusterkitError as error:
         print(json.dumps(_refusal(error)))
@@ -79,6 +82,25 @@ def _refusal(error: ClusterkitError) -> dict[str, Any]:
     if isinstance(error, RemoteError):
         return {"refused": error.message, "hint": error.hint, "busy": busy}
     return {"refused": str(error), "hint": None, "busy": busy}
+
+
+def _layout_of(run: RunFolder, *, attempt: int) -> SshLayout:
+    """Return the layout of this very attempt.
+
+    A network file system may show that of the attempt before for a while; and where this start took
+    too long, the client has given it up, and may have begun the next.
+
+    Raises:
+        RemoteError: it is of another attempt.
+        UserError: it cannot be read.
+    """
+    deadline = time.monotonic() + _LAYOUT_S
+    while (layout := read_layout(run)).attempt < attempt and time.monotonic() < deadline:
+        time.sleep(0.5)
+        runfolder.listed(run.path)  # makes it look again
+    if layout.attempt != attempt:
+        raise RemoteError(f"this is attempt {attempt + 1}, and {layout.attempt + 1} is to run")
+    return layout
 
 
 def _take(run: RunFolder, layout: SshLayout, node: str, wanted: int) -> Held:
@@ -146,6 +168,13 @@ class _Keeper:
         """Write down who keeps the node."""
         files.write_json(self.run.keeper(self.rank), self.about)
 
+    def write_end(self, result: NodeResult) -> None:
+        """Write down how it ended, unless another keeper has this rank by now."""
+        there = files.read_json(self.run.keeper(self.rank)) or self.about
+        if all(there.get(key) == self.about[key] for key in ("node", "attempt", "pid")):
+            end = {"state": _state(result), "exit_code": result.exit_code, "at": result.ended_at}
+            files.write_json(self.run.end(self.rank), {**self.about, **end})
+
     def keep(self, begun: Callable[[], None]) -> None:
         """Call `begun`, see the job to its end, give the slots back, and tell the others."""
         processes.adopt_orphans()
@@ -158,8 +187,7 @@ class _Keeper:
             self.news.end()
             if not self.layout.shared:
                 files.remove(self.run.secrets)  # a next attempt brings them again
-            end = {"state": _state(result), "exit_code": result.exit_code, "at": result.ended_at}
-            files.write_json(self.run.end(self.rank), {**self.about, **end})
+            self.write_end(result)
         finally:
             self.link.leave()
 

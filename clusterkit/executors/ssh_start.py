@@ -96,7 +96,8 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         raise NodesRefuse(unreached)
     before = {path.name: path.read_text("utf-8", "replace") for path in run.keepers.glob("*.json")}
     handing_over()
-    words = {name: str(rank) for rank, name in enumerate(layout.names[: layout.tasks])}
+    nodes = layout.names[: layout.tasks]
+    words = {name: f"{rank} {layout.attempt}" for rank, name in enumerate(nodes)}
     refusals = tell_keepers(run, layout, words)
     if not refusals:
         with suppress(RemoteError):  # whoever looks next asks again
