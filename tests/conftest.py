@@ -18,8 +18,13 @@ from tests.lab.layout import default_root
 pytest_plugins = ("tests.lab.fixtures",)
 
 
-WAITING = re.compile(r"test_lab_(again|elastic|faults|ssh|ssh_jobs|sweeps|unshared|worker)")
-"""Tests of the practice cluster that mostly wait: for a time limit, for a node that has gone."""
+LABS = {
+    "faults": re.compile(r"test_lab_(again|faults|ssh_jobs|worker)"),
+    "ssh": re.compile(r"test_lab_(bad_nodes|elastic|ssh|sweeps|unshared)"),
+    "lab": re.compile(r"test_lab.*"),
+}
+"""Tests of the practice cluster that run one after the other; those of the first two mostly wait,
+for a time limit or for a node that has gone."""
 
 
 def pytest_configure() -> None:
@@ -34,23 +39,21 @@ def pytest_configure() -> None:
         os.environ["CLUSTERKIT_LAB"] = f"{default_root()}{worker}"
 
 
-class TwoProcessesForTheLab(LoadScopeScheduling):  # type: ignore[misc]
-    """Spread tests over processes, but keep those of the practice cluster in two.
+class FewProcessesForTheLab(LoadScopeScheduling):  # type: ignore[misc]
+    """Spread tests over processes, but keep those of the practice cluster in a few.
 
-    Six ranks are many for two cores: those that train are in one, and those that mostly wait in
-    the other. (The groups of xdist 3.8 do not work with pytest 9.)
+    Six ranks are many for two cores. (The groups of xdist 3.8 do not work with pytest 9.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.split("::", maxsplit=1)[0])
-        if not file.name.startswith("test_lab"):
-            return nodeid
-        return "waiting lab" if WAITING.fullmatch(file.stem) else "lab"
+        found = (scope for scope, files in LABS.items() if files.fullmatch(file.stem))
+        return next(found, nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoProcessesForTheLab:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewProcessesForTheLab:
     """Give xdist our scheduler."""
-    return TwoProcessesForTheLab(config, log)
+    return FewProcessesForTheLab(config, log)
 
 
 @pytest.fixture(autouse=True)

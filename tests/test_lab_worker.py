@@ -96,19 +96,6 @@ def test_the_time_limit_with_a_notice_before_it(cluster: Cluster) -> None:
     assert {result.reason for result in node_results.read_results(run).nodes} == {"timeout"}
 
 
-def test_a_preempted_job_is_started_again(cluster: Cluster) -> None:
-    whole = {"cpus-per-task": "5"}
-    low = cluster.submit(
-        "echo attempt $CK_RESTART_COUNT; sleep 100", partition="low", requeue=1, directives=whole
-    )
-    await_true(started(low))
-    high = cluster.submit("echo on", partition="high", directives=whole)
-    assert cluster.ck("wait", high.run_id)[0] == 0
-    await_true(lambda: cluster.state(low)[0] == "requeued")
-    assert cluster.ck("cancel", low.run_id)[0] == 0
-    assert cluster.state(low)[0] == "cancelled"
-
-
 def test_a_job_whose_client_died_is_found_again(cluster: Cluster) -> None:
     tools = cluster.folder / "bin"
     tools.mkdir()
