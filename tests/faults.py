@@ -206,6 +206,13 @@ FAULTS = {
         strike=_kill_keeper,
         ends={"ssh": r"failed: (the keeper of )?n3 .*"},
     ),
+    "keeper-again": Fault(
+        words="the keeper of a node is killed, with `--requeue 1`",
+        strike=_kill_keeper,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
     "client": Fault(
         words="the client is killed",
         strike=_kill_client,

@@ -74,9 +74,11 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     runs = list_runs(roots)
     if word == LATEST:
         # A folder without a submission belongs to one that is just being made.
-        newest = next((run for run in reversed(runs) if _submitted(run)), None)
-        if newest is not None:
-            return newest
+        submitted = [run for run in reversed(runs) if _submitted(run)]
+        # Who says `latest` means the job that runs, and not a later one that was refused.
+        newest = next((run for run in submitted if not _refused(run)), None)
+        if submitted:
+            return newest or submitted[0]
     exact = [run for run in runs if word in {run.run_id, f"local-{run.key}", f"ssh-{run.key}"}]
     found = (
         exact
@@ -140,6 +142,12 @@ def _by_job_id(word: str, runs: Sequence[RunFolder]) -> list[RunFolder]:
     if not word.isdigit():
         return []
     return next(([run] for run in reversed(runs) if job_id_in(run) == word), [])
+
+
+def _refused(run: RunFolder) -> bool:
+    """Tell whether the job was never accepted: it is over, and has no job id."""
+    state = files.read_json(run.state)
+    return state is not None and state.get("job_id") is None
 
 
 def _submitted(run: RunFolder) -> bool:

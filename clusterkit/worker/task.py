@@ -49,7 +49,7 @@ class LaunchTask:
 
 def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
     """Run the command of this node to its end; write and return how it ended."""
-    marker = run.marker(me.rank)
+    marker, keeper = run.marker(me.rank), os.getppid()
     with blocked(WATCHED):
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
@@ -64,6 +64,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         ended_at=time.time(),
         reason=ending.reason,
         unfit=unfit,
+        lost=_why_lost(ending, keeper),
         rank=ending.rank,
         message=ending.message,
         tail=ending.tail,
@@ -84,6 +85,15 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
     if result.reason == "terminated":
         _linger(run, patience.linger_s)
     return result
+
+
+def _why_lost(ending: Ending, keeper: int) -> str | None:
+    """Tell a command that was killed because the process `keeper` was, which kept this node.
+
+    A guardian of that process kills everything that is left of the job, but not the worker.
+    """
+    killed = ending.exit_code == 128 + signal.SIGKILL and ending.reason is None
+    return "has lost the process that kept it" if killed and os.getppid() != keeper else None
 
 
 def _await_the_cause(run: RunFolder, me: Identity) -> None:
