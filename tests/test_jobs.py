@@ -22,7 +22,7 @@ from clusterkit.executors import SchedulerState
 from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
 from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.logs import LogReader, tail_position
-from clusterkit.model import ClusterKind, JobState, JobStatus, JobStatus, NodeResult
+from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.node_results import Results
 from clusterkit.runfolder import RunFolder, Submission
 from tests.plans import make_cluster, make_plan, node_script
@@ -163,6 +163,9 @@ def test_find_by_every_name(tmp_path: Path) -> None:
     assert find_run(older.key, roots) == older
     assert find_run(f"local-{older.key}", roots) == older
     assert find_run(str(first.path), roots) == first
+    assert [run.run_id for run in list_runs(roots)] == [
+        run.run_id for run in (older, first, second)
+    ]
 
 
 def test_latest_is_no_job_that_was_refused(tmp_path: Path) -> None:
@@ -173,9 +176,6 @@ def test_latest_is_no_job_that_was_refused(tmp_path: Path) -> None:
     assert find_run("latest", [tmp_path]) == refused, "there is no other"
     running = make_run(tmp_path, "modest", now=2e9)
     assert find_run("latest", [tmp_path]) == running
-    assert [run.run_id for run in list_runs(roots)] == [
-        run.run_id for run in (older, first, second)
-    ]
 
 
 def test_a_job_that_is_not_there(tmp_path: Path) -> None:
