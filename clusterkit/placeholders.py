@@ -13,7 +13,7 @@ from clusterkit.model import JobSpec
 from clusterkit.sweep import Element, Sweep
 
 INDEX = "index"
-"""The number of the element; a key that is always there, unless the sweep has one of that name."""
+"""The number of the element; a key that is always there, so that no sweep may have one like it."""
 
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _LITERAL = "for a brace of your own write it twice: {{ or }}"
@@ -27,6 +27,11 @@ def jobs_of(sweep: Sweep, job: JobSpec) -> tuple[JobSpec, ...]:
     Raises:
         UserError: a place without a value, a value without a place, or a brace that is neither.
     """
+    if INDEX in sweep.keys:
+        raise UserError(
+            f"{sweep.source} has a key {INDEX}, which is the number of each job already",
+            hint="call it something else",
+        )
     templates = {f"argument {number + 1}": text for number, text in enumerate(job.args)}
     templates |= {f"--env {name}": text for name, text in job.env.items()}
     templates |= {"--name": job.name} if job.name else {}

@@ -18,6 +18,7 @@ FORMS = "--array 'lr=1e-3,1e-4;seed=0-3%2', or --array FILE (YAML, JSON or CSV)"
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _RANGE = re.compile(r"(-?\d{1,15})-(-?\d{1,15})(?::(\d{1,15}))?", re.ASCII)
 _LIMIT = re.compile(r"%(\d{1,9})\s*$", re.ASCII)
+_NO_LIMIT = re.compile(r"%[^%,;=]*$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,13 @@ class _SpecReader:
         limit = _LIMIT.search(self.text)
         if limit and int(limit[1]) < 1:
             self._wrong(_Part("", limit.start()), "at least 1 job has to run at once", "%1 or more")
+        no_limit = None if limit else _NO_LIMIT.search(self.text)
+        if no_limit:
+            self._wrong(
+                _Part("", no_limit.start()),
+                f"{no_limit[0]!r} does not say how many jobs run at once",
+                "%2 for two; a value with a % can stand in a file",
+            )
         axes: dict[str, tuple[_Item, ...]] = {}
         for part in _Part(self.text[: limit.start()] if limit else self.text, 0).split(";"):
             self._add_axis(axes, part)
@@ -191,13 +199,14 @@ def choose(sweep: Sweep, text: str) -> Sweep:
     """
     wanted: set[int] = set()
     last = sweep.elements[-1].index
+    several = f" or --elements {'0-' if last < 3 else '0,2-'}{last}" if last else ""
     for part in _Part(text, 0).split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part.text, re.ASCII)
         first, end = (int(match[1]), int(match[2] or match[1])) if match else (0, last + 1)
         if first > end or end > last:
             raise UserError(
                 f"{part.text!r} are no elements: they count from 0 to {last}",
-                hint=f"--elements 0 or --elements 0,2-{last}",
+                hint=f"--elements 0{several}",
                 position=Position(source="--elements", line=1, column=part.start + 1, text=text),
             )
         wanted.update(range(first, end + 1))

@@ -60,6 +60,10 @@ def run(desk: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]
         (("--at-once", "2", "train.py"), ["--at-once is of an array", "--array 'lr="]),
         (("--elements", "2", "train.py"), ["--elements is of an array"]),
         (("--array", "lr=1", "--at-once", "0", "train.py", "{lr}"), ["at least 1 job"]),
+        (
+            ("--array", "lr=1,2%1", "--at-once", "2", "train.py", "{lr}"),
+            ["--at-once 2, and %1 in the array: two limits"],
+        ),
         (("--array", "lr=1", "--elements", "3", "train.py", "{lr}"), ["count from 0 to 0"]),
         (("--array", "lr=1", "--follow", "train.py", "{lr}"), ["--follow prints", "--wait"]),
         (("--array", "lr=1", "--env", "A B={lr}", "train.py"), ["'A B' is no name"]),
@@ -94,7 +98,9 @@ def test_a_dry_run_shows_a_table_of_the_jobs_and_one_script(desk: Path) -> None:
 
 
 def test_a_dry_run_as_json_lists_all_values(desk: Path) -> None:
-    done = run(desk, *DRY, "--json", "--array", "lr=1,2", "--elements", "1", "train.py", "{lr}")
+    one = (*DRY, "--array", "lr=1,2", "--elements", "1", "train.py", "{lr}")
+    done = run(desk, *one[:-2], "--json", *one[-2:])
+    assert "1 job; above is its script" in run(desk, *one).stderr
     document = json.loads(done.stdout)
     assert document["elements"] == [{"index": 1, "name": "train", "values": {"lr": "2"}}]
     assert document["plan"]["args"] == ["2"]

@@ -73,6 +73,8 @@ def test_what_looks_like_a_range_and_is_none() -> None:
         ("a=5-2", 3, "counts down"),
         ("a=1-5:0", 3, "has no step"),
         ("a=1,2%0", 6, "at least 1 job"),
+        ("lr=1,2%", 7, "'%' does not say how many"),
+        ("lr=1,2%x", 7, "'%x' does not say how many"),
     ],
 )
 def test_mistakes_in_a_spec_are_shown_at_their_place(text: str, column: int, said: str) -> None:
@@ -103,6 +105,11 @@ def test_some_elements_can_be_chosen_and_keep_their_numbers() -> None:
     for wrong in ("10", "3-2", "x", "", "-1"):
         with pytest.raises(UserError, match="they count from 0 to 9"):
             choose(sweep, wrong)
+    for spec, hint in (("a=1", "0"), ("a=1,2", "0-1"), ("a=0-3", "0,2-3")):
+        with pytest.raises(UserError) as caught:
+            choose(parse_spec(spec), "5")
+        assert (caught.value.problems[0].hint or "").endswith(f"--elements {hint}")
+        assert choose(parse_spec(spec), hint).elements
 
 
 @given(st.sets(st.integers(0, 60), min_size=1))
@@ -163,6 +170,11 @@ def test_places_and_values_have_to_match(args: tuple[str, ...], message: str, hi
     assert hint in (problem.hint or "")
 
 
+def test_no_key_takes_over_the_number_of_the_job() -> None:
+    with pytest.raises(UserError, match="has a key index, which is the number"):
+        jobs_of(parse_spec("index=5,6"), job("{index}"))
+
+
 def test_a_value_that_one_element_lacks_is_named() -> None:
     sweep = numbered([{"lr": "1", "bs": "8"}, {"lr": "2"}], source="runs.yaml")
     with pytest.raises(UserError, match=r"runs\.yaml: element 1 has no value for bs"):
@@ -199,6 +211,7 @@ def test_yaml_json_and_csv_say_the_same(tmp_path: Path) -> None:
         ("a.yaml", "- {lr: }", 1, "lr has no single value"),
         ("a.yaml", "- {a b: 1}", 1, "'a b' is no key"),
         ("a.yaml", "- {lr: 1, lr: 2}", 1, "lr"),
+        ("a.json", "[{]", 1, "this is no JSON"),
         ("a.csv", "", None, "lists no jobs"),
         ("a.csv", "lr,bs\n", None, "lists no jobs"),
         ("a.csv", "lr,bs\n1,2\n3\n", 3, "1 values for 2 keys"),
@@ -221,4 +234,6 @@ def test_what_is_neither_a_file_nor_a_spec(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file, and no values of a key") as caught:
         read_sweep("0-9%2", cwd=tmp_path)
     assert "--array 'lr=" in (caught.value.problems[0].hint or "")
+    with pytest.raises(UserError, match="a folder, not a file"):
+        read_sweep(".", cwd=tmp_path)
     assert len(read_sweep("seed=" + ",".join(map(str, range(900))), cwd=tmp_path).elements) == 900

@@ -61,7 +61,8 @@ class JobRequest:
             UserError: its file or its text is wrong, or it is limited and not there.
         """
         with self.placing():
-            return _sweep_of({**self.from_file, **self.flags})
+            flag_decides = "at_once" in self.flags and "array" not in self.flags
+            return _sweep_of({**self.from_file, **self.flags}, flag_decides=flag_decides)
 
     def plans(self, sweep: Sweep, *, also_exclude: tuple[str, ...] = ()) -> tuple[LaunchPlan, ...]:
         """Return the plan of each job of the array, in order.
@@ -133,7 +134,7 @@ def read_request(flags: JobFlags, *, verb: str) -> JobRequest:
     return JobRequest(verb=verb, flags=given, file=file)
 
 
-def _sweep_of(values: Mapping[str, Any]) -> Sweep | None:
+def _sweep_of(values: Mapping[str, Any], *, flag_decides: bool) -> Sweep | None:
     array, at_once = values.get("array"), values.get("at_once")
     if array is None:
         for key in ("at_once", "elements"):
@@ -146,6 +147,11 @@ def _sweep_of(values: Mapping[str, Any]) -> Sweep | None:
     from clusterkit.config.sweepfile import read_sweep
 
     sweep = read_sweep(str(array))
+    if not flag_decides and None not in (at_once, sweep.at_once) and at_once != sweep.at_once:
+        raise UserError(
+            f"--at-once {at_once}, and %{sweep.at_once} in the array: two limits",
+            hint="give one of them",
+        )
     sweep = choose(sweep, str(values["elements"])) if "elements" in values else sweep
     return dataclasses.replace(sweep, at_once=at_once or sweep.at_once)
 

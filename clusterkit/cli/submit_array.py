@@ -263,7 +263,8 @@ def _show(
         return
     show_plan(first, as_json=False)
     limit = f", {sweep.at_once} at once" if sweep.at_once else ""
-    console.note(f"\n{len(plans)} jobs{limit}; above is the first of them")
+    jobs = f"{len(plans)} jobs{limit}; above is the first of them"
+    console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}; above is its script'}")
     rows = [
         [str(element.index), plan.name, *(element.values.get(key, "") for key in sweep.keys)]
         for element, plan in zip(sweep.elements, plans, strict=True)

@@ -109,16 +109,18 @@ def read_text(path: Path, *, source: str | None = None) -> str:
         ) from error
 
 
-def parse_document(text: str, *, source: str, hyphens: bool = False) -> Document:
+def parse_document(
+    text: str, *, source: str, hyphens: bool = False, language: str = "YAML"
+) -> Document:
     """Parse a YAML text; an empty one gives `data=None`.
 
     `hyphens` takes top-level keys spelt like flags (`gpus-per-node`) for the same with
-    underscores.
+    underscores. `language` is what messages call it: JSON is YAML as well.
 
     Raises:
         UserError: it is no YAML, or says something twice.
     """
-    root = _compose(text, source)
+    root = _compose(text, source, language)
     if root is None:
         return Document(source=source, text=text)
     builder = _Builder(Document(source=source, text=text), hyphens=hyphens)
@@ -128,11 +130,11 @@ def parse_document(text: str, *, source: str, hyphens: bool = False) -> Document
     return Document(source=source, text=text, data=data, keys=builder.keys, values=builder.values)
 
 
-def _compose(text: str, source: str) -> yaml.Node | None:
+def _compose(text: str, source: str, language: str) -> yaml.Node | None:
     try:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        raise UserError(problems=[_syntax_problem(error, text, source)]) from error
+        raise UserError(problems=[_syntax_problem(error, text, source, language)]) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UserError(
@@ -145,14 +147,14 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except (ValueError, OverflowError) as error:
         # PyYAML lets these out for escapes such as "\UFFFFFFFF" and for endless numbers.
         raise UserError(
-            f"this is no YAML: {error}",
+            f"this is no {language}: {error}",
             position=Position(source=source),
             hint="look for an escape (\\U...) that is no character",
         ) from error
     return root
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str, language: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     position = (
         position_in(source, text, mark.line + 1, mark.column + 1)
@@ -162,7 +164,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str) -> Prob
     line = text.split("\n")[mark.line] if mark is not None and position.text else ""
     what = error.problem or error.context or "it cannot be read"
     return Problem(
-        message=f"this is no YAML: {what.removeprefix('but ')}",
+        message=f"this is no {language}: {what.removeprefix('but ')}",
         position=position,
         hint=_syntax_hint(what, line),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from clusterkit.config import fields, sources
 from clusterkit.config.document import Document, in_order, parse_document, read_text
@@ -18,6 +18,18 @@ from clusterkit.model import ContainerRuntime
 
 def _key(description: str, example: str) -> Any:
     return Field(default=None, description=description, examples=[example])
+
+
+def _one_text(hint: str) -> BeforeValidator:
+    """Refuse a list or a mapping where its elements would go into one text."""
+
+    def refuse(value: Any) -> Any:
+        if isinstance(value, list | dict):
+            what = "a list" if isinstance(value, list) else "a mapping"
+            raise fields.ValueProblemError(f"one text is wanted, not {what}", hint)
+        return value
+
+    return BeforeValidator(refuse)
 
 
 class JobFile(BaseModel):
@@ -57,12 +69,14 @@ class JobFile(BaseModel):
         "Options of sbatch and of the launcher: `sbatch.KEY` or `FRAMEWORK.KEY`.",
         "{sbatch.nice: 100}",
     )
-    array: fields.Text | None = _key(
+    array: Annotated[fields.Text | None, _one_text("array: 'x=1,2', or the name of a file")] = _key(
         "One job for each combination of these values, or for each entry of this file.",
         "lr=1e-3,1e-4;seed=0-3",
     )
     at_once: fields.Count | None = _key("How many jobs of the array run at once.", "2")
-    elements: fields.Text | None = _key("The jobs of the array to submit, by number.", "0,4-7")
+    elements: Annotated[fields.Text | None, _one_text("elements: 0-1")] = _key(
+        "The jobs of the array to submit, by number.", "0,4-7"
+    )
     after: fields.Texts | None = _key(
         "Jobs that have to end first: JOB, JOB:any or JOB:fail.", "[latest]"
     )

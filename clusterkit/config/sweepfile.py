@@ -31,14 +31,15 @@ def read_sweep(text: str, *, cwd: Path | None = None) -> Sweep:
     folder = cwd or Path.cwd()
     path = folder / Path(text).expanduser()
     try:
-        there = path.is_file()
+        there, folder_there = path.is_file(), path.is_dir()
     except OSError:  # a spec may be longer than any name
-        there = False
+        there = folder_there = False
     if there:
         return load_sweep_file(path, cwd=folder)
     if "=" in text:
         return parse_spec(text)
-    raise UserError(f"--array {text}: no such file, and no values of a key", hint=FORMS)
+    why = "a folder, not a file" if folder_there else "no such file, and no values of a key"
+    raise UserError(f"--array {text}: {why}", hint=FORMS)
 
 
 def load_sweep_file(path: Path, *, cwd: Path) -> Sweep:
@@ -60,8 +61,9 @@ def load_sweep_file(path: Path, *, cwd: Path) -> Sweep:
 
 def _list(path: Path, text: str, source: str) -> list[Mapping[str, str]]:
     # JSON may be indented by tabs, which YAML refuses; inside a JSON text there is none.
-    yaml = text.expandtabs() if path.suffix.lower() == ".json" else text
-    document = parse_document(yaml, source=source)
+    language = "JSON" if path.suffix.lower() == ".json" else "YAML"
+    yaml = text.expandtabs() if language == "JSON" else text
+    document = parse_document(yaml, source=source, language=language)
     if not isinstance(document.data, list):
         raise UserError(
             f"{source} is no list of jobs",
