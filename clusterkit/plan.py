@@ -6,9 +6,10 @@ import dataclasses
 import re
 from pathlib import PurePath
 
+from clusterkit import hostlist
 from clusterkit.config.units import parse_time_limit
 from clusterkit.directives import sbatch_directives
-from clusterkit.errors import UserError
+from clusterkit.errors import UserError, did_you_mean
 from clusterkit.frameworks import LaunchInputs, load_framework
 from clusterkit.model import (
     ClusterKind,
@@ -18,7 +19,7 @@ from clusterkit.model import (
     JobSpec,
     LaunchPlan,
 )
-from clusterkit.plan_checks import check_request, check_slots
+from clusterkit.plan_checks import check_request, check_slots, fewer_nodes, nodes_in_words
 from clusterkit.sync_plan import place_synced
 
 
@@ -35,7 +36,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     if cluster.kind is ClusterKind.LOCAL and cluster.network_interface is None:
         cluster = dataclasses.replace(cluster, network_interface="lo")
     most = job.max_nodes or job.nodes
-    names = _node_names(job, cluster, most + job.spares)
+    names = _node_names(job, cluster, most)
     node_names = names[:most]
     slots = _slots(job, cluster, most)
     processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
@@ -89,14 +90,31 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
 def _node_names(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[str, ...]:
     if cluster.kind is not ClusterKind.SSH:
         return ()
-    names = tuple(host.name for host in cluster.hosts if host.name not in job.exclude)
-    if len(names) < nodes:
+    known = tuple(host.name for host in cluster.hosts)
+    strangers = [name for name in job.exclude if name not in known]
+    if strangers and known:
         raise UserError(
-            f"{nodes} nodes asked for, but cluster {cluster.name} has {len(names)}"
-            + (f" without {','.join(job.exclude)}" if job.exclude else ""),
-            hint=f"--nodes {len(names)}" if names else "list its hosts under hosts:",
+            f"--exclude: cluster {cluster.name} has no host {strangers[0]}",
+            hint=did_you_mean(strangers[0], known) or f"its hosts: {hostlist.fold_set(known)}",
+            key="exclude",
         )
-    return names[:nodes]
+    names = tuple(name for name in known if name not in job.exclude)
+    if len(names) < nodes + job.spares:
+        raise UserError(
+            f"{nodes_in_words(nodes, job.spares)} asked for, "
+            f"but cluster {cluster.name} has {len(names)}"
+            + (f" without {hostlist.fold_set(job.exclude)}" if job.exclude else ""),
+            hint=_fewer(job, len(names)),
+        )
+    return names[: nodes + job.spares]
+
+
+def _fewer(job: JobSpec, have: int) -> str:
+    if not have:
+        return "exclude fewer" if job.exclude else "list its hosts under hosts:"
+    if job.max_nodes is not None and job.nodes < have:
+        return f"--nodes {job.nodes}:{have}"
+    return fewer_nodes(have, job.nodes, job.spares)
 
 
 def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:

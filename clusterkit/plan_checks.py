@@ -99,6 +99,19 @@ def _check_spares(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
     return []
 
 
+def nodes_in_words(nodes: int, spares: int) -> str:
+    """Return how many nodes a job asks for, its spares told apart."""
+    told = f"{nodes} node{'s' * (nodes != 1)}"
+    return f"{told} and {spares} spare{'s' * (spares != 1)}" if spares else told
+
+
+def fewer_nodes(have: int, nodes: int, spares: int) -> str:
+    """Return the flags of a job that `have` nodes are enough for; at least 1."""
+    if spares and have >= nodes:
+        return f"--spares {have - nodes}"
+    return f"--nodes {have}" + (" --spares 0" if spares else "")
+
+
 def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
     environment = {**cluster.env, **job.env}
     problems = [

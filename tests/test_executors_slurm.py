@@ -466,6 +466,8 @@ def limits(**changes: object) -> list[str]:
 def test_limits_name_the_figures() -> None:
     assert limits(nodes=3) == []
     assert limits(nodes=5) == ["5 nodes asked for, but partition gpu has 3"]
+    assert limits(nodes=2, spares=1) == []
+    assert limits(nodes=2, spares=9) == ["2 nodes and 9 spares asked for, but partition gpu has 3"]
     assert limits(nodes=3, directives={"exclude": "n[2-3]"}) == [
         "3 nodes asked for, but partition gpu has 1 without n[2-3]"
     ]

@@ -107,7 +107,19 @@ def test_an_mpi_built_horovod_needs_slurm_and_no_image() -> None:
 
 def test_more_nodes_than_hosts() -> None:
     refused("4 nodes asked for", "has 3", base=RACK, nodes=4)
-    refused("has 2 without n1", base=RACK, nodes=3, exclude=("n1",))
+    refused("has 2 without n1", "--nodes 2", base=RACK, nodes=3, exclude=("n1",))
+    gone = ("n1", "n2", "n3")
+    refused("1 node asked", "without n[1-3]\nhint: exclude fewer", base=RACK, nodes=1, exclude=gone)
+    refused("hint: --nodes 2:3", base=RACK, max_nodes=9)
+    refused("cluster rack has no host n1x", "did you mean 'n1'?", base=RACK, exclude=("n1x",))
+    refused("its hosts: n[1-3]", base=RACK, exclude=("elsewhere",))
+
+
+def test_more_spares_than_hosts() -> None:
+    more = {"base": RACK, "requeue": 1}
+    refused("2 nodes and 99 spares asked for", "has 3\nhint: --spares 1", spares=99, **more)
+    refused("has 2 without n2\nhint: --spares 0", spares=1, exclude=("n2",), **more)
+    refused("4 nodes and 1 spare asked", "--nodes 3 --spares 0", nodes=4, spares=1, **more)
 
 
 def test_hosts_keep_their_order() -> None:

@@ -14,6 +14,7 @@ from clusterkit import hostlist
 from clusterkit.commands import run_command
 from clusterkit.errors import Problem, UserError
 from clusterkit.model import LaunchPlan
+from clusterkit.plan_checks import fewer_nodes, nodes_in_words
 
 _DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?")
 _GPU = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
@@ -66,13 +67,14 @@ def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
 def _too_many_nodes(
     plan: LaunchPlan, partition: Partition, count: int, without: str
 ) -> list[Problem]:
-    asked = f"{plan.nodes} nodes asked for, but partition {partition.name}"
-    most = partition.max_nodes
-    if plan.nodes > count:
-        hint = f"--nodes {count}" if count else "choose another partition"
+    nodes, spares, most = plan.nodes, plan.spares, partition.max_nodes
+    asked = f"{nodes_in_words(nodes, spares)} asked for, but partition {partition.name}"
+    if nodes + spares > count:
+        hint = fewer_nodes(count, nodes, spares) if count else "choose another partition"
         return [Problem(message=f"{asked} has {count}{without}", hint=hint)]
-    if most is not None and plan.nodes > most:
-        return [Problem(message=f"{asked} gives a job at most {most}", hint=f"--nodes {most}")]
+    if most is not None and nodes + spares > most:
+        hint = fewer_nodes(most, nodes, spares)
+        return [Problem(message=f"{asked} gives a job at most {most}", hint=hint)]
     return []
 
 
@@ -95,12 +97,13 @@ def _too_long(plan: LaunchPlan, partition: Partition) -> list[Problem]:
 def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Problem]:
     gpus = gpus_per_node(plan.directives)
     able = [node for node in nodes if node.gpus >= gpus]
-    if not gpus or len(able) >= plan.nodes:
+    asked = plan.nodes + plan.spares
+    if not gpus or len(able) >= asked:
         return []
     most = max((node.gpus for node in nodes), default=0)
     return [
         Problem(
-            message=f"{gpus} GPUs a node asked for on {plan.nodes} nodes, but {len(able)} of "
+            message=f"{gpus} GPUs a node asked for on {asked} nodes, but {len(able)} of "
             f"the {len(nodes)} nodes of {where} have that many (most: {most})",
             hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
         )
