@@ -14,6 +14,7 @@ import pytest
 from clusterkit import files, node_results
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import ssh_mirror
+from clusterkit.executors.ssh_ask import NodesBusy, Refusal, refused
 from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.model import (
     ClusterKind,
@@ -75,6 +76,17 @@ def test_what_no_copy_can_be_made_of_is_refused() -> None:
     job = JobSpec(framework="torchrun", script="x.py", sync="/w")
     with pytest.raises(UserError, match="the nodes of cluster apart see your folder as it is"):
         make_plan(job, shared, workdir="/w")
+
+
+def test_one_hint_for_all_nodes_that_are_busy() -> None:
+    taken = Refusal(why="1 slot wanted, 0 of 1 free", busy=True)
+    both = {"n1": taken, "n2": taken}
+    one = dataclasses.replace(layout(), names=("n1",))
+    error = refused(both, one)
+    assert isinstance(error, NodesBusy)
+    assert str(error).count("hint: ") == 1
+    assert str(error).endswith("(clusterkit cancel RUN), or leave the nodes out: --exclude n[1-2]")
+    assert str(refused(both, layout())).endswith("(clusterkit cancel RUN)")  # none are left
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterkit import hostlist
 from clusterkit.executors import ssh_copy
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.ssh_layout import CHECK, SshLayout
@@ -40,9 +41,12 @@ class Refusal:
 class NodesRefuse(RefusalError):  # noqa: N818 - a state of nodes, not a mistake of anyone
     """Nodes did not take the job."""
 
-    def __init__(self, refusals: Mapping[str, Refusal]) -> None:
+    def __init__(self, refusals: Mapping[str, Refusal], layout: SshLayout) -> None:
         """Name the nodes, with their reasons."""
         hints = dict.fromkeys(refusal.hint for refusal in refusals.values() if refusal.hint)
+        busy = [node for node, said in refusals.items() if said.busy and not said.hint]
+        if busy:
+            hints[_around(busy, layout)] = None
         super().__init__("\n".join(in_words(refusals)), hint="\n      ".join(hints) or None)
         self.nodes = frozenset(refusals)
 
@@ -56,10 +60,19 @@ def in_words(refusals: Mapping[str, Refusal]) -> tuple[str, ...]:
     return tuple(f"{node}: {refusal.why}" for node, refusal in refusals.items())
 
 
-def refused(refusals: Mapping[str, Refusal]) -> NodesRefuse:
+def _around(busy: Sequence[str], layout: SshLayout) -> str:
+    """Return what to do about nodes whose slots others hold."""
+    wait = "wait for those jobs or cancel them (clusterkit cancel RUN)"
+    left = {host.name for host in layout.cluster.hosts}.difference(busy)
+    if len(left) < len(layout.names) + len(layout.spares):
+        return wait
+    return f"{wait}, or leave the nodes out: --exclude {hostlist.fold_set(busy)}"
+
+
+def refused(refusals: Mapping[str, Refusal], layout: SshLayout) -> NodesRefuse:
     """Return the error that says so."""
     busy = all(refusal.busy for refusal in refusals.values())
-    return (NodesBusy if busy else NodesRefuse)(refusals)
+    return (NodesBusy if busy else NodesRefuse)(refusals, layout)
 
 
 def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str, Refusal]:

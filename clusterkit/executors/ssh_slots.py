@@ -88,7 +88,6 @@ def _busy(wanted: int, free: int, offered: int, owners: Sequence[str], node: str
     return SlotsBusy(
         f"{wanted} slot{plural} wanted, {free} of {offered} free: {'; '.join(owners)}",
         node=node,
-        hint=f"wait for that job or cancel it, or leave the node out: --exclude {node}",
     )
 
 

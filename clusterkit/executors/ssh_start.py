@@ -93,7 +93,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         files.create_folder(folder)
     unreached = bring(run, layout, whole=True)
     if unreached:
-        raise NodesRefuse(unreached)
+        raise NodesRefuse(unreached, layout)
     before = {path.name: path.read_text("utf-8", "replace") for path in run.keepers.glob("*.json")}
     handing_over()
     nodes = layout.names[: layout.tasks]
@@ -103,7 +103,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         with suppress(RemoteError):  # whoever looks next asks again
             ssh_mirror.fetch(run, layout)
         return
-    error, silent = refused(refusals), frozenset[str]()
+    error, silent = refused(refusals, layout), frozenset[str]()
     if isinstance(error, NodesBusy):
         silent = _withdraw(run, layout, words.keys() - refusals.keys(), before)
         if not silent:
@@ -115,7 +115,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         files.create_text(run.cancelled, "")
     with suppress(RemoteError):
         end(run, layout)
-    raise NodesRefuse(refusals)
+    raise NodesRefuse(refusals, layout)
 
 
 def _withdraw(

@@ -48,7 +48,7 @@ def on_willing_nodes(
         refusals |= ssh_ask.ask(run, layout, slots)
         asked |= slots.keys()
         if len(pool) - len(refusals) < len(names):
-            raise ssh_ask.refused(refusals)
+            raise ssh_ask.refused(refusals, layout)
         names = choose_nodes(names, pool, {*without, *refusals})
         slots = dict(zip(names[: layout.tasks], layout.slots, strict=False))
         slots = {name: wanted for name, wanted in slots.items() if name not in asked}
@@ -73,7 +73,7 @@ def _on_enough(
     refusals = ssh_ask.ask(run, layout, wanted)
     names = tuple(name for name in wanted if name not in refusals)
     if len(names) < least:
-        raise ssh_ask.refused(refusals)
+        raise ssh_ask.refused(refusals, layout)
     willing = dataclasses.replace(
         layout.on(names), slots=tuple(slots[name] for name in names), tasks=len(names)
     )
