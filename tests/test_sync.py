@@ -266,12 +266,20 @@ def test_requirements_that_name_other_files_are_refused(tmp_path: Path) -> None:
         read_ingredients(cluster, wheels=(), **{**asked, "requirements": path})
     with pytest.raises(UserError, match="no wheel: "):
         read_ingredients(cluster, wheels=(path,), **asked)
+    with pytest.raises(UserError, match="--index counts with --wheels only"):
+        read_ingredients(cluster, wheels=(), **{**asked, "index": True})
     (tmp_path / "clusterkit-1-py3-none-any.whl").write_text("")
     given = read_ingredients(cluster, wheels=(tmp_path,), **asked)
     assert given.wheels is not None
     assert names(given.wheels) == ["clusterkit-1-py3-none-any.whl"]
     assert not given.index
     assert given.stamp([3, 11]) != given.stamp([3, 12])
+
+
+def test_what_pip_did_already_is_no_hint() -> None:
+    said = "ERROR: No matching distribution found for clusterkit"
+    assert "--index" in str(prepare._hint(said, index=False))
+    assert prepare._hint(said, index=True) == "give a wheel of it: --wheels DIR"
 
 
 def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHere) -> None:

@@ -100,6 +100,11 @@ def prepare(
     ingredients = read_ingredients(
         spec, wheels=wheels or (), requirements=requirements, python=python, index=index
     )
+    if spec.shared_filesystem:
+        console.note(
+            f"note: {spec.name} shares a file system, so its keepers use this machine's Python; "
+            "the environment is used only where `python:` names it"
+        )
     prepared = prepare_nodes(spec, names, ingredients)
     if json:
         console.json_document({"cluster": spec.name, "venv": spec.venv, "nodes": prepared})
@@ -118,6 +123,8 @@ def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:
             f"cluster {spec.name} is of kind {spec.kind.value}, and needs no preparing",
             hint="name one of kind ssh: --cluster NAME",
         )
+    if listed is not None and not listed.strip():
+        raise UserError("--hosts: the list is empty", hint="leave it out for all hosts")
     known = tuple(dict.fromkeys(host.name for host in spec.hosts))
     names = tuple(dict.fromkeys(expand(listed, source="--hosts"))) if listed else known
     strangers = [name for name in names if name not in known]

@@ -85,8 +85,13 @@ def read_ingredients(
     """Read what is to be installed.
 
     Raises:
-        UserError: a file is not there, or is no wheel.
+        UserError: a file is not there, or is no wheel; `index` without wheels.
     """
+    if index and not wheels:
+        raise UserError(
+            "--index counts with --wheels only",
+            hint="leave it out: without --wheels, pip looks in its index anyway",
+        )
     return Ingredients(
         venv=cluster.venv,
         python=python or "python3",
@@ -236,7 +241,7 @@ def _install(helper: Helper, wanted: Ingredients) -> None:
         path = f"{inputs}.{_REQUIREMENTS}"
         helper.ask("write", path=path, text=wanted.requirements)
         words += ["-r", path]
-    _run(helper, [python, *_PIP, *words, ours])
+    _run(helper, [python, *_PIP, *words, ours], index=wanted.index)
     if wanted.wheels is not None and any(
         entry.path.startswith("clusterkit-") for entry in wanted.wheels.entries
     ):
@@ -253,10 +258,11 @@ def _proven(helper: Helper, python: str) -> str:
     return str(done["said"]).strip() if done["code"] == 0 else ""
 
 
-def _run(helper: Helper, argv: Sequence[str]) -> None:
+def _run(helper: Helper, argv: Sequence[str], *, index: bool = False) -> None:
     done = helper.ask("run", argv=list(argv), env={"PYTHONNOUSERSITE": "1"})
     if done["code"]:
-        raise RemoteError(_reason(str(done["said"]), argv), node=helper.node, hint=_hint(done))
+        said = str(done["said"])
+        raise RemoteError(_reason(said, argv), node=helper.node, hint=_hint(said, index=index))
 
 
 def _reason(said: str, argv: Sequence[str]) -> str:
@@ -265,12 +271,13 @@ def _reason(said: str, argv: Sequence[str]) -> str:
     return (errors or lines or [f"{' '.join(argv)} has failed"])[-1]
 
 
-def _hint(done: dict[str, Any]) -> str | None:
-    said = str(done["said"])
+def _hint(said: str, *, index: bool) -> str | None:
+    """Return what to do about what pip has `said`; it has looked in its `index`, or not."""
     if "ensurepip" in said:
         return "Python lacks its venv module there: apt install python3-venv, or another --python"
     if "No matching distribution" in said or "Could not find a version" in said:
-        return "give a wheel of it: --wheels DIR, or let pip look in its index: --index"
+        more = "" if index else ", or let pip look in its index: --index"
+        return f"give a wheel of it: --wheels DIR{more}"
     if "No space left" in said:
         return "free some space there, or set `venv:` of the cluster to another disk"
     return None
