@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,6 +193,7 @@ def _job_spec(
     sbatch, launcher = _split_settings(settings, framework, problems)
     container = _parse_container(values.get("container"), problems)
     excluded = _parse_exclude(values.get("exclude", ""), problems)
+    sync = _parse_sync(values.get("sync"), problems)
     if problems:
         return None
     return JobSpec(
@@ -207,7 +209,7 @@ def _job_spec(
         env=env,
         secrets=tuple(values.get("secret", ())),
         exclude=excluded,
-        sync=os.path.realpath(Path(values["sync"]).expanduser()) if values.get("sync") else None,
+        sync=sync,
         sync_limit_mib=values.get("sync_limit", SYNC_LIMIT_MIB),
         sbatch_options=sbatch,
         launcher_options=launcher,
@@ -240,6 +242,28 @@ def _parse_exclude(text: str, problems: list[Problem]) -> tuple[str, ...]:
     except UserError as error:
         problems += error.problems
         return ()
+
+
+def _parse_sync(text: str | None, problems: list[Problem]) -> str | None:
+    """Return the folder to copy, every link resolved."""
+    if text is None:
+        return None
+    path = Path(text).expanduser()
+    wrong = (
+        "the name is empty"
+        if not text.strip()
+        else "is a file, not a folder"
+        if path.is_file()
+        else "no such folder"
+        if not path.is_dir()
+        else None
+    )
+    if wrong:
+        hint = "--sync DIR, such as --sync ."
+        problems.append(
+            Problem(message=f"--sync {shlex.quote(text)}: {wrong}", hint=hint, key="sync")
+        )
+    return os.path.realpath(path)
 
 
 def _parse_nodes(text: str, problems: list[Problem]) -> tuple[int, int | None]:
