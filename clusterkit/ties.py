@@ -25,6 +25,7 @@ class Ending(StrEnum):
 
 
 _WANTED = {Ending.OK: "success", Ending.ANY: "end", Ending.FAIL: "failure"}
+_HOW = {Ending.OK: "succeeded", Ending.ANY: "ended", Ending.FAIL: "failed"}
 _SLURM = {Ending.OK: "afterok", Ending.ANY: "afterany", Ending.FAIL: "afternotok"}
 
 
@@ -95,11 +96,16 @@ def why_never(after: Iterable[After], states: Mapping[str, JobState]) -> str | N
 
 
 def waiting_for(after: Sequence[After]) -> str:
-    """Return what a job waits for: `after 17`, or `after 17, 18, 19 and 4 more`."""
-    names = list(dict.fromkeys(condition.job_id for condition in after))
-    more = len(names) - _SHOWN
-    text = ", ".join(names[:_SHOWN])
-    return f"after {text}" + (f" and {more} more" if more > 0 else "")
+    """Return what a job waits for: `after 17, 18 and 4 more have ended`, `after 17:ok, 18:fail`."""
+    if len({one.ending for one in after}) == 1:
+        names = list(dict.fromkeys(one.job_id for one in after))
+        how = f" {'has' if len(names) == 1 else 'have'} {_HOW[after[0].ending]}"
+    else:
+        names = list(dict.fromkeys(f"{one.job_id}:{one.ending.value}" for one in after))
+        how = ""
+    shown = names if len(names) <= _SHOWN else names[: _SHOWN - 1]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return f"after {', '.join(shown)}{more}{how}"
 
 
 def dependency(after: Iterable[After]) -> Mapping[str, str]:

@@ -82,7 +82,11 @@ def test_slurm_is_told_in_its_own_words() -> None:
         "kill-on-invalid-dep": "yes",
     }
     assert dependency([]) == {}
-    assert waiting_for([after(str(n)) for n in (1, 1, 2, 3, 4, 5)]) == "after 1, 2, 3 and 2 more"
+    many = [after(str(n)) for n in (1, 1, 2, 3, 4, 5)]
+    assert waiting_for(many) == "after 1, 2 and 3 more have succeeded"
+    assert waiting_for([after("4", Ending.FAIL)]) == "after 4 has failed"
+    assert waiting_for([after("4", Ending.ANY)]) == "after 4 has ended"
+    assert waiting_for([after("4"), after("5", Ending.ANY)]) == "after 4:ok, 5:any"
 
 
 def test_conditions_stand_in_the_submission(tmp_path: Path) -> None:
@@ -128,6 +132,14 @@ def test_all_jobs_of_an_array_are_waited_for(tmp_path: Path) -> None:
     assert {one.run_dir for one in found} == {str(made[0].path), str(made[2].path)}
     with pytest.raises(UserError, match="Slurm cannot wait for local-0, which is not its own"):
         conditions(["array-0a1b2c"], [tmp_path], ClusterKind.SLURM)
+
+
+def test_conditions_that_never_hold_together_are_refused(held: Held, tmp_path: Path) -> None:
+    name = held.submit("sleep 60").submission.job_id
+    local = ClusterKind.LOCAL
+    with pytest.raises(UserError, match=f"{name} cannot both succeed and fail"):
+        conditions(["latest", f"{name}:fail"], [tmp_path], local)
+    assert len(conditions(["latest", f"{name}:any"], [tmp_path], local)) == 2
 
 
 def test_nobody_waits_for_a_job_of_which_nobody_can_tell(tmp_path: Path) -> None:
@@ -247,7 +259,10 @@ def test_a_held_job_is_whole_on_disk_and_starts_when_somebody_waits(
     second = held.submit("echo $OF_THE_SHELL", follow(first))
     monkeypatch.delenv("OF_THE_SHELL")
     name = first.submission.job_id
-    assert (second.status.state, second.status.reason) == (JobState.PENDING, f"after {name}")
+    assert (second.status.state, second.status.reason) == (
+        JobState.PENDING,
+        f"after {name} has succeeded",
+    )
     assert second.run.plan.exists()
     assert second.run.shell.stat().st_mode & 0o777 == files.PRIVATE
     assert wait(second.run).status.state is JobState.SUCCEEDED

@@ -17,6 +17,7 @@ import pytest
 
 from clusterkit import files, node_results, runfolder
 from clusterkit.cli.status import endings
+from clusterkit.cli.wait import wait_for_run
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState
 from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
@@ -476,6 +477,23 @@ def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
     assert f"clusterkit logs -f local-{run.key}" in errors
     assert ck("wait", "latest").returncode == 0
     assert "done" in run.log(0).read_text()
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": ClusterKind.SSH, "requeue": 1}])
+def test_ctrl_c_while_waiting_names_the_verb_and_who_starts_it_again(
+    tmp_path: Path,
+    changes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterkit.cli.wait.wait_for", interrupted)
+    assert wait_for_run(make_run(tmp_path, **changes), verb="supervise") == 130
+    said = capsys.readouterr().err
+    assert "7 goes on; come back: clusterkit supervise 7\n" in said
+    assert ("until then nobody starts it" in said) is bool(changes)
 
 
 def test_wait_notices_the_end_within_two_seconds(clusterkit: Path) -> None:

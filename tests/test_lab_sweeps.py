@@ -82,7 +82,10 @@ def test_slurm_starts_jobs_by_how_the_one_before_has_ended(desk: Desk, script: s
         for how in ("ok", "any", "fail")
     }
     then = submit(desk, *SLURM, "--after", after["ok"]["job_id"], script, "y", "0", "0")
-    assert (after["ok"]["state"], after["ok"]["reason"]) == ("pending", f"after {name}")
+    assert (after["ok"]["state"], after["ok"]["reason"]) == (
+        "pending",
+        f"after {name} has succeeded",
+    )
     assert ending(desk, name)[0] == "failed"
     why = "and it was to run after its success"
     first = after["ok"]["job_id"]
@@ -126,7 +129,7 @@ def test_whoever_looks_on_starts_held_jobs_and_may_be_killed(desk: Desk, script:
     first = submit(desk, *SSH, script, "x", "4", "5")["job_id"]
     never = submit(desk, *SSH, "--after", first, script, "y", "0", "0")
     then = submit(desk, *SSH, "--after", f"{first}:fail", script, "z", "0", "0")
-    assert (never["state"], never["reason"]) == ("pending", f"after {first}")
+    assert (never["state"], never["reason"]) == ("pending", f"after {first} has succeeded")
     argv = [sys.executable, "-m", "clusterkit", "supervise", then["job_id"]]
     client = desk.lab.popen("head", argv, cwd=desk.folder, env=desk.environment())
     with pytest.raises(subprocess.TimeoutExpired):

@@ -137,9 +137,10 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
         (name, 0, "c0"), (name, 1, "c3"),
     ]  # fmt: skip
     assert jobs[1]["state"] == "pending"
-    assert jobs[1]["reason"] == f"after {jobs[0]['job_id']}"
+    assert jobs[1]["reason"] == f"after {jobs[0]['job_id']} has ended"
     after = run(desk, "submit", *TORCHRUN, "--after", name, "train.py", "0")
-    assert f"starts      after {jobs[0]['job_id']}, {jobs[1]['job_id']}" in after.stderr
+    assert f"starts      after {jobs[0]['job_id']}, {jobs[1]['job_id']} have succ" in after.stderr
+    assert max(len(line) for line in after.stderr.splitlines() if "/" not in line) <= 80
     waited = run(desk, "wait", name, "--json")
     assert waited.returncode == 1
     assert json.loads(waited.stdout)["counts"] == {"succeeded": 1, "failed": 1}

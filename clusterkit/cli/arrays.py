@@ -12,6 +12,7 @@ from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.config import load_settings
 from clusterkit.jobs import Job, find_runs, load_jobs, run_roots
 from clusterkit.jobs.arrays import wait_for_all
+from clusterkit.jobs.tend import may_need_client
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
@@ -41,7 +42,9 @@ def show_array(array: str, *, as_json: bool) -> int:
     return 0 if any(job.status.state in _UNDER_WAY for job in jobs) else worst(jobs)
 
 
-def wait_for_array(array: str, runs: Sequence[RunFolder], *, as_json: bool = False) -> int:
+def wait_for_array(
+    array: str, runs: Sequence[RunFolder], *, as_json: bool = False, verb: str = "wait"
+) -> int:
     """Wait for every job of an array, and return the exit code of the verb."""
 
     def changed(job: Job) -> None:
@@ -50,7 +53,9 @@ def wait_for_array(array: str, runs: Sequence[RunFolder], *, as_json: bool = Fal
     try:
         jobs = wait_for_all(runs, changed=changed, troubled=console.warn)
     except KeyboardInterrupt:
-        console.note(f"\nthe jobs go on; come back: clusterkit wait {array}")
+        console.note(f"\nthe jobs go on; come back: clusterkit {verb} {array}")
+        if any(may_need_client(run) for run in runs):
+            console.note("until then nobody starts those whose time comes, or starts any again")
         return EXIT_INTERRUPTED
     console.note(f"{array} {counted(jobs)}")
     if as_json:

@@ -143,8 +143,9 @@ def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief
     job_id = submission.job_id or run.run_id
     console.note(f"{console.bold(job_id)}  {summary(plan)}, cluster {plan.cluster.name}")
     if submission.after:
-        who = f", if clusterkit supervise {job_id} (or wait) runs then" if run.held.exists() else ""
-        console.note(f"  starts      {waiting_for(submission.after)}{who}")
+        console.note(f"  starts      {waiting_for(submission.after)}")
+        if run.held.exists():
+            console.note(f"              if clusterkit supervise {job_id} (or wait) runs then")
     console.note(f"  run folder  {run.path}")
     if not brief:
         console.note(f"  follow      clusterkit logs -f {job_id}")

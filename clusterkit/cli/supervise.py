@@ -14,8 +14,10 @@ def supervise(
     job: Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Start a job over ssh when it may start, and again as often as --requeue allows, to its end.
+    """Start a job over ssh, or one held on this machine, when it may start; see it to its end.
 
-    What `wait` and `logs -f` do as well; for a terminal multiplexer, or a unit of systemd.
+    Over ssh it is started again as often as --requeue allows.
+
+    `wait` and `logs -f` do the same; this is for a terminal multiplexer, or a unit of systemd.
     """
-    raise typer.Exit(wait_for_named(job, as_json=json))
+    raise typer.Exit(wait_for_named(job, as_json=json, verb="supervise"))

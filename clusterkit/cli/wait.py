@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from clusterkit import runfolder
 from clusterkit.cli import console
 from clusterkit.cli.job_args import JOB_HELP, exit_code_of, is_array, name_of, run_named, said
 from clusterkit.cli.last_words import full_document_of, last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.jobs import Job
 from clusterkit.jobs import wait as wait_for
+from clusterkit.jobs.tend import may_need_client
 from clusterkit.runfolder import RunFolder
 
 
@@ -23,16 +25,19 @@ def wait(
     raise typer.Exit(wait_for_named(job, as_json=json))
 
 
-def wait_for_named(word: str, *, as_json: bool) -> int:
-    """Wait for the job, or for all jobs of the array, that the user means."""
+def wait_for_named(word: str, *, as_json: bool, verb: str = "wait") -> int:
+    """Wait for the job, or for all jobs of the array, that the user means.
+
+    `verb` is what the user has typed, and would type to come back.
+    """
     if is_array(word):
         from clusterkit.cli.arrays import runs_of, wait_for_array
 
-        return wait_for_array(word, runs_of(word), as_json=as_json)
-    return wait_for_run(run_named(word), as_json=as_json)
+        return wait_for_array(word, runs_of(word), as_json=as_json, verb=verb)
+    return wait_for_run(run_named(word), as_json=as_json, verb=verb)
 
 
-def wait_for_run(run: RunFolder, *, as_json: bool = False) -> int:
+def wait_for_run(run: RunFolder, *, as_json: bool = False, verb: str = "wait") -> int:
     """Wait for a job, say how it ended, and return the exit code of the verb."""
 
     def changed(job: Job) -> None:
@@ -41,7 +46,12 @@ def wait_for_run(run: RunFolder, *, as_json: bool = False) -> int:
     try:
         job = wait_for(run, changed=changed, troubled=console.warn)
     except KeyboardInterrupt:
-        console.note(f"\nthe job goes on; come back: clusterkit wait {run.run_id}")
+        # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
+        submission = runfolder.read_submission(run)
+        name = (submission and submission.job_id) or run.key
+        console.note(f"\n{name} goes on; come back: clusterkit {verb} {name}")
+        if may_need_client(run):
+            console.note("until then nobody starts it when its time comes, or starts it again")
         return EXIT_INTERRUPTED
     for line in last_words(job):
         console.note(line)

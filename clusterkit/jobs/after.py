@@ -20,7 +20,8 @@ def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -
     take a job that it does not know for one that succeeded.
 
     Raises:
-        UserError: there is no such job, it ended otherwise, or it cannot be waited for from there.
+        UserError: there is no such job, it ended otherwise, it cannot be waited for from there,
+            or two conditions on it can never hold together.
     """
     wanted = [(word, *parse_after(word)) for word in words]
     endings: dict[RunFolder, list[tuple[str, Ending]]] = {}
@@ -30,6 +31,7 @@ def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -
     left: dict[After, None] = {}
     problems: list[Problem] = []
     for job in load_jobs(endings):
+        problems += _contradictions(job, endings[job.run])
         for word, ending in endings[job.run]:
             condition = _condition(job, ending)
             holds = condition.holds(job.status.state)
@@ -49,6 +51,17 @@ def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -
 def _condition(job: Job, ending: Ending) -> After:
     name = job.submission.job_id or job.run.run_id
     return After(run_dir=str(job.run.path), job_id=name, ending=ending)
+
+
+def _contradictions(job: Job, wanted: Sequence[tuple[str, Ending]]) -> list[Problem]:
+    """Return that a job is to succeed and to fail; nothing where it is over, or one of them."""
+    words = {ending: word for word, ending in wanted}
+    if job.status.state.final or not {Ending.OK, Ending.FAIL} <= words.keys():
+        return []
+    both = f"--after {words[Ending.OK]} and --after {words[Ending.FAIL]}"
+    name = job.submission.job_id or job.run.run_id
+    message = f"{both}: {name} cannot both succeed and fail, so this job would never run"
+    return [Problem(message=message, hint=f"--after {name}:any, or leave one of them out")]
 
 
 def _unkept(job: Job, word: str, kind: ClusterKind) -> list[Problem]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from clusterkit import files, runfolder
+from clusterkit import files, node_results, runfolder
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.executors.holding import holder_for
 from clusterkit.jobs.state import Job, states_of
-from clusterkit.model import JobState
+from clusterkit.model import ClusterKind, JobState
 from clusterkit.runfolder import RunFolder
 
 _STARTS_AT_ONCE = 16
@@ -25,6 +25,15 @@ def is_held(job: Job) -> bool:
 def needs_client(job: Job) -> bool:
     """Tell whether the next start of the job is up to a client."""
     return job.status.state is JobState.REQUEUED or is_held(job)
+
+
+def may_need_client(run: RunFolder) -> bool:
+    """Tell from its folder alone whether a start of the job, now or later, is up to a client."""
+    submission = runfolder.read_submission(run)
+    if submission is None or run.state.exists():
+        return False
+    attempts_left = node_results.latest_attempt(run) < submission.requeue
+    return run.held.exists() or (submission.kind is ClusterKind.SSH and attempts_left)
 
 
 def tend(jobs: Iterable[Job]) -> str | None:
