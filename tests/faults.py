@@ -198,7 +198,7 @@ FAULTS = {
         strike=_kill_worker,
         ends={
             "slurm": r"failed: n2 has left no word: .*",
-            "ssh": r"failed: n2 was ended by signal 9",
+            "ssh": r"failed: n2 has lost clusterkit's worker \(signal 9\)",
         },
     ),
     "keeper": Fault(

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,8 @@ class _Keeper:
                 reason=self._reason() if code and fault is None else None,
                 unfit=fault,
             )
+            if self.layout.ours and code < 0 and result.reason is None:
+                result = replace(result, lost=f"has lost clusterkit's worker (signal {-code})")
             self._write(result)
         if result.exit_code and result.reason == "terminated":
             # By somebody who told this node alone: a shutdown, or a kill by hand.
