@@ -137,7 +137,7 @@ def test_all_jobs_of_an_array_are_waited_for(tmp_path: Path) -> None:
 def test_conditions_that_never_hold_together_are_refused(held: Held, tmp_path: Path) -> None:
     name = held.submit("sleep 60").submission.job_id
     local = ClusterKind.LOCAL
-    with pytest.raises(UserError, match=f"{name} cannot both succeed and fail"):
+    with pytest.raises(UserError, match=f"latest and --after {name}:fail can never"):
         conditions(["latest", f"{name}:fail"], [tmp_path], local)
     assert len(conditions(["latest", f"{name}:any"], [tmp_path], local)) == 2
 

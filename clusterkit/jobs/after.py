@@ -54,13 +54,13 @@ def _condition(job: Job, ending: Ending) -> After:
 
 
 def _contradictions(job: Job, wanted: Sequence[tuple[str, Ending]]) -> list[Problem]:
-    """Return that a job is to succeed and to fail; nothing where it is over, or one of them."""
+    """Return that the job is asked both to succeed and to fail; nothing where it is over."""
     words = {ending: word for word, ending in wanted}
     if job.status.state.final or not {Ending.OK, Ending.FAIL} <= words.keys():
         return []
     both = f"--after {words[Ending.OK]} and --after {words[Ending.FAIL]}"
     name = job.submission.job_id or job.run.run_id
-    message = f"{both}: {name} cannot both succeed and fail, so this job would never run"
+    message = f"{both} can never hold together"
     return [Problem(message=message, hint=f"--after {name}:any, or leave one of them out")]
 
 
