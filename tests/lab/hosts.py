@@ -116,6 +116,8 @@ def link(layout: Layout, holders: Mapping[str, int], host: str) -> None:
     for pid, arguments in (
         (holders[SWITCH], (*pair, "netns", str(holders[host]))),
         (holders[SWITCH], ("link", "set", f"v-{host}", "master", "br0", "up")),
+        # Always the same, or the others talk to the host that was there before for a while.
+        (holders[host], ("link", "set", "eth0", "address", layout.mac(host))),
         (holders[host], ("address", "add", f"{layout.address(host)}/16", "dev", "eth0")),
         (holders[host], ("link", "set", "eth0", "up")),
     ):

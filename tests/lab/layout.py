@@ -87,6 +87,11 @@ class Layout:
             return "10.77.0.254"
         return f"10.77.0.{int(host.removeprefix('n'))}"
 
+    def mac(self, host: str) -> str:
+        """Return the hardware address of a host: its IPv4 address, locally administered."""
+        parts = (int(part) for part in self.address(host).split("."))
+        return "02:77:" + ":".join(f"{part:02x}" for part in parts)
+
 
 def default_root() -> Path:
     """Return the lab folder: ``CLUSTERKIT_LAB``, else the default."""
