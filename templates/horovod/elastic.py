@@ -288,8 +288,16 @@ class Server:
         if why:
             say(why)
         self.ending = True
+        own = self.nodes.get(os.environ["CK_NODE_NAME"])
+        others = [node for node in list(self.nodes.values()) if node is not own]
+        for node in others:
+            node.tell({"end": code})
+        # This node's own agent ends the process, and with it the connections of the others.
+        deadline = time.monotonic() + 2 * GRACE_S
+        for node in others:
+            node.lost.wait(max(0, deadline - time.monotonic()))
         self.tell_all({"end": code})
-        time.sleep(START_S)  # this node's own agent ends the process
+        time.sleep(START_S)
 
 
 class Rendezvous:
