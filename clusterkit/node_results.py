@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit import elastic, files, hostlist
+from clusterkit import attempts, elastic, files, hostlist
 from clusterkit.errors import UserError
-from clusterkit.model import NodeResult
+from clusterkit.model import JobState, NodeResult
 from clusterkit.records import count_of, record_of
-from clusterkit.runfolder import SCHEMA, RunFolder, listed
+from clusterkit.runfolder import SCHEMA, RunFolder, Submission, listed
 
 LOST = 255
 """Exit code of a node that has gone; as ssh's own for a connection that broke."""
@@ -131,6 +131,22 @@ def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
     reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
     unfit = (result for result in reported if result.unfit is not None)
     return (*(failure for failure in found if failure is not None), *unfit)
+
+
+def left_out(run: RunFolder) -> frozenset[str]:
+    """Return the nodes that no later attempt is to use."""
+    return attempts.nodes_to_leave_out(read_failures(run))
+
+
+def starts_again(run: RunFolder, submission: Submission, state: JobState, attempt: int) -> bool:
+    """Tell whether the job gets another attempt after this one, which has ended in `state`."""
+    return attempts.starts_again(
+        state,
+        first_failure(run, attempt),
+        attempt=attempt,
+        left_out=len(left_out(run)),
+        submission=submission,
+    )
 
 
 def blame(result: NodeResult) -> str:

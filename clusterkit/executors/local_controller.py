@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import files, node_results, processes, runfolder
-from clusterkit.attempts import nodes_to_leave_out, starts_again
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local_nodes import LocalLayout
@@ -52,22 +51,12 @@ def main(arguments: list[str]) -> int:
         )
         codes = supervisor.run_to_end(tuple(_starts(run, layout)))
         end = _end_of(run, codes, supervisor.state, attempt)
-        if not _starts_again(run, submission, end["state"], attempt):
+        again = node_results.starts_again(run, submission, end["state"], attempt)
+        if not again or runfolder.is_cancelled(run):
             break
         layout = layout.again()
     files.write_json(run.ended, end)
     return 0
-
-
-def _starts_again(run: RunFolder, submission: Submission, state: JobState, attempt: int) -> bool:
-    again = starts_again(
-        state,
-        node_results.first_failure(run, attempt),
-        attempt=attempt,
-        left_out=len(nodes_to_leave_out(node_results.read_failures(run))),
-        submission=submission,
-    )
-    return again and not runfolder.is_cancelled(run)
 
 
 def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:

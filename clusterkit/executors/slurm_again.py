@@ -7,7 +7,6 @@ that no node of the job can do it; a client that looks on can.
 from __future__ import annotations
 
 from clusterkit import files, hostlist, node_results
-from clusterkit.attempts import nodes_to_leave_out
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
 from clusterkit.runfolder import RunFolder, Submission
@@ -23,7 +22,7 @@ def leave_out(run: RunFolder, submission: Submission) -> None:
         RemoteError: Slurm did not take it; the job may have begun in this moment.
         UserError: the run folder cannot be written.
     """
-    failed = nodes_to_leave_out(node_results.read_failures(run))
+    failed = node_results.left_out(run)
     nodes = hostlist.fold_set(failed)
     if len(failed) <= submission.spares or files.read_json(run.told_slurm) == {"left_out": nodes}:
         return

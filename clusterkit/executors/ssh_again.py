@@ -10,7 +10,6 @@ import dataclasses
 import secrets
 
 from clusterkit import files, node_results, runfolder
-from clusterkit.attempts import nodes_to_leave_out, starts_again
 from clusterkit.executors import ssh_runs, ssh_start
 from clusterkit.executors.ssh_layout import read_layout
 from clusterkit.executors.ssh_willing import on_willing_nodes
@@ -33,16 +32,9 @@ def start_again(run: RunFolder, submission: Submission) -> None:
         if known is None:
             return
         attempt = max(known.attempt, node_results.latest_attempt(run))
-        without = nodes_to_leave_out(node_results.read_failures(run))
-        again = starts_again(
-            known.state,
-            node_results.first_failure(run, attempt),
-            attempt=attempt,
-            left_out=len(without),
-            submission=submission,
-        )
-        if not again:
+        if not node_results.starts_again(run, submission, known.state, attempt):
             return
+        without = node_results.left_out(run)
         layout, _ = on_willing_nodes(run, read_layout(run), without=without)
         layout = dataclasses.replace(layout, attempt=attempt + 1, token=secrets.token_hex(16))
         ssh_start.start(run, layout, handing_over=lambda: None)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clusterkit import files, node_results, runfolder
-from clusterkit.attempts import nodes_to_leave_out
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import SchedulerState, executor_for
 from clusterkit.jobs.judge import Evidence, judge
@@ -155,13 +154,12 @@ def _evidence(
     last_failed = node_results.latest_attempt(run)
     attempt = max(last_failed, scheduler.attempt if scheduler is not None else 0)
     results = node_results.read_results(run, attempt)
-    failures = node_results.read_failures(run) if submission.requeue else ()
     return Evidence(
         submission=submission,
         results=results,
         first_failure=node_results.first_failure(run, attempt),
         last_failed=last_failed,
-        left_out=len(nodes_to_leave_out(failures)),
+        left_out=len(node_results.left_out(run)) if submission.requeue else 0,
         why_again=(files.read_json(run.again(attempt)) or {}).get("why"),
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
         cancelled=run.cancelled.exists(),

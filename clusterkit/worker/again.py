@@ -11,7 +11,6 @@ import os
 import sys
 
 from clusterkit import files, node_results
-from clusterkit.attempts import nodes_to_leave_out
 from clusterkit.commands import run_command
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.worker.identity import Identity
@@ -25,7 +24,7 @@ def may_requeue(submission: Submission | None, me: Identity) -> bool:
 
 def requeue(run: RunFolder, me: Identity, why: str) -> None:
     """Ask Slurm to start the job again, unless another node has."""
-    left_out = sorted(nodes_to_leave_out(node_results.read_failures(run)))
+    left_out = sorted(node_results.left_out(run))
     if left_out:
         files.write_text(run.left_out, "".join(f"{node}\n" for node in left_out))
     document = json.dumps({"why": why, "node": me.name, "attempt": me.attempt})
