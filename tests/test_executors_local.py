@@ -18,11 +18,12 @@ import pytest
 from clusterkit import files, processes, runfolder
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import submit_plan
-from clusterkit.executors.allocation import free_port, visible_gpus
+from clusterkit.executors.allocation import visible_gpus
 from clusterkit.executors.local_nodes import split_devices
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState, LaunchPlan
+from clusterkit.ports import free_port
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import Secret
 from tests.plans import make_cluster, make_plan, node_script

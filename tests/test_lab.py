@@ -175,7 +175,7 @@ def test_down_leaves_nothing(own_lab: Lab) -> None:
     assert len(ended) > 10
     start = time.monotonic()
     own_lab.down()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 15
     assert not {pid for pid in ended if read_cmdline(pid)}
     assert not members(own_lab)
     assert not own_lab.root.exists()

@@ -50,7 +50,7 @@ def test_every_node_says_its_word_and_the_end_is_noticed_soon(cluster: Cluster) 
     run = cluster.submit("echo $CK_NODE_NAME; sleep 1")
     assert cluster.ck("wait", run.run_id)[0] == 0
     assert [run.log(rank).read_text().strip() for rank in range(3)] == ["n1", "n2", "n3"]
-    assert time.time() - max(path.stat().st_mtime for path in run.ends.iterdir()) < 3
+    assert time.time() - max(path.stat().st_mtime for path in run.ends.iterdir()) < 15
     assert ended(cluster, run) == ("succeeded", None)
 
 

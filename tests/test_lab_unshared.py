@@ -19,7 +19,7 @@ import pytest
 from clusterkit.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
-from tests.lab_apart import OURS, desk_apart, homes_apart, wheelhouse
+from tests.lab_apart import OURS, desk_apart, homes_apart, tiny_wheel, wheelhouse
 from tests.lab_faults import mounted, wait_for_state
 from tests.lab_jobs import Cluster, await_true
 
@@ -56,6 +56,24 @@ def test_prepared_nodes_are_left_alone(apart: Desk, wheels: Path) -> None:
     (node,) = json.loads(done.stdout)["nodes"]
     assert (node["node"], node["readiness"]) == ("n2", "ready"), done.stdout
     assert apart.clusterkit(*words).stdout.splitlines()[0].startswith("n[1,3]  up to date")
+
+
+def test_requirements_are_installed_as_well(apart: Desk, wheels: Path, tmp_path: Path) -> None:
+    extra = tiny_wheel(tmp_path / "more", "ckextra")
+    listed = tmp_path / "requirements.txt"
+    listed.write_text("# what the training needs\nckextra==1.0\n")
+    words = ("nodes", "prepare", "-c", "apart", "--hosts", "n3", "-r", str(listed), "--json")
+    missing = apart.clusterkit(*words, "--wheels", str(wheels))
+    (node,) = json.loads(missing.stdout)["nodes"]
+    assert (missing.returncode, node["readiness"]) == (1, "failed")
+    assert "ckextra" in node["detail"]
+    done = apart.clusterkit(*words, "--wheels", str(wheels), "--wheels", str(extra))
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert (node["node"], node["readiness"]) == ("n3", "ready"), done.stdout
+    answer = apart.lab.run(
+        "n3", [f"{OURS}/venv/bin/python", "-c", "import ckextra; print(ckextra.HELLO)"]
+    )
+    assert answer.stdout == "hello\n"
 
 
 @pytest.fixture

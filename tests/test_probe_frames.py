@@ -84,7 +84,9 @@ def test_a_script_that_nobody_waits_for_ends_its_probes(
     """Those that left its process group, too, and those of its lane do not begin."""
     sleeper = f"echo $$ >{tmp_path}/pid; exec /usr/bin/setsid --wait sleep 98"
     probes = (probe("slow", sleeper, lane="x"), probe("next", f"touch {tmp_path}/next", lane="x"))
-    compound = compose(probes, JOB, token="ckgone")
+    # Its own: a script ends all probes of its run on this machine, and tests run side by side.
+    token = f"ckgone{shell.split(maxsplit=1)[0]}{how.replace('-', '')}"
+    compound = compose(probes, JOB, token=token)
     process = subprocess.Popen(
         shell.split(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterkit.executors.allocation import Allocation, free_port, visible_gpus
+from clusterkit.executors.allocation import Allocation, visible_gpus
+from clusterkit.ports import free_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import __version__, files, node_results, processes, runfolder
+from clusterkit.calls.link import Hub, Link, is_told_to_end
+from clusterkit.calls.news import News
 from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, read_layout
-from clusterkit.executors.ssh_link import Hub, Link, is_told_to_end
-from clusterkit.executors.ssh_news import News
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
 from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
@@ -144,7 +144,8 @@ class _Keeper:
         self.marker = run.marker(rank)
         of, least = len(layout.names), layout.least
         self.news = News(run, attempt=layout.attempt, of=of, least=least)
-        self.link = Hub(layout, self.news) if rank == 0 else Link(layout, rank, self.news)
+        circle = layout.circle
+        self.link = Hub(circle, self.news) if rank == 0 else Link(circle, rank, self.news)
         self.supervisor = Supervisor(
             run,
             marker=self.marker,
@@ -221,7 +222,7 @@ class _Keeper:
             self._write(result)
         if result.exit_code and result.reason == "terminated":
             # By somebody who told this node alone: a shutdown, or a kill by hand.
-            self.news.blame(self.link.lost(self.rank, "was told to end (SIGTERM)"))
+            self.news.blame(self.link.circle.lost(self.rank, "was told to end (SIGTERM)"))
         elif result.exit_code and result.reason is None:
             self.news.blame(result)
         return result

@@ -6,12 +6,15 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from clusterkit import __version__, files
+from clusterkit.calls.link import Circle
 from clusterkit.errors import UserError
 from clusterkit.model import ClusterKind, ClusterSpec, Host, SyncPlan
+from clusterkit.ports import groups
 from clusterkit.runfolder import RunFolder
 
 CHECK = "--check"
@@ -20,6 +23,8 @@ RUNS_THERE = "~/.clusterkit/runs"
 """Where nodes keep their run folders that share none with the client."""
 COPY = "work"
 """In such a run folder: the job's own copy of the folder that was sent."""
+_CANDIDATES = 8
+"""Ports of the first node that others try; one is taken only by chance."""
 LAYOUT = "ssh.json"
 """In the run folder, readable by its owner only: the nodes know each other by its token."""
 
@@ -101,6 +106,19 @@ class SshLayout:
             command=(sys.executable, *self.command[1:-1], str(run.path)),
             logs=str(run.submitit),
             environment={**own, **self.environment},
+        )
+
+    @property
+    def circle(self) -> Circle:
+        """The nodes as they call each other."""
+        low, high = self.ports
+        return Circle(
+            names=self.names,
+            tasks=self.tasks,
+            least=self.least,
+            head=self.names[0],
+            ports=tuple(islice(groups(low, high, seed=self.job_id), _CANDIDATES)),
+            token=self.token,
         )
 
     def on(self, names: tuple[str, ...]) -> SshLayout:

@@ -80,7 +80,7 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
         return _again(evidence, said) or (said.state, said.reason)
     if _went_well(evidence):
         return JobState.SUCCEEDED, None
-    if _complete(evidence) and evidence.first_failure and evidence.submission.requeue == 0:
+    if _is_over(evidence) and evidence.first_failure:
         return JobState.FAILED, node_results.blame(evidence.first_failure)
     if said is not None:
         return _as_scheduler_says(evidence, said)
@@ -181,6 +181,19 @@ def _expected(evidence: Evidence) -> int:
     # Only the nodes of an attempt know how many an elastic job was given.
     submission = evidence.submission
     return 1 if submission.once else evidence.results.of or submission.tasks
+
+
+def _is_over(evidence: Evidence) -> bool:
+    """Tell whether this attempt has ended and no other may follow it.
+
+    A node that has gone says no more, and Slurm may take long to notice.
+    """
+    results, failure = evidence.results, evidence.first_failure
+    reported = {result.node_rank for result in results.nodes}
+    if failure is not None and failure.lost is not None:
+        reported.add(failure.node_rank)
+    may_follow = results.attempt < evidence.submission.requeue
+    return len(reported) >= _expected(evidence) and not may_follow
 
 
 def _complete(evidence: Evidence) -> bool:

@@ -65,10 +65,6 @@ class Manifest:
             whole.update(repr((entry.path, entry.mode, entry.sha256, entry.link)).encode())
         return whole.hexdigest()
 
-    def links_outside(self) -> tuple[str, ...]:
-        """Return the links that lead out of the folder: the nodes may have nothing there."""
-        return tuple(e.path for e in self.entries if e.link is not None and _leads_out(e))
-
 
 def read_manifest(
     folder: Path, *, limit_mib: int, leave_out: Collection[Path] = (), like_git: bool = True
@@ -203,12 +199,6 @@ def _is_meant(match: re.Match[str] | None, name: str) -> bool:
     if match.groupdict().get("ps_d"):
         return match.end() == len(name)
     return match.end() < len(name) or not name.endswith("/")
-
-
-def _leads_out(entry: Entry) -> bool:
-    link = entry.link or ""
-    place = os.path.normpath(os.path.join(os.path.dirname(entry.path), link))  # noqa: PTH118, PTH120
-    return link.startswith("/") or place == ".." or place.startswith("../")
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:

@@ -1,4 +1,4 @@
-"""Give a job back to Slurm for its next attempt, from inside: what submitit calls its checkpoint.
+"""Give a job back to Slurm from inside: for its next attempt (submitit's checkpoint), or for good.
 
 `scontrol requeue` keeps the job id and ends what runs with SIGTERM. One node does it; a file that
 is created exclusively decides which, and says why.
@@ -10,8 +10,9 @@ import json
 import os
 import sys
 
-from clusterkit import files, node_results
+from clusterkit import files, node_results, runfolder
 from clusterkit.commands import run_command
+from clusterkit.model import ClusterKind, NodeResult
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.worker.identity import Identity
 
@@ -20,6 +21,19 @@ def may_requeue(submission: Submission | None, me: Identity) -> bool:
     """Tell whether this attempt is one that Slurm can be asked to follow by another."""
     allowed = submission is not None and me.attempt < submission.requeue
     return allowed and "SLURM_JOB_ID" in os.environ
+
+
+def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
+    """Ask Slurm to end a job that has lost a node, unless it starts again.
+
+    The step ends by itself on the nodes that are left, but srun waits until Slurm has noticed, and
+    would keep them for so long.
+    """
+    submission = runfolder.read_submission(run)
+    on_slurm = submission is not None and submission.kind is ClusterKind.SLURM
+    asks = 1 if lost.node_rank == 0 else 0
+    if on_slurm and me.rank == asks and not run.again(me.attempt).exists():
+        run_command(["scancel", os.environ["SLURM_JOB_ID"]])
 
 
 def requeue(run: RunFolder, me: Identity, why: str) -> None:

@@ -15,6 +15,7 @@ from clusterkit.errors import UserError
 from clusterkit.model import NodeResult, Runtime
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker import again
+from clusterkit.worker.calls import in_touch
 from clusterkit.worker.failure import VARIABLE, Ending, explain
 from clusterkit.worker.fitness import UNFIT, unfit_because
 from clusterkit.worker.identity import Identity
@@ -24,7 +25,7 @@ ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
 
 _CAUSE_S = 16.0
-"""A little longer than a keeper takes to miss the first node (executors/ssh_link.py)."""
+"""A little longer than a keeper takes to miss the first node (calls/link.py)."""
 
 _START = """trap '' USR1 USR2; exec bash "$0\""""
 """Start the node script with the notices ignored: schedulers send them to every process of a
@@ -117,9 +118,10 @@ def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
     since = _log_size(run, me)
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
-        pid = _start(run, me, marker)
-        watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
-        exit_code, reason = watch.until_end()
+        with in_touch(run, me):
+            pid = _start(run, me, marker)
+            watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
+            exit_code, reason = watch.until_end()
     return explain(run, me, Ending(exit_code=exit_code, reason=reason), since=since)
 
 

@@ -79,7 +79,7 @@ class Watch:
                 if code != 0 and self.reason is None and self.noticed:
                     # It has saved what it needs, and left before it was told to.
                     self.reason = "timeout"
-                    self._start_again()
+                    self._start_again("time limit")
                 self._sweep()
                 return self._ending(code)
             self._keep_time()
@@ -114,12 +114,15 @@ class Watch:
         notice_s = submission.notice_s or submission.time_limit_s
         return left_s <= notice_s + _EARLY_S + _LATE_S
 
-    def _start_again(self) -> None:
-        """Let the job start again after its time limit: Slurm has to be told before that comes."""
+    def _start_again(self, why: str) -> None:
+        """Let the job start again: Slurm has to be told before its time limit comes.
+
+        When a node has gone, Slurm would do so by itself, had the others not ended before.
+        """
         self.again_at = None
         cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
         if not cancelled and again.may_requeue(runfolder.read_submission(self.run), self.me):
-            again.requeue(self.run, self.me, "time limit")
+            again.requeue(self.run, self.me, why)
 
     def _heed_others(self) -> None:
         """Note that the job is being ended, where that broke the ranks here before a signal came.
@@ -139,7 +142,7 @@ class Watch:
     def _keep_time(self) -> None:
         now = time.monotonic()
         if self.again_at is not None and now >= self.again_at:
-            self._start_again()
+            self._start_again("time limit")
         if self.kill_at is not None:
             if now >= self.kill_at:
                 self._sweep()
@@ -153,6 +156,9 @@ class Watch:
             self._terminate(signal.SIGTERM)
         elif (peer := self._failed_peer()) is not None:
             self.peer_code = peer.exit_code
+            if peer.lost is not None:
+                self._start_again(node_results.blame(peer))
+                again.give_up(self.run, self.me, lost=peer)
             self.terminate_at = now + self.patience.peer_grace_s
 
     def _terminate(self, signum: signal.Signals) -> None:

@@ -1,4 +1,4 @@
-"""How nodes without a scheduler know of each other, each with a run folder of its own."""
+"""How the nodes of a job know of each other: with a run folder each, or with one for all."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clusterkit import node_results
-from clusterkit.executors import ssh_link
-from clusterkit.executors.allocation import ports
+from clusterkit.calls import link as calls
+from clusterkit.calls.clock import LivedClock
+from clusterkit.calls.link import Circle, Hub, Link, read_signed, sign
+from clusterkit.calls.news import News
 from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.executors.ssh_link import Hub, Link, read_signed, sign
-from clusterkit.executors.ssh_news import News
 from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
+from clusterkit.ports import groups
 from clusterkit.runfolder import RunFolder
 
 NAMES = ("127.0.0.1", "n2", "n3")
@@ -25,9 +27,9 @@ NAMES = ("127.0.0.1", "n2", "n3")
 
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_link, "CALL_EVERY_S", 0.1)
-    monkeypatch.setattr(ssh_link, "SILENCE_S", 2.0)
-    monkeypatch.setattr(ssh_link, "_HEAD_SILENCE_S", 3.0)
+    monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
+    monkeypatch.setattr(calls, "SILENCE_S", 2.0)
+    monkeypatch.setattr(calls, "_HEAD_SILENCE_S", 3.0)
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[Link]]:
         run.failures.mkdir(parents=True)
         news = News(run, attempt=0, of=3)
         news.begin()
-        made.append(Hub(layout, news) if rank == 0 else Link(layout, rank, news))
+        made.append(Hub(layout.circle, news) if rank == 0 else Link(layout.circle, rank, news))
     yield made
     for link in reversed(made):
         link.leave()
@@ -151,7 +153,92 @@ def test_a_stranger_is_told_nothing(nodes: list[Link]) -> None:
 
 
 def test_ports_of_others_are_passed_over(nodes: list[Link], layout: SshLayout) -> None:
-    first = next(ports(*layout.ports, seed=layout.job_id))
+    first = next(groups(*layout.ports, seed=layout.job_id))
     with socket.create_server(("", first + PORT_STRIDE - 1)):
         begun(nodes)
     assert nodes[1].port not in {None, first}
+
+
+class Shared:
+    """Nodes that a scheduler starts, with one run folder for all."""
+
+    def __init__(self, circle: Circle, folder: Path) -> None:
+        self.run = RunFolder(folder / "run")
+        for made in (self.run.failures, self.run.nodes):
+            made.mkdir(parents=True)
+        self.circle = replace(circle, gathers=False, ports=circle.ports[:1])
+        self.links: list[Link] = []
+
+    def begin(self, *ranks: int) -> list[Link]:
+        for rank in ranks:
+            news = News(self.run, attempt=0, of=3)
+            link = Link(self.circle, rank, news) if rank else Hub(self.circle, news)
+            self.links.append(link)
+            news.begin()
+            link.begin()
+            link.await_answer(3.0)
+        return self.links
+
+    def end(self, rank: int) -> None:
+        ended = replace(failed(rank), exit_code=0)
+        node_results.write_result(self.run, ended, attempt=0, of=3)
+
+
+@pytest.fixture
+def shared(layout: SshLayout, tmp_path: Path) -> Iterator[Shared]:
+    shared = Shared(layout.circle, tmp_path)
+    yield shared
+    for link in shared.links:
+        link.leave()
+        link.news.end()
+
+
+def test_of_nodes_that_a_scheduler_starts_a_silent_one_is_named(shared: Shared) -> None:
+    nodes = shared.begin(0, 1, 2)
+    nodes[2]._call = lambda: None  # type: ignore[method-assign]
+    until(lambda: node_results.first_failure(shared.run, 0))
+    failure = node_results.first_failure(shared.run, 0)
+    assert failure is not None
+    assert node_results.blame(failure) == "n3 no longer answers"
+
+
+def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(shared: Shared) -> None:
+    hub, second = shared.begin(0, 1)  # the third may take minutes
+    assert second._go.is_set()
+    began = time.monotonic()
+    for link in (hub, second):
+        link.leave()
+    assert time.monotonic() - began < 2
+    assert node_results.first_failure(shared.run, 0) is None
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_one_whose_result_is_there_is_not_missed(shared: Shared, rank: int) -> None:
+    nodes = shared.begin(0, 1, 2)
+    shared.end(rank)
+    for link in nodes[1:] if rank == 0 else nodes[2:]:
+        link._call = lambda: None  # type: ignore[method-assign]
+    nodes[rank].leave()
+    time.sleep(4.0)
+    assert [link.news.failure for link in nodes] == [None, None, None]
+
+
+def test_calls_that_never_get_through_end_no_job(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "START_PATIENCE_S", 1.0)
+    (second,) = shared.begin(1)
+    thread = second._thread
+    assert thread is not None
+    thread.join(10)
+    assert not thread.is_alive()
+    assert second.news.failure is None
+
+
+def test_time_in_which_a_process_was_stopped_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = iter([100.0, 101.0, 4000.0, 4001.5])
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+    clock = LivedClock()
+    assert [clock.now() for _ in range(3)] == [101.0, 101.0, 102.5]

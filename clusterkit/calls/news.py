@@ -16,8 +16,6 @@ from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
 
-_LOOK_EVERY_S = 0.5
-
 
 class News:
     """The first failure of this attempt, and whether somebody has cancelled the job.
@@ -26,12 +24,21 @@ class News:
     `gone`, and those of nodes that cannot say so themselves are written down as their results.
     """
 
-    def __init__(self, run: RunFolder, *, attempt: int, of: int, least: int | None = None) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        *,
+        attempt: int,
+        of: int,
+        least: int | None = None,
+        look_every_s: float = 0.5,
+    ) -> None:
         """Know nothing yet; `of` nodes are in the attempt, and `least` of them enough."""
         self.run = run
         self.attempt = attempt
         self.of = of
         self.least = least
+        self.look_every_s = look_every_s
         self.gone: dict[int, NodeResult] = {}
         self.out_of_touch = False
         self.failure: NodeResult | None = None
@@ -113,5 +120,5 @@ class News:
                 )
 
     def _look_on(self) -> None:
-        while not self._close.wait(_LOOK_EVERY_S):
+        while not self._close.wait(self.look_every_s):
             self.look()

@@ -1,9 +1,10 @@
-"""How the nodes of a job over ssh know of each other: each calls the first one every two seconds.
+"""How the nodes of a job know of each other: each calls the first one every two seconds.
 
 A call is one short TCP connection with a line of JSON each way; the first node answers on a port of
-the job's own. By these calls the nodes begin together, a node that has gone is noticed, and a
-failure or a cancellation reaches nodes that share no file system. Both lines are signed with the
-token of the job (HMAC-SHA256), and the answer repeats the number of its question.
+the job's own. By these calls a node that has gone is noticed; where no scheduler starts the nodes,
+they also begin together, and a failure or a cancellation reaches nodes that share no file system.
+Both lines are signed with the token of the job (HMAC-SHA256), and the answer repeats the number of
+its question.
 
     {"rank", "number", "ended": BOOL, NEWS} SIGNATURE
     {"number", "port": INT, "go": BOOL, NEWS} SIGNATURE
@@ -23,15 +24,15 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import node_results
+from clusterkit.calls.clock import LivedClock
+from clusterkit.calls.news import News
 from clusterkit.errors import RemoteError
-from clusterkit.executors.allocation import is_free, ports
-from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.executors.ssh_news import News
 from clusterkit.model import PORT_STRIDE, NodeResult
+from clusterkit.ports import is_free
 
 CALL_EVERY_S = 2.0
 _HURRY_S = 0.25
@@ -45,16 +46,39 @@ _HEAD_SILENCE_S = 13.0
 _ANSWER_S = 2.0
 _LONGEST = 1 << 16
 
-_CANDIDATES = 8
-"""Ports of the first node that others try; one is taken only by chance."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """The nodes that call each other, in rank order."""
+
+    names: tuple[str, ...]
+    tasks: int
+    """How many of them call: all, or the first alone where its command reaches the others."""
+    least: int | None = None
+    """How many are enough for the job to go on; None where all are needed."""
+    head: str
+    """Address of the first node."""
+    ports: tuple[int, ...]
+    """Where each group of `PORT_STRIDE` ports begins that the first node tries, in its order."""
+    token: str
+    gathers: bool = True
+    """Whether nodes wait for each other at the beginning and at the end.
+
+    Where a scheduler starts them, they do not, and calls that do not get through (a firewall
+    between the nodes) are no reason to end a job.
+    """
+
+    def lost(self, rank: int, words: str) -> NodeResult:
+        """Return the result of a node that has gone."""
+        return node_results.lost(rank, self.names[rank], words)
 
 
 class Link:
     """The calls of one node, made by a thread of their own."""
 
-    def __init__(self, layout: SshLayout, rank: int, news: News) -> None:
+    def __init__(self, circle: Circle, rank: int, news: News) -> None:
         """Know the nodes; nothing is opened yet."""
-        self.layout = layout
+        self.circle = circle
         self.rank = rank
         self.news = news
         self.port: int | None = None
@@ -63,12 +87,14 @@ class Link:
         """Whether this node's command has ended."""
         self.trouble = ""
         """Why the last call went wrong."""
+        self._clock = LivedClock()
         self._go = threading.Event()
         self._close = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """Begin to call."""
+        self._clock.begin()
         self._thread = threading.Thread(target=self._call_on, daemon=True)
         self._thread.start()
 
@@ -79,24 +105,24 @@ class Link:
                 return False
         return True
 
+    def await_answer(self, timeout_s: float) -> None:
+        """Wait for the first answer, but no longer than this."""
+        self._go.wait(timeout_s)
+
     def leave(self) -> None:
-        """Say that this node's command has ended, and stop calling once that was heard."""
+        """Say that this node's command has ended; where nodes gather, once that was heard."""
         self.ended = True
         self._close.set()
-        if self._thread is not None and self._go.is_set():
+        if self._thread is not None and self._go.is_set() and self.circle.gathers:
             self._thread.join()
-
-    def lost(self, rank: int, words: str) -> NodeResult:
-        """Return the result of a node that has gone."""
-        return node_results.lost(rank, self.layout.names[rank], words)
 
     def _call_on(self) -> None:
         """Call the first node until this node's end was heard there, or it has gone."""
-        heard_at = time.monotonic()
+        heard_at = self._clock.now()
         while True:
             ending = self._close.is_set()
             answer = self._call()
-            now = time.monotonic()
+            now = self._clock.now()
             gone = _HEAD_SILENCE_S if self._go.is_set() else START_PATIENCE_S
             if answer is not None:
                 heard_at = now
@@ -115,11 +141,17 @@ class Link:
                 self._close.wait(CALL_EVERY_S if self._go.is_set() else _HURRY_S)
 
     def _miss_the_head(self) -> None:
+        if not self.circle.gathers and (not self._go.is_set() or self._has_ended(0)):
+            return
         why = "no longer answers" if self._go.is_set() else "never answered"
-        asked_by = self.layout.names[self.rank]
+        asked_by = self.circle.names[self.rank]
         trouble = f": {self.trouble}" if self.trouble else ""
-        head = self.lost(0, f"{why} (asked by {asked_by}{trouble})")
+        head = self.circle.lost(0, f"{why} (asked by {asked_by}{trouble})")
         self.news.lose_touch(head, me=self.rank)
+
+    def _has_ended(self, rank: int) -> bool:
+        """Tell whether a node's result is in the folder that all of them share."""
+        return node_results.has_result(self.news.run, rank, self.news.attempt)
 
     def _call(self) -> dict[str, Any] | None:
         question = {
@@ -128,7 +160,7 @@ class Link:
             "ended": self.ended,
             **self.news.told(),
         }
-        for port in (self.port,) if self.port is not None else _candidates(self.layout):
+        for port in (self.port,) if self.port is not None else self.circle.ports:
             try:
                 answer = self._exchange(_link_port(port), question)
             except OSError as error:
@@ -140,22 +172,24 @@ class Link:
         return None
 
     def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        head = (self.layout.names[0], port)
+        head = (self.circle.head, port)
         with socket.create_connection(head, timeout=_ANSWER_S) as connection:
-            connection.sendall(sign(question, self.layout.token))
+            connection.sendall(sign(question, self.circle.token))
             with connection.makefile("rb") as stream:
-                return read_signed(stream.readline(_LONGEST), self.layout.token)
+                return read_signed(stream.readline(_LONGEST), self.circle.token)
 
 
 class Hub(Link):
     """The first node's side: it answers, and notices who does not call any more."""
 
-    def __init__(self, layout: SshLayout, news: News) -> None:
+    def __init__(self, circle: Circle, news: News) -> None:
         """Know the nodes; nothing is opened yet."""
-        super().__init__(layout, 0, news)
+        super().__init__(circle, 0, news)
         self._heard_at: dict[int, float] = {}
         self._over: set[int] = set()
-        self._newcomer_at = time.monotonic()
+        self._newcomer_at = self._clock.now()
+        if not circle.gathers:
+            self._go.set()
 
     def begin(self) -> None:
         """Listen on a free group of ports, and begin to answer.
@@ -163,24 +197,24 @@ class Hub(Link):
         Raises:
             RemoteError: there is none.
         """
-        for port in _candidates(self.layout):
-            if is_free("", port):
+        for port in self.circle.ports:
+            if not self.circle.gathers or is_free("", port):  # else it is the job's own
                 with suppress(OSError):
                     server = _Server(self, _link_port(port))
                     self.port = port
                     threading.Thread(target=server.serve_forever, daemon=True).start()
                     super().begin()
                     return
-        low, high = self.layout.ports
+        tried = ", ".join(str(port) for port in self.circle.ports)
         raise RemoteError(
-            f"no free port in {low}-{high}",
-            node=self.layout.names[0],
+            f"none of the ports {tried} is free",
+            node=self.circle.names[0],
             hint="set `port_range` to another range",
         )
 
     def answer(self, heard: Mapping[str, Any]) -> dict[str, Any]:
         """Note who calls, and return what is known here."""
-        rank, now = int(heard["rank"]), time.monotonic()
+        rank, now = int(heard["rank"]), self._clock.now()
         if rank not in self._heard_at:
             self._newcomer_at = now
         self._heard_at[rank] = now
@@ -195,15 +229,15 @@ class Hub(Link):
         }
 
     def _call_on(self) -> None:
-        others = set(range(1, self.layout.tasks))
-        while not (self._close.is_set() and others <= self._over):
+        others = set(range(1, self.circle.tasks))
+        while not (self._close.is_set() and (others <= self._over or not self.circle.gathers)):
             if others - self._over <= self._heard_at.keys():
                 self._go.set()
             self._miss(others)
             time.sleep(0.2)
 
     def _miss(self, others: set[int]) -> None:
-        now = time.monotonic()
+        now = self._clock.now()
         if self._go.is_set():
             called = others & self._heard_at.keys()
             late = {rank for rank in called if now - self._heard_at[rank] >= SILENCE_S}
@@ -213,12 +247,15 @@ class Hub(Link):
             late = others - self._heard_at.keys() if waited else set()
             why = "never started"
         late -= self._over
-        fixed = self.layout.least is None
+        if not self.circle.gathers:
+            self._over |= {rank for rank in late if self._has_ended(rank)}
+            late -= self._over
+        fixed = self.circle.least is None
         if fixed and len(late) > 1 and self._go.is_set() and late == others - self._over:
             # All at once: it is this node that nobody can reach.
-            self.news.blame(self.lost(0, "has lost its network"))
+            self.news.blame(self.circle.lost(0, "has lost its network"))
         for rank in sorted(late):
-            self.news.blame(self.lost(rank, why))
+            self.news.blame(self.circle.lost(rank, why))
         self._over |= late
 
 
@@ -230,7 +267,7 @@ class _Server(socketserver.ThreadingTCPServer):
     request_queue_size = 128
 
     def __init__(self, hub: Hub, port: int) -> None:
-        token = hub.layout.token
+        token = hub.circle.token
 
         class Handler(socketserver.StreamRequestHandler):
             timeout = _ANSWER_S
@@ -266,11 +303,6 @@ def read_signed(line: bytes, token: str) -> dict[str, Any] | None:
 
 def _signature(body: str, token: str) -> str:
     return hmac.new(token.encode(), body.encode(), "sha256").hexdigest()
-
-
-def _candidates(layout: SshLayout) -> tuple[int, ...]:
-    low, high = layout.ports
-    return tuple(islice(ports(low, high, seed=layout.job_id), _CANDIDATES))
 
 
 def _link_port(port: int) -> int:

@@ -1,0 +1,67 @@
+"""Call the other nodes of a job on Slurm while its command runs, so that one that goes is noticed.
+
+Slurm itself takes `SlurmdTimeout` for that, five minutes unless the site says otherwise. Over ssh
+the keepers of the nodes call each other, and on one machine nobody has to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clusterkit import runfolder
+from clusterkit.calls.link import Circle, Hub, Link
+from clusterkit.calls.news import News
+from clusterkit.errors import RemoteError
+from clusterkit.model import ClusterKind, Runtime
+from clusterkit.runfolder import RunFolder
+from clusterkit.worker.identity import Identity
+
+_FIRST_ANSWER_S = 3.0
+"""How long the command waits for a first call: one that was never heard can be missed by nobody."""
+_LOOK_EVERY_S = 2.0
+"""Seldom, because the watch over the command looks into the same folder."""
+
+
+@contextmanager
+def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
+    """Call and be called; do nothing where a job has one node, or may go on without some."""
+    circle = _circle(run, me)
+    if circle is None:
+        yield
+        return
+    news = News(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
+    link = Link(circle, me.rank, news) if me.rank else Hub(circle, news)
+    try:
+        link.begin()
+        link.await_answer(_FIRST_ANSWER_S)
+    except RemoteError as error:
+        print(f"clusterkit: nodes that go will be noticed by Slurm alone: {error}", file=sys.stderr)
+        yield
+        return
+    news.begin()
+    try:
+        yield
+    finally:
+        link.leave()
+        news.end()
+
+
+def _circle(run: RunFolder, me: Identity) -> Circle | None:
+    submission = runfolder.read_submission(run)
+    token = runfolder.read_token(run)
+    port = os.environ.get(Runtime.PORT.name, "")
+    if submission is None or token is None or not port.isdigit() or me.of == 1:
+        return None
+    if submission.kind is not ClusterKind.SLURM or submission.once or submission.least is not None:
+        return None
+    return Circle(
+        names=me.among,
+        tasks=me.of,
+        head=me.among[0],
+        ports=(int(port),),
+        token=token,
+        gathers=False,
+    )
