@@ -1,0 +1,142 @@
+"""What an estimate says, as frozen values that can be printed, plotted and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+GIB = 1 << 30
+
+
+class Kind(StrEnum):
+    """What bytes are for; the keys of `memory_gb` in the JSON output."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    TEMPORARY = "temporary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A figure that is known within bounds."""
+
+    low: float
+    likely: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One tensor, or all of one sort, on one GPU."""
+
+    name: str
+    """`gathered parameters`, `logits` ..."""
+    kind: Kind
+    bytes: float
+    formula: str
+    """With the figures in it: `2 P / (N t)`, P = 8.03e9, N = 8, t = 1."""
+    source: str
+    """Paper, file or measurement that it stands on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """What is there at one moment of a step."""
+
+    name: str
+    """`initialisation`, `forward`, `loss`, `backward`, `accumulation`, `optimizer step`."""
+    terms: tuple[Term, ...]
+
+    @property
+    def bytes(self) -> float:
+        """All of it."""
+        return sum(term.bytes for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """The memory of the GPU that needs most, phase by phase."""
+
+    phases: tuple[Phase, ...]
+    reserved: Interval
+    """What the allocator takes from the GPU, with its gaps; in bytes, as all here."""
+    device: Interval
+    """What `nvidia-smi` shows: that, and what CUDA and NCCL take beside it."""
+    limit: float
+    """What the GPU has for a program, less the margin that is asked for."""
+    host_bytes: float = 0.0
+    """RAM that a node needs for what is offloaded."""
+    nvme_bytes: float = 0.0
+    """Space that a node needs on its disks."""
+
+    @property
+    def peak(self) -> Phase:
+        """The phase that needs most."""
+        return max(self.phases, key=lambda phase: phase.bytes)
+
+    @property
+    def allocated(self) -> float:
+        """What `torch.cuda.max_memory_allocated` would say, in bytes."""
+        return self.peak.bytes
+
+    @property
+    def binding(self) -> Term:
+        """The largest tensor of that phase."""
+        return max(self.peak.terms, key=lambda term: term.bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the likely figure stays below the limit."""
+        return self.device.likely <= self.limit
+
+    def by_kind(self) -> Mapping[Kind, float]:
+        """Return the bytes of the peak by what they are for."""
+        return {
+            kind: sum(term.bytes for term in self.peak.terms if term.kind is kind) for kind in Kind
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One sort of collective of a step, on one rank."""
+
+    name: str
+    """`gather parameters (forward)`, `reduce-scatter gradients` ..."""
+    group: str
+    """Who takes part: `data`, `tensor`, `pipeline`, `shard`, `replicas`."""
+    bytes: float
+    """What a rank sends in a step."""
+    messages: int
+    """In how many collectives."""
+    seconds: float
+    """How long they take, were nothing else to be done meanwhile."""
+    hidden: bool
+    """Whether computing goes on meanwhile."""
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How long a step takes, and what becomes of it."""
+
+    transfers: tuple[Transfer, ...]
+    compute_s: float
+    """Products and everything that is bound by memory, of one step."""
+    bubble_s: float
+    """Idle time of a pipeline."""
+    exposed_s: float
+    """Transfers that computing does not hide."""
+    offload_s: float
+    """What the optimizer's states cost that are not on the GPU."""
+    step_s: Interval
+    tokens_per_s_per_gpu: Interval
+    mfu: Interval
+    """Operations of the model (6 N + attention, nothing that is computed again) over the peak."""
+
+    @property
+    def bytes_per_step(self) -> float:
+        """What a rank sends in a step."""
+        return sum(transfer.bytes for transfer in self.transfers)

@@ -1,0 +1,165 @@
+"""Everything that an estimate is asked about, in one frozen value: model, machines, strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from clusterkit.estimate.gpus import Gpu
+from clusterkit.estimate.shapes import ModelShape
+
+
+class Library(StrEnum):
+    """Who holds the parameters, gradients and optimizer states: that decides their bytes."""
+
+    DDP = "ddp"
+    """torch's DistributedDataParallel, or a single GPU."""
+    FSDP1 = "fsdp1"
+    FSDP2 = "fsdp2"
+    DEEPSPEED = "deepspeed"
+    MEGATRON = "megatron"
+    """Megatron-LM and those that keep states as it does (NeMo, nanotron, Megatron-DeepSpeed)."""
+
+
+class Sharding(StrEnum):
+    """What the data-parallel ranks divide among themselves."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    """ZeRO-1; the distributed optimizer of Megatron."""
+    GRADIENTS = "gradients"
+    """ZeRO-2, SHARD_GRAD_OP (which gathers parameters once a step)."""
+    FULL = "full"
+    """ZeRO-3, FULL_SHARD."""
+    HYBRID = "hybrid"
+    """HYBRID_SHARD: all of it within `shard_group` ranks, copies beyond."""
+
+
+class Precision(StrEnum):
+    """How numbers are kept and multiplied."""
+
+    FP32 = "fp32"
+    AMP_BF16 = "amp-bf16"
+    """Parameters in fp32, products in bf16 (autocast, or FSDP's mixed precision)."""
+    AMP_FP16 = "amp-fp16"
+    BF16 = "bf16"
+    """Parameters in bf16 with fp32 copies in the optimizer (DeepSpeed, Megatron)."""
+    FP16 = "fp16"
+    PURE_BF16 = "pure-bf16"
+    """Parameters, gradients and optimizer states in bf16."""
+    FP8 = "fp8"
+    """Products in fp8, everything that is kept as with BF16."""
+
+
+class Checkpointing(StrEnum):
+    """Which activations are computed again in the backward pass."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Offload(StrEnum):
+    """Where states stay that are not on the GPU."""
+
+    NONE = "none"
+    CPU = "cpu"
+    NVME = "nvme"
+
+
+class Loss(StrEnum):
+    """How the logits are kept: whole and twice, in pieces, or never."""
+
+    EAGER = "eager"
+    CHUNKED = "chunked"
+    FUSED = "fused"
+
+
+class Optimizer(StrEnum):
+    """The optimizer, for the bytes of its states."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw-8bit"
+    PAGED_ADAMW_8BIT = "paged-adamw-8bit"
+    ADAFACTOR = "adafactor"
+    SGD = "sgd"
+    """With momentum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """LoRA: low-rank matrices beside frozen weights."""
+
+    rank: int = 16
+    on_mlp: bool = True
+    """Whether the matrices of the MLP get one, beside those of attention."""
+    quantized: bool = False
+    """QLoRA: the frozen weights are kept in 4 bits (NF4 with double quantisation)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One way to train one model on some GPUs."""
+
+    model: ModelShape
+    gpu: Gpu
+    gpus: int
+    gpus_per_node: int
+    library: Library
+    sharding: Sharding = Sharding.NONE
+    shard_group: int | None = None
+    """Ranks that divide states among themselves, where that is not all of `dp`."""
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    """Model chunks of each pipeline stage (interleaving)."""
+    cp: int = 1
+    """Ranks that divide the sequence (context parallel)."""
+    ep: int = 1
+    """Ranks that divide the experts."""
+    sequence_parallel: bool = True
+    """Whether norms and dropouts are divided by `tp` as well."""
+    seq: int = 4096
+    micro_batch: int = 1
+    accumulation: int = 1
+    """Micro batches of a step; with a pipeline, those that pass through it."""
+    precision: Precision = Precision.BF16
+    optimizer: Optimizer = Optimizer.ADAMW
+    checkpointing: Checkpointing = Checkpointing.NONE
+    loss: Loss = Loss.EAGER
+    flash_attention: bool = True
+    compiled: bool = False
+    offload_optimizer: Offload = Offload.NONE
+    offload_params: Offload = Offload.NONE
+    no_sync: bool = False
+    """Whether gradients are reduced only after the last micro batch (FSDP's `no_sync`)."""
+    fp32_gradients: bool = False
+    """Whether gradients are accumulated in fp32 (Megatron, nanotron)."""
+    adapter: Adapter | None = None
+    interconnect: str | None = None
+    """Name of the network between nodes; None for the usual one of such GPUs."""
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel ranks."""
+        return self.gpus // (self.tp * self.pp * self.cp)
+
+    @property
+    def nodes(self) -> int:
+        """Machines."""
+        return -(-self.gpus // self.gpus_per_node)
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks among which states are divided: context-parallel ranks hold copies, too."""
+        return self.shard_group or self.dp * self.cp
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of a step."""
+        return self.micro_batch * self.accumulation * self.dp
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step."""
+        return self.global_batch * self.seq

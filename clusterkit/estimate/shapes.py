@@ -1,0 +1,120 @@
+"""The shape of a transformer, and how many parameters each part of it has.
+
+Counts follow the tensors of the usual implementations (Llama, GPT-2, Mixtral in transformers): a
+model that is counted exactly elsewhere says so in `exact_params`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A decoder: `layers` equal blocks between an embedding and a head."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    """Heads of keys and values: fewer than `heads` with grouped-query attention."""
+    head_dim: int
+    """Width of one head; usually `hidden / heads`."""
+    ffn: int
+    """Width of the MLP (of one expert, where there are several)."""
+    vocab: int
+    tied: bool = False
+    """Whether the head shares its weights with the embedding."""
+    gated: bool = True
+    """Whether the MLP has a third matrix (SwiGLU, GeGLU)."""
+    biases: bool = False
+    """Whether linear layers and norms have a bias (GPT-2)."""
+    qkv_bias: bool = False
+    """Whether only the projections of attention have one (Qwen 2)."""
+    learned_positions: int = 0
+    """Rows of a learned position embedding; 0 with rotary or ALiBi positions."""
+    experts: int = 0
+    """Routed experts of a block; 0 in a dense model."""
+    active_experts: int = 0
+    """How many of them see a token."""
+    shared_ffn: int = 0
+    """Width of the MLP that every token passes beside its experts; 0 where there is none."""
+    dense_layers: int = 0
+    """How many blocks of a model with experts have a dense MLP instead."""
+    dense_ffn: int = 0
+    """Width of the MLP of those."""
+    max_seq: int | None = None
+    """Positions that the model was made for; None where unknown."""
+    exact_params: int | None = None
+    """The number of parameters as counted or published, where that is known."""
+    assumed: tuple[str, ...] = ()
+    """What was not given and had to be assumed, in words."""
+
+    @property
+    def attention_params(self) -> int:
+        """Parameters of the four projections of a block."""
+        query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        bias = query + 2 * key if self.biases or self.qkv_bias else 0
+        return self.hidden * (2 * query + 2 * key) + bias + (self.hidden if self.biases else 0)
+
+    @property
+    def mlp_params(self) -> int:
+        """Parameters of the MLP of a block: of all experts and the router, where it has some."""
+        if not self.experts:
+            return self._mlp(self.ffn)
+        shared = self._mlp(self.shared_ffn) if self.shared_ffn else 0
+        return self.experts * self._mlp(self.ffn) + self.hidden * self.experts + shared
+
+    @property
+    def active_mlp_params(self) -> int:
+        """Parameters of a block's MLP that one token meets."""
+        if not self.experts:
+            return self.mlp_params
+        shared = self._mlp(self.shared_ffn) if self.shared_ffn else 0
+        return self.active_experts * self._mlp(self.ffn) + self.hidden * self.experts + shared
+
+    @property
+    def norm_params(self) -> int:
+        """Parameters of the two norms of a block."""
+        return 2 * self.hidden * (2 if self.biases else 1)
+
+    @property
+    def block_params(self) -> int:
+        """Parameters of one block (of one with experts, where some are dense)."""
+        return self.attention_params + self.mlp_params + self.norm_params
+
+    @property
+    def embedding_params(self) -> int:
+        """Parameters of the token and position embeddings."""
+        return (self.vocab + self.learned_positions) * self.hidden
+
+    @property
+    def head_params(self) -> int:
+        """Parameters of the head that are not those of the embedding."""
+        return 0 if self.tied else self.vocab * self.hidden
+
+    @property
+    def params(self) -> int:
+        """All parameters: as counted or published, else by the formulas above."""
+        return self.exact_params if self.exact_params is not None else self._by_shape(active=False)
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token meets: those that cost operations."""
+        if not self.experts:
+            return self.params
+        return self._by_shape(active=True) + self.params - self._by_shape(active=False)
+
+    def _by_shape(self, *, active: bool) -> int:
+        mlp = self.active_mlp_params if active else self.mlp_params
+        dense = min(self.dense_layers, self.layers) if self.experts else 0
+        blocks = self.layers * (self.attention_params + self.norm_params)
+        blocks += (self.layers - dense) * mlp + dense * self._mlp(self.dense_ffn)
+        last_norm = self.norm_params // 2
+        return blocks + self.embedding_params + self.head_params + last_norm
+
+    def _mlp(self, width: int) -> int:
+        matrices = 3 if self.gated else 2
+        bias = width * (matrices - 1) + self.hidden if self.biases else 0
+        return matrices * self.hidden * width + bias
