@@ -44,12 +44,23 @@ class ModelShape:
     """How many blocks of a model with experts have a dense MLP instead."""
     dense_ffn: int = 0
     """Width of the MLP of those."""
+    norms: int = 2
+    """Norms over the hidden width of a block: 4 in Gemma 2, 1 where attention and MLP run side by
+    side (Phi, Falcon 7B), 0 where norms have no parameters (OLMo 1)."""
+    other_block_params: int = 0
+    """What a block has beyond these formulas: norms of queries and keys, biases of some layers
+    only, the small matrices of latent attention (then below 0). All blocks have it."""
+    other_params: int = 0
+    """The same outside the blocks: biases of the head, a norm behind the embedding."""
     max_seq: int | None = None
     """Positions that the model was made for; None where unknown."""
     exact_params: int | None = None
     """The number of parameters as counted or published, where that is known."""
     assumed: tuple[str, ...] = ()
     """What was not given and had to be assumed, in words."""
+    saved_bytes_per_token: float | None = None
+    """What one block keeps for the backward pass, per token, in bytes: traced in bf16, with whole
+    blocks on the GPU and nothing computed again. None where it was not traced: by formula, then."""
 
     @property
     def attention_params(self) -> int:
@@ -76,13 +87,13 @@ class ModelShape:
 
     @property
     def norm_params(self) -> int:
-        """Parameters of the two norms of a block."""
-        return 2 * self.hidden * (2 if self.biases else 1)
+        """Parameters of the norms of a block."""
+        return self.norms * self._norm
 
     @property
     def block_params(self) -> int:
         """Parameters of one block (of one with experts, where some are dense)."""
-        return self.attention_params + self.mlp_params + self.norm_params
+        return self._block(self.mlp_params)
 
     @property
     def embedding_params(self) -> int:
@@ -109,10 +120,17 @@ class ModelShape:
     def _by_shape(self, *, active: bool) -> int:
         mlp = self.active_mlp_params if active else self.mlp_params
         dense = min(self.dense_layers, self.layers) if self.experts else 0
-        blocks = self.layers * (self.attention_params + self.norm_params)
-        blocks += (self.layers - dense) * mlp + dense * self._mlp(self.dense_ffn)
-        last_norm = self.norm_params // 2
-        return blocks + self.embedding_params + self.head_params + last_norm
+        blocks = (self.layers - dense) * self._block(mlp)
+        blocks += dense * self._block(self._mlp(self.dense_ffn))
+        last_norm = self._norm if self.norms else 0
+        return blocks + self.embedding_params + self.head_params + last_norm + self.other_params
+
+    def _block(self, mlp: int) -> int:
+        return self.attention_params + mlp + self.norm_params + self.other_block_params
+
+    @property
+    def _norm(self) -> int:
+        return self.hidden * (2 if self.biases else 1)
 
     def _mlp(self, width: int) -> int:
         matrices = 3 if self.gated else 2
