@@ -257,13 +257,11 @@ FAULTS = {
         words="the network of a node is gone for good",
         strike=_long_outage,
         ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
-        within_s=30,
     ),
     "power": Fault(
         words="a node loses its power",
         strike=_power,
         ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
-        within_s=30,
     ),
     "slurmd": Fault(
         words="slurmd of a node is killed, and started again",
