@@ -56,6 +56,9 @@ class Checkpointing(StrEnum):
 
     NONE = "none"
     SELECTIVE = "selective"
+    """Results of matrix products and attention are kept, everything else is computed again."""
+    ALTERNATE = "alternate"
+    """Every second block as a whole."""
     FULL = "full"
 
 
@@ -127,10 +130,16 @@ class Setup:
     optimizer: Optimizer = Optimizer.ADAMW
     checkpointing: Checkpointing = Checkpointing.NONE
     loss: Loss = Loss.EAGER
+    loss_parallel: bool = True
+    """Whether tensor-parallel ranks divide the logits among themselves."""
     flash_attention: bool = True
     compiled: bool = False
     offload_optimizer: Offload = Offload.NONE
     offload_params: Offload = Offload.NONE
+    offload_activations: bool = False
+    """Whether what blocks keep for the backward pass waits in the host's memory."""
+    optimizer_in_backward: bool = False
+    """Whether each gradient is used and dropped at once, so that they are never all there."""
     no_sync: bool = False
     """Whether gradients are reduced only after the last micro batch (FSDP's `no_sync`)."""
     fp32_gradients: bool = False
