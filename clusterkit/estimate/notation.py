@@ -1,0 +1,177 @@
+"""How published tables write a strategy, a precision, a layout: read into the words of a `Setup`.
+
+No two sources write alike, so everything here looks for words it knows in lower case and lets the
+rest be: a text that was never seen before is read as far as it can be, and never an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterkit.estimate.setup import (
+    Checkpointing,
+    Library,
+    Loss,
+    Offload,
+    Optimizer,
+    Precision,
+    Sharding,
+)
+
+_PAIR = re.compile(r"([a-z_]\w*)\s*=\s*([^\s;,()]+)", re.IGNORECASE)
+_ZERO = re.compile(r"zero[- ]?([0-3])")
+_GROUP = re.compile(r"intra-node\s*\((\d+)\)")
+_LIBRARIES = (
+    (("fsdp2", "megatron fsdp"), Library.FSDP2),
+    (("fsdp", "fairscale"), Library.FSDP1),
+    (("nanotron",), Library.MEGATRON),
+    (("deepspeed",), Library.DEEPSPEED),
+    (("megatron", "nemo"), Library.MEGATRON),
+    (("ddp", "horovod", "single", "data parallel", "zero-0"), Library.DDP),
+    (("zero",), Library.DEEPSPEED),
+)
+"""The first that has a word in the name: Megatron-DeepSpeed leaves the states to DeepSpeed."""
+_ZERO_STAGES = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.FULL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """What the name of a strategy says."""
+
+    library: Library
+    sharding: Sharding = Sharding.NONE
+    shard_group: int | None = None
+    offload_optimizer: Offload = Offload.NONE
+    offload_params: Offload = Offload.NONE
+    lora: bool = False
+    quantized: bool = False
+    sequence_parallel: bool = True
+    flash_attention: bool = True
+
+
+def pairs_of(text: str) -> Mapping[str, str]:
+    """Return the `key=value` pairs of a configuration or a layout, whatever stands between them."""
+    return {key.lower(): value.lower() for key, value in _PAIR.findall(text)}
+
+
+def whole_number(text: str | None) -> int | None:
+    """Return the positive number that a text is (`8`, `8.0`, `1e3`), or None where it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return int(value) if math.isfinite(value) and value == int(value) > 0 else None
+
+
+def strategy_of(text: str, *, precision: str = "") -> Strategy | None:
+    """Return what a strategy's name says, or None where it names no way of training at all."""
+    name = text.lower()
+    library = _library_of(name, precision.lower())
+    if library is None:
+        return None
+    group = _GROUP.search(name)
+    old_megatron = "megatron-deepspeed" in name or ("megatron" in name and "fp16" in precision)
+    offload = _offload_of(name)
+    return Strategy(
+        library=library,
+        sharding=_sharding_of(name, library),
+        shard_group=int(group[1]) if group else None,
+        offload_optimizer=offload,
+        offload_params=offload if _offloads_params(name, library) else Offload.NONE,
+        lora="lora" in name,
+        quantized="qlora" in name,
+        # Megatron got both in 2022, after the fp16 tables were published.
+        sequence_parallel=not old_megatron or "+sp" in name.replace("(+sp)", ""),
+        flash_attention=not old_megatron,
+    )
+
+
+def precision_of(text: str) -> Precision:
+    """Return the precision that a text names; bf16 with fp32 copies where it names none."""
+    name = text.lower()
+    if "fp8" in name:
+        return Precision.FP8
+    if any(word in name for word in ("pure", "-true", "bf16 states")):
+        return Precision.PURE_BF16
+    if "bf16" in name:
+        return Precision.AMP_BF16 if "amp" in name or "mixed" in name else Precision.BF16
+    if name == "amp" or ("amp" in name and "fp16" in name):
+        return Precision.AMP_FP16
+    if "fp16" in name:
+        return Precision.FP16
+    return Precision.FP32 if "fp32" in name or "float32" in name else Precision.BF16
+
+
+def is_compiled(precision: str) -> bool:
+    """Tell whether a compiler joins kernels (`bf16+compile`, `bf16-true(thunder)`)."""
+    return any(word in precision.lower() for word in ("compile", "thunder", "inductor"))
+
+
+def checkpointing_of(text: str) -> Checkpointing | None:
+    """Return what is computed again, or None where the text does not say."""
+    name = text.lower()
+    if "full" in name:
+        return Checkpointing.FULL
+    if "layer" in name:
+        return Checkpointing.ALTERNATE
+    if "selective" in name:
+        return Checkpointing.SELECTIVE
+    return Checkpointing.NONE if "none" in name or "only" in name or "not set" in name else None
+
+
+def loss_of(text: str) -> Loss | None:
+    """Return how the logits are kept, by what a strategy or a note says, or None."""
+    name = text.lower()
+    if "no liger" in name:
+        return Loss.EAGER
+    if "liger" in name or "fused ce" in name or "fused cross" in name:
+        return Loss.FUSED
+    return Loss.CHUNKED if "chunk" in name else None
+
+
+def optimizer_of(text: str) -> Optimizer:
+    """Return the optimizer that a strategy or a note names; AdamW where it names none."""
+    name = text.lower()
+    if "8-bit" in name or "8bit" in name:
+        return Optimizer.PAGED_ADAMW_8BIT if "paged" in name else Optimizer.ADAMW_8BIT
+    if "adafactor" in name:
+        return Optimizer.ADAFACTOR
+    return Optimizer.SGD if "sgd" in name else Optimizer.ADAMW
+
+
+def _library_of(name: str, precision: str) -> Library | None:
+    for words, library in _LIBRARIES:
+        if any(word in name for word in words):
+            return library
+    if re.search(r"\b[tp]p\d*\b", name):
+        # Tensor parallelism alone: DTensor under FSDP2 where the model itself is cast.
+        return Library.FSDP2 if "-true" in precision else Library.MEGATRON
+    return None
+
+
+def _sharding_of(name: str, library: Library) -> Sharding:
+    stage = _ZERO.search(name)
+    if stage:
+        return _ZERO_STAGES[int(stage[1])]
+    if library in {Library.FSDP1, Library.FSDP2}:
+        if "no_shard" in name:
+            return Sharding.NONE
+        if "hybrid" in name or "hsdp" in name:
+            return Sharding.HYBRID
+        return Sharding.GRADIENTS if "shard_grad_op" in name else Sharding.FULL
+    return Sharding.OPTIMIZER if "dist" in name and "opt" in name else Sharding.NONE
+
+
+def _offload_of(name: str) -> Offload:
+    if "offload" not in name or "no offload" in name or "act offload" in name:
+        return Offload.NONE
+    return Offload.NVME if "nvme" in name else Offload.CPU
+
+
+def _offloads_params(name: str, library: Library) -> bool:
+    if library in {Library.FSDP1, Library.FSDP2}:
+        return True  # CPUOffload moves parameters, gradients and the optimizer together.
+    return "param" in name or not re.search(r"optim", name)

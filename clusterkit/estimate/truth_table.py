@@ -1,0 +1,158 @@
+"""Published figures with their configuration: the table that estimates are scored against.
+
+A tab-separated file, one figure a row, with a header that names the columns of `Row`; further
+columns are left alone. A row says what was trained, where and how, in the words of its source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from clusterkit.errors import Position, Problem, UserError
+from clusterkit.files import explained
+
+_WHOLE = ("n_gpus", "seq", "micro_batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One published figure; texts as they stand in the file, None where a number is left out."""
+
+    id: str
+    model: str
+    params: float | None
+    config: str
+    gpu: str
+    n_gpus: int | None
+    strategy: str
+    layout: str
+    precision: str
+    seq: int | None
+    micro_batch: int | None
+    act_ckpt: str
+    quantity: str
+    value: float
+    unit: str
+    basis: str
+    kind: str
+    """`measured`, or `analytic` where a formula gave it."""
+    source: str
+    note: str
+
+    @property
+    def family(self) -> str:
+        """The set of figures it belongs to: its id without the number at the end."""
+        head, _, tail = self.id.rpartition("-")
+        return head if head and tail.isdigit() else self.id
+
+    @property
+    def measured(self) -> bool:
+        """Whether somebody ran it, rather than worked it out."""
+        return self.kind.strip().lower() == "measured"
+
+
+COLUMNS = tuple(field.name for field in fields(Row))
+"""The columns that a table must have, in the order that they are usually in."""
+
+
+def read_rows(path: Path) -> tuple[Row, ...]:
+    """Read a table of published figures.
+
+    Raises:
+        UserError: the file cannot be read, holds no rows, lacks a column, or has torn lines or
+            numbers that are none; all such lines at once.
+    """
+    with explained(path, "read"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    return parse_rows(text, source=str(path))
+
+
+def parse_rows(text: str, *, source: str) -> tuple[Row, ...]:
+    """Parse the text of such a table; `source` names it in errors."""
+    lines = text.split("\n")
+    header = lines[0].rstrip("\r").lstrip("\ufeff").split("\t")
+    missing = [column for column in COLUMNS if column not in header]
+    if missing:
+        empty = not text.strip()
+        raise UserError(
+            "the table is empty" if empty else f"the table lacks columns: {', '.join(missing)}",
+            hint=f"tab-separated, with this header: {' '.join(COLUMNS)}",
+            position=Position(source=source, line=1),
+        )
+    rows: list[Row] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(lines[1:], start=2):
+        cells = line.rstrip("\r").split("\t")
+        if not line.strip() or line.startswith("#"):
+            continue
+        found = tuple(_problems(header, cells))
+        if found:
+            where = Position(source=source, line=number)
+            problems += [Problem(message=message, position=where) for message in found]
+        else:
+            rows.append(_row(dict(zip(header, cells, strict=True))))
+    if problems:
+        raise UserError(problems=problems)
+    if not rows:
+        raise UserError("the table holds no figures", position=Position(source=source, line=1))
+    return tuple(rows)
+
+
+def _problems(header: Sequence[str], cells: Sequence[str]) -> Iterator[str]:
+    if len(cells) != len(header):
+        yield f"{len(cells)} cells where the header has {len(header)}"
+        return
+    row = dict(zip(header, cells, strict=True))
+    if not row["id"].strip():
+        yield "no id"
+    for column in ("params", *_WHOLE, "value"):
+        text = row[column].strip()
+        if not text and column != "value":
+            continue
+        number = _number(text)
+        if number is None:
+            yield f"{column} is not a number: {text!r}"
+        elif number < 0 or (column in _WHOLE and number != int(number)):
+            yield f"{column} cannot be {text}"
+
+
+def _row(cells: dict[str, str]) -> Row:
+    words = {column: cells[column].strip() for column in COLUMNS}
+    value = _number(words["value"])
+    return Row(
+        id=words["id"],
+        model=words["model"],
+        params=_number(words["params"]),
+        config=words["config"],
+        gpu=words["gpu"],
+        n_gpus=_whole(words["n_gpus"]),
+        strategy=words["strategy"],
+        layout=words["layout"],
+        precision=words["precision"],
+        seq=_whole(words["seq"]),
+        micro_batch=_whole(words["micro_batch"]),
+        act_ckpt=words["act_ckpt"],
+        quantity=words["quantity"],
+        value=math.nan if value is None else value,
+        unit=words["unit"],
+        basis=words["basis"],
+        kind=words["kind"],
+        source=words["source"],
+        note=words["note"],
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _whole(text: str) -> int | None:
+    number = _number(text)
+    return None if number is None else int(number)
