@@ -1,0 +1,135 @@
+"""What `clusterkit estimate --launch` writes stands for the plan that it was written for."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterkit.errors import UserError
+from clusterkit.estimate.gpus import gpu_named
+from clusterkit.estimate.launch import launch_of
+from clusterkit.estimate.launched import setup_from_launch
+from clusterkit.estimate.legality import problems_of
+from clusterkit.estimate.setup import (
+    Adapter,
+    Checkpointing,
+    Library,
+    Loss,
+    Optimizer,
+    Setup,
+)
+from clusterkit.estimate.shapes import ModelShape
+from clusterkit.estimate.strategies import strategy_named, strategy_names
+from clusterkit.estimate.wish import Wish, setup_of
+
+MODEL = ModelShape(
+    name="tiny-llama", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336,
+    vocab=128256, max_seq=8192,
+)  # fmt: skip
+WISH = Wish(model=MODEL, gpu=gpu_named("h100"), gpus=32, gpus_per_node=8, seq=4096,
+            micro_batch=2, global_batch=128)  # fmt: skip
+ON_ONE_GPU = replace(WISH, gpus=1, gpus_per_node=1)
+
+
+def setup_named(name: str, **changes: Any) -> Setup:
+    wish = ON_ONE_GPU if name == "single" else WISH
+    return replace(setup_of(strategy_named(name).strategy, wish), **changes)
+
+
+def read_back(setup: Setup) -> Setup:
+    launch = launch_of(setup, folder="plan")
+    return setup_from_launch(launch.files, model=setup.model, gpu=setup.gpu)
+
+
+@pytest.mark.parametrize("name", strategy_names())
+def test_every_strategy_reads_back_to_the_same_plan(name: str) -> None:
+    setup = setup_named(name)
+    assert problems_of(setup) == ()
+    assert read_back(setup) == setup
+
+
+@pytest.mark.parametrize("wish", ["fp32", "fp16", "bf16", "pure-bf16", "amp-bf16", "fp8"])
+@pytest.mark.parametrize("name", strategy_names())
+def test_every_precision_reads_back(name: str, wish: str) -> None:
+    base = ON_ONE_GPU if name == "single" else WISH
+    setup = setup_of(strategy_named(name).strategy, replace(base, precision=wish))
+    if not problems_of(setup):
+        assert read_back(setup) == setup
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("megatron", {"tp": 8, "pp": 4, "vpp": 2, "accumulation": 32}),
+        ("megatron", {"tp": 2, "cp": 2, "accumulation": 4, "sequence_parallel": False}),
+        ("megatron", {"checkpointing": Checkpointing.ALTERNATE, "optimizer": Optimizer.SGD}),
+        ("megatron", {"checkpointing": Checkpointing.SELECTIVE, "loss": Loss.FUSED}),
+        ("zero3", {"tp": 4, "checkpointing": Checkpointing.FULL, "loss": Loss.FUSED}),
+        ("zero1", {"pp": 4, "optimizer": Optimizer.PAGED_ADAMW_8BIT}),
+        ("fsdp", {"tp": 8, "no_sync": True, "compiled": True}),
+        ("fsdp1", {"adapter": Adapter(rank=64, on_mlp=False), "flash_attention": False}),
+        ("ddp", {"adapter": Adapter(quantized=True), "loss": Loss.CHUNKED}),
+    ],
+)
+def test_settings_read_back(name: str, changes: dict[str, Any]) -> None:
+    setup = setup_named(name, **changes)
+    assert read_back(setup) == setup
+
+
+def test_the_submit_line() -> None:
+    launch = launch_of(setup_named("zero3"), folder="plan", cluster="a100", script="train.py")
+    assert shlex.join(launch.command) == (
+        "clusterkit submit --cluster a100 --framework deepspeed --nodes 4 --gpus-per-node 8 "
+        "train.py --deepspeed_config plan/ds_config.json"
+    )
+    assert launch_of(setup_named("fsdp")).command[3] == "torchrun"
+
+
+def test_deepspeed_accepts_the_configuration() -> None:
+    runtime = pytest.importorskip("deepspeed.runtime.zero.config", reason="needs deepspeed")
+    for name in ("zero1", "zero2-offload", "zero3-nvme"):
+        text = launch_of(setup_named(name)).files["ds_config.json"]
+        zero = runtime.get_zero_config(json.loads(text))
+        assert int(zero.stage) == int(name[4])
+
+
+def test_fsdp_arguments_are_those_of_torch() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp", reason="needs torch")
+    document = json.loads(launch_of(setup_named("fsdp-hybrid")).files["fsdp.json"])
+    assert document["fully_shard"]["mesh"] == {"dp_replicate": 4, "dp_shard": 8}
+    known = set(inspect.signature(fsdp.fully_shard).parameters)
+    assert set(document["fully_shard"]) <= known
+    policy = document["fully_shard"]["mp_policy"]
+    assert set(policy) <= set(inspect.signature(fsdp.MixedPrecisionPolicy).parameters)
+    document = json.loads(launch_of(setup_named("fsdp1-shard-grad-op")).files["fsdp.json"])
+    (arguments,) = document.values()
+    assert set(arguments) <= set(inspect.signature(fsdp.FullyShardedDataParallel).parameters)
+    assert arguments["sharding_strategy"] in fsdp.ShardingStrategy.__members__
+
+
+def test_accelerate_says_the_same() -> None:
+    plan = yaml.safe_load(launch_of(setup_named("fsdp-hybrid")).files["accelerate.yaml"])
+    assert (plan["num_machines"], plan["num_processes"], plan["mixed_precision"]) == (4, 32, "bf16")
+    assert plan["fsdp_config"]["fsdp_reshard_after_forward"] is True
+    plan = yaml.safe_load(launch_of(setup_named("zero2")).files["accelerate.yaml"])
+    assert plan["deepspeed_config"]["deepspeed_config_file"] == "ds_config.json"
+    assert "mixed_precision" not in plan
+
+
+def test_a_folder_that_is_no_launch() -> None:
+    with pytest.raises(UserError, match="there is no submit"):
+        setup_from_launch({}, model=MODEL, gpu=WISH.gpu)
+    files = dict(launch_of(setup_named("zero1")).files)
+    files["ds_config.json"] = "{"
+    with pytest.raises(UserError, match=r"ds_config.json cannot be read"):
+        setup_from_launch(files, model=MODEL, gpu=WISH.gpu)
+
+
+def test_libraries_of_all_strategies_are_known() -> None:
+    assert {strategy_named(name).strategy.library for name in strategy_names()} == set(Library)
