@@ -116,6 +116,10 @@ class Transfer:
     hidden: bool
     """Whether computing goes on meanwhile."""
     formula: str
+    during: str = "backward"
+    """The pass that it can hide behind: `forward` or `backward`."""
+    times: int = 1
+    """How often a step does this: once, or with every micro batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,117 @@
+"""Operations: what a model needs for a token, and what a strategy computes again.
+
+Two counts, for two questions. What MFU stands on (`model_flops`) is 6 P + 12 L a d s: forward 2,
+backward 4 for each parameter, and attention as if no mask halved it (PaLM, arXiv:2204.02311
+appendix B; the convention of llm-foundry, nanoGPT and of the published figures that we score on).
+What a GPU does (`Work`) leaves the look-up of embeddings out and counts half of the attention,
+since a causal kernel skips the masked half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterkit.estimate.setup import Checkpointing, Library, Setup
+from clusterkit.estimate.shapes import ModelShape
+
+
+def model_flops(model: ModelShape, seq: int) -> float:
+    """Return the operations of one token, forward and backward, as MFU counts them."""
+    return 6 * model.active_params + 12 * model.layers * attention_width(model) * seq
+
+
+def hardware_flops(setup: Setup) -> float:
+    """Return the operations of one token as HFU counts them: what is computed again counts too.
+
+    Full checkpointing repeats the forward pass (4/3), selective that of attention (Korthikanti,
+    arXiv:2205.05198, equations 7 to 9).
+    """
+    flops = model_flops(setup.model, setup.seq)
+    if setup.checkpointing is Checkpointing.FULL:
+        return flops * 4 / 3
+    if setup.checkpointing is Checkpointing.ALTERNATE:
+        return flops * 7 / 6
+    if setup.checkpointing is Checkpointing.SELECTIVE:
+        return flops + 4 * setup.model.layers * attention_width(setup.model) * setup.seq
+    return flops
+
+
+def attention_width(model: ModelShape) -> int:
+    """Return the width of all heads together; `hidden` in most models."""
+    return model.heads * model.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a GPU computes for one token of a model, before it is divided among GPUs."""
+
+    block_products: float
+    """Operations of the products of one block, with what is computed again."""
+    block_attention: float
+    """Operations of its attention, the masked half left out."""
+    head: float
+    """Operations of the head."""
+    passes: float
+    """How often the forward pass of a block runs in products of a forward pass: 3, or up to 4."""
+
+
+def work_of(setup: Setup) -> Work:
+    """Return the operations of a token in one block and in the head."""
+    model, again = setup.model, recomputed(setup)
+    trained = 1 if setup.adapter is not None else 2
+    """With LoRA, frozen weights get no gradient: the backward pass is as long as the forward."""
+    block = block_matrices(model)
+    passes = 1 + trained + again.products
+    attention = 2 * attention_width(model) * setup.seq
+    return Work(
+        block_products=2 * block * passes,
+        block_attention=attention * (1 + _ATTENTION_BACKWARD + again.attention),
+        head=2 * (1 + trained) * model.vocab * model.hidden,
+        passes=passes,
+    )
+
+
+_ATTENTION_BACKWARD = 2.5
+"""Products of flash attention's backward pass over its forward: 5 for 2 (arXiv:2205.14135)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """What of a forward pass runs again, as a part of it."""
+
+    products: float
+    attention: float
+    elementwise: float
+
+
+def recomputed(setup: Setup) -> Recomputed:
+    """Return what checkpointing computes again.
+
+    torch's non-reentrant checkpoint (`early_stop`) leaves a block as soon as every tensor that
+    the backward pass needs is there again: the last matrix of the MLP never runs twice. Selective
+    checkpointing keeps every other product in torch, and repeats attention alone in Megatron.
+    """
+    if setup.checkpointing is Checkpointing.NONE:
+        return Recomputed(products=0, attention=0, elementwise=0)
+    torch_own = setup.library in {Library.DDP, Library.FSDP1, Library.FSDP2}
+    if setup.checkpointing in {Checkpointing.FULL, Checkpointing.ALTERNATE}:
+        part = 1.0 if setup.checkpointing is Checkpointing.FULL else 0.5
+        last = setup.model.hidden * active_ffn(setup.model) / block_matrices(setup.model)
+        products = part * (1 - last if torch_own else 1)
+        return Recomputed(products=products, attention=part, elementwise=part)
+    if torch_own:
+        return Recomputed(products=0.5, attention=0, elementwise=1)
+    return Recomputed(products=0, attention=0 if setup.flash_attention else 1, elementwise=0)
+
+
+def block_matrices(model: ModelShape) -> float:
+    """Return the parameters of a block that multiply a token: those of its active experts."""
+    dense = model.dense_layers if model.experts else 0
+    inner = model.active_params - model.embedding_params - model.head_params
+    shape = inner / model.layers
+    return shape if dense or model.experts else model.attention_params + model.mlp_params
+
+
+def active_ffn(model: ModelShape) -> int:
+    """Return the width of what a token meets in the MLP of a block."""
+    return model.ffn * max(1, model.active_experts) + model.shared_ffn
