@@ -1,0 +1,338 @@
+"""Shapes of models: by name, by size, from a config.json; their parameters counted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterkit.errors import UserError
+from clusterkit.estimate.model_config import model_of_config, shape_of
+from clusterkit.estimate.models import (
+    model_named,
+    model_of_params,
+    preset_names,
+    published_params,
+)
+from clusterkit.estimate.shapes import ModelShape
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 640,
+    "vocab_size": 1000,
+    "max_position_embeddings": 128,
+}
+WIDE = {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 1000}
+GPT = {"n_embd": 256, "n_layer": 3, "n_head": 8, "vocab_size": 1000, "n_positions": 128}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+LATENT = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
+OPT = {**WIDE, "ffn_dim": 640, "max_position_embeddings": 128}
+
+COUNTED = [
+    ("llama", LLAMA, 2_479_872),
+    (
+        "llama",
+        {**LLAMA, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+        2_230_400,
+    ),
+    ("mistral", {**LLAMA, "head_dim": 48}, 2_725_632),
+    ("mixtral", {**LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2}, 6_906_624),
+    ("qwen2", LLAMA, 2_481_024),
+    ("qwen2_moe", {**LLAMA, **EXPERTS, "shared_expert_intermediate_size": 320}, 2_632_320),
+    (
+        "qwen2_moe",
+        {
+            **LLAMA,
+            **EXPERTS,
+            "shared_expert_intermediate_size": 320,
+            "decoder_sparse_step": 2,
+        },
+        2_531_456,
+    ),
+    ("qwen3", {**LLAMA, "head_dim": 64}, 2_971_776),
+    ("qwen3_moe", {**LLAMA, **EXPERTS, "head_dim": 64, "mlp_only_layers": [0]}, 2_580_608),
+    ("gpt2", GPT, 2_658_560),
+    ("gptj", {**GPT, "n_head": 4}, 2_878_184),
+    ("gpt_bigcode", GPT, 2_313_152),
+    ("gpt_neox", {**LLAMA, "num_key_value_heads": None}, 2_290_816),
+    ("phi", {**LLAMA, "num_key_value_heads": None}, 2_290_280),
+    ("phi3", LLAMA, 2_479_872),
+    ("gemma", {**LLAMA, "head_dim": 64}, 2_715_392),
+    ("gemma2", {**LLAMA, "head_dim": 64}, 2_716_928),
+    ("gemma3_text", {**LLAMA, "head_dim": 64}, 2_717_312),
+    ("falcon", WIDE, 2_273_280),
+    ("falcon", {**WIDE, "new_decoder_architecture": True, "num_kv_heads": 2}, 2_323_968),
+    (
+        "falcon",
+        {**WIDE, "parallel_attn": False, "bias": True, "multi_query": False, "alibi": True},
+        2_625_792,
+    ),
+    ("olmo", {**LLAMA, "num_key_value_heads": None}, 2_772_992),
+    ("olmo2", LLAMA, 2_480_832),
+    ("opt", OPT, 2_068_096),
+    ("opt", {**OPT, "word_embed_proj_dim": 128, "do_layer_norm_before": False}, 2_005_120),
+    ("mpt", {"d_model": 256, "n_heads": 8, "n_layers": 3, "vocab_size": 1000}, 2_617_088),
+    ("bloom", {"hidden_size": 256, "n_head": 8, "n_layer": 3, "vocab_size": 1000}, 2_626_304),
+    ("cohere", LLAMA, 2_223_104),
+    ("nemotron", LLAMA, 1_990_144),
+    ("stablelm", {**LLAMA, "use_qkv_bias": True, "use_parallel_residual": True}, 2_481_280),
+    ("starcoder2", LLAMA, 1_738_752),
+    ("starcoder2", {**LLAMA, "use_bias": False}, 1_734_144),
+    (
+        "gpt_oss",
+        {
+            **LLAMA,
+            "head_dim": 32,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "attention_bias": True,
+        },
+        6_927_012,
+    ),
+    ("deepseek_v2", {**LLAMA, **LATENT}, 3_061_600),
+    # 16 more than transformers 5 counts: there the corrections of the router are a buffer.
+    ("deepseek_v3", {**LLAMA, **LATENT, "q_lora_rank": 48}, 2_858_992 + 16),
+]
+"""Configurations, and the parameters of the model that transformers 5.23 made of them on the meta
+device (`AutoModelForCausalLM.from_config`)."""
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_has_as_many_parameters_as_its_weights_were_published_with(name: str) -> None:
+    shape, published = model_named(name), published_params(name)
+    assert shape.exact_params is None, "the formulas have to say it, not a figure that is copied"
+    if published is not None:
+        assert shape.params == published
+    assert shape.active_params <= shape.params
+    assert shape.max_seq is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("gpt3-2.7b", 2.65), ("gpt3-6.7b", 6.66), ("gpt3-175b", 174.6), ("falcon-180b", 178.6)],
+)
+def test_presets_with_a_rounded_figure_come_near_it(name: str, billions: float) -> None:
+    assert published_params(name) is None
+    assert model_named(name).params / 1e9 == pytest.approx(billions, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    # As their reports say: Mixtral (arXiv:2401.04088) 12.9, DeepSeek-V3 (2412.19437) 37, Qwen 3
+    # (2505.09388) 3.3 and 22, GPT OSS (2508.10925, without embedding) 5.1.
+    [("mixtral-8x7b", 12.9), ("deepseek-v3", 37.6), ("qwen3-30b-a3b", 3.34), ("gpt-oss-120b", 5.7)],
+)
+def test_the_parameters_that_one_token_meets(name: str, active: float) -> None:
+    assert model_named(name).active_params / 1e9 == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Llama-2-7b-hf", "llama-2-7b"),
+        ("GPT-2", "gpt2"),
+        ("gpt-3-175B", "gpt3-175b"),
+        ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("Phi-3-mini-4k-instruct", "phi-3-mini"),
+        (" qwen2.5-7b ", "qwen2.5-7b"),
+    ],
+)
+def test_names_are_known_as_a_hub_writes_them(asked: str, name: str) -> None:
+    assert model_named(asked).name == name
+
+
+def test_an_unknown_name_says_what_is_near_it_and_what_else_can_be_given() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'llama-3-8b'.*config\.json.*--params 7B"):
+        model_named("lama-3-8b")
+    with pytest.raises(UserError, match=r"known are sizes of gpt2, .*mixtral"):
+        model_named("zzz")
+
+
+@pytest.mark.parametrize(
+    ("asked", "params"),
+    [
+        ("7B", 7_000_000_000),
+        ("1.3b", 1_300_000_000),
+        ("350M", 350_000_000),
+        ("1T", 10**12),
+        ("7e9", 7_000_000_000),
+        ("7_000_000_000", 7_000_000_000),
+        ("6,738,415,616", 6_738_415_616),
+    ],
+)
+def test_a_size_becomes_a_llama_of_just_this_size(asked: str, params: int) -> None:
+    shape = model_of_params(asked)
+    assert shape.params == shape.exact_params == params
+    assert f"{shape.layers} blocks of width {shape.hidden}" in shape.assumed[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "layers", "hidden", "kv_heads", "ffn"),
+    [
+        ("7B", 32, 4096, 32, 11008),
+        ("13B", 40, 5120, 40, 13824),
+        ("33B", 60, 6656, 52, 17920),
+        ("70B", 80, 8192, 8, 28672),
+    ],
+)
+def test_the_sizes_of_llama_become_the_shapes_of_llama(
+    asked: str, layers: int, hidden: int, kv_heads: int, ffn: int
+) -> None:
+    shape = model_of_params(asked)
+    assert (shape.layers, shape.hidden, shape.kv_heads, shape.ffn) == (
+        layers,
+        hidden,
+        kv_heads,
+        ffn,
+    )
+
+
+@given(st.integers(min_value=10**7, max_value=10**13))
+def test_the_shape_for_a_size_has_about_this_size_and_can_be_divided(params: int) -> None:
+    shape = model_of_params(str(params))
+    by_shape = replace(shape, exact_params=None).params
+    assert by_shape == pytest.approx(params, rel=0.15)
+    assert shape.hidden == shape.heads * shape.head_dim
+    assert shape.heads % shape.kv_heads == 0
+    assert shape.layers % 2 == 0
+
+
+@pytest.mark.parametrize("bad", ["0", "-7B", "seven", "", "1e30", "7Q", "nan", "7B B", "1M", "inf"])
+def test_what_is_no_size_is_refused_with_an_example(bad: str) -> None:
+    with pytest.raises(UserError, match=r"350M, 1\.3B, 7B"):
+        model_of_params(bad)
+
+
+@pytest.mark.parametrize(("model_type", "document", "params"), COUNTED)
+def test_a_configuration_counts_as_the_model_that_is_built_of_it(
+    model_type: str, document: dict[str, Any], params: int
+) -> None:
+    shape = shape_of({**document, "model_type": model_type}, name="x", source="config.json")
+    assert shape.params == params
+
+
+def test_a_folder_stands_for_the_config_json_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert model_of_config(folder) == model_of_config(folder / "config.json")
+    assert model_of_config(folder).name == "my-model"
+    assert model_of_config(folder).assumed == ()
+
+
+def test_the_text_part_of_a_model_with_pictures_is_counted_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    inner = {**LLAMA, "model_type": "gemma3_text", "head_dim": 64}
+    path.write_text(json.dumps({"model_type": "gemma3", "text_config": inner}))
+    shape = model_of_config(path)
+    assert shape.params == 2_717_312
+    assert "only the part for text" in shape.assumed[0]
+
+
+def test_an_unknown_type_is_read_as_a_llama_and_says_so() -> None:
+    shape = shape_of({**LLAMA, "model_type": "brandnew"}, name="x", source="config.json")
+    assert shape.params == 2_479_872
+    assert shape.assumed == (
+        "model type 'brandnew' is not known: read as a Llama, with whatever of it the file says",
+    )
+
+
+def test_what_is_missing_is_assumed_and_said() -> None:
+    document = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32}
+    shape = shape_of(document, name="x", source="config.json")
+    assert shape.assumed == (
+        "num_attention_heads is not given: 32",
+        "intermediate_size is not given: 11008",
+        "vocab_size is not given: 32000",
+    )
+    assert shape.params == 6_738_415_616
+
+
+def test_all_that_nothing_can_stand_in_for_is_named_at_once() -> None:
+    with pytest.raises(UserError) as caught:
+        shape_of({"model_type": "llama", "vocab_size": -3}, name="x", source="a/config.json")
+    assert [problem.key for problem in caught.value.problems] == [
+        "hidden_size",
+        "num_hidden_layers",
+        "vocab_size",
+    ]
+    assert "a/config.json has no hidden_size" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hidden_size": "256"}, "hidden_size is '256'"),
+        ({"hidden_size": True}, "hidden_size is True"),
+        ({"num_hidden_layers": 1.5}, "num_hidden_layers is 1.5"),
+        ({"num_hidden_layers": 10**12}, "has to be a whole number"),
+        ({"num_attention_heads": 7, "num_key_value_heads": 7}, "7 heads do not divide a width"),
+        ({"num_key_value_heads": 3}, "8 heads cannot share 3"),
+        ({"tie_word_embeddings": "no"}, "has to be true or false"),
+        ({"is_encoder_decoder": True}, "an encoder with a decoder"),
+        ({"hidden_size": float("nan")}, "hidden_size is nan"),
+        ({"hidden_size": [256]}, r"hidden_size is \[256\]"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        shape_of({**LLAMA, **change}, name="x", source="config.json")
+
+
+def test_files_that_are_no_configuration_say_what_to_give_instead(tmp_path: Path) -> None:
+    bad = tmp_path / "config.json"
+    with pytest.raises(UserError, match=r"there is no .*config\.json\n.*of a model"):
+        model_of_config(tmp_path)
+    for text, says in [
+        ("{", "is no JSON"),
+        ("[1]", "no JSON object"),
+        ("\x00", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+    ]:
+        bad.write_text(text)
+        with pytest.raises(UserError, match=says):
+            model_of_config(bad)
+    bad.write_bytes(b"\xff\xfe{")
+    with pytest.raises(UserError, match="is no JSON"):
+        model_of_config(bad)
+
+
+_VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [*LLAMA, *LATENT, *EXPERTS, "text_config", "head_dim", "mlp_only_layers", "attn_config"]
+        ),
+        _VALUES | st.lists(_VALUES, max_size=3) | st.integers(min_value=1, max_value=300),
+    ),
+    st.sampled_from(sorted({name for name, _, _ in COUNTED})),
+)
+def test_any_object_is_a_shape_or_an_error(document: dict[str, Any], model_type: str) -> None:
+    try:
+        shape = shape_of({**document, "model_type": model_type}, name="x", source="c.json")
+    except UserError:
+        return
+    assert isinstance(shape, ModelShape)
+    assert isinstance(shape.params, int)
