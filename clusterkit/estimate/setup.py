@@ -75,7 +75,11 @@ class Loss(StrEnum):
 
     EAGER = "eager"
     CHUNKED = "chunked"
+    """The sequence in 8 pieces, each with its own logits."""
+    COMPILED = "compiled"
+    """Whole, but nothing else of their size: torch.compile joins the steps of the loss."""
     FUSED = "fused"
+    """Never whole: head and loss are one kernel (Liger), which brings fused norms as well."""
 
 
 class Optimizer(StrEnum):
@@ -128,8 +132,13 @@ class Setup:
     """Micro batches of a step; with a pipeline, those that pass through it."""
     precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
+    fused_optimizer: bool = False
+    """Whether its step is one kernel; else it makes a copy of a state (torch's `foreach`).
+    DeepSpeed's and Megatron's always are."""
     checkpointing: Checkpointing = Checkpointing.NONE
     loss: Loss = Loss.EAGER
+    fp32_logits: bool = True
+    """Whether the loss is computed in fp32, as most programs do, or as the logits come."""
     loss_parallel: bool = True
     """Whether tensor-parallel ranks divide the logits among themselves."""
     flash_attention: bool = True
