@@ -19,6 +19,19 @@ NOUNS = ("cat", "dog", "house", "river", "garden", "teacher", "window", "mountai
 VERBS = ("sees", "likes", "follows", "remembers", "finds", "draws")
 
 
+def shape(args: argparse.Namespace) -> dict[str, object]:
+    """Return the model's shape in the words of a config.json (GPT-2's, with a head of its own)."""
+    return {
+        "model_type": "gpt2",
+        "n_layer": args.layers,
+        "n_embd": args.width,
+        "n_head": args.width // HEAD_WIDTH,
+        "n_positions": CONTEXT,
+        "vocab_size": len(ALPHABET),
+        "tie_word_embeddings": False,
+    }
+
+
 class Text:
     """Hand out batches of one rank's shard of the text.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import charlm
+import measure
 import session
 import torch
 import torch.distributed as dist
@@ -19,7 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main() -> None:
     """Join the other ranks, train, leave together."""
-    args = session.parser(__doc__).parse_args()
+    parser = session.parser(__doc__)
+    measure.add_argument(parser)
+    args = parser.parse_args()
     device = session.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         dist.init_process_group("nccl", device_id=device)
@@ -41,15 +44,18 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         optimizer.load_state_dict(saved["optimizer"])
         progress.resume(saved["progress"])
     ddp = DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
+    meter = measure.Meter(args, "ddp", model, device)
     while progress.step < args.steps:
         loss = ddp(text.batch(progress.step).to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         progress.advance(loss)
+        meter.advance()
         if progress.save_due() and rank == 0:
             session.save(args.checkpoint_dir / "ddp.pt", model, optimizer, progress)
     progress.done()
+    meter.write()
 
 
 def load(folder: Path | None) -> dict[str, Any] | None:

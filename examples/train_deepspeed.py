@@ -18,6 +18,7 @@ from typing import Any
 
 import charlm
 import deepspeed  # type: ignore[import-untyped]
+import measure
 import session
 from deepspeed import comm
 
@@ -34,6 +35,7 @@ def main() -> None:
     arguments.add_argument(
         "--zero", type=int, default=2, choices=range(4), help="stage, without a config file"
     )
+    measure.add_argument(arguments)
     args = arguments.parse_args()
     # On CPU, DeepSpeed would now compile an op that only inference uses: half a minute, with g++.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -54,6 +56,7 @@ def train(args: argparse.Namespace) -> None:
     args.batch_size = engine.train_micro_batch_size_per_gpu()  # the file may say another one
     stage = engine.zero_optimization_stage()
     progress = session.Progress(f"deepspeed ZeRO-{stage}", args, rank, world, engine.device)
+    meter = measure.Meter(args, f"zero{stage}" if stage else "ddp", model, engine.device)
     text = charlm.Text(args, rank, world)
     if args.checkpoint_dir and (args.checkpoint_dir / "latest").exists():
         _, state = engine.load_checkpoint(str(args.checkpoint_dir))
@@ -63,11 +66,13 @@ def train(args: argparse.Namespace) -> None:
         engine.backward(loss)
         engine.step()
         progress.advance(loss)
+        meter.advance()
         if progress.save_due():  # the file `latest` is written last, so it names a whole checkpoint
             engine.save_checkpoint(
                 str(args.checkpoint_dir), client_state={"progress": progress.state()}
             )
     progress.done()
+    meter.write()
     engine.destroy()
 
 

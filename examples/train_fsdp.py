@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import charlm
+import measure
 import session
 import torch
 import torch.distributed as dist
@@ -26,7 +27,9 @@ from torch.distributed.fsdp import fully_shard
 
 def main() -> None:
     """Join the other ranks, train, leave together."""
-    args = session.parser(__doc__).parse_args()
+    parser = session.parser(__doc__)
+    measure.add_argument(parser)
+    args = parser.parse_args()
     device = session.device(int(os.environ["LOCAL_RANK"]))
     if device.type == "cuda":
         torch.cuda.set_device(device)  # FSDP works on the current device
@@ -50,15 +53,18 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
     # after the sharding, as the optimizer is to see the slices
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     load(args.checkpoint_dir, model, optimizer, progress)
+    meter = measure.Meter(args, "fsdp", model, device)
     while progress.step < args.steps:
         loss = model(text.batch(progress.step).to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         progress.advance(loss)
+        meter.advance()
         if progress.save_due():
             save(args.checkpoint_dir, model, optimizer, progress)
     progress.done()
+    meter.write()
 
 
 def save(
