@@ -146,7 +146,7 @@ def _llama(hidden: int, *, grouped: bool) -> ModelShape:
 def _distance(shape: ModelShape, params: int) -> float:
     """Return how far a shape is from the size that is wanted, and from the proportions of Llama."""
     size, depth = shape.params / params, shape.layers / _usual_blocks(shape.hidden)
-    return 3 * abs(math.log(size)) + abs(math.log(depth))
+    return 1.5 * abs(math.log(size)) + abs(math.log(depth))
 
 
 def _usual_blocks(hidden: int) -> float:
