@@ -27,11 +27,16 @@ def fabric_of(setup: Setup, calibration: Calibration | None = None) -> Fabric:
     measured = calibration or Calibration()
     return Fabric(
         gpu=setup.gpu,
-        gpus_per_node=setup.gpus_per_node,
+        gpus_per_node=domain_of(setup),
         network=network_of(setup.gpu, setup.interconnect),
         intra_scale=measured.intra_busbw_scale,
         inter_scale=measured.inter_busbw_scale,
     )
+
+
+def domain_of(setup: Setup) -> int:
+    """Return how many GPUs share the fast links: those of a node, or of a rack with NVLink."""
+    return max(setup.gpus_per_node, min(setup.gpu.linked or 0, setup.gpus))
 
 
 def transfers_of(setup: Setup, *, calibration: Calibration | None = None) -> tuple[Transfer, ...]:
@@ -88,18 +93,18 @@ class _Ranks:
     @property
     def everybody(self) -> Group:
         """All that hold the same part of the model."""
-        return group_of(self._count, self.setup.tp, self.setup.gpus_per_node)
+        return group_of(self._count, self.setup.tp, domain_of(self.setup))
 
     @property
     def shard(self) -> Group:
         """Those that divide states among themselves."""
-        return group_of(self._shards, self.setup.tp, self.setup.gpus_per_node)
+        return group_of(self._shards, self.setup.tp, domain_of(self.setup))
 
     @property
     def replicas(self) -> Group:
         """Those that hold the same part of what is divided."""
         stride = self.setup.tp * self._shards
-        return group_of(self._count // self._shards, stride, self.setup.gpus_per_node)
+        return group_of(self._count // self._shards, stride, domain_of(self.setup))
 
     @property
     def _count(self) -> int:
@@ -206,7 +211,7 @@ def _often(times: int) -> str:
 def _tensor_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
     if setup.tp == 1:
         return
-    group = group_of(setup.tp, 1, setup.gpus_per_node)
+    group = group_of(setup.tp, 1, domain_of(setup))
     size = _activation_bytes(setup)
     again = 2 if setup.checkpointing is Checkpointing.FULL else 0
     count = (4 + again) * layers_per_rank(setup) * setup.accumulation
@@ -226,7 +231,7 @@ def _context_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
     """Yield keys and values, which pass all ranks: forward, again backward, and their gradients."""
     if setup.cp == 1:
         return
-    model, group = setup.model, group_of(setup.cp, setup.tp, setup.gpus_per_node)
+    model, group = setup.model, group_of(setup.cp, setup.tp, domain_of(setup))
     kv = 2 * model.kv_heads * model.head_dim / min(setup.tp, model.kv_heads)
     size = setup.micro_batch * setup.seq * kv * activation_bytes(setup)
     count = 3 * layers_per_rank(setup) * setup.accumulation
@@ -244,7 +249,7 @@ def _context_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
 def _expert_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
     if setup.ep == 1 or not setup.model.experts:
         return
-    model, group = setup.model, group_of(setup.ep, setup.tp, setup.gpus_per_node)
+    model, group = setup.model, group_of(setup.ep, setup.tp, domain_of(setup))
     size = _activation_bytes(setup) / setup.tp * model.active_experts
     sparse = 1 - min(model.dense_layers, model.layers) / model.layers
     again = 2 if setup.checkpointing is Checkpointing.FULL else 0

@@ -16,28 +16,31 @@ from clusterkit.estimate.flops import Work, active_ffn, block_matrices, recomput
 from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
 
-_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm80": 0.90, "sm90": 0.74, "sm100": 0.72}
-_USUAL_PRODUCTS = 0.75
-"""What the products of a training step reach of the fastest product. Hopper and later lower their
-clocks under load, the more the shorter a product is; Ampere does not."""
+_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm80": 0.90, "sm90": 0.74, "H200": 0.88}
+_USUAL_PRODUCTS = 0.72
+"""What the products of a training step reach of the fastest product, by card or architecture.
+Hopper and later lower their clocks under load; that an H200 does so less than an H100 is what its
+published runs say, which are a year younger than most of those on the H100."""
 _NARROW = 200
 """Width at which a product loses half of its rate to tiles that are not full."""
-_FP8_SPEEDUP = 1.5
-"""Of products, with scaling and casts: a dense fp8 peak is twice that of bf16."""
+_FP8_SPEEDUP, _FUSED_FP8_SPEEDUP = 1.5, 1.9
+"""Of products, with scaling and casts, which Megatron's Transformer Engine fuses: the dense peak is
+twice that of bf16."""
 _TF32_OF_BF16 = 0.5
-_ATTENTION_OF_PEAK: Mapping[str, float] = {"sm80": 0.58, "sm90": 0.42, "sm100": 0.42}
-_USUAL_ATTENTION = 0.40
-"""Of flash attention, forward and backward, causal (arXiv:2307.08691, arXiv:2407.08608)."""
+_ATTENTION_OF_PEAK: Mapping[str, float] = {"sm80": 0.38, "sm90": 0.22, "H200": 0.32}
+_USUAL_ATTENTION = 0.25
+"""Of flash attention, forward and backward, causal. Kernels alone do better (arXiv:2307.08691:
+0.35 with FlashAttention 1, 0.6 with 2, on A100), training runs with long sequences do not."""
 _MEMORY_OF_PEAK = 0.80
 _FUSED = 0.5
 """Part of the traffic that is left where kernels are fused: torch.compile, Megatron's own."""
 _LOSS_BYTES: Mapping[Loss, float] = {Loss.EAGER: 30, Loss.CHUNKED: 24, Loss.FUSED: 8}
 """Traffic of a logit: written in 16 bits, cast to fp32, soft-maxed, and all of it backward."""
-_OPTIMIZER_BYTES = 34
-"""Traffic of a parameter in AdamW: 4 tensors in fp32 read, 3 written, and the weight in 16 bits."""
+_OPTIMIZER_BYTES, _PURE_OPTIMIZER_BYTES = 34, 14
+"""Traffic of a parameter in AdamW: 4 tensors read, 3 written, and the weight in 16 bits."""
 _LAUNCH_S = 6e-6
-_KERNELS, _COMPILED_KERNELS = 110, 45
-"""Kernels of one block, forward and backward, eager and compiled."""
+_KERNELS, _COMPILED_KERNELS, _KERNELS_OF_EXPERT = 110, 45, 60
+"""Kernels of one block, forward and backward, eager and compiled; and of each expert in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,7 @@ def compute_of(setup: Setup) -> Compute:
     work = work_of(setup)
     block = tokens * (_products_s(setup, work) + _attention_s(setup, work) + _traffic_s(setup))
     block += _weights_s(setup, work)
-    kernels = _COMPILED_KERNELS if setup.compiled else _KERNELS
-    block = max(block, kernels * _LAUNCH_S * (1 + recomputed(setup).elementwise / 3))
+    block = max(block, _launches(setup) * _LAUNCH_S)
     head = tokens * _head_s(setup, work)
     forward = block / work.passes
     return Compute(
@@ -74,16 +76,29 @@ def compute_of(setup: Setup) -> Compute:
     )
 
 
+def _launches(setup: Setup) -> float:
+    kernels = _COMPILED_KERNELS if setup.compiled else _KERNELS
+    if setup.model.experts:
+        kernels += _KERNELS_OF_EXPERT * setup.model.experts // setup.ep
+    return kernels * (1 + recomputed(setup).elementwise / 3)
+
+
 def product_flops(setup: Setup) -> float:
     """Return the rate of matrix products that are wide enough, operations/s."""
     gpu = setup.gpu
-    usual = _PRODUCTS_OF_CEILING.get(gpu.arch, _USUAL_PRODUCTS)
-    return gpu.ceiling_tflops * 1e12 * usual * _of_precision(gpu, setup.precision)
+    usual = _of_gpu(_PRODUCTS_OF_CEILING, gpu, _USUAL_PRODUCTS)
+    return gpu.ceiling_tflops * 1e12 * usual * _of_precision(setup)
 
 
-def _of_precision(gpu: Gpu, precision: Precision) -> float:
+def _of_gpu(values: Mapping[str, float], gpu: Gpu, usual: float) -> float:
+    card = gpu.name.split("-")[0]
+    return values.get(card, values.get(gpu.arch, usual))
+
+
+def _of_precision(setup: Setup) -> float:
+    gpu, precision = setup.gpu, setup.precision
     if precision is Precision.FP8 and gpu.fp8_tflops is not None:
-        return _FP8_SPEEDUP
+        return _FUSED_FP8_SPEEDUP if setup.library is Library.MEGATRON else _FP8_SPEEDUP
     if precision is Precision.FP32:
         return _TF32_OF_BF16 if gpu.has_bf16 else 1 / 8
     return 1.0
@@ -100,7 +115,7 @@ def _products_s(setup: Setup, work: Work) -> float:
 
 def _attention_s(setup: Setup, work: Work) -> float:
     gpu = setup.gpu
-    rate = gpu.half_tflops * 1e12 * _ATTENTION_OF_PEAK.get(gpu.arch, _USUAL_ATTENTION)
+    rate = gpu.half_tflops * 1e12 * _of_gpu(_ATTENTION_OF_PEAK, gpu, _USUAL_ATTENTION)
     flops = work.block_attention / setup.tp
     if setup.flash_attention:
         return flops / rate
@@ -146,4 +161,5 @@ def _head_s(setup: Setup, work: Work) -> float:
 def _optimizer_s(setup: Setup) -> float:
     sharded = setup.sharding is not Sharding.NONE
     held = params_per_rank(setup) / (setup.shard_ranks if sharded else 1)
-    return held * _OPTIMIZER_BYTES / _memory(setup.gpu)
+    pure = setup.precision is Precision.PURE_BF16
+    return held * (_PURE_OPTIMIZER_BYTES if pure else _OPTIMIZER_BYTES) / _memory(setup.gpu)

@@ -68,8 +68,14 @@ class Gpu:
         return self.half_tflops * _MEASURED_OF_PEAK.get(self.arch, 0.85)
 
 
-_MEASURED_OF_PEAK: Mapping[str, float] = {"sm90": 0.803, "gfx90a": 0.6, "gfx942": 0.51}
-"""The measured part of the peak, by the GPUs of the same sort in the table."""
+_MEASURED_OF_PEAK: Mapping[str, float] = {
+    **dict.fromkeys(("sm86", "sm89", "sm120"), 0.96),
+    "sm90": 0.803,
+    "gfx90a": 0.6,
+    "gfx942": 0.51,
+}
+"""The measured part of the peak, by the GPUs of the same sort in the table; of the RTX and L cards,
+the listed peak is the one with fp32 accumulation, which they do reach."""
 
 _FIGURES = ("memory", "usable", "bf16", "fp16", "fp8", "bandwidth", "nvlink", "pcie", "mamf")
 OWN_FIGURES = (

@@ -6,6 +6,8 @@ throughput of the same run err by the same part.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,6 +71,9 @@ def _score(row: Row) -> SpeedScore | Unused:
     setup = setup_of(row)
     if isinstance(setup, Unused):
         return setup
+    if row.quantity == "step_time" and setup.pp > 1 and not _BATCH.search(row.layout):
+        return Unused(reason="the time of a step of unknown length: no global batch")
+    setup = replace(setup, interconnect=setup.interconnect or _network(row))
     published = rate_of(row, setup)
     if not published:
         return Unused(reason=f"{row.value:g} is no throughput")
@@ -76,24 +81,33 @@ def _score(row: Row) -> SpeedScore | Unused:
     return SpeedScore(row=row, setup=setup, published=published, predicted=predicted)
 
 
+_BATCH = re.compile(r"\b(gas|gbs)=")
+_NICS = re.compile(r"(\d+) ?x ?(\d+) ?Gb(?:ps|/s|it)? (RoCE|EFA|Ethernet|IB)", re.IGNORECASE)
+
+
+def _network(row: Row) -> str | None:
+    """Return the network that the note of a row names, as in `4x100Gb RoCE per node`."""
+    said = _NICS.search(row.note)
+    if said is None:
+        return None
+    kind = "roce" if said[3].lower() == "ib" else said[3].lower()
+    return f"{kind}:gbit={said[2]},nics={said[1]}"
+
+
 def rate_of(row: Row, setup: Setup) -> float:
-    """Return what a row says as tokens per second and GPU."""
+    """Return what a row says as tokens per second and GPU; 0 where it says nothing."""
     value, gpus = row.value, setup.gpus
-    match row.quantity:
-        case "tokens_per_s_per_gpu":
-            return value
-        case "tokens_per_s_total":
-            return value / gpus
-        case "samples_per_s":
-            return value * setup.seq / gpus
-        case "step_time":
-            return setup.tokens / gpus / value if value else 0.0
-        case "tflops_per_gpu":
-            return value * 1e12 / _flops(row, setup)
-        case "hfu_pct":
-            return value / 100 * _peak(setup) / hardware_flops(setup)
-        case _:
-            return value / 100 * _peak(setup) / model_flops(setup.model, setup.seq)
+    if row.quantity == "step_time":
+        return setup.tokens / gpus / value if value else 0.0
+    in_tokens = {
+        "tokens_per_s_per_gpu": 1.0,
+        "tokens_per_s_total": 1 / gpus,
+        "samples_per_s": setup.seq / gpus,
+        "tflops_per_gpu": 1e12 / _flops(row, setup),
+        "hfu_pct": _peak(setup) / 100 / hardware_flops(setup),
+        "mfu_pct": _peak(setup) / 100 / model_flops(setup.model, setup.seq),
+    }
+    return value * in_tokens[row.quantity]
 
 
 def _flops(row: Row, setup: Setup) -> float:
@@ -109,19 +123,29 @@ def _peak(setup: Setup) -> float:
 
 
 def _calibrated(score: SpeedScore, scores: Sequence[SpeedScore]) -> SpeedScore:
-    """Return `score` as it is after the first other run of the same model and card was measured.
+    """Return `score` as it is after the nearest other run of that model and card was measured.
 
     A row of the same run says the same in another unit: it is no measurement of another.
     """
-    for other in scores:
-        if other.setup != score.setup and _same_machine(score, other):
-            measured = Calibration(
-                utilisation_scale=utilisation_scale(other.setup, other.published),
-                measured_step=True,
-            )
-            speed = speed_of(score.setup, calibration=measured)
-            return replace(score, calibrated=speed.tokens_per_s_per_gpu.likely)
-    return score
+    others = [
+        other for other in scores if other.setup != score.setup and _same_machine(score, other)
+    ]
+    if not others:
+        return score
+    nearest = min(others, key=lambda other: _distance(score.setup, other.setup))
+    measured = Calibration(
+        utilisation_scale=utilisation_scale(nearest.setup, nearest.published), measured_step=True
+    )
+    speed = speed_of(score.setup, calibration=measured)
+    return replace(score, calibrated=speed.tokens_per_s_per_gpu.likely)
+
+
+def _distance(one: Setup, other: Setup) -> float:
+    """Return how much two runs of a model differ: in doublings, and in choices."""
+    numbers = ("tp", "pp", "cp", "gpus", "seq", "micro_batch")
+    choices = ("sharding", "precision", "checkpointing", "compiled", "offload_optimizer", "adapter")
+    doublings = sum(abs(math.log2(getattr(one, name) / getattr(other, name))) for name in numbers)
+    return doublings + 2 * sum(getattr(one, name) != getattr(other, name) for name in choices)
 
 
 def _same_machine(score: SpeedScore, other: SpeedScore) -> bool:
