@@ -34,7 +34,12 @@ _USUAL_ATTENTION = 0.25
 _MEMORY_OF_PEAK = 0.80
 _FUSED = 0.5
 """Part of the traffic that is left where kernels are fused: torch.compile, Megatron's own."""
-_LOSS_BYTES: Mapping[Loss, float] = {Loss.EAGER: 30, Loss.CHUNKED: 24, Loss.FUSED: 8}
+_LOSS_BYTES: Mapping[Loss, float] = {
+    Loss.EAGER: 30,
+    Loss.CHUNKED: 24,
+    Loss.COMPILED: 12,
+    Loss.FUSED: 8,
+}
 """Traffic of a logit: written in 16 bits, cast to fp32, soft-maxed, and all of it backward."""
 _OPTIMIZER_BYTES, _PURE_OPTIMIZER_BYTES = 34, 14
 """Traffic of a parameter in AdamW: 4 tensors read, 3 written, and the weight in 16 bits."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.flops import hardware_flops, model_flops
 from clusterkit.estimate.setup import Precision, Setup
-from clusterkit.estimate.speed import speed_of
+from clusterkit.estimate.speed import speed_of, utilisation_of
 from clusterkit.estimate.truth import Row, Unused, setup_of
 
 QUANTITIES = frozenset(
@@ -40,6 +40,11 @@ class SpeedScore:
     predicted: float
     calibrated: float | None = None
     """With another row of the same model and card as the measurement; None where there is none."""
+
+    @property
+    def step_s(self) -> float:
+        """The published throughput as seconds of a step."""
+        return self.setup.tokens / self.setup.gpus / self.published
 
     @property
     def error(self) -> float:
@@ -134,7 +139,7 @@ def _calibrated(score: SpeedScore, scores: Sequence[SpeedScore]) -> SpeedScore:
         return score
     nearest = min(others, key=lambda other: _distance(score.setup, other.setup))
     measured = Calibration(
-        utilisation_scale=utilisation_scale(nearest.setup, nearest.published), measured_step=True
+        utilisation_scale=utilisation_of(nearest.setup, nearest.step_s), measured_step=True
     )
     speed = speed_of(score.setup, calibration=measured)
     return replace(score, calibrated=speed.tokens_per_s_per_gpu.likely)
@@ -144,8 +149,9 @@ def _distance(one: Setup, other: Setup) -> float:
     """Return how much two runs of a model differ: in doublings, and in choices."""
     numbers = ("tp", "pp", "cp", "gpus", "seq", "micro_batch")
     choices = ("sharding", "precision", "checkpointing", "compiled", "offload_optimizer", "adapter")
-    doublings = sum(abs(math.log2(getattr(one, name) / getattr(other, name))) for name in numbers)
-    return doublings + 2 * sum(getattr(one, name) != getattr(other, name) for name in choices)
+    ratios: list[float] = [getattr(one, name) / getattr(other, name) for name in numbers]
+    differing = [name for name in choices if getattr(one, name) != getattr(other, name)]
+    return sum(abs(math.log2(ratio)) for ratio in ratios) + 2 * len(differing)
 
 
 def _same_machine(score: SpeedScore, other: SpeedScore) -> bool:
@@ -154,16 +160,3 @@ def _same_machine(score: SpeedScore, other: SpeedScore) -> bool:
         and other.setup.gpu == score.setup.gpu
         and other.row.model == score.row.model
     )
-
-
-def utilisation_scale(setup: Setup, tokens_per_s_per_gpu: float) -> float:
-    """Return the factor on computing with which a setup reaches a measured throughput."""
-    low, high = 0.05, 20.0
-    for _ in range(40):
-        middle = (low * high) ** 0.5
-        speed = speed_of(setup, calibration=Calibration(utilisation_scale=middle))
-        if speed.tokens_per_s_per_gpu.likely < tokens_per_s_per_gpu:
-            low = middle
-        else:
-            high = middle
-    return (low * high) ** 0.5

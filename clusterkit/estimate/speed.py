@@ -7,6 +7,7 @@ same sort of GPU lie apart, and shrinks once a step was measured (`calibration`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,25 +30,68 @@ _DAY_S = 86_400
 
 def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
     """Return how long a step takes, part by part, and the throughput that follows."""
-    measured = calibration or Calibration()
+    measured = (calibration or Calibration()).on(setup.gpu.name)
     transfers = transfers_of(setup, calibration=measured)
-    compute = _scaled(compute_of(setup), measured.utilisation_scale)
-    busy = setup.accumulation * compute.micro_batch_s + compute.optimizer_s
-    bubble = (setup.pp - 1) / setup.vpp * _stage_s(setup, compute, transfers)
-    exposed = exposed_s(compute, transfers)
-    offload = offload_s(setup)
-    likely = busy + bubble + exposed + offload
+    parts = _parts(setup, compute_of(setup), transfers, speedup=measured.utilisation_scale)
     low, high = _spread(setup, measured)
-    step = Interval(low=likely / high, likely=likely, high=likely / low)
+    step = Interval(low=parts.step_s / high, likely=parts.step_s, high=parts.step_s / low)
     return Speed(
         transfers=transfers,
-        compute_s=busy,
-        bubble_s=bubble,
-        exposed_s=exposed,
-        offload_s=offload,
+        compute_s=parts.compute_s,
+        bubble_s=parts.bubble_s,
+        exposed_s=parts.exposed_s,
+        offload_s=parts.offload_s,
         step_s=step,
         tokens_per_s_per_gpu=_over(setup.tokens / setup.gpus, step),
         mfu=_over(mfu_of(setup, setup.tokens / setup.gpus), step),
+    )
+
+
+def utilisation_of(setup: Setup, step_s: float, *, calibration: Calibration | None = None) -> float:
+    """Return the factor on computing with which a step of `setup` takes `step_s`.
+
+    What does not compute stays as it is; where that alone takes longer, the factor is the largest.
+    """
+    measured = calibration or Calibration()
+    transfers, compute = transfers_of(setup, calibration=measured), compute_of(setup)
+    slow, fast = _SPEEDUPS
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(slow * fast)
+        if _parts(setup, compute, transfers, speedup=middle).step_s > step_s:
+            slow = middle
+        else:
+            fast = middle
+    return math.sqrt(slow * fast)
+
+
+_SPEEDUPS = (0.01, 100.0)
+_HALVINGS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The parts of a step, in seconds."""
+
+    compute_s: float
+    bubble_s: float
+    exposed_s: float
+    offload_s: float
+
+    @property
+    def step_s(self) -> float:
+        """All of it."""
+        return self.compute_s + self.bubble_s + self.exposed_s + self.offload_s
+
+
+def _parts(
+    setup: Setup, compute: Compute, transfers: tuple[Transfer, ...], *, speedup: float
+) -> _Parts:
+    compute = _scaled(compute, speedup)
+    return _Parts(
+        compute_s=setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
+        bubble_s=(setup.pp - 1) / setup.vpp * _stage_s(setup, compute, transfers),
+        exposed_s=exposed_s(compute, transfers),
+        offload_s=offload_s(setup),
     )
 
 

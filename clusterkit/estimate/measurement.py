@@ -1,0 +1,323 @@
+"""Read one measured step and its all-reduces, and turn them into a `Calibration`.
+
+The file, as `examples/measure.py` writes it:
+
+    {"schema": 1,
+     "setup": {"model": "llama-3.1-8b", "gpu": "NVIDIA H100 80GB HBM3", "gpus": 8,
+               "gpus_per_node": 8, "strategy": "fsdp", "precision": "bf16", "seq": 4096,
+               "micro_batch": 2, "accumulation": 1},
+     "allocated_bytes": 51e9, "reserved_bytes": 60e9, "step_s": 1.93,
+     "all_reduce": [{"bytes": 268435456, "seconds": 0.0015, "ranks": 8}]}
+
+`model` is a known name, a number of parameters (`7B`), or an object with the keys of a
+`config.json`. A figure that is null or absent was not measured. The setup may also say `tp`, `pp`,
+`vpp`, `cp`, `ep`, `checkpointing`, `loss`, `optimizer`, `compile`, `no_sync` and `interconnect`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clusterkit import files
+from clusterkit.errors import Position, Problem, UserError, choices_hint
+from clusterkit.estimate.calibration import SCHEMA, Calibration
+from clusterkit.estimate.communication import domain_of, fabric_of
+from clusterkit.estimate.gpus import gpu_named
+from clusterkit.estimate.interconnects import group_of
+from clusterkit.estimate.memory import memory_of
+from clusterkit.estimate.model_config import shape_of
+from clusterkit.estimate.models import model_named, model_of_params
+from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Setup
+from clusterkit.estimate.shapes import ModelShape
+from clusterkit.estimate.speed import utilisation_of
+from clusterkit.estimate.strategies import strategy_named
+from clusterkit.estimate.wish import Wish, setup_of
+
+T = TypeVar("T")
+E = TypeVar("E", Checkpointing, Loss, Optimizer)
+
+_KEYS = frozenset(
+    {
+        *("model", "gpu", "gpus", "gpus_per_node", "strategy", "precision", "seq"),
+        *("micro_batch", "accumulation", "tp", "pp", "vpp", "cp", "ep", "checkpointing"),
+        *("loss", "optimizer", "compile", "no_sync", "interconnect"),
+    }
+)
+_LEAST_MESSAGE = 1 << 20
+"""Below, an all-reduce measures latency, not bandwidth."""
+_SCALES = (0.02, 20.0)
+"""Bounds of a factor: beyond, something else was measured than was said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllReduce:
+    """One measured size of an all-reduce."""
+
+    bytes: float
+    seconds: float
+    ranks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What was measured, and on what; None for a figure that was not."""
+
+    setup: Setup
+    strategy: str
+    allocated_bytes: float | None = None
+    reserved_bytes: float | None = None
+    device_bytes: float | None = None
+    """What `nvidia-smi` showed."""
+    step_s: float | None = None
+    all_reduce: tuple[AllReduce, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """What was measured, in words."""
+        setup = self.setup
+        return f"{setup.model.name}, {self.strategy}, {setup.gpus} x {setup.gpu.name}"
+
+
+def read_measurement(path: Path) -> Measurement:
+    """Read a file that a script wrote with `--measure`.
+
+    Raises:
+        UserError: the file cannot be read or is of another sort, or values in it make no sense;
+            all of them at once.
+    """
+    with files.explained(path, "read"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        line = getattr(error, "lineno", None)
+        where = Position(source=str(path), line=line)
+        raise UserError(f"this is no JSON: {error}", position=where) from error
+    return parse_measurement(document, source=str(path))
+
+
+def parse_measurement(document: object, *, source: str) -> Measurement:
+    """Return the measurement in a parsed document; `source` names it in errors.
+
+    Raises:
+        UserError: as `read_measurement`.
+    """
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise UserError(
+            f'this is no measurement: `"schema": {SCHEMA}` is missing',
+            hint="the scripts in examples/ write one with --measure FILE",
+            position=Position(source=source),
+        )
+    reader = _Reader(source=source)
+    said = document.get("setup")
+    if not isinstance(said, dict):
+        said = {}
+        reader.refuse("there is no setup", key="setup")
+    setup = _setup(reader, said, source=source)
+    found = Measurement(
+        setup=setup,
+        strategy=str(said.get("strategy", "")),
+        allocated_bytes=reader.figure(document, "allocated_bytes"),
+        reserved_bytes=reader.figure(document, "reserved_bytes"),
+        device_bytes=reader.figure(document, "device_bytes"),
+        step_s=reader.figure(document, "step_s"),
+        all_reduce=tuple(_all_reduces(reader, document.get("all_reduce") or ())),
+    )
+    if not (found.allocated_bytes or found.step_s or found.all_reduce):
+        reader.refuse("nothing was measured: no allocated_bytes, no step_s, no all_reduce")
+    reader.check()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    source: str
+    problems: list[Problem] = field(default_factory=list)
+
+    def refuse(self, message: str, *, key: str | None = None, hint: str | None = None) -> None:
+        where = Position(source=self.source)
+        self.problems.append(Problem(message=message, hint=hint, key=key, position=where))
+
+    def check(self) -> None:
+        if self.problems:
+            raise UserError(problems=tuple(self.problems))
+
+    def take(self, key: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except UserError as error:
+            for problem in error.problems:
+                self.refuse(problem.message, key=key, hint=problem.hint)
+            return None
+
+    def figure(self, document: Mapping[str, Any], key: str) -> float | None:
+        value = document.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _positive(value):
+            self.refuse(f"{value!r} is no number above 0", key=key)
+            return None
+        return float(value)
+
+    def count(self, document: Mapping[str, Any], key: str, otherwise: int | None) -> int:
+        value = document.get(key, otherwise)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            missing = "is missing" if value is None else f"{value!r} is no number from 1 on"
+            self.refuse(missing, key=f"setup.{key}")
+            return 1
+        return value
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _setup(reader: _Reader, said: Mapping[str, Any], *, source: str) -> Setup:
+    for key in said.keys() - _KEYS:
+        reader.refuse("unknown key", key=f"setup.{key}", hint=choices_hint(key, _KEYS))
+    model = reader.take("setup.model", lambda: _model(said.get("model"), source=source))
+    gpu = reader.take("setup.gpu", lambda: gpu_named(_gpu_text(said.get("gpu"))))
+    chosen = reader.take("setup.strategy", lambda: strategy_named(str(said.get("strategy", ""))))
+    gpus = reader.count(said, "gpus", None)
+    ranks = {name: reader.count(said, name, 1) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    micro_batch = reader.count(said, "micro_batch", None)
+    steps = reader.count(said, "accumulation", 1)
+    seq = reader.count(said, "seq", None)
+    per_node = reader.count(said, "gpus_per_node", min(gpus, 8))
+    if gpus % (ranks["tp"] * ranks["pp"] * ranks["cp"]):
+        reader.refuse(f"{gpus} GPUs are not a multiple of tp x pp x cp", key="setup.gpus")
+    checkpointing = _choice(reader, said, "checkpointing", Checkpointing)
+    loss = _choice(reader, said, "loss", Loss)
+    optimizer = _choice(reader, said, "optimizer", Optimizer)
+    reader.check()
+    if model is None or gpu is None or chosen is None:  # refused above
+        raise UserError("nothing was measured")
+    data_ranks = gpus // (ranks["tp"] * ranks["pp"] * ranks["cp"])
+    wish = Wish(
+        model=model,
+        gpu=gpu,
+        gpus=gpus,
+        gpus_per_node=per_node,
+        seq=seq,
+        micro_batch=micro_batch,
+        global_batch=micro_batch * steps * data_ranks,
+        tp=chosen.tp or ranks["tp"],
+        pp=chosen.pp or ranks["pp"],
+        vpp=ranks["vpp"],
+        cp=ranks["cp"],
+        ep=ranks["ep"],
+        precision=said.get("precision"),
+        optimizer=optimizer or Optimizer.ADAMW,
+        checkpointing=checkpointing or chosen.checkpointing,
+        loss=loss or Loss.EAGER,
+        adapter=chosen.adapter,
+        compiled=bool(said.get("compile")),
+        no_sync=bool(said.get("no_sync")),
+        interconnect=said.get("interconnect"),
+    )
+    return setup_of(chosen.strategy, wish)
+
+
+def _choice(reader: _Reader, said: Mapping[str, Any], key: str, kind: type[E]) -> E | None:
+    value = said.get(key)
+    if value is None:
+        return None
+    names = [str(member) for member in kind]
+    if value not in names:
+        reader.refuse(
+            f"unknown: {value!r}", key=f"setup.{key}", hint=choices_hint(str(value), names)
+        )
+        return None
+    return kind(value)
+
+
+def _gpu_text(value: object) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise UserError(
+        "no GPU was measured", hint="run the script where there is one: a CPU says nothing of it"
+    )
+
+
+def _model(value: object, *, source: str) -> ModelShape:
+    if isinstance(value, dict):
+        shape = shape_of(value, name=str(value.get("name", "measured model")), source=source)
+        params = value.get("params")
+        exact = params if isinstance(params, int) and params > 0 else None
+        return replace(shape, exact_params=exact or shape.exact_params)
+    text = str(value or "")
+    return model_of_params(text) if text[:1].isdigit() else model_named(text)
+
+
+def _all_reduces(reader: _Reader, rows: object) -> Sequence[AllReduce]:
+    if not isinstance(rows, list | tuple):
+        reader.refuse("this is no list", key="all_reduce")
+        return ()
+    found = []
+    for number, row in enumerate(rows):
+        key = f"all_reduce[{number}]"
+        if not isinstance(row, dict):
+            reader.refuse("this is no object with bytes, seconds and ranks", key=key)
+            continue
+        size, seconds, ranks = (reader.figure(row, name) for name in ("bytes", "seconds", "ranks"))
+        if size is None or seconds is None or ranks is None:
+            reader.refuse("bytes, seconds or ranks are missing", key=key)
+        else:
+            found.append(AllReduce(bytes=size, seconds=seconds, ranks=int(ranks)))
+    return found
+
+
+def calibrate(measurement: Measurement, *, before: Calibration | None = None) -> Calibration:
+    """Return the factors with which the estimate of the measured setup is what was measured.
+
+    `before` keeps its factors of what was not measured this time, if it was the same GPU.
+    """
+    setup = measurement.setup
+    known = (before or Calibration()).on(setup.gpu.name)
+    found = replace(known, gpu=setup.gpu.name, subject=measurement.subject)
+    found = _with_bandwidth(found, measurement)
+    if measurement.step_s is not None:
+        scale = utilisation_of(setup, measurement.step_s, calibration=found)
+        found = replace(found, utilisation_scale=scale, measured_step=True)
+    if measurement.allocated_bytes is None:
+        return found
+    found = replace(found, activation_scale=_activation_scale(setup, measurement.allocated_bytes))
+    if measurement.reserved_bytes is not None:
+        ratio = max(1.0, measurement.reserved_bytes / measurement.allocated_bytes)
+        found = replace(found, reserved_ratio=ratio)
+    if measurement.device_bytes is not None:
+        inside = measurement.reserved_bytes or measurement.allocated_bytes
+        found = replace(found, context_bytes=max(1.0, measurement.device_bytes - inside))
+    return found
+
+
+def _with_bandwidth(known: Calibration, measurement: Measurement) -> Calibration:
+    """Return `known` with the bandwidth of the largest all-reduce: small ones measure latency."""
+    large = [row for row in measurement.all_reduce if row.ranks > 1 and row.bytes >= _LEAST_MESSAGE]
+    if not large:
+        return known
+    row, setup = max(large, key=lambda one: one.bytes), measurement.setup
+    group = group_of(row.ranks, 1, domain_of(setup))
+    scale = _clamped(fabric_of(setup).all_reduce_s(row.bytes, group) / row.seconds)
+    if group.nodes > 1:
+        return replace(known, inter_busbw_scale=scale)
+    return replace(known, intra_busbw_scale=scale)
+
+
+def _activation_scale(setup: Setup, allocated: float) -> float:
+    """Return the factor with which the estimate of allocated bytes is `allocated`."""
+    low, high = _SCALES
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        memory = memory_of(setup, calibration=Calibration(activation_scale=middle))
+        low, high = (middle, high) if memory.allocated < allocated else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _clamped(scale: float) -> float:
+    return min(max(scale, _SCALES[0]), _SCALES[1])
