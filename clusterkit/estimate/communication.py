@@ -209,12 +209,18 @@ def _often(times: int) -> str:
 
 
 def _tensor_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
+    """Yield what tensor parallelism sends: nothing else goes on meanwhile, as a rule.
+
+    Transformer Engine, which is what fp8 in Megatron means, cuts products into pieces and sends
+    one while it computes the next (`--tp-comm-overlap`); it needs sequence parallelism.
+    """
     if setup.tp == 1:
         return
     group = group_of(setup.tp, 1, domain_of(setup))
     size = _activation_bytes(setup)
     again = 2 if setup.checkpointing is Checkpointing.FULL else 0
     count = (4 + again) * layers_per_rank(setup) * setup.accumulation
+    engine = setup.library is Library.MEGATRON and setup.precision is Precision.FP8
     what = "gather and reduce-scatter" if setup.sequence_parallel else "all-reduce"
     yield Transfer(
         name=f"{what} activations",
@@ -222,8 +228,9 @@ def _tensor_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         bytes=count * 2 * (setup.tp - 1) / setup.tp * size,
         messages=round(count * (2 if setup.sequence_parallel else 1)),
         seconds=count * fabric.all_reduce_s(size, group),
-        hidden=False,
+        hidden=engine and setup.sequence_parallel,
         formula=f"{4 + again} x 2 (t-1)/t b s h e for each layer and micro batch",
+        times=setup.accumulation,
     )
 
 
@@ -242,6 +249,7 @@ def _context_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         messages=round(count * (setup.cp - 1)),
         seconds=count * fabric.all_gather_s(size, group),
         hidden=True,
+        times=setup.accumulation,
         formula="3 x (c-1)/c b s 2 d_kv e / t for each layer and micro batch",
     )
 
@@ -279,6 +287,7 @@ def _pipeline(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         messages=count,
         seconds=count * fabric.send_s(size, between_nodes=between),
         hidden=setup.vpp > 1,
+        times=setup.accumulation,
         formula="2 v b s h e for each micro batch",
     )
 

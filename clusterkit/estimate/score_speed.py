@@ -73,6 +73,8 @@ def score_speed(rows: Iterable[Row]) -> tuple[tuple[SpeedScore, ...], Mapping[st
 
 
 def _score(row: Row) -> SpeedScore | Unused:
+    if not row.measured:
+        return Unused(reason=f"{row.kind or 'not measured'}: nobody ran it")
     setup = setup_of(row)
     if isinstance(setup, Unused):
         return setup

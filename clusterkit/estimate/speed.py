@@ -131,7 +131,11 @@ def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
 
 def _stage_s(setup: Setup, compute: Compute, transfers: Iterable[Transfer]) -> float:
     """Return the seconds of a micro batch in a stage, tensor parallelism included."""
-    tensor = sum(transfer.seconds for transfer in transfers if transfer.group == "tensor")
+    tensor = sum(
+        transfer.seconds
+        for transfer in transfers
+        if transfer.group == "tensor" and not transfer.hidden
+    )
     return compute.micro_batch_s + tensor / setup.accumulation
 
 
