@@ -1,0 +1,194 @@
+"""What blocks and the loss keep for the backward pass, in bytes, in closed form.
+
+A block is counted by the tensors that its operators save, in 16 bits (a token of width h takes
+2 h bytes). For GPT blocks that gives the 34 s b h of Korthikanti et al. (arXiv:2205.05198), for
+Llama blocks the 53 h (Llama 3.1 8B) and 49.5 h (Llama 2 7B) that a trace of them gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterkit.estimate.setup import Checkpointing, Library, Loss, Precision, Setup
+from clusterkit.estimate.states import FSDP, TORCH
+
+CHUNKS = 8
+"""Pieces of a chunked loss (torchtune's CEWithChunkedOutputLoss)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What one block keeps for one token, in bytes, by what tensor parallelism divides."""
+
+    norms: float
+    """Inputs and outputs of norms, dropout masks: divided with sequence parallelism only."""
+    attention: float
+    products: float
+    """Everything inside the MLP."""
+    maps: float
+    """Attention weights, where they are kept: they grow with the sequence."""
+
+    def of_rank(self, setup: Setup) -> float:
+        """Return the bytes on one of `tp` ranks."""
+        inner = (self.attention + self.products + self.maps) / setup.tp
+        return inner + self.norms / (setup.tp if setup.sequence_parallel else 1)
+
+
+def tokens_of(setup: Setup) -> float:
+    """Return the tokens of a micro batch that one rank works on."""
+    return setup.micro_batch * setup.seq / setup.cp
+
+
+def saved_of(setup: Setup) -> Saved:
+    """Return what one block keeps for one token when nothing is computed again."""
+    model, width = setup.model, _width(setup)
+    hidden = model.hidden
+    query, key = model.heads * model.head_dim, _kept_kv_heads(setup) * model.head_dim
+    attention = width * (2 * query + 2 * key)
+    maps = 0.0 if setup.flash_attention else 5.0 * model.heads * setup.seq / setup.cp
+    if model.saved_bytes_per_token is not None and width == _HALF:
+        norms = float(_NORM_FUSED * model.norms * hidden)
+        products = max(0.0, model.saved_bytes_per_token - norms - attention)
+        return Saved(norms=norms, attention=attention, products=products, maps=maps)
+    if model.gated:
+        each = _NORM_FUSED if _fused_norms(setup) else _NORM_EAGER
+        norms = max(model.norms, 1) * each * hidden * width / _HALF
+    else:
+        # Inputs and outputs of two LayerNorms, and the masks of two dropouts, a byte each.
+        norms = hidden * (4 * width + (2 if _has_dropout(setup) else 0))
+    return Saved(norms=norms, attention=attention, products=_mlp(setup, width), maps=maps)
+
+
+_HALF = 2
+_NORM_EAGER = 10
+"""Bytes a unit of width: the input and its normed copy in fp32, the output in 16 bits."""
+_NORM_FUSED = 4
+"""Input and output in 16 bits: one kernel computes the rest again."""
+
+
+def _width(setup: Setup) -> int:
+    return 4 if setup.precision is Precision.FP32 else _HALF
+
+
+def _kept_kv_heads(setup: Setup) -> int:
+    """Return the heads of keys that attention keeps: without a compiler, torch repeats them."""
+    repeats = setup.library in TORCH and not setup.compiled and setup.loss is not Loss.FUSED
+    return setup.model.heads if repeats else setup.model.kv_heads
+
+
+def _fused_norms(setup: Setup) -> bool:
+    return setup.compiled or setup.loss is Loss.FUSED or setup.library is Library.MEGATRON
+
+
+def _has_dropout(setup: Setup) -> bool:
+    return not setup.flash_attention
+
+
+def _mlp(setup: Setup, width: int) -> float:
+    model = setup.model
+    # Gate, value, activated gate and their product; or input and output of the activation.
+    tensors = 4 if model.gated else 2
+    if not model.experts:
+        return tensors * width * model.ffn
+    routed = model.active_experts * (tensors * width * model.ffn + 2 * width * model.hidden)
+    shared = tensors * width * model.shared_ffn
+    if not model.dense_layers:
+        return routed + shared
+    dense = min(model.dense_layers, model.layers) / model.layers
+    return (1 - dense) * (routed + shared) + dense * tensors * width * model.dense_ffn
+
+
+def kept_per_token(setup: Setup) -> float:
+    """Return the bytes that one block keeps between its passes, for one token on one rank."""
+    saved = saved_of(setup)
+    whole = saved.of_rank(setup)
+    boundary = _boundary(setup)
+    if setup.checkpointing is Checkpointing.FULL:
+        return boundary
+    if setup.checkpointing is Checkpointing.ALTERNATE:
+        return (whole + boundary) / 2
+    if setup.checkpointing is Checkpointing.SELECTIVE:
+        return _selective(setup, saved)
+    return whole
+
+
+def _boundary(setup: Setup) -> float:
+    """Return the bytes of the input of a block: one hidden state."""
+    part = setup.tp if setup.sequence_parallel else 1
+    return _width(setup) * setup.model.hidden / part
+
+
+def _selective(setup: Setup, saved: Saved) -> float:
+    """Return what selective recomputation keeps: Megatron's all but maps, torch's some products.
+
+    torchtitan keeps every second matrix product and the output of attention (its policy
+    `selective_ac_option = "op"`): of query, value, gate and down projection.
+    """
+    if setup.library not in FSDP:
+        whole = Saved(
+            norms=saved.norms, attention=saved.attention, products=saved.products, maps=0.0
+        )
+        return whole.of_rank(setup)
+    model, width = setup.model, _width(setup)
+    query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    inner = 2 * query + key + max(1, model.active_experts) * model.ffn
+    return _boundary(setup) + width * inner / setup.tp + _boundary(setup)
+
+
+def working_per_token(setup: Setup) -> float:
+    """Return the bytes of one block while its backward pass runs, beyond what it kept.
+
+    What is computed again, and the gradients of its output and of the MLP's widest tensor; with
+    sequence parallelism, also the whole hidden state that a product gathers, and its gradient.
+    """
+    width, model = _width(setup), setup.model
+    again = max(0.0, saved_of(setup).of_rank(setup) - kept_per_token(setup))
+    gradients = width * (model.hidden + max(1, model.active_experts) * model.ffn / setup.tp)
+    gathered = 2 * width * model.hidden if setup.tp > 1 else 0.0
+    return again + gradients + gathered
+
+
+def in_flight(setup: Setup, *, first: bool) -> float:
+    """Return how many micro batches wait for their backward pass on a stage of the pipeline.
+
+    1F1B: as many as there are stages behind it; interleaving adds (p - 1) / (p v) of that
+    (arXiv:2205.05198, section 4.2.3).
+    """
+    if setup.pp == 1:
+        return 1.0
+    if not first:
+        return 1.0
+    if setup.vpp > 1:
+        return min(setup.pp * (1 + (setup.pp - 1) / (setup.pp * setup.vpp)), setup.accumulation)
+    return min(setup.pp, setup.accumulation)
+
+
+def logits_of(setup: Setup) -> float:
+    """Return the logits of a micro batch on one rank."""
+    divided = setup.tp if setup.loss_parallel else 1
+    return tokens_of(setup) * setup.model.vocab / divided
+
+
+def bytes_per_logit(setup: Setup) -> float:
+    """Return the bytes of each logit where the loss needs most."""
+    if setup.loss is Loss.FUSED:
+        return 0.0
+    eager = _eager_loss(setup)
+    if setup.loss is Loss.COMPILED:
+        return 4.0  # The logits and their gradient, in 16 bits.
+    if setup.loss is Loss.CHUNKED:
+        return 2.0 + (4.0 if setup.compiled else eager - 2) / CHUNKS
+    return eager
+
+
+def _eager_loss(setup: Setup) -> float:
+    """Return the bytes of a logit of `cross_entropy`: logits, log-softmax and two gradients."""
+    if not setup.fp32_logits:
+        return 8.0
+    if setup.library is Library.MEGATRON:
+        # fused in place: logits in 16 bits, in fp32, and the softmax that becomes the gradient.
+        return 10.0
+    if setup.loss_parallel and setup.tp > 1 and setup.library in FSDP:
+        # torch.distributed.tensor.parallel.loss: one more copy in fp32 in its backward pass.
+        return 18.0
+    return 14.0

@@ -1,0 +1,211 @@
+"""Parameters, gradients and optimizer states: bytes for each parameter, and who holds what.
+
+The same "7B with FSDP" needs 8, 16, 18 or 20 bytes a parameter: that depends on the library, the
+precision and the optimizer. Sources: ZeRO (arXiv:1910.02054, table 1: 2 + 2 + 12), Megatron-LM's
+theoretical_memory_usage.py (18, or 6 + 12 / N), torch's FSDP and DeepSpeed's optimizers as read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusterkit.estimate.setup import (
+    Adapter,
+    Library,
+    Offload,
+    Optimizer,
+    Precision,
+    Setup,
+    Sharding,
+)
+from clusterkit.estimate.shapes import ModelShape
+
+FSDP = frozenset({Library.FSDP1, Library.FSDP2})
+TORCH = FSDP | {Library.DDP}
+_HALF = frozenset({Precision.BF16, Precision.FP16, Precision.FP8})
+_SHARDS_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
+_SHARDS_GRADIENTS = _SHARDS_PARAMS | {Sharding.GRADIENTS}
+NF4_BYTES = 0.516
+"""Of one weight: 4 bits, and a scale in 8 bits for each 64 of them (QLoRA, arXiv:2305.14314)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bytes:
+    """What one trained parameter takes, in bytes, before anything is divided."""
+
+    params: float
+    """The parameter itself, as it is kept between steps."""
+    master: float
+    """A copy in fp32 that the optimizer works on."""
+    moments: float
+    gradients: float
+    product: float
+    """The parameter as it is multiplied."""
+    step: float
+    """What is there only during the optimizer's step."""
+
+    @property
+    def optimizer(self) -> float:
+        """The copy and the moments."""
+        return self.master + self.moments
+
+    @property
+    def kept(self) -> float:
+        """Everything but what is there for a moment."""
+        return self.params + self.optimizer + self.gradients
+
+
+def bytes_of(setup: Setup) -> Bytes:
+    """Return the bytes of one trained parameter under the library and precision of `setup`."""
+    kept = _library_bytes(setup)
+    single = kept.moments / 2
+    moments = {
+        Optimizer.ADAMW: kept.moments,
+        Optimizer.ADAMW_8BIT: 2.0,
+        Optimizer.PAGED_ADAMW_8BIT: 0.0,
+        Optimizer.SGD: single,
+        Optimizer.ADAFACTOR: 0.0,
+    }[setup.optimizer]
+    return replace(kept, moments=moments, step=kept.step + _foreach(setup, single))
+
+
+def _library_bytes(setup: Setup) -> Bytes:
+    precision = setup.precision
+    if precision is Precision.FP32:
+        return Bytes(params=4, master=0, moments=8, gradients=4, product=4, step=0)
+    if precision is Precision.PURE_BF16:
+        return Bytes(params=2, master=0, moments=4, gradients=2, product=2, step=0)
+    if setup.library is Library.MEGATRON:
+        return Bytes(params=2, master=4, moments=8, gradients=4, product=2, step=0)
+    mixed = precision not in {Precision.BF16, Precision.FP16}
+    if setup.library in TORCH and mixed:
+        return Bytes(params=4, master=0, moments=8, gradients=4, product=2, step=0)
+    gradients = 4 if setup.fp32_gradients else 2
+    # stage_1_and_2.py: `step` flattens the gradients of the rank, then copies them to fp32.
+    step = 6 if setup.library is Library.DEEPSPEED else 4
+    return Bytes(params=2, master=4, moments=8, gradients=gradients, product=2, step=step)
+
+
+def _foreach(setup: Setup, moment: float) -> float:
+    """Return the bytes of the denominators that `torch.optim.AdamW` makes all at once."""
+    one_kernel = setup.fused_optimizer or setup.library not in TORCH
+    if one_kernel or setup.optimizer is not Optimizer.ADAMW:
+        return 0.0
+    return moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Which part of its own parameters a rank keeps, of each sort of state."""
+
+    params: float
+    gradients: float
+    optimizer: float
+
+
+def shares_of(setup: Setup) -> Shares:
+    """Return how the data-parallel ranks divide states among themselves."""
+    sharding, part = setup.sharding, 1 / max(1, setup.shard_ranks)
+    # SHARD_GRAD_OP keeps shards, too, and gathers them once a step; ZeRO-2 keeps whole parameters.
+    gathers = setup.library in FSDP and sharding is Sharding.GRADIENTS
+    return Shares(
+        params=part if sharding in _SHARDS_PARAMS or gathers else 1.0,
+        gradients=part if sharding in _SHARDS_GRADIENTS else 1.0,
+        optimizer=part if sharding is not Sharding.NONE else 1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Parameters that one pipeline stage holds on one of its tensor-parallel ranks."""
+
+    blocks: int
+    """How many blocks."""
+    params: float
+    root: float
+    """Those of embedding, head and last norm: what FSDP gathers beside blocks."""
+    block: float
+    """Those of one block."""
+    trained: float
+    """Those that get gradients: all, or the adapters."""
+    has_head: bool
+
+
+def stages_of(setup: Setup) -> tuple[Held, ...]:
+    """Return the stages of a pipeline that may need most: the first and the last."""
+    if setup.pp == 1:
+        return (_held(setup, setup.model.layers, first=True, last=True),)
+    blocks = -(-setup.model.layers // setup.pp)
+    first = _held(setup, blocks, first=True, last=False)
+    return (first, _held(setup, blocks, first=False, last=True))
+
+
+def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
+    model = setup.model
+    block = _block(setup) / setup.tp
+    head = model.vocab * model.hidden
+    root = (model.embedding_params if first else 0) + (0 if model.tied and first else head) * last
+    params = blocks * block + root / setup.tp
+    if first and last and setup.ep == 1:
+        params = model.params / setup.tp
+    adapters = blocks * adapter_params(model, setup.adapter) / setup.tp if setup.adapter else 0.0
+    return Held(
+        blocks=blocks,
+        params=params,
+        root=root / setup.tp,
+        block=block,
+        trained=adapters if setup.adapter else params,
+        has_head=last,
+    )
+
+
+def _block(setup: Setup) -> float:
+    """Return the parameters of a block on a rank that holds `1 / ep` of its experts."""
+    model = setup.model
+    if not model.experts:
+        return model.block_params
+    experts = model.experts * _expert(model)
+    return model.block_params - experts + experts / setup.ep
+
+
+def _expert(model: ModelShape) -> int:
+    return (3 if model.gated else 2) * model.hidden * model.ffn
+
+
+def adapter_params(model: ModelShape, adapter: Adapter) -> float:
+    """Return the parameters of the adapters of one block: r (in + out) for each matrix."""
+    query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    sides = 2 * (model.hidden + query) + 2 * (model.hidden + key)
+    if adapter.on_mlp:
+        sides += (3 if model.gated else 2) * (model.hidden + model.ffn)
+    return adapter.rank * sides
+
+
+def frozen_bytes(setup: Setup, held: Held) -> float:
+    """Return the bytes of the weights beside the adapters of a rank, before any sharding."""
+    if setup.adapter is None:
+        return 0.0
+    if not setup.adapter.quantized:
+        return 2 * held.params
+    return NF4_BYTES * held.blocks * held.block + 2 * held.root
+
+
+def on_gpu(where: Offload) -> bool:
+    """Tell whether something stays on the GPU."""
+    return where is Offload.NONE
+
+
+def model_state_bytes(setup: Setup) -> float:
+    """Return the bytes of parameters, gradients and optimizer states of the fullest rank.
+
+    As the ZeRO paper and Megatron's table count them: nothing that is there for a moment.
+    """
+    each, shares = bytes_of(setup), shares_of(setup)
+    gpu_optimizer, gpu_params = on_gpu(setup.offload_optimizer), on_gpu(setup.offload_params)
+    largest = max(stages_of(setup), key=lambda held: held.params)
+    params = each.params * shares.params * gpu_params
+    # DeepSpeed moves gradients to where the optimizer is.
+    gradients = each.gradients * shares.gradients * gpu_optimizer
+    optimizer = each.optimizer * shares.optimizer * gpu_optimizer
+    frozen = frozen_bytes(setup, largest) * shares.params * gpu_params
+    return largest.trained * (params + gradients + optimizer) + frozen
