@@ -22,6 +22,7 @@ from clusterkit.errors import ClusterkitError, RemoteError, UserError
 VERBS = (
     "init",
     "doctor",
+    "estimate",
     "render",
     "preflight",
     "submit",

@@ -1,7 +1,7 @@
 """The names of strategies, and what each of them stands for in a `Setup`.
 
 A name is a base, the ranks that divide the model, and what was added: `fsdp`, `zero3-offload`,
-`megatron-tp8-pp2`, `fsdp+checkpointing`, `zero3-tp2+lora`.
+`megatron-tp8-pp2`, `fsdp+ac`, `zero3-tp2+lora`.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def base_named(name: str) -> Strategy:
 
 
 def strategy_named(text: str) -> Chosen:
-    """Return what `text` stands for: `zero3`, `tp8-pp4`, `FSDP FULL_SHARD`, `fsdp+checkpointing`.
+    """Return what `text` stands for: `zero3`, `tp8-pp4`, `FSDP FULL_SHARD`, `fsdp+ac`.
 
     Raises:
         UserError: it is none of the names that are known.

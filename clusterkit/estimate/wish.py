@@ -70,16 +70,17 @@ def setup_of(
     adapter = wish.adapter or strategy.adapter
     hybrid = strategy.sharding is Sharding.HYBRID
     megatron = strategy.library is Library.MEGATRON
+    per_node = min(wish.gpus_per_node, wish.gpus)
     ranks = max(wish.gpus // (tp * pp * wish.cp), 1)
     batch = solve_batch(ranks=ranks, micro_batch=wish.micro_batch, global_batch=wish.global_batch)
     return Setup(
         model=wish.model,
         gpu=wish.gpu,
         gpus=wish.gpus,
-        gpus_per_node=wish.gpus_per_node,
+        gpus_per_node=per_node,
         library=strategy.library,
         sharding=strategy.sharding,
-        shard_group=max(wish.gpus_per_node // tp, 1) if hybrid else None,
+        shard_group=max(per_node // tp, 1) if hybrid else None,
         tp=tp,
         pp=pp,
         vpp=wish.vpp if pp > 1 else 1,

@@ -1,0 +1,142 @@
+"""`clusterkit estimate`: which strategy fits, what it costs, and the command that runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from clusterkit.cli import console
+from clusterkit.cli.estimate_flags import EstimateFlags, takes_flags
+
+if TYPE_CHECKING:
+    from clusterkit.cli.estimate_wish import Asked
+    from clusterkit.estimate.calibration import Calibration
+    from clusterkit.estimate.launch import Launch
+    from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.model import ClusterSpec
+
+EXIT_FINDINGS = 1
+LOCAL = "local"
+"""The cluster whose measurements count where none is named."""
+
+
+@takes_flags
+def estimate(flags: EstimateFlags) -> None:
+    """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
+
+    Exits with 1 where nothing fits.
+    """
+    if flags.score is not None:
+        from clusterkit.cli.estimate_score import show_score
+
+        show_score(flags.score, as_json=flags.json)
+        return
+    cluster = _cluster(flags.cluster)
+    name = flags.cluster or LOCAL
+    if flags.calibrate is not None:
+        from clusterkit.cli.estimate_calibrate import learn
+
+        learn(flags.calibrate, name, as_json=flags.json)
+        return
+    from clusterkit.cli.estimate_wish import read_flags
+    from clusterkit.estimate.recommend import Judge, candidates, recommend
+
+    asked = read_flags(flags, slots=cluster.gpus_per_node if cluster else None)
+    judge = Judge(margin=asked.margin, calibration=_calibration(name, asked.wish.gpu.name))
+    tried = candidates(asked.wish, judge, asked.chosen)
+    advice = recommend(tried)
+    launch = _launch(flags, advice.chosen) if flags.launch else None
+    if flags.plot is not None:
+        _draw(flags.plot, asked, tried, advice, judge)
+    if flags.json:
+        from clusterkit.cli.estimate_document import document
+
+        console.json_document(document(asked, judge, tried, advice, launch=launch, flags=flags))
+    else:
+        _show(flags, asked, judge, tried, advice)
+        if launch is not None:
+            _show_launch(launch)
+        if flags.plot is not None:
+            console.note(f"drew {flags.plot}")
+    if advice.chosen is None:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _cluster(name: str | None) -> ClusterSpec | None:
+    if name is None:
+        return None
+    from clusterkit.config import load_settings
+
+    return load_settings().cluster(name)
+
+
+def _calibration(cluster: str, gpu: str) -> Calibration | None:
+    """Return what was measured on a cluster, if that was the same sort of GPU."""
+    import os
+
+    from clusterkit.estimate.calibration import Calibration, calibration_file, load_calibration
+
+    if not os.environ.get("HOME") and not os.environ.get("XDG_CONFIG_HOME"):
+        return None
+    known = load_calibration(calibration_file(cluster, os.environ))
+    known = known.on(gpu) if known is not None else None
+    return None if known == Calibration() else known
+
+
+def _show(
+    flags: EstimateFlags, asked: Asked, judge: Judge, tried: Tried, advice: Recommendation
+) -> None:
+    from clusterkit.cli import estimate_details as details
+    from clusterkit.cli import estimate_report as report
+    from clusterkit.estimate.recommend import nearest_of
+
+    subject = nearest_of(tried, advice)
+    blocks = [
+        report.headline(asked.wish),
+        report.table(tried, advice),
+        report.advice(advice, judge),
+        report.changes(asked.wish, judge, tried, advice),
+        report.refusals(tried),
+        details.explanation(subject) if flags.explain else (),
+        details.curve(asked.wish, judge, subject) if flags.scale else (),
+        details.bill(asked, subject) if asked.tokens is not None else (),
+        report.assumptions(asked, judge),
+        report.cautions(subject),
+    ]
+    console.say("\n\n".join("\n".join(block) for block in blocks if block))
+
+
+def _launch(flags: EstimateFlags, chosen: Candidate | None) -> Launch | None:
+    """Write what starts the chosen strategy, and return it; nothing where none fits."""
+    if chosen is None:
+        return None
+    from clusterkit import files
+    from clusterkit.estimate.launch import SUBMIT, launch_of
+
+    folder = flags.folder or Path(f"launch-{chosen.name.replace('+', '-')}")
+    launch = launch_of(chosen.setup, folder=str(folder), cluster=flags.cluster)
+    files.create_folder(folder)
+    for name, text in launch.files.items():
+        mode = files.EXECUTABLE if name == SUBMIT else files.PUBLIC
+        files.write_text(folder / name, text, mode=mode)
+    return launch
+
+
+def _show_launch(launch: Launch) -> None:
+    import shlex
+
+    console.say()
+    console.say(shlex.join(launch.command))
+    for note in launch.notes:
+        console.note(f"  {note}")
+
+
+def _draw(path: Path, asked: Asked, tried: Tried, advice: Recommendation, judge: Judge) -> None:
+    from clusterkit.cli.estimate_details import points_of
+    from clusterkit.estimate.plot import draw
+    from clusterkit.estimate.recommend import nearest_of
+
+    subject = nearest_of(tried, advice)
+    draw(path, tried.candidates, subject=subject.name, points=points_of(asked.wish, judge, subject))

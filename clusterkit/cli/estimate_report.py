@@ -1,0 +1,145 @@
+"""What `clusterkit estimate` prints for people: at most 80 columns, readable without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterkit.cli import console
+from clusterkit.cli.estimate_words import count, gb, paragraph, span
+from clusterkit.estimate.changes import largest_micro_batch, leanest_of, smallest_change
+from clusterkit.estimate.legality import warnings_of
+from clusterkit.estimate.setup import Offload
+
+if TYPE_CHECKING:
+    from clusterkit.cli.estimate_wish import Asked
+    from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.wish import Wish
+
+
+def headline(wish: Wish) -> Sequence[str]:
+    """Return what is estimated, in two lines."""
+    model = wish.model
+    nodes = -(-wish.gpus // wish.gpus_per_node)
+    where = f" in {nodes} nodes" if nodes > 1 else ""
+    sizes = f"{count(model.params)} parameters"
+    if model.experts:
+        sizes += f", {count(model.active_params)} of them for each token"
+    tokens = wish.global_batch * wish.seq
+    batch = "1 sequence" if wish.global_batch == 1 else f"{wish.global_batch:,} sequences"
+    return (
+        console.bold(f"{model.name}: {sizes}, on {wish.gpus:,} x {wish.gpu.name}{where}"),
+        f"{batch} of {wish.seq:,} tokens a step ({tokens:,} tokens)",
+    )
+
+
+def table(tried: Tried, found: Recommendation) -> Sequence[str]:
+    """Return a line for each strategy: what it needs, and how fast it is or what is in the way."""
+    rows, hidden = _worth_showing(tried.candidates)
+    width = max(len("strategy"), *(len(row.name) for row in rows)) + 2
+    lines = [f"        {'strategy':<{width}}GB a GPU  {'tokens/s a GPU':>15}   MFU"]
+    for row in rows:
+        mark, verdict = ">" if row is found.chosen else " ", "fits" if row.fits else "no"
+        start = f"{mark} {verdict:<6}{row.name:<{width}}{gb(row.memory.device.likely):>8}  "
+        if row.fits:
+            rest = f"{span(row.speed.tokens_per_s_per_gpu):>15}  {row.speed.mfu.likely:>4.0%}"
+        else:
+            rest = f"in the way: {row.memory.binding.name}, {gb(row.memory.binding.bytes)}"
+        colour = "green" if row.fits else "red"
+        lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))
+    lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>8}")
+    if hidden:
+        lines.append(f"        and {hidden} that offload, slower: --offload cpu or nvme")
+    return lines
+
+
+def _worth_showing(rows: Sequence[Candidate]) -> tuple[Sequence[Candidate], int]:
+    """Leave out offloading where something fits without it; return how many that are."""
+    kept = [row for row in rows if row.setup.offload_optimizer is Offload.NONE]
+    if any(row.fits for row in kept):
+        return kept, len(rows) - len(kept)
+    return rows, 0
+
+
+def advice(found: Recommendation, judge: Judge) -> Sequence[str]:
+    """Return the recommendation with its reason, and what it means in numbers."""
+    chosen = found.chosen
+    if chosen is None:
+        return paragraph(found.why[:1].upper() + found.why[1:] + ".")
+    setup, memory = chosen.setup, chosen.memory
+    parts = f"micro batch {setup.micro_batch}"
+    if setup.accumulation > 1:
+        parts += f" x accumulation {setup.accumulation}"
+    if setup.dp > 1:
+        parts += f" x {setup.dp} data-parallel ranks"
+    details = [f"{parts} = global batch {setup.global_batch}"]
+    details.append(f"{span(chosen.speed.step_s)} s a step")
+    if memory.host_bytes:
+        details.append(f"{gb(memory.host_bytes)} GB of each node's RAM")
+    if memory.nvme_bytes:
+        details.append(f"{gb(memory.nvme_bytes)} GB on each node's disks")
+    again = " (--checkpointing full)" if chosen.name.endswith("+ac") else ""
+    lines = [*paragraph(f"Take {chosen.name}{again}: {found.why}.")]
+    lines += paragraph(", ".join(details), indent=2)
+    micro = largest_micro_batch(setup, judge.fits)
+    if micro > setup.micro_batch:
+        lines += paragraph(f"there is room for --micro-batch {micro}", indent=2)
+    return lines
+
+
+def changes(wish: Wish, judge: Judge, tried: Tried, found: Recommendation) -> Sequence[str]:
+    """Return what would make the others fit; those with the same answer share a line."""
+    rows, _ = _worth_showing(tried.candidates)
+    answers: dict[str, list[str]] = {}
+    for one in rows:
+        if not one.fits:
+            answers.setdefault(_answer(one, judge, wish), []).append(one.name)
+    if not answers:
+        return ()
+    others = "the others" if found.chosen else "it" if len(rows) == 1 else "them"
+    lines = [f"What would make {others} fit:"]
+    for answer, names in answers.items():
+        lines += paragraph(answer, first=f"  {', '.join(names)}: ", indent=4)
+    return lines
+
+
+def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
+    setup = one.setup
+    change = smallest_change(setup, judge.fits, per_node=wish.gpus_per_node)
+    if change is not None:
+        return change.flags
+    steps = setup.micro_batch * setup.accumulation
+    least = leanest_of(replace(setup, micro_batch=1, accumulation=steps)).setup
+    binding = judge.memory(least).binding
+    return f"nothing; {gb(binding.bytes)} GB of {binding.name} stay at the very least"
+
+
+def refusals(tried: Tried) -> Sequence[str]:
+    """Return what cannot be run at all, and why."""
+    lines: list[str] = []
+    for refused in tried.refused:
+        for problem in refused.problems:
+            lines += paragraph(problem.message, first=f"  {refused.name}: ", indent=4)
+    return ["Refused:", *lines] if lines else ()
+
+
+def assumptions(asked: Asked, judge: Judge) -> Sequence[str]:
+    """Return what was not said and had to be assumed, and what was measured."""
+    lines: list[str] = []
+    if asked.assumed:
+        lines += paragraph("; ".join(asked.assumed) + ".", first="Assumed: ", indent=9)
+    if judge.calibration is not None:
+        said = f"{judge.calibration.subject} (clusterkit estimate --calibrate)."
+        lines += paragraph(said, first="Measured: ", indent=10)
+    return lines
+
+
+def cautions(one: Candidate) -> Sequence[str]:
+    """Return what should rather not be done."""
+    lines: list[str] = []
+    for problem in warnings_of(one.setup):
+        text = problem.message + (f" ({problem.hint})" if problem.hint else "")
+        first, *rest = paragraph(text, first="warning: ", indent=9)
+        lines += [first.replace("warning:", console.coloured("warning:", "yellow"), 1), *rest]
+    return lines

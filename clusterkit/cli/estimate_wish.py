@@ -1,0 +1,279 @@
+"""Turn the flags of `clusterkit estimate` into what is asked for, or say all that is wrong."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from clusterkit.cli.estimate_flags import EstimateFlags
+from clusterkit.errors import Problem, UserError, choices_hint
+from clusterkit.estimate.batch import solve_batch
+from clusterkit.estimate.gpus import Gpu, gpu_named
+from clusterkit.estimate.interconnects import interconnect_named
+from clusterkit.estimate.models import model_named, model_of_config, model_of_params
+from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
+from clusterkit.estimate.strategies import Chosen, strategy_named
+from clusterkit.estimate.wish import Wish
+
+if TYPE_CHECKING:
+    from enum import StrEnum
+
+    from clusterkit.estimate.shapes import ModelShape
+
+_SEQ = 4096
+_PER_NODE = 8
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)")
+_POSITIVE = (
+    "gpus", "gpus_per_node", "seq", "micro_batch", "accumulation", "global_batch",
+    "tp", "pp", "vpp", "cp", "ep", "lora_rank",
+)  # fmt: skip
+
+T = TypeVar("T")
+E = TypeVar("E", bound="StrEnum")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked, and what had to be assumed for it."""
+
+    wish: Wish
+    chosen: Chosen | None
+    assumed: tuple[str, ...]
+    margin: float
+    tokens: float | None
+    price: float | None
+
+
+class _Reader:
+    """Reads flag by flag, and goes on after a wrong one to find the next."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def take(self, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except UserError as error:
+            self.problems.extend(error.problems)
+            return otherwise
+
+    def choice(self, flag: str, text: str | None, kind: type[E]) -> E | None:
+        if text is None:
+            return None
+        try:
+            return kind(text.strip().lower().replace("_", "-"))
+        except ValueError:
+            names = [str(member) for member in kind]
+            self.refuse(f"unknown {flag} {text!r}", choices_hint(text, names))
+            return None
+
+    def refuse(self, message: str, hint: str) -> None:
+        self.problems.append(Problem(message=message, hint=hint))
+
+    def check(self) -> None:
+        if self.problems:
+            raise UserError(problems=tuple(dict.fromkeys(self.problems)))
+
+
+def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
+    """Return what is asked; `slots` are the GPUs of a node where the cluster says it.
+
+    Raises:
+        UserError: flags are missing or make no sense; all of them at once.
+    """
+    reader = _Reader()
+    _refuse_numbers(flags, reader)
+    model = reader.take(lambda: _model(flags), None)
+    gpu = reader.take(lambda: _gpu(flags), None)
+    chosen = reader.take(lambda: strategy_named(flags.strategy) if flags.strategy else None, None)
+    network = flags.interconnect
+    if network is not None:
+        reader.take(lambda: interconnect_named(network), None)
+    precision = reader.choice("--precision", flags.precision, Precision)
+    optimizer = reader.choice("--optimizer", flags.optimizer, Optimizer)
+    checkpointing = reader.choice("--checkpointing", flags.checkpointing, Checkpointing)
+    loss = reader.choice("--loss", flags.loss, Loss)
+    offload = reader.choice("--offload", flags.offload, Offload)
+    margin = reader.take(lambda: _margin(flags.margin), 0.0)
+    tokens = reader.take(lambda: _tokens(flags.tokens), None)
+    if flags.gpus is None:
+        reader.refuse("how many GPUs?", "--gpus 8")
+    reader.check()
+    if model is None or gpu is None or flags.gpus is None:  # refused above
+        raise UserError("nothing to estimate")
+    if chosen is not None:
+        chosen = _completed(chosen, flags, offload)
+    tp = flags.tp or (chosen.tp if chosen else None)
+    pp = flags.pp or (chosen.pp if chosen else None)
+    cp = flags.cp or (chosen.cp if chosen else None) or 1
+    seq = flags.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ)
+    ranks = max(flags.gpus // ((tp or 1) * (pp or 1) * cp), 1)
+    batch = solve_batch(
+        ranks=ranks,
+        micro_batch=flags.micro_batch,
+        accumulation=flags.accumulation,
+        global_batch=flags.global_batch,
+    )
+    wish = Wish(
+        model=model,
+        gpu=gpu,
+        gpus=flags.gpus,
+        gpus_per_node=flags.gpus_per_node or slots or _PER_NODE,
+        seq=seq,
+        micro_batch=batch.micro_batch,
+        global_batch=batch.global_batch,
+        tp=tp,
+        pp=pp,
+        vpp=flags.vpp or 1,
+        cp=cp,
+        ep=flags.ep or 1,
+        precision=precision,
+        optimizer=optimizer or Optimizer.ADAMW,
+        checkpointing=checkpointing or (chosen.checkpointing if chosen else None),
+        loss=loss or Loss.EAGER,
+        offload=offload,
+        adapter=_adapter(flags, chosen),
+        flash_attention=not flags.no_flash,
+        compiled=flags.compiled,
+        no_sync=flags.no_sync,
+        interconnect=network,
+    )
+    return Asked(
+        wish=wish,
+        chosen=chosen,
+        assumed=tuple(_assumed(flags, wish, slots)),
+        margin=margin,
+        tokens=tokens,
+        price=flags.price,
+    )
+
+
+def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
+    for name in _POSITIVE:
+        number = getattr(flags, name)
+        if number is not None and number < 1:
+            flag = "--" + name.replace("_", "-")
+            reader.refuse(f"{flag} is {number}", f"give a number from 1 on, as {flag} 8")
+    if flags.price is not None and not (flags.price >= 0 and math.isfinite(flags.price)):
+        reader.refuse(f"--price is {flags.price}", "the price of one GPU for an hour, as 2.5")
+    if flags.price is not None and flags.tokens is None:
+        reader.refuse("--price is for a number of tokens", "--tokens 2T")
+    if flags.folder is not None and not flags.launch:
+        reader.refuse(f"unexpected word {str(flags.folder)!r}", "a folder stands behind --launch")
+
+
+def _model(flags: EstimateFlags) -> ModelShape:
+    text = flags.model
+    if (text is None) == (flags.params is None):
+        wrong = "which model?" if text is None else "--model and --params are both given"
+        raise UserError(wrong, hint="--model llama-3.1-8b, --model config.json, or --params 7B")
+    if text is None:
+        return model_of_params(flags.params or "")
+    path = Path(text).expanduser()
+    if path.exists() or path.suffix == ".json":
+        return model_of_config(path)
+    if ":" in text:
+        from clusterkit.cli.estimate_module import model_of_factory
+
+        return model_of_factory(text, flags)
+    return model_named(text)
+
+
+def _gpu(flags: EstimateFlags) -> Gpu:
+    if flags.gpu is None:
+        raise UserError("which GPU?", hint="--gpu h100; any wrong name lists those that are known")
+    return gpu_named(flags.gpu)
+
+
+def _margin(text: str | None) -> float:
+    if text is None:
+        return 0.08
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < 1:
+        raise UserError(f"--margin {text} is no part of a GPU", hint="--margin 0.08, or 8%")
+    return number
+
+
+def _tokens(text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = re.fullmatch(
+        r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)", text.lower()
+    )
+    number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2]] if match else 0.0
+    if number <= 0:
+        raise UserError(f"--tokens {text} is no number of tokens", hint="--tokens 2T, or 300B")
+    return number
+
+
+def _completed(chosen: Chosen, flags: EstimateFlags, offload: Offload | None) -> Chosen:
+    """Return the chosen strategy with what `--offload` adds to it, once they agree.
+
+    Raises:
+        UserError: name and flags contradict each other.
+    """
+    for name in ("tp", "pp", "cp"):
+        said, flag = getattr(chosen, name), getattr(flags, name)
+        if None not in {said, flag} and said != flag:
+            raise UserError(
+                f"--strategy {flags.strategy} and --{name} {flag} contradict each other",
+                hint=f"leave --{name} out",
+            )
+    strategy = chosen.strategy
+    if strategy.name == "single" and flags.gpus != 1:
+        raise UserError(
+            f"the strategy single is for one GPU, not for {flags.gpus}",
+            hint="--gpus 1, or --strategy ddp",
+        )
+    if offload is None or offload is strategy.offload:
+        return chosen
+    if strategy.offload is not Offload.NONE:
+        raise UserError(
+            f"--strategy {strategy.name} and --offload {offload} contradict each other",
+            hint="leave --offload out",
+        )
+    base = {"fsdp-shard-grad-op": "fsdp"}.get(strategy.name, strategy.name)
+    suffix = "nvme" if offload is Offload.NVME else "offload"
+    try:
+        offloaded = strategy_named(f"{base}-{suffix}").strategy
+    except UserError:
+        raise UserError(
+            f"{strategy.name} offloads nothing to {offload}",
+            hint="--strategy zero2-offload, zero3-offload, fsdp-offload or zero3-nvme",
+        ) from None
+    return replace(chosen, strategy=offloaded)
+
+
+def _adapter(flags: EstimateFlags, chosen: Chosen | None) -> Adapter | None:
+    named = chosen.adapter if chosen else None
+    if flags.lora_rank is None and not flags.qlora:
+        return named
+    base = named or Adapter()
+    return replace(base, rank=flags.lora_rank or base.rank, quantized=base.quantized or flags.qlora)
+
+
+def _assumed(flags: EstimateFlags, wish: Wish, slots: int | None) -> Iterator[str]:
+    yield from wish.model.assumed
+    if flags.seq is None:
+        yield f"sequences of {wish.seq} tokens (--seq)"
+    if flags.micro_batch is None and flags.accumulation is None:
+        yield f"micro batch {wish.micro_batch} (--micro-batch)"
+    if flags.gpus_per_node is None and slots is None and wish.gpus > _PER_NODE:
+        yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
+    if flags.precision is None:
+        kind = "bf16" if wish.gpu.has_bf16 else "fp16"
+        yield f"{kind} as usual with each library (--precision)"
+    if flags.optimizer is None:
+        yield "AdamW (--optimizer)"
+    if wish.gpus > wish.gpus_per_node and flags.interconnect is None:
+        from clusterkit.estimate.interconnects import network_of
+
+        yield f"{network_of(wish.gpu).name} between nodes (--interconnect)"

@@ -1,0 +1,142 @@
+"""The smallest change that makes a setup fit, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import lcm
+from typing import Any
+
+from clusterkit.estimate.setup import Checkpointing, Library, Loss, Offload, Setup, Sharding
+
+_MOST_GPUS = 65_536
+_STRONGER = {
+    Checkpointing.NONE: (Checkpointing.SELECTIVE, Checkpointing.FULL),
+    Checkpointing.SELECTIVE: (Checkpointing.FULL,),
+    Checkpointing.ALTERNATE: (Checkpointing.FULL,),
+    Checkpointing.FULL: (),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What to type in addition, and what comes of it."""
+
+    flags: str
+    setup: Setup
+
+
+def smallest_change(setup: Setup, fits: Callable[[Setup], bool], *, per_node: int) -> Change | None:
+    """Return the first change that fits, cheapest first; None where none does."""
+    for change in _without_more_gpus(setup):
+        if fits(change.setup):
+            return change
+    for base in (Change(flags="", setup=setup), leanest_of(setup)):
+        grown = _more_gpus(base, fits, per_node)
+        if grown is not None:
+            return grown
+    return next((change for change in _offloaded(setup) if fits(change.setup)), None)
+
+
+def largest_micro_batch(setup: Setup, fits: Callable[[Setup], bool]) -> int:
+    """Return the largest power of two, times what is there, that fits."""
+    micro = setup.micro_batch
+    while micro < 4096 and fits(replace(setup, micro_batch=2 * micro)):
+        micro *= 2
+    return micro
+
+
+def _without_more_gpus(setup: Setup) -> Iterator[Change]:
+    if setup.no_sync:
+        yield Change(flags="no --no-sync", setup=replace(setup, no_sync=False))
+    fused = _changed(setup, loss=Loss.FUSED) if setup.loss is not Loss.FUSED else None
+    if fused is not None:
+        yield fused
+    yield from _smaller_batches(setup)
+    for level in _STRONGER[setup.checkpointing]:
+        yield _changed(setup, checkpointing=level)
+    leanest = leanest_of(setup)
+    if setup.micro_batch > 1:
+        yield from _smaller_batches(leanest.setup, leanest.flags)
+    elif leanest.flags:
+        yield leanest
+
+
+def _smaller_batches(setup: Setup, flags: str = "") -> Iterator[Change]:
+    """Yield half the micro batch and so on, at the same global batch."""
+    micro, steps = setup.micro_batch, setup.accumulation
+    while micro > 1 and micro % 2 == 0:
+        micro, steps = micro // 2, steps * 2
+        yield Change(
+            flags=f"{flags} --micro-batch {micro}".strip(),
+            setup=replace(setup, micro_batch=micro, accumulation=steps),
+        )
+
+
+def leanest_of(setup: Setup) -> Change:
+    """Return what needs least without fewer sequences, more GPUs or offloading."""
+    settings: dict[str, Any] = {}
+    if setup.checkpointing is not Checkpointing.FULL:
+        settings["checkpointing"] = Checkpointing.FULL
+    if setup.loss is not Loss.FUSED:
+        settings["loss"] = Loss.FUSED
+    return _changed(setup, **settings)
+
+
+def _changed(setup: Setup, **settings: Any) -> Change:
+    flags = " ".join(f"--{name} {value}" for name, value in settings.items())
+    return Change(flags=flags, setup=replace(setup, **settings))
+
+
+def _more_gpus(base: Change, fits: Callable[[Setup], bool], per_node: int) -> Change | None:
+    """Return the smallest part of a node, or number of nodes, that fits, if more ranks help."""
+    setup = base.setup
+    if setup.sharding in {Sharding.NONE, Sharding.HYBRID}:
+        return None
+
+    def with_gpus(gpus: int) -> Change:
+        flags = f"{base.flags} --gpus {gpus}".strip()
+        grown = replace(setup, gpus=gpus, gpus_per_node=min(gpus, per_node))
+        return Change(flags=flags, setup=grown)
+
+    gpus = 2 * setup.gpus
+    while gpus < per_node:
+        if fits(with_gpus(gpus).setup):
+            return with_gpus(gpus)
+        gpus *= 2
+    unit = lcm(per_node, setup.tp * setup.pp * setup.cp)
+    low = setup.gpus // unit
+    high = max(2 * low, 1)
+    while not fits(with_gpus(high * unit).setup):
+        low, high = high, 2 * high
+        if high * unit > _MOST_GPUS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(with_gpus(middle * unit).setup) else (middle, high)
+    return with_gpus(high * unit)
+
+
+def _offloaded(setup: Setup) -> Iterator[Change]:
+    """Yield the same library with states elsewhere; the leanest of the rest with it."""
+    if setup.offload_optimizer is Offload.NVME or setup.library not in {
+        Library.DEEPSPEED,
+        Library.FSDP2,
+    }:
+        return
+    for base in (Change(flags="", setup=setup), leanest_of(setup)):
+        states = base.setup
+        full = states.sharding is Sharding.FULL
+        if states.offload_optimizer is Offload.NONE and (
+            full or setup.library is Library.DEEPSPEED
+        ):
+            params = Offload.CPU if full else Offload.NONE
+            yield Change(
+                flags=f"{base.flags} --offload cpu".strip(),
+                setup=replace(states, offload_optimizer=Offload.CPU, offload_params=params),
+            )
+        if full and setup.library is Library.DEEPSPEED:
+            yield Change(
+                flags=f"{base.flags} --offload nvme".strip(),
+                setup=replace(states, offload_optimizer=Offload.NVME, offload_params=Offload.NVME),
+            )

@@ -1,0 +1,255 @@
+"""Try the strategies, simplest first, and say which to take, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from clusterkit.errors import Problem, UserError
+from clusterkit.estimate.calibration import Calibration
+from clusterkit.estimate.legality import problems_of
+from clusterkit.estimate.memory import memory_of
+from clusterkit.estimate.results import Memory, Speed
+from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
+from clusterkit.estimate.speed import speed_of
+from clusterkit.estimate.strategies import Chosen, Strategy
+from clusterkit.estimate.wish import Wish, ladder, setup_of
+
+MUCH_FASTER = 1.25
+"""From this factor on a strategy is worth more trouble than a simpler one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """What the figures of every setup depend on beside the setup."""
+
+    margin: float = 0.08
+    calibration: Calibration | None = None
+
+    def memory(self, setup: Setup) -> Memory:
+        """Return the memory of a setup."""
+        return memory_of(setup, margin=self.margin, calibration=self.calibration)
+
+    def speed(self, setup: Setup) -> Speed:
+        """Return the speed of a setup."""
+        return speed_of(setup, calibration=self.calibration)
+
+    def fits(self, setup: Setup) -> bool:
+        """Tell whether a setup can be run and fits."""
+        return not problems_of(setup) and self.memory(setup).fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A strategy with its figures."""
+
+    name: str
+    setup: Setup
+    memory: Memory
+    speed: Speed
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits."""
+        return self.memory.fits
+
+    @property
+    def tokens_per_s(self) -> float:
+        """What a GPU does, most likely."""
+        return self.speed.tokens_per_s_per_gpu.likely
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A strategy that cannot be run as asked."""
+
+    name: str
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What became of the strategies, simplest first."""
+
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Which strategy to take, if any fits, and why."""
+
+    chosen: Candidate | None
+    why: str
+
+
+def candidates(wish: Wish, judge: Judge, chosen: Chosen | None = None) -> Tried:
+    """Return the strategies that are worth a look, or the one that is asked for.
+
+    Raises:
+        UserError: nothing of it can be run; all reasons are in it.
+    """
+    tries = [chosen.strategy] if chosen is not None else ladder(wish)
+    found: list[Candidate] = []
+    refused: list[Refused] = []
+    for strategy in tries:
+        outcome = (
+            _model_parallel(wish, judge, strategy)
+            if strategy.library is Library.MEGATRON
+            else _data_parallel(wish, judge, strategy, alone=chosen is not None)
+        )
+        for one in outcome:
+            if isinstance(one, Refused):
+                refused.append(one)
+            else:
+                found.append(one)
+    if not found:
+        problems = dict.fromkeys(problem for one in refused for problem in one.problems)
+        raise UserError(problems=tuple(problems) or (_nothing_to_try(wish),))
+    return Tried(candidates=_in_order(found), refused=tuple(refused))
+
+
+def _nothing_to_try(wish: Wish) -> Problem:
+    return Problem(
+        message=f"no strategy offloads to {wish.offload} on {wish.gpus} GPUs",
+        hint="name one with --strategy",
+    )
+
+
+def _in_order(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return them simplest first: as they are, with checkpointing, model parallel, offloaded."""
+
+    def rung(candidate: Candidate) -> int:
+        setup = candidate.setup
+        if Offload.NONE not in {setup.offload_optimizer} | {setup.offload_params}:
+            return 4
+        if setup.offload_optimizer is not Offload.NONE:
+            return 3
+        if setup.library is Library.MEGATRON:
+            return 2
+        return int("+" in candidate.name)
+
+    return tuple(sorted(found, key=rung))
+
+
+def _data_parallel(
+    wish: Wish, judge: Judge, strategy: Strategy, *, alone: bool
+) -> Iterator[Candidate | Refused]:
+    """Yield a strategy, and with checkpointing where only that makes it fit."""
+    setup = setup_of(strategy, wish)
+    problems = problems_of(setup)
+    if problems:
+        yield Refused(name=strategy.name, problems=problems)
+        return
+    plain = _judged(strategy.name, setup, judge)
+    yield plain
+    if plain.fits or wish.checkpointing is not None or alone:
+        return
+    full = _judged(
+        f"{strategy.name}+ac",
+        replace(setup, checkpointing=Checkpointing.FULL),
+        judge,
+    )
+    if full.fits:
+        yield full
+
+
+def _judged(name: str, setup: Setup, judge: Judge) -> Candidate:
+    return Candidate(name=name, setup=setup, memory=judge.memory(setup), speed=judge.speed(setup))
+
+
+def _model_parallel(wish: Wish, judge: Judge, strategy: Strategy) -> Iterator[Candidate | Refused]:
+    """Yield the division of the model among the fewest ranks that fits, or the largest one."""
+    levels = [wish.checkpointing or Checkpointing.NONE]
+    if wish.checkpointing is None:
+        levels.append(Checkpointing.FULL)
+    legal: list[tuple[Setup, str]] = []
+    problems: tuple[Problem, ...] = ()
+    for tp, pp in _divisions(wish):
+        for level in levels:
+            setup = setup_of(strategy, wish, tp=tp, pp=pp, checkpointing=level)
+            problems_here = problems_of(setup)
+            if problems_here:
+                problems = problems or problems_here
+                continue
+            name = strategy.name
+            name += f"-tp{tp}" if wish.tp is None and tp > 1 else ""
+            name += f"-pp{pp}" if wish.pp is None and pp > 1 else ""
+            name += "+ac" if level is not levels[0] else ""
+            if judge.memory(setup).fits:
+                yield _judged(name, setup, judge)
+                return
+            legal.append((setup, name))
+    if legal:
+        setup, name = legal[-1]
+        yield _judged(name, setup, judge)
+    else:
+        yield Refused(name=strategy.name, problems=problems)
+
+
+def _divisions(wish: Wish) -> Sequence[tuple[int, int]]:
+    """Return ranks that divide the model: within a node first, then stages across nodes."""
+    powers = [1 << n for n in range(11)]
+    within = min(wish.gpus, wish.gpus_per_node)
+    tps = [wish.tp] if wish.tp else [t for t in powers if t <= within and within % t == 0]
+    stages = wish.gpus // wish.cp
+    pps = [wish.pp] if wish.pp else [p for p in powers if p <= min(stages, wish.model.layers)]
+    pairs = [(tp, pp) for tp in tps for pp in pps]
+    if wish.tp is None and wish.pp is None:
+        pairs = [pair for pair in pairs if 1 < pair[0] * pair[1] <= wish.gpus] or [(1, 1)]
+    return sorted(pairs, key=lambda pair: (pair[1] > 1, pair[0] * pair[1], pair[1]))
+
+
+def recommend(tried: Tried) -> Recommendation:
+    """Return the simplest strategy that fits, unless another one is much faster."""
+    fitting = [candidate for candidate in tried.candidates if candidate.fits]
+    if not fitting:
+        return Recommendation(chosen=None, why=_nothing_fits(tried.candidates))
+    simplest = fitting[0]
+    fastest = max(candidate.tokens_per_s for candidate in fitting)
+    if fastest <= MUCH_FASTER * simplest.tokens_per_s:
+        return Recommendation(chosen=simplest, why=_simplest(simplest, tried.candidates))
+    chosen = next(one for one in fitting if one.tokens_per_s >= fastest / MUCH_FASTER)
+    factor = chosen.tokens_per_s / simplest.tokens_per_s
+    why = f"{factor:.1f} times as fast as {simplest.name}, the simplest that fits"
+    return Recommendation(chosen=chosen, why=f"{why}; {_room(chosen)} to spare")
+
+
+def _simplest(chosen: Candidate, tried: Sequence[Candidate]) -> str:
+    if len(tried) == 1:
+        return f"it fits, with {_room(chosen)} to spare"
+    before = [one for one in tried[: tried.index(chosen)] if not one.fits]
+    if not before:
+        return f"the simplest of all, and it fits with {_room(chosen)} to spare"
+    memory = before[-1].memory
+    return (
+        f"the simplest that fits, with {_room(chosen)} to spare; {before[-1].name} needs "
+        f"{_gb(memory.device.likely)}, most of it {memory.binding.name}"
+    )
+
+
+def _room(chosen: Candidate) -> str:
+    return _gb(chosen.memory.limit - chosen.memory.device.likely)
+
+
+def nearest_of(tried: Tried, advice: Recommendation) -> Candidate:
+    """Return what is recommended, or what comes nearest to fitting."""
+    return advice.chosen or _nearest(tried.candidates)
+
+
+def _nearest(tried: Sequence[Candidate]) -> Candidate:
+    return min(tried, key=lambda candidate: candidate.memory.device.likely)
+
+
+def _nothing_fits(tried: Sequence[Candidate]) -> str:
+    nearest = _nearest(tried)
+    memory = nearest.memory
+    needs = f"needs {_gb(memory.device.likely)} of {_gb(memory.limit)}"
+    most = f"most of it {memory.binding.name}, {_gb(memory.binding.bytes)}"
+    if len(tried) == 1:
+        return f"{nearest.name} does not fit: it {needs}, {most}"
+    return f"nothing fits; {nearest.name} comes nearest and {needs}, {most}"
+
+
+def _gb(amount: float) -> str:
+    return f"{amount / 1e9:,.1f} GB"
