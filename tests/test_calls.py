@@ -21,6 +21,7 @@ from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
 from clusterkit.ports import groups
 from clusterkit.runfolder import RunFolder
+from tests.port_ranges import next_range
 
 NAMES = ("127.0.0.1", "n2", "n3")
 
@@ -34,14 +35,13 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def layout(tmp_path: Path) -> SshLayout:
-    first = 27000 + 10 * (hash(tmp_path) % 200)
     return SshLayout(
         job_id=f"ssh-{tmp_path.name}",
         names=NAMES,
         slots=(1, 1, 1),
         offered=(1, 1, 1),
         tasks=3,
-        ports=(first, first + 59),
+        ports=next_range(),
         token="secret",
         command=("true",),
         logs=str(tmp_path),

@@ -25,6 +25,7 @@ from clusterkit.model import (
 )
 from clusterkit.plan import make_plan
 from clusterkit.runfolder import RunFolder
+from tests.port_ranges import next_range
 
 NAMES = ("127.0.0.1", "n2", "n3", "n4")
 SLURM = ClusterSpec(name="a100", kind=ClusterKind.SLURM, gpus_per_node=4)
@@ -96,10 +97,9 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link
     monkeypatch.setattr(calls, "SILENCE_S", 2.0)
     monkeypatch.setattr(calls, "_HEAD_SILENCE_S", 4.0)
     monkeypatch.setattr(calls, "START_PATIENCE_S", 3.0)
-    first = 25000 + 10 * (hash(tmp_path) % 200)
     layout = SshLayout(
         job_id=f"ssh-{tmp_path.name}", names=NAMES, slots=(1,) * 4, offered=(1,) * 4, tasks=4,
-        least=2, ports=(first, first + 59), token="secret", command=("true",), logs=str(tmp_path),
+        least=2, ports=next_range(), token="secret", command=("true",), logs=str(tmp_path),
         cluster=ClusterSpec(name="rack", kind=ClusterKind.SSH),
     )  # fmt: skip
     run = RunFolder(tmp_path / "run")
