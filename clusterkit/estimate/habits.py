@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer
+from clusterkit.estimate.setup import Checkpointing, Library, Loss, Optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,30 +16,48 @@ class Habits:
     """Defaults of one program; None where it has the usual ones."""
 
     loss: Loss | None = None
+    compiled_loss: bool = False
+    fp32_logits: bool = True
     loss_parallel: bool = True
+    sequence_parallel: bool = True
+    fused_norms: bool | None = None
     checkpointing: Checkpointing | None = None
     """Where the table says `per recipe` or nothing."""
     full_finetune_optimizer: Optimizer | None = None
     """Of its recipe for one GPU, with the step in the backward pass."""
+    step_copies: int | None = None
+    fp32_copies: bool = False
+    """Whether the optimizer has parameters in fp32 beside those in bf16, also under FSDP."""
+    full_finetune_library: Library | None = None
+    finetune_accumulation: int | None = None
     lora_rank: int = 16
     pipeline_splits_batch: bool = False
     """Whether the micro batch of a pipeline is a part of the batch that the table gives."""
 
 
 HABITS: Mapping[str, Habits] = {
-    # models/llama/parallelize.py shards the head by DTensor, but the loss takes whole logits.
-    "KempnerForge": Habits(loss_parallel=False),
-    # pipeline_parallel_microbatches defaults to the number of stages (2024-12).
-    "torchtitan": Habits(pipeline_splits_batch=True),
+    # Whole logits in bf16 on every rank of a tensor-parallel group, and no sequence parallelism.
+    "KempnerForge": Habits(loss_parallel=False, fp32_logits=False, sequence_parallel=False),
+    # pipeline_parallel_microbatches is the number of stages; --training.compile takes the loss
+    # with it since 2025.
+    "torchtitan benchmarks/llama3_h100_2024": Habits(pipeline_splits_batch=True, step_copies=0),
+    "torchtitan": Habits(pipeline_splits_batch=True, step_copies=0, compiled_loss=True),
     # recipes/configs/llama3_1/8B_*_single_device.yaml
     "torchtune": Habits(
         loss=Loss.CHUNKED,
         checkpointing=Checkpointing.FULL,
         full_finetune_optimizer=Optimizer.PAGED_ADAMW_8BIT,
+        step_copies=0,
         lora_rank=8,
     ),
+    # pretrain.py takes the loss of the logits as they are; finetune/full.py accumulates to 32.
+    "litgpt": Habits(fp32_logits=False, step_copies=0, finetune_accumulation=8),
+    # nn/layer_norm.py; TritonRMSNorm keeps its input in fp32 as well.
+    "nanotron": Habits(fused_norms=False),
+    # hybrid_zero_optim.py keeps fp32 copies whatever shards the model, under torch 1.13.
+    "InternEvo": Habits(fp32_copies=True, step_copies=2, sequence_parallel=False),
     # The rank that finetune.py has for LoRA.
-    "QwenLM/Qwen": Habits(lora_rank=64),
+    "QwenLM/Qwen": Habits(lora_rank=64, full_finetune_library=Library.DEEPSPEED),
 }
 """By a part of the name of the source."""
 
@@ -61,8 +79,13 @@ _OTHER_WORDS = {
 }
 
 
-def steps_of(strategy: str) -> tuple[str, ...]:
-    """Return what is switched on in a row of a cumulative table; nothing for any other row."""
+def steps_of(strategy: str, note: str = "") -> tuple[str, ...]:
+    """Return what is switched on in a row of a cumulative table; nothing for any other row.
+
+    A note that is no more than `LoRA` or `QLoRA` is the name of the last steps of that table.
+    """
+    if note.lower() in {"lora", "qlora"}:
+        return tuple(step for step in _LADDER if step not in {"opt-in-bwd", "8-bit"})
     _, cumulative, step = strategy.lower().partition("cumulative:")
     if not cumulative:
         return ()

@@ -15,6 +15,7 @@ from clusterkit.estimate.host import host_bytes, nvme_bytes
 from clusterkit.estimate.results import GIB, Interval, Kind, Memory, Phase, Term
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.stage import (
+    LOGITS,
     Stage,
     activations,
     fresh_gradients,
@@ -25,9 +26,10 @@ from clusterkit.estimate.stage import (
     stages,
     step,
     tied_gradient,
+    undivided,
     working,
 )
-from clusterkit.estimate.states import FSDP
+from clusterkit.estimate.states import FSDP, bytes_of
 
 _RESERVED = (1.02, 1.06, 1.15)
 """`max_memory_reserved` over the tensors that were there: published runs lie between these."""
@@ -65,9 +67,14 @@ def _phases(stage: Stage, measured: Calibration) -> tuple[Phase, ...]:
     before = (*kept, *(gradients(stage) if stage.accumulates else ()))
     after = (*kept, *gradients(stage))
     moments: dict[str, Iterable[Term]] = {
-        "initialisation": kept,
+        "initialisation": tuple(undivided(stage)) or kept,
         "forward": (*before, *gathered(stage, blocks=2), *activations(stage)),
-        "loss": (*before, *gathered(stage, blocks=1), *activations(stage), *logits(stage)),
+        "loss": (
+            *before,
+            *gathered(stage, blocks=1, root=False),
+            *activations(stage),
+            *logits(stage),
+        ),
         "backward": (
             *before,
             *gathered(stage, blocks=2),
@@ -109,22 +116,34 @@ def _reserved(setup: Setup, phases: tuple[Phase, ...], measured: Calibration) ->
     """Return what the allocator takes from the GPU for the tensors of these moments.
 
     FSDP allocates the shards of gradients on a stream of their own, and the allocator keeps memory
-    by stream: activations cannot take their place, whether or not they are there at the peak.
+    by stream; the flat copies of an optimizer's step are larger than any gap but that of the
+    logits. Both take room of their own, whether or not they are there at the peak.
     """
     peak = _peak(phases)
     if measured.reserved_ratio is not None:
         exact = peak * measured.reserved_ratio
         return Interval(low=exact, likely=exact, high=exact * _RESERVED[2] / _RESERVED[1])
-    apart = peak
+    fullest = max(phases, key=lambda phase: phase.bytes)
+    apart = max(phase.bytes for phase in phases[:-1])
+    if bytes_of(setup).master:
+        apart += max(0.0, _of_step(phases[-1]) - _of_logits(fullest))
     if setup.library in FSDP:
-        fullest = max(phases, key=lambda phase: phase.bytes)
         apart += max(0.0, max(map(_of_gradients, phases)) - _of_gradients(fullest))
+    apart = max(apart, peak)
     low, likely, high = _RESERVED
     return Interval(low=peak * low, likely=apart * likely, high=apart * high)
 
 
 def _of_gradients(phase: Phase) -> float:
     return sum(term.bytes for term in phase.terms if term.kind is Kind.GRADIENTS)
+
+
+def _of_step(phase: Phase) -> float:
+    return sum(term.bytes for term in phase.terms if term.kind is Kind.TEMPORARY)
+
+
+def _of_logits(phase: Phase) -> float:
+    return sum(term.bytes for term in phase.terms if term.name == LOGITS)
 
 
 def _outside(setup: Setup, measured: Calibration) -> Interval:

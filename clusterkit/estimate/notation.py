@@ -106,8 +106,8 @@ def precision_of(text: str) -> Precision:
 
 
 def is_compiled(precision: str) -> bool:
-    """Tell whether a compiler joins kernels (`bf16+compile`, `bf16-true(thunder)`)."""
-    return any(word in precision.lower() for word in ("compile", "thunder", "inductor"))
+    """Tell whether a compiler joins kernels (`bf16+compile`)."""
+    return any(word in precision.lower() for word in ("compile", "inductor"))
 
 
 def checkpointing_of(text: str) -> Checkpointing | None:

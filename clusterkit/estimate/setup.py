@@ -132,9 +132,9 @@ class Setup:
     """Micro batches of a step; with a pipeline, those that pass through it."""
     precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
-    fused_optimizer: bool = False
-    """Whether its step is one kernel; else it makes a copy of a state (torch's `foreach`).
-    DeepSpeed's and Megatron's always are."""
+    step_copies: int | None = None
+    """Copies of a moment that its step makes: 1 by torch's `foreach` (2 before torch 2.1), none
+    where it is fused into one kernel. None for what the library does by itself."""
     checkpointing: Checkpointing = Checkpointing.NONE
     loss: Loss = Loss.EAGER
     fp32_logits: bool = True
@@ -142,6 +142,8 @@ class Setup:
     loss_parallel: bool = True
     """Whether tensor-parallel ranks divide the logits among themselves."""
     flash_attention: bool = True
+    fused_norms: bool | None = None
+    """Whether a norm is one kernel, which keeps less. None for what the library does."""
     compiled: bool = False
     offload_optimizer: Offload = Offload.NONE
     offload_params: Offload = Offload.NONE
@@ -149,6 +151,8 @@ class Setup:
     """Whether what blocks keep for the backward pass waits in the host's memory."""
     optimizer_in_backward: bool = False
     """Whether each gradient is used and dropped at once, so that they are never all there."""
+    bucket_view: bool = False
+    """Whether gradients live in the buckets of DDP (`gradient_as_bucket_view`), not beside."""
     no_sync: bool = False
     """Whether gradients are reduced only after the last micro batch (FSDP's `no_sync`)."""
     fp32_gradients: bool = False

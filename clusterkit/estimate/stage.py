@@ -27,6 +27,7 @@ from clusterkit.estimate.states import (
     stages_of,
 )
 
+LOGITS = "logits"
 _BUCKET = 5e8
 """Elements of DeepSpeed's `reduce_bucket_size`; two of them with `overlap_comm`."""
 _LIVE = 1e9
@@ -34,6 +35,7 @@ _LIVE = 1e9
 _SUB_GROUP = 1e9
 """`sub_group_size`: what ZeRO-3 steps at once."""
 _SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
+_HALF = 2
 _OFFLOADED_BLOCKS = 2
 """Blocks whose activations are on the GPU while the others' wait in the host's memory."""
 
@@ -90,7 +92,7 @@ def resident(stage: Stage) -> Iterator[Term]:
         yield _states(stage, "parameters", Kind.PARAMETERS, each.params, shares.params)
     if on_gpu(setup.offload_optimizer):
         yield _states(stage, "optimizer states", Kind.OPTIMIZER, each.optimizer, shares.optimizer)
-    if setup.library is Library.DDP and setup.gpus > 1:
+    if setup.library is Library.DDP and setup.gpus > 1 and not setup.bucket_view:
         yield _states(stage, "buckets of DDP", Kind.GRADIENTS, each.gradients, 1.0)
 
 
@@ -109,14 +111,14 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
     """Yield gradients that are there only until they are reduced."""
     setup, held, each = stage.setup, stage.held, stage.each
     if setup.library in FSDP and setup.adapter is None:
-        largest = max(2 * held.block, held.root)
+        reduced = 2 if each.params == each.product == _HALF else 4
         if setup.pp > 1:
             yield _states(stage, "gradients of the micro batch", Kind.TEMPORARY, 2.0, 1.0)
         yield Term(
             name="gradients that are being reduced",
             kind=Kind.TEMPORARY,
-            bytes=(each.product + 4) * largest,
-            formula=f"({each.product:g} + 4) x {largest:.4g} of two blocks or the root",
+            bytes=(each.product + reduced) * held.block,
+            formula=f"({each.product:g} + {reduced}) x {held.block:.4g} of a block",
             source="torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
         )
     elif setup.library is Library.DEEPSPEED and setup.gpus > 1:
@@ -146,18 +148,41 @@ def tied_gradient(stage: Stage) -> Iterator[Term]:
     )
 
 
-def gathered(stage: Stage, *, blocks: int) -> Iterator[Term]:
+def undivided(stage: Stage) -> Iterator[Term]:
+    """Yield the whole model that DeepSpeed puts on a GPU before ZeRO-3 divides it.
+
+    It does so unless the model was made under `zero.Init`, which is what people do with a model
+    that is too large for that: it is left out where it does not fit.
+    """
+    setup, each = stage.setup, stage.each
+    if setup.library is not Library.DEEPSPEED or setup.sharding not in _SHARDED_PARAMS:
+        return
+    whole = 2 * setup.model.params / (setup.tp * setup.pp)
+    if whole <= setup.gpu.usable_bytes and not (setup.adapter and setup.adapter.quantized):
+        yield Term(
+            name="the whole model, before it is divided",
+            kind=Kind.PARAMETERS,
+            bytes=whole,
+            formula=f"{each.product:g} P, P = {whole / 2:.4g}",
+            source="deepspeed/runtime/engine.py: module.to(device) without zero.Init",
+        )
+
+
+def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
     """Yield what ranks gather or cast for products, with `blocks` blocks at once."""
     setup, held, each = stage.setup, stage.held, stage.each
     if setup.library in FSDP and setup.sharding is not Sharding.NONE:
         whole = setup.pp > 1 or setup.sharding is Sharding.GRADIENTS
-        params = held.params if whole else held.root + blocks * held.block
-        what = "all of the stage" if whole else f"the root and {blocks} blocks"
+        # FSDP1 keeps the root until the backward pass; FSDP2 is told to let it go, usually.
+        with_root = root or setup.library is Library.FSDP1
+        parts = held.root * with_root + blocks * held.block
+        params = held.params if whole else parts
+        what = "all of the stage" if whole else f"{blocks} blocks{' and the root' * with_root}"
         source = "torch.distributed.fsdp: what is not resharded after the forward pass"
     elif setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
         params = min(held.params, _LIVE + held.block)
         what, source = "stage3_max_live_parameters and a block", "DeepSpeed, stage3.py"
-    elif setup.library is Library.DDP and each.product < each.params:
+    elif setup.adapter is None and setup.library is Library.DDP and each.product < each.params:
         params = held.params - setup.model.embedding_params / setup.tp
         what, source = "what autocast casts", "torch.autocast caches weights of 16 bits"
     else:
@@ -221,7 +246,7 @@ def logits(stage: Stage) -> Iterator[Term]:
         )
         return
     yield Term(
-        name="logits",
+        name=LOGITS,
         kind=Kind.ACTIVATIONS,
         bytes=each * count,
         formula=f"{each:g} B x s b V = {count:.4g} (loss: {setup.loss})",

@@ -80,18 +80,19 @@ def _library_bytes(setup: Setup) -> Bytes:
     mixed = precision not in {Precision.BF16, Precision.FP16}
     if setup.library in TORCH and mixed:
         return Bytes(params=4, master=0, moments=8, gradients=4, product=2, step=0)
-    gradients = 4 if setup.fp32_gradients else 2
+    if setup.fp32_gradients:
+        # bf16_optimizer.py: gradients in 16 bits, and their sum in fp32 beside them.
+        return Bytes(params=2, master=4, moments=8, gradients=6, product=2, step=0)
     # stage_1_and_2.py: `step` flattens the gradients of the rank, then copies them to fp32.
-    step = 6 if setup.library is Library.DEEPSPEED else 4
-    return Bytes(params=2, master=4, moments=8, gradients=gradients, product=2, step=step)
+    return Bytes(params=2, master=4, moments=8, gradients=2, product=2, step=6)
 
 
 def _foreach(setup: Setup, moment: float) -> float:
     """Return the bytes of the denominators that `torch.optim.AdamW` makes all at once."""
-    one_kernel = setup.fused_optimizer or setup.library not in TORCH
-    if one_kernel or setup.optimizer is not Optimizer.ADAMW:
+    if setup.optimizer is not Optimizer.ADAMW:
         return 0.0
-    return moment
+    usual = 1 if setup.library in TORCH else 0
+    return moment * (usual if setup.step_copies is None else setup.step_copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

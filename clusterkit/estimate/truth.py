@@ -215,6 +215,8 @@ def _precision(row: Row, library: Library) -> Precision:
     torch = library in {Library.FSDP1, Library.FSDP2, Library.DDP}
     if not torch:
         return precision
+    if habits_of(row.source).fp32_copies:
+        return precision
     if "bf16 model" in row.note or "full-rank" in row.strategy:
         return Precision.PURE_BF16
     # FSDP's mixed precision and autocast keep fp32 parameters; nobody holds a second copy.
@@ -250,30 +252,43 @@ def _with_batch(setup: Setup, row: Row, layout: Mapping[str, int | None]) -> Set
 def _with_habits(setup: Setup, row: Row, strategy: Strategy) -> Setup:
     """Return `setup` with what the row's words and its program's habits say beside numbers."""
     habits = habits_of(row.source)
+    if "micro batch" in row.note and "default" in row.note:
+        raise _TooLittle("its micro batch is a guess of the table")
     words = f"{row.strategy} {row.note}"
-    steps = steps_of(row.strategy)
+    steps = steps_of(row.strategy, row.note)
     if steps and "packed" not in steps:
         raise _TooLittle("sequences of unknown lengths: they are not packed")
     one_gpu_recipe = "full finetune" in row.strategy and setup.gpus == 1
     optimizer = habits.full_finetune_optimizer if one_gpu_recipe else None
+    compiled = setup.compiled or "compile" in row.note or "compile" in steps
+    library = habits.full_finetune_library if one_gpu_recipe else None
+    more = habits.finetune_accumulation if "finetune" in row.strategy else None
     return replace(
         setup,
+        library=library or setup.library,
+        accumulation=more if more and "gas" not in row.layout else setup.accumulation,
         checkpointing=checkpointing_of(row.act_ckpt) or habits.checkpointing or Checkpointing.NONE,
-        loss=_loss(words, steps, habits),
+        loss=_loss(words, steps, habits, compiled=compiled),
+        fp32_logits=habits.fp32_logits,
         loss_parallel=habits.loss_parallel,
+        sequence_parallel=setup.sequence_parallel and habits.sequence_parallel,
+        fused_norms=habits.fused_norms,
+        step_copies=habits.step_copies,
+        bucket_view="thunder" in row.precision,
         optimizer=optimizer or optimizer_of(words),
         optimizer_in_backward=optimizer is not None or "opt-in-bwd" in steps,
         offload_activations="act offload" in steps,
-        compiled=setup.compiled or "compile" in row.note or "compile" in steps,
+        compiled=compiled,
         no_sync="no_sync" in row.note and setup.accumulation > 1,
         adapter=_adapter(strategy, habits),
     )
 
 
-def _loss(words: str, steps: Sequence[str], habits: Habits) -> Loss:
+def _loss(words: str, steps: Sequence[str], habits: Habits, *, compiled: bool) -> Loss:
     if steps:
         return Loss.CHUNKED if "chunk" in steps else Loss.EAGER
-    return loss_of(words) or habits.loss or Loss.EAGER
+    usual = Loss.COMPILED if compiled and habits.compiled_loss else Loss.EAGER
+    return loss_of(words) or habits.loss or usual
 
 
 def _adapter(strategy: Strategy, habits: Habits) -> Adapter | None:
