@@ -28,18 +28,18 @@ from clusterkit.errors import Position, Problem, UserError, choices_hint
 from clusterkit.estimate.calibration import SCHEMA, Calibration
 from clusterkit.estimate.communication import domain_of, fabric_of
 from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.interconnects import group_of
+from clusterkit.estimate.interconnects import group_of, interconnect_named
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.model_config import shape_of
 from clusterkit.estimate.models import model_named, model_of_params
-from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Setup
+from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Precision, Setup
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.speed import utilisation_of
 from clusterkit.estimate.strategies import strategy_named
 from clusterkit.estimate.wish import Wish, setup_of
 
 T = TypeVar("T")
-E = TypeVar("E", Checkpointing, Loss, Optimizer)
+E = TypeVar("E", Checkpointing, Loss, Optimizer, Precision)
 
 _KEYS = frozenset(
     {
@@ -191,6 +191,10 @@ def _setup(reader: _Reader, said: Mapping[str, Any], *, source: str) -> Setup:
     per_node = reader.count(said, "gpus_per_node", min(gpus, 8))
     if gpus % (ranks["tp"] * ranks["pp"] * ranks["cp"]):
         reader.refuse(f"{gpus} GPUs are not a multiple of tp x pp x cp", key="setup.gpus")
+    network = said.get("interconnect")
+    if network is not None:
+        reader.take("setup.interconnect", lambda: interconnect_named(str(network)))
+    precision = _choice(reader, said, "precision", Precision)
     checkpointing = _choice(reader, said, "checkpointing", Checkpointing)
     loss = _choice(reader, said, "loss", Loss)
     optimizer = _choice(reader, said, "optimizer", Optimizer)
@@ -211,14 +215,14 @@ def _setup(reader: _Reader, said: Mapping[str, Any], *, source: str) -> Setup:
         vpp=ranks["vpp"],
         cp=ranks["cp"],
         ep=ranks["ep"],
-        precision=said.get("precision"),
+        precision=precision,
         optimizer=optimizer or Optimizer.ADAMW,
         checkpointing=checkpointing or chosen.checkpointing,
         loss=loss or Loss.EAGER,
         adapter=chosen.adapter,
         compiled=bool(said.get("compile")),
         no_sync=bool(said.get("no_sync")),
-        interconnect=said.get("interconnect"),
+        interconnect=network,
     )
     return setup_of(chosen.strategy, wish)
 
