@@ -10,18 +10,14 @@ from typing import Any
 import pytest
 
 from clusterkit.errors import UserError
+from clusterkit.estimate.calibrate import calibrate
 from clusterkit.estimate.calibration import (
     Calibration,
     calibration_file,
     load_calibration,
     save_calibration,
 )
-from clusterkit.estimate.measurement import (
-    Measurement,
-    calibrate,
-    parse_measurement,
-    read_measurement,
-)
+from clusterkit.estimate.measurement import Measurement, parse_measurement, read_measurement
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.setup import Checkpointing, Library, Precision, Sharding
 from clusterkit.estimate.speed import speed_of

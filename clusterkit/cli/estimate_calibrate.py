@@ -7,13 +7,14 @@ from pathlib import Path
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import gb, paragraph, rounded
+from clusterkit.estimate.calibrate import calibrate
 from clusterkit.estimate.calibration import (
     Calibration,
     calibration_file,
     load_calibration,
     save_calibration,
 )
-from clusterkit.estimate.measurement import Measurement, calibrate, read_measurement
+from clusterkit.estimate.measurement import Measurement, read_measurement
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.speed import speed_of
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterkit.estimate.communication import layers_per_rank, params_per_rank
 from clusterkit.estimate.flops import Work, active_ffn, block_matrices, recomputed, work_of
 from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
+from clusterkit.estimate.wire import layers_per_rank, params_per_rank
 
 _PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm80": 0.90, "sm90": 0.74, "H200": 0.88}
 _USUAL_PRODUCTS = 0.72

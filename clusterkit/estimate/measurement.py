@@ -1,4 +1,4 @@
-"""Read one measured step and its all-reduces, and turn them into a `Calibration`.
+"""Read one measured step and its all-reduces.
 
 The file, as `examples/measure.py` writes it:
 
@@ -25,16 +25,13 @@ from typing import Any, TypeVar
 
 from clusterkit import files
 from clusterkit.errors import Position, Problem, UserError, choices_hint
-from clusterkit.estimate.calibration import SCHEMA, Calibration
-from clusterkit.estimate.communication import domain_of, fabric_of
+from clusterkit.estimate.calibration import SCHEMA
 from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.interconnects import group_of, interconnect_named
-from clusterkit.estimate.memory import memory_of
+from clusterkit.estimate.interconnects import interconnect_named
 from clusterkit.estimate.model_config import shape_of
 from clusterkit.estimate.models import model_named, model_of_params
 from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Precision, Setup
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.speed import utilisation_of
 from clusterkit.estimate.strategies import strategy_named
 from clusterkit.estimate.wish import Wish, setup_of
 
@@ -48,10 +45,6 @@ _KEYS = frozenset(
         *("loss", "optimizer", "compile", "no_sync", "interconnect"),
     }
 )
-_LEAST_MESSAGE = 1 << 20
-"""Below, an all-reduce measures latency, not bandwidth."""
-_SCALES = (0.02, 20.0)
-"""Bounds of a factor: beyond, something else was measured than was said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,54 +267,3 @@ def _all_reduces(reader: _Reader, rows: object) -> Sequence[AllReduce]:
         else:
             found.append(AllReduce(bytes=size, seconds=seconds, ranks=int(ranks)))
     return found
-
-
-def calibrate(measurement: Measurement, *, before: Calibration | None = None) -> Calibration:
-    """Return the factors with which the estimate of the measured setup is what was measured.
-
-    `before` keeps its factors of what was not measured this time, if it was the same GPU.
-    """
-    setup = measurement.setup
-    known = (before or Calibration()).on(setup.gpu.name)
-    found = replace(known, gpu=setup.gpu.name, subject=measurement.subject)
-    found = _with_bandwidth(found, measurement)
-    if measurement.step_s is not None:
-        scale = utilisation_of(setup, measurement.step_s, calibration=found)
-        found = replace(found, utilisation_scale=scale, measured_step=True)
-    if measurement.allocated_bytes is None:
-        return found
-    found = replace(found, activation_scale=_activation_scale(setup, measurement.allocated_bytes))
-    if measurement.reserved_bytes is not None:
-        ratio = max(1.0, measurement.reserved_bytes / measurement.allocated_bytes)
-        found = replace(found, reserved_ratio=ratio)
-    if measurement.device_bytes is not None:
-        inside = measurement.reserved_bytes or measurement.allocated_bytes
-        found = replace(found, context_bytes=max(1.0, measurement.device_bytes - inside))
-    return found
-
-
-def _with_bandwidth(known: Calibration, measurement: Measurement) -> Calibration:
-    """Return `known` with the bandwidth of the largest all-reduce: small ones measure latency."""
-    large = [row for row in measurement.all_reduce if row.ranks > 1 and row.bytes >= _LEAST_MESSAGE]
-    if not large:
-        return known
-    row, setup = max(large, key=lambda one: one.bytes), measurement.setup
-    group = group_of(row.ranks, 1, domain_of(setup))
-    scale = _clamped(fabric_of(setup).all_reduce_s(row.bytes, group) / row.seconds)
-    if group.nodes > 1:
-        return replace(known, inter_busbw_scale=scale)
-    return replace(known, intra_busbw_scale=scale)
-
-
-def _activation_scale(setup: Setup, allocated: float) -> float:
-    """Return the factor with which the estimate of allocated bytes is `allocated`."""
-    low, high = _SCALES
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        memory = memory_of(setup, calibration=Calibration(activation_scale=middle))
-        low, high = (middle, high) if memory.allocated < allocated else (low, middle)
-    return math.sqrt(low * high)
-
-
-def _clamped(scale: float) -> float:
-    return min(max(scale, _SCALES[0]), _SCALES[1])

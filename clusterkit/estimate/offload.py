@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.estimate.communication import gradient_wire_bytes, params_per_rank, wire_bytes
 from clusterkit.estimate.setup import Offload, Precision, Setup, Sharding
+from clusterkit.estimate.wire import gradient_wire_bytes, params_per_rank, wire_bytes
 
 _PCIE_GBS: Mapping[int, float] = {3: 6.0, 4: 12.0, 5: 24.0, 6: 48.0}
 """One direction with pinned memory while every GPU of the node uses its slot, about half of what
