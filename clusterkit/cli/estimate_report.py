@@ -28,8 +28,9 @@ def headline(wish: Wish) -> Sequence[str]:
         sizes += f", {count(model.active_params)} of them for each token"
     tokens = wish.global_batch * wish.seq
     batch = "1 sequence" if wish.global_batch == 1 else f"{wish.global_batch:,} sequences"
+    title = f"{model.name}: {sizes}, on {wish.gpus:,} x {wish.gpu.name}{where}"
     return (
-        console.bold(f"{model.name}: {sizes}, on {wish.gpus:,} x {wish.gpu.name}{where}"),
+        *(console.bold(line) for line in paragraph(title, first="", indent=2)),
         f"{batch} of {wish.seq:,} tokens a step ({tokens:,} tokens)",
     )
 
@@ -100,7 +101,8 @@ def changes(wish: Wish, judge: Judge, tried: Tried, found: Recommendation) -> Se
     others = "the others" if found.chosen else "it" if len(rows) == 1 else "them"
     lines = [f"What would make {others} fit:"]
     for answer, names in answers.items():
-        lines += paragraph(answer, first=f"  {', '.join(names)}: ", indent=4)
+        who = "any" if len(answers) == 1 and len(names) > 2 else ", ".join(names)
+        lines += paragraph(f"{who}: {answer}", first="  ", indent=4)
     return lines
 
 
@@ -117,10 +119,13 @@ def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
 
 def refusals(tried: Tried) -> Sequence[str]:
     """Return what cannot be run at all, and why."""
-    lines: list[str] = []
+    reasons: dict[str, list[str]] = {}
     for refused in tried.refused:
         for problem in refused.problems:
-            lines += paragraph(problem.message, first=f"  {refused.name}: ", indent=4)
+            reasons.setdefault(problem.message, []).append(refused.name)
+    lines: list[str] = []
+    for reason, names in reasons.items():
+        lines += paragraph(f"{', '.join(names)}: {reason}", first="  ", indent=4)
     return ["Refused:", *lines] if lines else ()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from clusterkit.cli.estimate_flags import EstimateFlags
 from clusterkit.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.batch import solve_batch
-from clusterkit.estimate.gpus import Gpu, gpu_named
+from clusterkit.estimate.gpus import OWN_FIGURES, Gpu, gpu_named
 from clusterkit.estimate.interconnects import interconnect_named
 from clusterkit.estimate.models import model_named, model_of_config, model_of_params
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SEQ = 4096
 _PER_NODE = 8
+_FILLED = 4
+"""Micro batches for each stage of a pipeline, where nothing is said of the batch."""
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)")
 _POSITIVE = (
@@ -113,10 +115,13 @@ def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
     cp = flags.cp or (chosen.cp if chosen else None) or 1
     seq = flags.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ)
     ranks = max(flags.gpus // ((tp or 1) * (pp or 1) * cp), 1)
+    steps = flags.accumulation
+    if steps is None and flags.global_batch is None and pp is not None and pp > 1:
+        steps = _FILLED * pp
     batch = solve_batch(
         ranks=ranks,
         micro_batch=flags.micro_batch,
-        accumulation=flags.accumulation,
+        accumulation=steps,
         global_batch=flags.global_batch,
     )
     wish = Wish(
@@ -158,7 +163,7 @@ def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
         number = getattr(flags, name)
         if number is not None and number < 1:
             flag = "--" + name.replace("_", "-")
-            reader.refuse(f"{flag} is {number}", f"give a number from 1 on, as {flag} 8")
+            reader.refuse(f"{flag} is {number}", "give a number from 1 on")
     if flags.price is not None and not (flags.price >= 0 and math.isfinite(flags.price)):
         reader.refuse(f"--price is {flags.price}", "the price of one GPU for an hour, as 2.5")
     if flags.price is not None and flags.tokens is None:
@@ -178,15 +183,15 @@ def _model(flags: EstimateFlags) -> ModelShape:
     if path.exists() or path.suffix == ".json":
         return model_of_config(path)
     if ":" in text:
-        from clusterkit.cli.estimate_module import model_of_factory
+        from clusterkit.estimate.module import model_of_module
 
-        return model_of_factory(text, flags)
+        return model_of_module(text, **({"seq": flags.seq} if flags.seq else {})).shape
     return model_named(text)
 
 
 def _gpu(flags: EstimateFlags) -> Gpu:
     if flags.gpu is None:
-        raise UserError("which GPU?", hint="--gpu h100; any wrong name lists those that are known")
+        raise UserError("which GPU?", hint=f"--gpu h100, a100-80, l40s, mi300x ...; {OWN_FIGURES}")
     return gpu_named(flags.gpu)
 
 
@@ -266,6 +271,8 @@ def _assumed(flags: EstimateFlags, wish: Wish, slots: int | None) -> Iterator[st
         yield f"sequences of {wish.seq} tokens (--seq)"
     if flags.micro_batch is None and flags.accumulation is None:
         yield f"micro batch {wish.micro_batch} (--micro-batch)"
+        if flags.global_batch is None and wish.pp is not None and wish.pp > 1:
+            yield f"{_FILLED * wish.pp} of them a step (--accumulation)"
     if flags.gpus_per_node is None and slots is None and wish.gpus > _PER_NODE:
         yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
     if flags.precision is None:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-def paragraph(text: str, *, first: str = "", indent: int = 0) -> Sequence[str]:
-    """Return lines of `text`; the first begins with `first`, the others with `indent` blanks."""
+def paragraph(text: str, *, first: str | None = None, indent: int = 0) -> Sequence[str]:
+    """Return lines of `text`; the first begins with `first`, if given, the others with blanks."""
     return textwrap.wrap(
         text,
         WIDTH,
-        initial_indent=first or " " * indent,
+        initial_indent=" " * indent if first is None else first,
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
         break_long_words=False,

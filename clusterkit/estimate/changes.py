@@ -10,6 +10,7 @@ from typing import Any
 from clusterkit.estimate.setup import Checkpointing, Library, Loss, Offload, Setup, Sharding
 
 _MOST_GPUS = 65_536
+_SHORTEST = 512
 _STRONGER = {
     Checkpointing.NONE: (Checkpointing.SELECTIVE, Checkpointing.FULL),
     Checkpointing.SELECTIVE: (Checkpointing.FULL,),
@@ -35,7 +36,8 @@ def smallest_change(setup: Setup, fits: Callable[[Setup], bool], *, per_node: in
         grown = _more_gpus(base, fits, per_node)
         if grown is not None:
             return grown
-    return next((change for change in _offloaded(setup) if fits(change.setup)), None)
+    last = (*_offloaded(setup), *_context_parallel(setup), *_shorter(setup))
+    return next((change for change in last if fits(change.setup)), None)
 
 
 def largest_micro_batch(setup: Setup, fits: Callable[[Setup], bool]) -> int:
@@ -140,3 +142,28 @@ def _offloaded(setup: Setup) -> Iterator[Change]:
                 flags=f"{base.flags} --offload nvme".strip(),
                 setup=replace(states, offload_optimizer=Offload.NVME, offload_params=Offload.NVME),
             )
+
+
+def _context_parallel(setup: Setup) -> Iterator[Change]:
+    """Yield sequences that are divided among ranks, at the same global batch."""
+    least = leanest_of(setup)
+    if setup.library not in {Library.MEGATRON, Library.FSDP2} or setup.cp > 1:
+        return
+    ranks = 2
+    while ranks <= setup.dp:
+        yield Change(
+            flags=f"{least.flags} --cp {ranks}".strip(),
+            setup=replace(least.setup, cp=ranks, accumulation=setup.accumulation * ranks),
+        )
+        ranks *= 2
+
+
+def _shorter(setup: Setup) -> Iterator[Change]:
+    """Yield sequences of half the length and so on: that is another training, so it comes last."""
+    least = leanest_of(setup)
+    seq = 1 << (setup.seq - 1).bit_length() - 1
+    while seq >= _SHORTEST:
+        yield Change(
+            flags=f"{least.flags} --seq {seq}".strip(), setup=replace(least.setup, seq=seq)
+        )
+        seq //= 2

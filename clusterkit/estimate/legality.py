@@ -281,8 +281,9 @@ def _warnings(setup: Setup) -> Iterator[Problem]:
     if setup.pp > 1 and setup.accumulation < 4 * setup.pp:
         idle = (setup.pp - 1) / (setup.vpp * setup.accumulation)
         idle /= 1 + idle
+        plural = "es" if setup.accumulation > 1 else ""
         yield Problem(
-            message=f"{setup.accumulation} micro batches leave {setup.pp} pipeline stages idle "
-            f"{idle:.0%} of the time",
+            message=f"with {setup.accumulation} micro batch{plural}, {setup.pp} pipeline stages "
+            f"are idle {idle:.0%} of the time",
             hint=f"--accumulation {4 * setup.pp} or more, or --vpp 2",
         )

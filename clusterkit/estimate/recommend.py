@@ -94,7 +94,7 @@ def candidates(wish: Wish, judge: Judge, chosen: Chosen | None = None) -> Tried:
     refused: list[Refused] = []
     for strategy in tries:
         outcome = (
-            _model_parallel(wish, judge, strategy)
+            _model_parallel(wish, judge, strategy, alone=chosen is not None)
             if strategy.library is Library.MEGATRON
             else _data_parallel(wish, judge, strategy, alone=chosen is not None)
         )
@@ -104,8 +104,9 @@ def candidates(wish: Wish, judge: Judge, chosen: Chosen | None = None) -> Tried:
             else:
                 found.append(one)
     if not found:
-        problems = dict.fromkeys(problem for one in refused for problem in one.problems)
-        raise UserError(problems=tuple(problems) or (_nothing_to_try(wish),))
+        # Most is wrong with all of them: the reasons of the one that lacks least are enough.
+        problems = min((one.problems for one in refused), key=len, default=())
+        raise UserError(problems=problems or (_nothing_to_try(wish),))
     return Tried(candidates=_in_order(found), refused=tuple(refused))
 
 
@@ -158,10 +159,12 @@ def _judged(name: str, setup: Setup, judge: Judge) -> Candidate:
     return Candidate(name=name, setup=setup, memory=judge.memory(setup), speed=judge.speed(setup))
 
 
-def _model_parallel(wish: Wish, judge: Judge, strategy: Strategy) -> Iterator[Candidate | Refused]:
+def _model_parallel(
+    wish: Wish, judge: Judge, strategy: Strategy, *, alone: bool
+) -> Iterator[Candidate | Refused]:
     """Yield the division of the model among the fewest ranks that fits, or the largest one."""
     levels = [wish.checkpointing or Checkpointing.NONE]
-    if wish.checkpointing is None:
+    if wish.checkpointing is None and not alone:
         levels.append(Checkpointing.FULL)
     legal: list[tuple[Setup, str]] = []
     problems: tuple[Problem, ...] = ()
