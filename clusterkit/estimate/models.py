@@ -105,14 +105,19 @@ def model_of_params(text: str) -> ModelShape:
         UserError: it is no number, or no size of a language model.
     """
     params = _size(text)
+    return replace(llama_of(params), name=text.strip())
+
+
+def llama_of(params: int) -> ModelShape:
+    """Return the shape that a Llama with so many parameters would have; `assumed` tells it."""
     shape = min(_llamas(params), key=lambda shape: _distance(shape, params))
     grouped = f" over {shape.kv_heads} of keys and values" if shape.kv_heads < shape.heads else ""
     shown = (
-        f"the shape of a Llama of {text.strip()}: {shape.layers} blocks of width {shape.hidden}, "
+        f"the shape of a Llama: {shape.layers} blocks of width {shape.hidden}, "
         f"{shape.heads} heads{grouped}, an MLP of {shape.ffn}, {shape.vocab} words; such a one has "
         f"{shape.params / 1e9:.3g}B parameters"
     )
-    return replace(shape, name=text.strip(), exact_params=params, assumed=(shown,))
+    return replace(shape, exact_params=params, assumed=(shown,))
 
 
 def _llamas(params: int) -> Iterator[ModelShape]:
