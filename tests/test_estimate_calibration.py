@@ -109,6 +109,16 @@ def test_what_nvidia_smi_shows_beyond_torch_is_context() -> None:
     assert known.context_bytes == pytest.approx(2e9)
 
 
+def test_a_model_that_is_too_small_says_nothing_of_others() -> None:
+    tiny = {"model_type": "gpt2", "n_layer": 2, "n_embd": 128, "n_head": 2, "vocab_size": 96}
+    setup = SETUP | {"model": tiny, "seq": 64, "checkpointing": "none"}
+    known = calibrate(measurement(setup=setup, allocated_bytes=5e7, reserved_bytes=9e7))
+    assert (known.utilisation_scale, known.activation_scale, known.reserved_ratio) == (1, 1, None)
+    assert not known.measured_step
+    assert known.note.count("use a larger model") == 2
+    assert known.inter_busbw_scale != 1
+
+
 def test_a_model_may_be_a_configuration() -> None:
     config = {
         "model_type": "gpt2", "n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 128,

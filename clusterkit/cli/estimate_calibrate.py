@@ -31,6 +31,8 @@ def learn(path: Path, cluster: str, *, as_json: bool) -> None:
     console.say(console.bold(f"Measured: {measurement.subject}"))
     for line in _compared(measurement, found):
         console.say(line)
+    if found.note:
+        console.note(found.note)
     for line in paragraph(
         f"Estimates of {measurement.setup.gpu.name} on the cluster {cluster} start from this now; "
         f"it is kept in {place}"

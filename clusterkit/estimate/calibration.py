@@ -43,6 +43,8 @@ class Calibration:
     """The GPU that was measured: nothing holds for another one. Empty for any."""
     subject: str = ""
     """What was measured, in words: model, strategy and GPUs."""
+    note: str = ""
+    """What the measurement does not say, and why; empty where it says everything."""
 
     def on(self, gpu: str) -> Calibration:
         """Return what of it holds on a GPU of this name: all or nothing."""
@@ -95,7 +97,7 @@ def _parsed(document: Mapping[str, Any]) -> Calibration:
     values = {name: value for name, value in document.items() if name in known}
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']} instead of {SCHEMA}")
-    for name in known - {"measured_step", "gpu", "subject"}:
+    for name in known - {"measured_step", "gpu", "subject", "note"}:
         value = values.get(name)
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} is {value}")

@@ -16,9 +16,10 @@ from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
 from clusterkit.estimate.wire import layers_per_rank, params_per_rank
 
-_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm80": 0.90, "sm90": 0.74, "H200": 0.88}
+_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74, "H200": 0.88}
 _USUAL_PRODUCTS = 0.72
 """What the products of a training step reach of the fastest product, by card or architecture.
+A V100 trains at 30 % of its peak (arXiv:1909.08053), an A100 at more than half (arXiv:2205.05198).
 Hopper and later lower their clocks under load; that an H200 does so less than an H100 is what its
 published runs say, which are a year younger than most of those on the H100."""
 _NARROW = 200
@@ -57,6 +58,8 @@ class Compute:
     backward_s: float
     optimizer_s: float
     """Of the optimizer's step, once a step."""
+    launch_bound: bool
+    """Whether the GPU waits for the host to launch kernels, rather than for its own units."""
 
     @property
     def micro_batch_s(self) -> float:
@@ -71,13 +74,15 @@ def compute_of(setup: Setup) -> Compute:
     work = work_of(setup)
     block = tokens * (_products_s(setup, work) + _attention_s(setup, work) + _traffic_s(setup))
     block += _weights_s(setup, work)
-    block = max(block, _launches(setup) * _LAUNCH_S)
+    launches = _launches(setup) * _LAUNCH_S
+    launch_bound, block = block < launches, max(block, launches)
     head = tokens * _head_s(setup, work)
     forward = block / work.passes
     return Compute(
         forward_s=layers * forward + head / 3,
         backward_s=layers * (block - forward) + head * 2 / 3,
         optimizer_s=_optimizer_s(setup),
+        launch_bound=launch_bound,
     )
 
 
