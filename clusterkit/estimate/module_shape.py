@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,15 +81,16 @@ def _document(parts: Parts, hidden: int, notes: list[str]) -> Mapping[str, Any]:
     }
     if not _has(document, keys.FFN):
         document["intermediate_size"] = _ffn(parts, hidden)
-    width = _attention_width(parts, hidden)
+    width, kv_width = _attention_width(parts, hidden), _kv_width(parts, hidden)
     if not _has(document, keys.HEADS):
-        document["num_attention_heads"] = _heads(width, document, notes)
+        document["num_attention_heads"] = _heads((width, kv_width), document, notes)
     heads = next(document[name] for name in keys.HEADS if document.get(name) is not None)
     if isinstance(heads, int) and 0 < heads <= width:
         if not _has(document, keys.HEAD_DIM):
             document["head_dim"] = width // heads
+        kv_heads = kv_width * heads // width
         if document["model_type"] == "llama" and not _has(document, keys.KV_HEADS):
-            document["num_key_value_heads"] = _kv_width(parts, hidden, width) * heads // width
+            document["num_key_value_heads"] = kv_heads or heads
     return document
 
 
@@ -140,9 +142,9 @@ def _attention_width(parts: Parts, hidden: int) -> int:
     return min(inputs, default=hidden)
 
 
-def _kv_width(parts: Parts, hidden: int, width: int) -> int:
+def _kv_width(parts: Parts, hidden: int) -> int:
     """Return the width of all keys: two matrices have it, or one has that of all three together."""
-    ffn = _ffn(parts, hidden)
+    width, ffn = _attention_width(parts, hidden), _ffn(parts, hidden)
     outputs = [weight[0] for weight in parts.block_weights if _takes(weight, hidden)]
     outputs = [rows for rows in outputs if rows not in {ffn, 2 * ffn}]
     alone = [rows for rows in outputs if rows < width and outputs.count(rows) > 1]
@@ -150,13 +152,15 @@ def _kv_width(parts: Parts, hidden: int, width: int) -> int:
     return max(alone or together, default=width)
 
 
-def _heads(width: int, document: Mapping[str, Any], notes: list[str]) -> int:
+def _heads(widths: tuple[int, int], document: Mapping[str, Any], notes: list[str]) -> int:
+    """Return how many heads share these widths, of queries and of keys."""
     given = next((document[name] for name in keys.HEAD_DIM if document.get(name)), None)
-    if isinstance(given, int) and width % given == 0:
-        return width // given
-    usual = next(size for size in (128, 64, 32, 1) if width % size == 0)
+    if isinstance(given, int) and widths[0] % given == 0:
+        return widths[0] // given
+    both = math.gcd(*widths)
+    usual = next(size for size in (128, 64, 32, 1) if both % size == 0)
     notes.append(f"it does not say how many heads it has: {usual} wide each, as usual")
-    return width // usual
+    return widths[0] // usual
 
 
 def _takes(weight: Sequence[int], hidden: int) -> bool:
