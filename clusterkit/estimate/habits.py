@@ -54,8 +54,19 @@ HABITS: Mapping[str, Habits] = {
     "litgpt": Habits(fp32_logits=False, step_copies=0, finetune_accumulation=8),
     # nn/layer_norm.py; TritonRMSNorm keeps its input in fp32 as well.
     "nanotron": Habits(fused_norms=False),
-    # hybrid_zero_optim.py keeps fp32 copies whatever shards the model, under torch 1.13.
-    "InternEvo": Habits(fp32_copies=True, step_copies=2, sequence_parallel=False),
+    # hybrid_zero_optim.py keeps fp32 copies whatever shards the model, under torch 1.13; norms of
+    # apex and the loss of flash-attn.
+    "InternEvo": Habits(
+        fp32_copies=True,
+        step_copies=2,
+        sequence_parallel=False,
+        fused_norms=True,
+        loss=Loss.COMPILED,
+    ),
+    # loss_fn: fused_crossentropy (flash-attn); DecoupledAdamW steps one parameter at a time.
+    "llm-foundry": Habits(loss=Loss.COMPILED, step_copies=0),
+    # README: fused layernorm, fused cross entropy.
+    "TinyLlama": Habits(loss=Loss.COMPILED, fused_norms=True),
     # The rank that finetune.py has for LoRA.
     "QwenLM/Qwen": Habits(lora_rank=64, full_finetune_library=Library.DEEPSPEED),
 }

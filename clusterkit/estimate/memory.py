@@ -127,7 +127,7 @@ def _reserved(setup: Setup, phases: tuple[Phase, ...], measured: Calibration) ->
     apart = max(phase.bytes for phase in phases[:-1])
     if bytes_of(setup).master:
         apart += max(0.0, _of_step(phases[-1]) - _of_logits(fullest))
-    if setup.library in FSDP:
+    if setup.library in FSDP and setup.shard_ranks > 1:
         apart += max(0.0, max(map(_of_gradients, phases)) - _of_gradients(fullest))
     apart = max(apart, peak)
     low, likely, high = _RESERVED

@@ -34,6 +34,8 @@ _LIBRARIES = (
     (("zero",), Library.DEEPSPEED),
 )
 """The first that has a word in the name: Megatron-DeepSpeed leaves the states to DeepSpeed."""
+_INTERLEAVED = 2
+"""Chunks of a stage under torch's Interleaved1F1B, unless they are given."""
 _ZERO_STAGES = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.FULL)
 
 
@@ -48,6 +50,10 @@ class Strategy:
     offload_params: Offload = Offload.NONE
     lora: bool = False
     quantized: bool = False
+    embeddings: bool = False
+    """Whether LoRA trains embeddings as well."""
+    chunks: int = 1
+    """Of each pipeline stage, where the schedule has a name that says so."""
     sequence_parallel: bool = True
     flash_attention: bool = True
 
@@ -82,7 +88,9 @@ def strategy_of(text: str, *, precision: str = "") -> Strategy | None:
         offload_optimizer=offload,
         offload_params=offload if _offloads_params(name, library) else Offload.NONE,
         lora="lora" in name,
-        quantized="qlora" in name,
+        quantized=bool(re.search(r"q-?lora", name)),
+        embeddings="lora" in name and "emb" in name,
+        chunks=_INTERLEAVED if "interleaved" in name else 1,
         # Megatron got both in 2022, after the fp16 tables were published.
         sequence_parallel=not old_megatron or "+sp" in name.replace("(+sp)", ""),
         flash_attention=not old_megatron,

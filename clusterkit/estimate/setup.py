@@ -77,7 +77,8 @@ class Loss(StrEnum):
     CHUNKED = "chunked"
     """The sequence in 8 pieces, each with its own logits."""
     COMPILED = "compiled"
-    """Whole, but nothing else of their size: torch.compile joins the steps of the loss."""
+    """Whole, and only their gradient beside them: the loss is one kernel (torch.compile, the
+    cross entropy of flash-attn)."""
     FUSED = "fused"
     """Never whole: head and loss are one kernel (Liger), which brings fused norms as well."""
 
@@ -100,6 +101,8 @@ class Adapter:
     rank: int = 16
     on_mlp: bool = True
     """Whether the matrices of the MLP get one, beside those of attention."""
+    on_embeddings: bool = False
+    """Whether embedding and head are trained as well, each as a whole copy."""
     quantized: bool = False
     """QLoRA: the frozen weights are kept in 4 bits (NF4 with double quantisation)."""
 

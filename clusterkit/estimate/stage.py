@@ -171,7 +171,9 @@ def undivided(stage: Stage) -> Iterator[Term]:
 def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
     """Yield what ranks gather or cast for products, with `blocks` blocks at once."""
     setup, held, each = stage.setup, stage.held, stage.each
-    if setup.library in FSDP and setup.sharding is not Sharding.NONE:
+    # FSDP1 with one rank turns itself into NO_SHARD.
+    alone = setup.library is Library.FSDP1 and setup.shard_ranks == 1
+    if setup.library in FSDP and setup.sharding is not Sharding.NONE and not alone:
         whole = setup.pp > 1 or setup.sharding is Sharding.GRADIENTS
         # FSDP1 keeps the root until the backward pass; FSDP2 is told to let it go, usually.
         with_root = root or setup.library is Library.FSDP1

@@ -83,8 +83,10 @@ def _library_bytes(setup: Setup) -> Bytes:
     if setup.fp32_gradients:
         # bf16_optimizer.py: gradients in 16 bits, and their sum in fp32 beside them.
         return Bytes(params=2, master=4, moments=8, gradients=6, product=2, step=0)
-    # stage_1_and_2.py: `step` flattens the gradients of the rank, then copies them to fp32.
-    return Bytes(params=2, master=4, moments=8, gradients=2, product=2, step=6)
+    # stage_1_and_2.py: `step` flattens the gradients of the rank, then copies them to fp32. Those
+    # of FSDP are flat already.
+    step = 4 if setup.library in FSDP else 6
+    return Bytes(params=2, master=4, moments=8, gradients=2, product=2, step=step)
 
 
 def _foreach(setup: Setup, moment: float) -> float:
@@ -149,7 +151,10 @@ def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
     params = blocks * block + root / setup.tp
     if first and last and setup.ep == 1:
         params = model.params / setup.tp
-    adapters = blocks * adapter_params(model, setup.adapter) / setup.tp if setup.adapter else 0.0
+    adapters = 0.0
+    if setup.adapter is not None:
+        copies = root if setup.adapter.on_embeddings else 0
+        adapters = (blocks * adapter_params(model, setup.adapter) + copies) / setup.tp
     return Held(
         blocks=blocks,
         params=params,

@@ -72,6 +72,8 @@ def _setup(row: Row) -> Setup:
     layout = {key: whole_number(text) for key, text in pairs_of(row.layout).items()}
     tp, pp, cp = (max(1, layout.get(key) or 1) for key in ("tp", "pp", "cp"))
     data = layout.get("dp") or layout.get("fsdp")
+    if "TP+PP" in row.strategy and "tp" in layout and "pp" not in layout:
+        raise _TooLittle("no number of pipeline stages")
     gpus = row.n_gpus or (data or 0) * tp * pp * cp
     if not gpus:
         raise _TooLittle("no number of GPUs")
@@ -88,7 +90,7 @@ def _setup(row: Row) -> Setup:
         shard_group=_shard_group(strategy, layout, gpus),
         tp=tp,
         pp=pp,
-        vpp=layout.get("vpp") or layout.get("vp") or 1,
+        vpp=layout.get("vpp") or layout.get("vp") or strategy.chunks,
         cp=cp,
         ep=layout.get("ep") or 1,
         sequence_parallel=_sequence_parallel(row, strategy, layout),
@@ -217,7 +219,8 @@ def _precision(row: Row, library: Library) -> Precision:
         return precision
     if habits_of(row.source).fp32_copies:
         return precision
-    if "bf16 model" in row.note or "full-rank" in row.strategy:
+    words = f"{row.strategy} {row.note}".lower()
+    if "bf16 model" in words or "full-rank" in words or "lora" in words:
         return Precision.PURE_BF16
     # FSDP's mixed precision and autocast keep fp32 parameters; nobody holds a second copy.
     mixed = {Precision.BF16: Precision.AMP_BF16, Precision.FP16: Precision.AMP_FP16}
@@ -263,11 +266,15 @@ def _with_habits(setup: Setup, row: Row, strategy: Strategy) -> Setup:
     compiled = setup.compiled or "compile" in row.note or "compile" in steps
     library = habits.full_finetune_library if one_gpu_recipe else None
     more = habits.finetune_accumulation if "finetune" in row.strategy else None
+    checkpointing = checkpointing_of(row.act_ckpt) or habits.checkpointing
+    if checkpointing is None:
+        assumed = (*setup.model.assumed, "that nothing is computed again")
+        setup = replace(setup, model=replace(setup.model, assumed=assumed))
     return replace(
         setup,
         library=library or setup.library,
         accumulation=more if more and "gas" not in row.layout else setup.accumulation,
-        checkpointing=checkpointing_of(row.act_ckpt) or habits.checkpointing or Checkpointing.NONE,
+        checkpointing=checkpointing or Checkpointing.NONE,
         loss=_loss(words, steps, habits, compiled=compiled),
         fp32_logits=habits.fp32_logits,
         loss_parallel=habits.loss_parallel,
@@ -294,4 +301,6 @@ def _loss(words: str, steps: Sequence[str], habits: Habits, *, compiled: bool) -
 def _adapter(strategy: Strategy, habits: Habits) -> Adapter | None:
     if not strategy.lora:
         return None
-    return Adapter(rank=habits.lora_rank, quantized=strategy.quantized)
+    return Adapter(
+        rank=habits.lora_rank, quantized=strategy.quantized, on_embeddings=strategy.embeddings
+    )
