@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterkit.estimate.flops import Work, active_ffn, block_matrices, recomputed, work_of
+from clusterkit.estimate.flops import Work, active_ffn, recomputed, work_of
 from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
 from clusterkit.estimate.wire import layers_per_rank, params_per_rank
@@ -156,7 +156,8 @@ def _traffic_s(setup: Setup) -> float:
 
 def _weights_s(setup: Setup, work: Work) -> float:
     """Return the seconds in which a block's weights are read, and their gradients written."""
-    held = block_matrices(setup.model) / setup.tp
+    model = setup.model
+    held = (model.attention_params + model.mlp_params / setup.ep) / setup.tp
     return held * 2 * (work.passes + 1) / _memory(setup.gpu)
 
 

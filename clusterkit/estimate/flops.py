@@ -52,14 +52,14 @@ class Work:
     head: float
     """Operations of the head."""
     passes: float
-    """How often the forward pass of a block runs in products of a forward pass: 3, or up to 4."""
+    """Products of a block over those of its forward pass: 3, and up to 4 where that runs again."""
 
 
 def work_of(setup: Setup) -> Work:
     """Return the operations of a token in one block and in the head."""
     model, again = setup.model, recomputed(setup)
+    # Frozen weights get no gradient: with adapters, the backward pass is as long as the forward.
     trained = 1 if setup.adapter is not None else 2
-    """With LoRA, frozen weights get no gradient: the backward pass is as long as the forward."""
     block = block_matrices(model)
     passes = 1 + trained + again.products
     attention = 2 * attention_width(model) * setup.seq

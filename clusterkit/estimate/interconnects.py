@@ -88,9 +88,17 @@ _SHORT = {
     "efa": "efa-p5",
     "slingshot": "slingshot-11",
 }
-_DATA_CENTRE = {"sm70": "infiniband-edr", "sm80": "infiniband-hdr", "sm90": "infiniband-ndr"}
-_DATA_CENTRE |= {"sm100": "infiniband-ndr", "sm103": "infiniband-xdr"}
-_DATA_CENTRE |= {"gfx90a": "slingshot-11", "gfx942": "roce-400", "gfx950": "roce-400"}
+_DATA_CENTRE = {
+    "sm70": "infiniband-edr",
+    "sm80": "infiniband-hdr",
+    "sm90": "infiniband-ndr",
+    "sm100": "infiniband-ndr",
+    "sm103": "infiniband-xdr",
+    "gfx90a": "slingshot-11",
+    "gfx942": "roce-400",
+    "gfx950": "roce-400",
+}
+"""What joins the nodes of the vendors' own systems: DGX-1, DGX A100, DGX H100 and after."""
 OWN_NETWORK = "NAME:gbit=400,nics=8 gives your own (Gbit/s of one NIC, NICs of a node)"
 
 
@@ -98,12 +106,14 @@ def network_of(gpu: Gpu, name: str | None = None) -> Network:
     """Return the network called `name`, or the one that nodes with such GPUs usually have."""
     if name is not None:
         return interconnect_named(name)
-    if gpu.arch in _DATA_CENTRE and (gpu.nvlink_busbw_gbs is not None or gpu.mamf_tflops):
+    in_systems = gpu.nvlink_busbw_gbs is not None or gpu.mamf_tflops is not None
+    if in_systems and gpu.arch in _DATA_CENTRE:
         return NETWORKS[_DATA_CENTRE[gpu.arch]]
     return NETWORKS["ethernet-100" if gpu.memory_gb >= _SERVER_CARD_GB else "ethernet-25"]
 
 
 _SERVER_CARD_GB = 40
+"""Cards with less stand in workstations and in small cloud instances."""
 
 
 def interconnect_named(text: str) -> Network:
