@@ -57,7 +57,7 @@ def _tensor_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         messages=round(count * (2 if setup.sequence_parallel else 1)),
         seconds=count * fabric.all_reduce_s(size, group),
         hidden=engine and setup.sequence_parallel,
-        formula=f"{4 + again} x 2 (t-1)/t b s h e for each layer and micro batch",
+        formula=f"{4 + again} x 2 (t-1)/t b s h e, t = {setup.tp}, {_often(setup)}",
         times=setup.accumulation,
     )
 
@@ -78,7 +78,7 @@ def _context_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         seconds=count * fabric.all_gather_s(size, group),
         hidden=True,
         times=setup.accumulation,
-        formula="3 x (c-1)/c b s 2 d_kv e / t for each layer and micro batch",
+        formula=f"3 x (c-1)/c b s 2 d_kv e / t, c = {setup.cp}, {_often(setup)}",
     )
 
 
@@ -97,7 +97,7 @@ def _expert_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         messages=round(count),
         seconds=count * fabric.all_to_all_s((setup.ep - 1) / setup.ep * size, group),
         hidden=False,
-        formula=f"{4 + again} x (x-1)/x b s h k e for each layer of experts and micro batch",
+        formula=f"{4 + again} x (x-1)/x b s h k e, x = {setup.ep}, {_often(setup)}",
     )
 
 
@@ -116,5 +116,10 @@ def _pipeline(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         seconds=count * fabric.send_s(size, between_nodes=between),
         hidden=setup.vpp > 1,
         times=setup.accumulation,
-        formula="2 v b s h e for each micro batch",
+        formula=f"2 v b s h e, v = {setup.vpp}, for {setup.accumulation} micro batches",
     )
+
+
+def _often(setup: Setup) -> str:
+    layers = layers_per_rank(setup)
+    return f"for each of {layers:.0f} layers and {setup.accumulation} micro batches"

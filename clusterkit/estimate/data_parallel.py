@@ -87,7 +87,8 @@ class _Ranks:
         copies = group == self.replicas and self._shards > 1
         size = self._whole / (self._shards if copies else 1)
         pieces = self._buckets
-        formula = "2 (R-1)/R P g / N, R copies" if copies else "2 (N-1)/N P g"
+        ranks = f"R = {group.ranks}, N = {self._shards}" if copies else f"N = {group.ranks}"
+        formula = "2 (R-1)/R P g / N" if copies else "2 (N-1)/N P g"
         return Transfer(
             name="all-reduce gradients" + (" among copies" if copies else ""),
             group="replicas" if copies else "data",
@@ -95,7 +96,7 @@ class _Ranks:
             messages=pieces * times,
             seconds=self.fabric.all_reduce_s(size / pieces, group) * pieces * times,
             hidden=hidden,
-            formula=formula + _often(times),
+            formula=f"{formula}, {ranks}, {self._figures('g')}{_often(times)}",
             times=times,
         )
 
@@ -107,7 +108,7 @@ class _Ranks:
             pieces=self._buckets,
             times=times,
             hidden=hidden,
-            formula="(N-1)/N P g",
+            formula=f"(N-1)/N P g, N = {self._shards}, {self._figures('g')}",
         )
 
     def gathered(self, when: str, *, times: int, hidden: bool) -> Transfer:
@@ -120,7 +121,7 @@ class _Ranks:
             pieces=self._blocks if blockwise else max(1, round(size / _GATHER_BYTES)),
             times=times,
             hidden=hidden,
-            formula="(N-1)/N P w",
+            formula=f"(N-1)/N P w, N = {self._shards}, {self._figures('w')}",
             during="forward" if when == "forward" else "backward",
         )
 
@@ -147,6 +148,11 @@ class _Ranks:
             during=during,
             times=times,
         )
+
+    def _figures(self, letter: str) -> str:
+        """Return the parameters of a rank and their bytes: `w` of a weight, `g` of a gradient."""
+        each = wire_bytes(self.setup) if letter == "w" else gradient_wire_bytes(self.setup)
+        return f"P = {params_per_rank(self.setup):.3e}, {letter} = {each}"
 
     @property
     def _blocks(self) -> int:
