@@ -164,6 +164,10 @@ def gpt2() -> Gpt:
     return Gpt(GptConfig())
 
 
+def small() -> Llama:
+    return Llama([Block(256, 4, 2, Mlp(256, 512)) for _ in range(4)], 1000)
+
+
 def half_frozen() -> Llama:
     model = Llama([Block(256, 4, 4, Mlp(256, 512)) for _ in range(2)], 1000)
     for parameter in model.layers[0].parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -83,6 +84,15 @@ def test_a_block_of_llama_keeps_53_bytes_per_token_and_width(program: ModuleType
     assert short.block_bytes is not None
     assert short.block_bytes / 4096 == pytest.approx(53.0, abs=0.1)
     assert long.block_bytes == pytest.approx(short.block_bytes, rel=0.001), "no map is kept"
+
+
+def test_fake_tensors_keep_what_real_ones_keep(program: ModuleType) -> None:
+    tracing = sys.modules["clusterkit_tracing"]
+    fake = program.build(program.find(f"{MODULES}:small"))
+    real = program.find(f"{MODULES}:small")().bfloat16()
+    said = tracing.trace(fake, program.find_blocks(fake), (2, 64))
+    seen = tracing.kept(real, list(real.layers), tracing.tokens((2, 64), None))
+    assert said == seen
 
 
 def test_the_operations_of_a_forward_pass(program: ModuleType) -> None:
