@@ -45,6 +45,15 @@ LATENT = {
     "qk_rope_head_dim": 16,
     "v_head_dim": 32,
 }
+LLAMA4 = {
+    **LLAMA,
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "intermediate_size": 320,
+    "intermediate_size_mlp": 640,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+}
 OPT = {**WIDE, "ffn_dim": 640, "max_position_embeddings": 128}
 
 COUNTED = [
@@ -86,6 +95,8 @@ COUNTED = [
         {**WIDE, "parallel_attn": False, "bias": True, "multi_query": False, "alibi": True},
         2_625_792,
     ),
+    ("llama4_text", LLAMA4, 6_088_960),
+    ("llama4_text", {**LLAMA4, "interleave_moe_layer_step": 2}, 4_612_352),
     ("olmo", {**LLAMA, "num_key_value_heads": None}, 2_772_992),
     ("olmo2", LLAMA, 2_480_832),
     ("opt", OPT, 2_068_096),
@@ -128,7 +139,14 @@ def test_a_preset_has_as_many_parameters_as_its_weights_were_published_with(name
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("gpt3-2.7b", 2.65), ("gpt3-6.7b", 6.66), ("gpt3-175b", 174.6), ("falcon-180b", 178.6)],
+    [
+        ("gpt3-2.7b", 2.65),
+        ("gpt3-6.7b", 6.66),
+        ("gpt3-175b", 174.6),
+        ("mt-nlg-530b", 529.6),
+        ("nemotron-4-340b", 341.0),
+        ("llama-4-scout", 107.8),
+    ],
 )
 def test_presets_with_a_rounded_figure_come_near_it(name: str, billions: float) -> None:
     assert published_params(name) is None
@@ -153,6 +171,10 @@ def test_the_parameters_that_one_token_meets(name: str, active: float) -> None:
         ("GPT-2", "gpt2"),
         ("gpt-3-175B", "gpt3-175b"),
         ("google/gemma-2-9b-it", "gemma-2-9b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"),
+        ("Llama-4-Scout-17B-16E-Instruct", "llama-4-scout"),
+        ("GPT OSS 120B", "gpt-oss-120b"),
+        ("LLAMA3.1_405B", "llama-3.1-405b"),
         ("Phi-3-mini-4k-instruct", "phi-3-mini"),
         (" qwen2.5-7b ", "qwen2.5-7b"),
     ],
@@ -238,6 +260,13 @@ def test_a_folder_stands_for_the_config_json_in_it(tmp_path: Path) -> None:
     assert model_of_config(folder) == model_of_config(folder / "config.json")
     assert model_of_config(folder).name == "my-model"
     assert model_of_config(folder).assumed == ()
+
+
+def test_the_params_json_of_meta_gives_the_mlp_by_steps_and_a_factor() -> None:
+    document = {"dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256}
+    steps = {"ffn_dim_multiplier": 1.3, "multiple_of": 1024}
+    shape = shape_of({**document, **steps}, name="x", source="params.json")
+    assert (shape.ffn, shape.params) == (14336, 8_030_261_248)
 
 
 def test_the_text_part_of_a_model_with_pictures_is_counted_and_said(tmp_path: Path) -> None:

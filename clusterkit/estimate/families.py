@@ -49,7 +49,10 @@ FAMILIES = {
     "gpt_oss": Family(qkv_bias=True),
     "gptj": Family(gated=False, norms=1, block_norm_biases=True),
     "granite": _LLAMA,
+    "kimi_k2": _LLAMA,
+    "internlm2": _LLAMA,
     "llama": _LLAMA,
+    "llama4_text": _LLAMA,
     "ministral": _LLAMA,
     "mistral": _LLAMA,
     "mixtral": _LLAMA,
@@ -130,6 +133,17 @@ def _falcon(shape: ModelShape, config: Config) -> ModelShape:
     if not config.flag("bias"):
         return shape
     return replace(shape, biases=True, other_block_params=0, other_params=0)
+
+
+def _llama4(shape: ModelShape, config: Config) -> ModelShape:
+    """Every n-th block of Llama 4 has experts, one of them for all tokens; the others are wider."""
+    step = config.whole("interleave_moe_layer_step") or 1
+    return replace(
+        shape,
+        shared_ffn=shape.ffn,
+        dense_layers=shape.layers - shape.layers // step,
+        dense_ffn=config.whole("intermediate_size_mlp") or shape.ffn,
+    )
 
 
 def _mpt(shape: ModelShape, config: Config) -> ModelShape:
@@ -264,6 +278,8 @@ _SPECIAL = {
     "falcon": _falcon,
     "gpt_oss": _gpt_oss,
     "gptj": _gptj,
+    "kimi_k2": _deepseek_v3,
+    "llama4_text": _llama4,
     "mpt": _mpt,
     "olmo2": _olmo2,
     "olmo3": _olmo2,

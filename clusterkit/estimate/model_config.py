@@ -142,18 +142,28 @@ def _ffn(reader: _Reader, hidden: int) -> int:
     if given is not None:
         return given
     ratio = config.value("expansion_ratio", "mlp_ratio", "ffn_ratio")
-    if ratio is not None and isinstance(ratio[1], int | float) and 0 < ratio[1] < 1000:
-        return int(hidden * ratio[1])
+    if ratio is not None:
+        return int(hidden * _ratio(ratio)) or 1
     if not reader.family.gated:
         return 4 * hidden
     if config.value("moe_intermediate_size") is not None:
         return config.whole("moe_intermediate_size") or 1
-    return _assume(reader, keys.FFN[0], llama_ffn(hidden))
+    step = config.whole("multiple_of")
+    if step is None:
+        return _assume(reader, keys.FFN[0], llama_ffn(hidden))
+    factor = config.value("ffn_dim_multiplier")
+    return llama_ffn(hidden, step=step, factor=_ratio(factor))
 
 
-def llama_ffn(hidden: int) -> int:
-    """Return the width of a Llama's MLP: 8/3 of the hidden width, up to the next 256."""
-    return -(-8 * hidden // (3 * 256)) * 256
+def llama_ffn(hidden: int, *, step: int = 256, factor: float = 1.0) -> int:
+    """Return the width of a Llama's MLP as Meta's code computes it: 8/3 h, up to the next step."""
+    return -(-int(factor * (8 * hidden // 3)) // step) * step
+
+
+def _ratio(found: tuple[str, Any] | None) -> float:
+    """Return a factor from the configuration; 1 where it makes no sense."""
+    value = None if found is None else found[1]
+    return float(value) if isinstance(value, int | float) and 0 < value < 1000 else 1.0
 
 
 def _expert_ffn(config: Config, ffn: int) -> int:

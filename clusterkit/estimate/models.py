@@ -30,9 +30,10 @@ _COLUMNS = (
 )
 
 _VERSIONS = frozenset(
-    {"hf", "instruct", "inst", "it", "pt", "base", "chat", "text", "v0.1", "4k", "8k", "128k"}
+    {"base", "chat", "deduped", "hf", "inst", "instruct", "it", "meta", "pt", "small", "text"}
+    | {"v0.1", "4k", "8k", "128k", "17b", "16e", "128e"}
 )
-"""Words behind a model's name that change nothing of its shape."""
+"""Words in the names of models that change nothing of their shape."""
 
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt]?)", re.IGNORECASE)
