@@ -22,7 +22,7 @@ PYTEST ?= -q
 
 .PHONY: help
 help: ## List the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (torchrun DDP)
@@ -46,7 +46,7 @@ lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter and shellcheck
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
 	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py \
-	  tests/test_docs_checks.py
+	  tests/test_docs_checks.py tests/test_estimate_verb.py
 
 .PHONY: faults
 faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliability.md
@@ -55,6 +55,11 @@ faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliabi
 .PHONY: bench
 bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes, logs
 	python -m bench
+
+.PHONY: estimate-accuracy
+estimate-accuracy: $(VENV)/dev.done ## Score the estimator: TRUTH=FILE, a table of published figures
+	@test -n "$(TRUTH)" || { echo 'which table? make estimate-accuracy TRUTH=FILE' >&2; exit 2; }
+	python -m bench.accuracy $(TRUTH)
 
 .PHONY: lab
 lab: $(VENV)/dev.done debian-test ## Start the practice cluster: Slurm and ssh on hosts n1 n2 n3

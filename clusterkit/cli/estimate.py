@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterkit.cli.estimate_wish import Asked
     from clusterkit.estimate.calibration import Calibration
     from clusterkit.estimate.launch import Launch
-    from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.recommend import Judge, Recommendation, Tried
     from clusterkit.model import ClusterSpec
 
 EXIT_FINDINGS = 1
@@ -47,7 +47,7 @@ def estimate(flags: EstimateFlags) -> None:
     judge = Judge(margin=asked.margin, calibration=_calibration(name, asked.wish.gpu.name))
     tried = candidates(asked.wish, judge, asked.chosen)
     advice = recommend(tried)
-    launch = _launch(flags, advice.chosen) if flags.launch else None
+    launch = _launch(flags, advice) if flags.launch else None
     if flags.plot is not None:
         _draw(flags.plot, asked, tried, advice, judge)
     if flags.json:
@@ -108,8 +108,9 @@ def _show(
     console.say("\n\n".join("\n".join(block) for block in blocks if block))
 
 
-def _launch(flags: EstimateFlags, chosen: Candidate | None) -> Launch | None:
+def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
     """Write what starts the chosen strategy, and return it; nothing where none fits."""
+    chosen = advice.chosen
     if chosen is None:
         return None
     from clusterkit import files
@@ -128,6 +129,7 @@ def _show_launch(launch: Launch) -> None:
     import shlex
 
     console.say()
+    console.note(f"wrote {launch.folder}/: {', '.join(sorted(launch.files))}")
     console.say(shlex.join(launch.command))
     for note in launch.notes:
         console.note(f"  {note}")

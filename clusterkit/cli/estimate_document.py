@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.estimate_details import points_of
 from clusterkit.estimate.changes import smallest_change
-from clusterkit.estimate.legality import warnings_of
-from clusterkit.estimate.recommend import nearest_of
+from clusterkit.estimate.recommend import cautions_of, nearest_of
 from clusterkit.estimate.results import Interval, Kind
 from clusterkit.estimate.speed import bill_of
 
@@ -55,7 +54,7 @@ def document(
         "global_batch": wish.global_batch,
         "assumed": asked.assumed,
         "measured": judge.calibration.subject if judge.calibration else None,
-        "warnings": [problem.message for problem in warnings_of(subject.setup)],
+        "warnings": [problem.message for problem in cautions_of(subject)],
     }
     if flags.explain:
         answer["explain"] = {"strategy": subject.name, **_explained(subject)}

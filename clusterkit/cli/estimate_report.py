@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import count, gb, paragraph, span
 from clusterkit.estimate.changes import largest_micro_batch, leanest_of, smallest_change
-from clusterkit.estimate.legality import warnings_of
+from clusterkit.estimate.recommend import cautions_of
 from clusterkit.estimate.setup import Offload
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def assumptions(asked: Asked, judge: Judge) -> Sequence[str]:
 def cautions(one: Candidate) -> Sequence[str]:
     """Return what should rather not be done."""
     lines: list[str] = []
-    for problem in warnings_of(one.setup):
+    for problem in cautions_of(one):
         text = problem.message + (f" ({problem.hint})" if problem.hint else "")
         first, *rest = paragraph(text, first="warning: ", indent=9)
         lines += [first.replace("warning:", console.coloured("warning:", "yellow"), 1), *rest]

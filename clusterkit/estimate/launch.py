@@ -63,6 +63,7 @@ FSDP1_STRATEGIES: Mapping[Sharding, str] = {
 class Launch:
     """What starts a setup."""
 
+    folder: str
     command: tuple[str, ...]
     files: Mapping[str, str]
     """Name in the folder and text; the command stands in `submit.sh` too."""
@@ -101,7 +102,7 @@ def launch_of(
         *arguments,
     )
     files[SUBMIT] = f"#!/bin/sh\nexec {_folded(command)}\n"
-    return Launch(command=command, files=files, notes=notes)
+    return Launch(folder=folder, command=command, files=files, notes=notes)
 
 
 def _folded(command: tuple[str, ...]) -> str:

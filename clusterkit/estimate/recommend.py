@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from clusterkit.errors import Problem, UserError
 from clusterkit.estimate.calibration import Calibration
-from clusterkit.estimate.legality import problems_of
+from clusterkit.estimate.legality import problems_of, warnings_of
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
@@ -15,6 +15,8 @@ from clusterkit.estimate.speed import speed_of
 from clusterkit.estimate.strategies import Chosen, Strategy
 from clusterkit.estimate.wish import Wish, ladder, setup_of
 
+_USUAL_RAM = 256e9
+"""For each GPU of a node: 2 TB for 8, as in a DGX H100."""
 MUCH_FASTER = 1.25
 """From this factor on a strategy is worth more trouble than a simpler one."""
 
@@ -233,6 +235,17 @@ def _simplest(chosen: Candidate, tried: Sequence[Candidate]) -> str:
 
 def _room(chosen: Candidate) -> str:
     return _gb(chosen.memory.limit - chosen.memory.device.likely)
+
+
+def cautions_of(one: Candidate) -> tuple[Problem, ...]:
+    """Return what a strategy should rather not do, or needs beside GPUs."""
+    setup, need = one.setup, one.memory.host_bytes
+    usual = _USUAL_RAM * min(setup.gpus, setup.gpus_per_node)
+    problems = warnings_of(setup)
+    if need <= usual:
+        return problems
+    much = f"{_gb(need)} of RAM in each node is more than the usual {_gb(usual)}"
+    return (*problems, Problem(message=much, hint="look what yours have, or take more nodes"))
 
 
 def nearest_of(tried: Tried, advice: Recommendation) -> Candidate:
