@@ -13,6 +13,7 @@ keep. What the code of the user prints goes to stderr. Needs torch, and nothing 
 """
 
 import dataclasses
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -22,6 +23,9 @@ import sys
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
+
+if __name__ == "__main__":
+    gc.disable()  # it would take a second of the four that all this takes, most of it imports
 
 try:
     import torch
