@@ -23,6 +23,7 @@ from clusterkit.estimate.setup import (
     Loss,
     Optimizer,
     Setup,
+    Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import strategy_named, strategy_names
@@ -72,6 +73,7 @@ def test_every_precision_reads_back(name: str, wish: str) -> None:
         ("megatron", {"checkpointing": Checkpointing.SELECTIVE, "loss": Loss.FUSED}),
         ("zero3", {"tp": 4, "checkpointing": Checkpointing.FULL, "loss": Loss.FUSED}),
         ("zero1", {"pp": 4, "optimizer": Optimizer.PAGED_ADAMW_8BIT}),
+        ("ddp", {"bucket_view": True, "sharding": Sharding.OPTIMIZER}),
         ("fsdp", {"tp": 8, "no_sync": True, "compiled": True}),
         ("fsdp1", {"adapter": Adapter(rank=64, on_mlp=False), "flash_attention": False}),
         ("ddp", {"adapter": Adapter(quantized=True), "loss": Loss.CHUNKED}),

@@ -116,6 +116,20 @@ def test_the_document(ask: Callable[[str], dict[str, Any]]) -> None:
         assert one["fits"] or "smallest_change" in one
 
 
+@pytest.mark.parametrize(
+    ("strategy", "states"),
+    [("ddp", 120.0), ("zero1", 31.4), ("zero2", 16.6), ("zero3", 1.9), ("fsdp", 1.9)],
+)
+def test_states_are_those_of_the_zero_paper(
+    ask: Callable[[str], dict[str, Any]], strategy: str, states: float
+) -> None:
+    # arXiv:1910.02054, figure 1: 7.5B parameters on 64 GPUs
+    document = ask(f"--params 7.5B --gpu a100-80 --gpus 64 --strategy {strategy}")
+    memory = document["strategies"][0]["memory_gb"]
+    total = memory["parameters"] + memory["gradients"] + memory["optimizer"]
+    assert round(total, 1) == states
+
+
 def test_one_strategy_that_is_asked_for(ask: Callable[[str], dict[str, Any]]) -> None:
     document = ask("--params 7B --gpu h100 --gpus 8 --strategy ZeRO-3")
     assert [one["strategy"] for one in document["strategies"]] == ["zero3"]
@@ -129,9 +143,15 @@ def test_details_in_the_document(ask: Callable[[str], dict[str, Any]]) -> None:
     document = ask("--params 7B --gpu h100 --gpus 8 --explain --scale --tokens 2T --price 2")
     terms = [term for phase in document["explain"]["phases"] for term in phase["terms"]]
     assert all(term["formula"] and term["source"] for term in terms)
-    assert [point["gpus"] for point in document["scale"]["points"]][:2] == [1, 2]
+    assert [point["gpus"] for point in document["scale"]["points"]][:2] == [8, 16]
     bill = document["bill"]["bill"]
     assert bill["price"]["likely"] == pytest.approx(2 * bill["gpu_hours"]["likely"])
+
+
+def test_names_that_are_asked_for_are_given_back(ask: Callable[[str], dict[str, Any]]) -> None:
+    for name in ("fsdp+ac", "megatron-tp2-pp2", "zero1-tp2", "qlora"):
+        document = ask(f"--params 7B --gpu h100 --gpus 8 --strategy {name}")
+        assert [one["strategy"] for one in document["strategies"]] == [name]
 
 
 def test_the_batch_is_solved(ask: Callable[[str], dict[str, Any]]) -> None:

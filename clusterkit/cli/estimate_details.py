@@ -69,9 +69,11 @@ def counts_of(wish: Wish) -> tuple[int, ...]:
 
 
 def points_of(wish: Wish, judge: Judge, one: Candidate) -> Sequence[Point]:
-    """Return the scaling curve of a strategy, on nodes as they are asked for."""
+    """Return the scaling curve of a strategy, from the first number of GPUs on that fits."""
     setup = replace(one.setup, gpus_per_node=wish.gpus_per_node)
-    return scaling(setup, counts_of(wish), calibration=judge.calibration)
+    counts = counts_of(wish)
+    fitting = [count for count in counts if judge.fits(replace(setup, gpus=count))]
+    return scaling(setup, fitting or counts, calibration=judge.calibration)
 
 
 def curve(wish: Wish, judge: Judge, one: Candidate) -> Sequence[str]:
@@ -82,8 +84,6 @@ def curve(wish: Wish, judge: Judge, one: Candidate) -> Sequence[str]:
     for point in points:
         bar = "#" * round(_BAR * point.efficiency)
         mark = "  <- asked" if point.gpus == wish.gpus else ""
-        if not judge.memory(replace(one.setup, gpus=point.gpus)).fits:
-            mark += "  does not fit"
         figures = f"{point.gpus:>7,}  {point.tokens_per_s:>12,.0f}  {point.efficiency:>5.0%}"
         lines.append(f"  {figures}  {bar:<{_BAR}}{mark}".rstrip())
     return lines

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.estimate_details import points_of
 from clusterkit.estimate.changes import smallest_change
+from clusterkit.estimate.parts import parts_of
 from clusterkit.estimate.recommend import cautions_of, nearest_of
-from clusterkit.estimate.results import Interval, Kind
+from clusterkit.estimate.results import Interval
 from clusterkit.estimate.speed import bill_of
 
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_flags import EstimateFlags
     from clusterkit.cli.estimate_wish import Asked
     from clusterkit.estimate.launch import Launch
-    from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.parts import parts_of
+from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
 
 
 def document(
@@ -94,6 +96,7 @@ def _strategy(one: Candidate, judge: Judge, per_node: int) -> Mapping[str, Any]:
             "tensor": memory.binding.name,
             "gb": _gb(memory.binding.bytes),
         },
+        "peak_gb": {str(kind): _gb(amount) for kind, amount in memory.by_kind().items()},
         "phases_gb": {phase.name: _gb(phase.bytes) for phase in memory.phases},
         "smallest_change": change.flags if change else None,
         "dp": setup.dp,
@@ -108,11 +111,8 @@ def _strategy(one: Candidate, judge: Judge, per_node: int) -> Mapping[str, Any]:
 
 
 def _memory(one: Candidate) -> Mapping[str, float]:
-    """Return the parts of the peak, which add up: what is no tensor is `temporary`, too."""
-    total = one.memory.device.likely
-    parts = {str(kind): _gb(amount) for kind, amount in one.memory.by_kind().items()}
-    named = sum(amount for kind, amount in parts.items() if kind != Kind.TEMPORARY)
-    return {**parts, Kind.TEMPORARY: round(_gb(total) - named, 3), "total": _gb(total)}
+    parts = {str(kind): _gb(amount) for kind, amount in parts_of(one.memory).items()}
+    return {**parts, "total": _gb(one.memory.device.likely)}
 
 
 def _explained(one: Candidate) -> Mapping[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import count, gb, paragraph, span
-from clusterkit.estimate.changes import largest_micro_batch, leanest_of, smallest_change
+from clusterkit.estimate.changes import largest_micro_batch, least_of, smallest_change
 from clusterkit.estimate.recommend import cautions_of
 from clusterkit.estimate.setup import Offload
 
@@ -111,9 +110,7 @@ def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
     change = smallest_change(setup, judge.fits, per_node=wish.gpus_per_node)
     if change is not None:
         return change.flags
-    steps = setup.micro_batch * setup.accumulation
-    least = leanest_of(replace(setup, micro_batch=1, accumulation=steps)).setup
-    binding = judge.memory(least).binding
+    binding = judge.memory(least_of(setup)).binding
     return f"nothing; {gb(binding.bytes)} GB of {binding.name} stay at the very least"
 
 

@@ -48,6 +48,15 @@ def largest_micro_batch(setup: Setup, fits: Callable[[Setup], bool]) -> int:
     return micro
 
 
+def least_of(setup: Setup) -> Setup:
+    """Return a setup with everything done that needs less memory, on very many GPUs."""
+    micro = setup.micro_batch
+    least = replace(setup, micro_batch=1, accumulation=micro * setup.accumulation)
+    if setup.sharding not in {Sharding.NONE, Sharding.HYBRID}:
+        least = replace(least, gpus=_MOST_GPUS * setup.tp * setup.pp * setup.cp)
+    return leanest_of(least).setup
+
+
 def _without_more_gpus(setup: Setup) -> Iterator[Change]:
     if setup.no_sync:
         yield Change(flags="no --no-sync", setup=replace(setup, no_sync=False))

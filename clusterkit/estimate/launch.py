@@ -160,6 +160,7 @@ def _training(setup: Setup) -> Mapping[str, Any]:
         document["optimizer_copies_in_fp32"] = copies
         if setup.library is Library.DDP:
             document["autocast"] = None if parameters == products else products
+            document["gradient_as_bucket_view"] = setup.bucket_view
             document["zero_redundancy_optimizer"] = setup.sharding is Sharding.OPTIMIZER
     elif setup.precision is Precision.FP8:
         document["products"] = products

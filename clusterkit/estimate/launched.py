@@ -123,6 +123,7 @@ def _ddp(training: Mapping[str, Any]) -> dict[str, Any]:
     products = training["autocast"] or parameters
     return {
         "library": Library.DDP,
+        "bucket_view": training["gradient_as_bucket_view"],
         "sharding": Sharding.OPTIMIZER if training["zero_redundancy_optimizer"] else Sharding.NONE,
         "precision": _precision(parameters, products, training["optimizer_copies_in_fp32"]),
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit import files
 from clusterkit.errors import UserError
+from clusterkit.estimate.parts import parts_of
 from clusterkit.estimate.results import Kind
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
     longest = _CUT * limit
     for row, one in enumerate(candidates):
         start = 0.0
-        for kind, amount in _parts(one):
-            shown = min(amount, max(longest - start, 0.0))
+        for kind, amount in parts_of(one.memory).items():
+            shown = min(amount / 1e9, max(longest - start, 0.0))
             axes.barh(row, shown, left=start, color=_COLOURS[kind], height=0.7)
             start += shown
         total = one.memory.device.likely / 1e9
@@ -76,14 +77,6 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
     for kind, colour in _COLOURS.items():
         axes.barh(0, 0, color=colour, label=str(kind))
     _bare(axes)
-
-
-def _parts(one: Candidate) -> Sequence[tuple[Kind, float]]:
-    """Return GB by kind; what the allocator and CUDA hold besides counts as temporary."""
-    parts = {kind: amount / 1e9 for kind, amount in one.memory.by_kind().items()}
-    beside = one.memory.device.likely / 1e9 - sum(parts.values())
-    parts[Kind.TEMPORARY] += max(beside, 0.0)
-    return tuple(parts.items())
 
 
 def _scaling(axes: Any, subject: str, points: Sequence[Point]) -> None:

@@ -91,7 +91,7 @@ def candidates(wish: Wish, judge: Judge, chosen: Chosen | None = None) -> Tried:
     Raises:
         UserError: nothing of it can be run; all reasons are in it.
     """
-    tries = [chosen.strategy] if chosen is not None else ladder(wish)
+    tries = ladder(wish) if chosen is None else [replace(chosen.strategy, name=chosen.name)]
     found: list[Candidate] = []
     refused: list[Refused] = []
     for strategy in tries:

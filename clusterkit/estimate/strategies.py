@@ -50,6 +50,14 @@ class Chosen:
     checkpointing: Checkpointing | None = None
     adapter: Adapter | None = None
 
+    @property
+    def name(self) -> str:
+        """The name with what was said of ranks and checkpointing in it."""
+        ranks = (("tp", self.tp), ("pp", self.pp), ("cp", self.cp))
+        said = "".join(f"-{name}{number}" for name, number in ranks if number)
+        again = {Checkpointing.FULL: "+ac", Checkpointing.SELECTIVE: "+selective"}
+        return self.strategy.name + said + (again[self.checkpointing] if self.checkpointing else "")
+
 
 _CPU, _NVME = Offload.CPU, Offload.NVME
 _DS, _FSDP1, _FSDP2 = Library.DEEPSPEED, Library.FSDP1, Library.FSDP2
