@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
@@ -166,6 +167,15 @@ def gpt2() -> Gpt:
 
 def small() -> Llama:
     return Llama([Block(256, 4, 2, Mlp(256, 512)) for _ in range(4)], 1000)
+
+
+class CheckpointedBlock(Block):
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, cos, sin, use_reentrant=False)
+
+
+def checkpointed() -> Llama:
+    return Llama([CheckpointedBlock(256, 4, 2, Mlp(256, 512)) for _ in range(4)], 1000)
 
 
 def half_frozen() -> Llama:

@@ -186,7 +186,7 @@ def test_names_are_known_as_a_hub_writes_them(asked: str, name: str) -> None:
 def test_an_unknown_name_says_what_is_near_it_and_what_else_can_be_given() -> None:
     with pytest.raises(UserError, match=r"did you mean 'llama-3-8b'.*config\.json.*--params 7B"):
         model_named("lama-3-8b")
-    with pytest.raises(UserError, match=r"known are sizes of gpt2, .*mixtral"):
+    with pytest.raises(UserError, match=r"known are sizes of bert, .*mixtral"):
         model_named("zzz")
 
 
@@ -260,6 +260,32 @@ def test_a_folder_stands_for_the_config_json_in_it(tmp_path: Path) -> None:
     assert model_of_config(folder) == model_of_config(folder / "config.json")
     assert model_of_config(folder).name == "my-model"
     assert model_of_config(folder).assumed == ()
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads", "positions", "params"),
+    # As llm-foundry counted them in its table of throughput (scripts/train/benchmarking).
+    [
+        (32, 4096, 32, 2048, 6_658_859_008),
+        (32, 4096, 32, 65536, 6_918_905_856),
+        (80, 8192, 64, 2048, 64_862_437_376),
+        (12, 768, 12, 512, 124_131_840),
+    ],
+)
+def test_an_mpt_may_learn_its_positions_and_have_biases(
+    layers: int, hidden: int, heads: int, positions: int, params: int
+) -> None:
+    document = {
+        "model_type": "mpt",
+        "d_model": hidden,
+        "n_layers": layers,
+        "n_heads": heads,
+        "vocab_size": 50368,
+        "max_seq_len": positions,
+        "no_bias": False,
+        "attn_config": {"alibi": False},
+    }
+    assert shape_of(document, name="mpt", source="config.json").params == params
 
 
 def test_the_params_json_of_meta_gives_the_mlp_by_steps_and_a_factor() -> None:

@@ -129,6 +129,15 @@ def test_what_depends_on_values_is_counted_and_says_why_it_is_not_traced(
     assert model.shape.active_params == model_named("mixtral-8x7b").active_params
 
 
+def test_blocks_that_compute_again_by_themselves_are_left_to_the_formulas(
+    program: ModuleType,
+) -> None:
+    model = traced(program, "checkpointed")
+    assert model.untraced is not None
+    assert "keep only their input" in model.untraced
+    assert model.shape.saved_bytes_per_token is None
+
+
 def test_frozen_parameters_are_told_apart(program: ModuleType) -> None:
     model = traced(program, "half_frozen")
     assert model.block_params == model.frozen

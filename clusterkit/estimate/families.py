@@ -35,6 +35,7 @@ _LLAMA = Family()
 _GPT = Family(gated=False, biases=True, tied=True)
 
 FAMILIES = {
+    "bert": replace(_GPT, positions=0),
     "bloom": _GPT,
     "cohere": Family(tied=True, norms=1),
     "deepseek_v2": _LLAMA,
@@ -69,6 +70,7 @@ FAMILIES = {
     "qwen2_moe": Family(qkv_bias=True),
     "qwen3": Family(head_norms=True),
     "qwen3_moe": Family(head_norms=True),
+    "roberta": replace(_GPT, positions=0),
     "smollm3": Family(tied=True),
     "stablelm": Family(block_norm_biases=True),
     "starcoder2": Family(gated=False, biases=True, tied=True),
@@ -112,6 +114,13 @@ def _own_biases(shape: ModelShape, config: Config) -> int:
     if config.flag("mlp_bias") and not shape.experts:
         count += 2 * shape.ffn + shape.hidden
     return count
+
+
+def _bert(shape: ModelShape, config: Config) -> ModelShape:
+    """BERT has a norm behind its embeddings, none behind its blocks, and a head of two layers."""
+    segments = config.count("type_vocab_size") or 2
+    head = shape.hidden * (shape.hidden + 3) + shape.vocab
+    return replace(shape, other_params=segments * shape.hidden + head)
 
 
 def _bloom(shape: ModelShape, _: Config) -> ModelShape:
@@ -272,6 +281,7 @@ def _deepseek_v3(shape: ModelShape, config: Config) -> ModelShape:
 
 
 _SPECIAL = {
+    "bert": _bert,
     "bloom": _bloom,
     "deepseek_v2": _latent,
     "deepseek_v3": _deepseek_v3,
@@ -287,6 +297,7 @@ _SPECIAL = {
     "phi": _head_bias,
     "qwen": _qwen,
     "qwen2_moe": _shared_gate,
+    "roberta": _bert,
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
 }

@@ -152,8 +152,8 @@ def _block_bytes(traced: Mapping[str, Any], shape: ModelShape) -> tuple[float | 
         return None, traced["reason"]
     # The first block may keep what all of them share; the last keeps only what is its own.
     kept = fmean(traced["blocks"][1:] or traced["blocks"])
-    if kept < 2 * shape.hidden:
-        return None, "its blocks keep less than their input: they compute it again by themselves"
+    if kept < 4 * shape.hidden:
+        return None, "its blocks keep only their input and compute the rest again by themselves"
     return kept, None
 
 
