@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import inspect
 import json
 import shlex
@@ -82,6 +84,39 @@ def test_every_precision_reads_back(name: str, wish: str) -> None:
 def test_settings_read_back(name: str, changes: dict[str, Any]) -> None:
     setup = setup_named(name, **changes)
     assert read_back(setup) == setup
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(Setup), ids=lambda field: field.name)
+def test_every_setting_has_a_place(field: dataclasses.Field[Any]) -> None:
+    setup = setup_named("ddp")
+    value = getattr(setup, field.name)
+    if field.name in {"model", "gpu", "interconnect", "library"}:
+        return  # said by whoever reads, or by the strategy
+    if isinstance(value, bool) or field.name == "fused_norms":
+        other: Any = not value
+    elif isinstance(value, enum.Enum):
+        other = next(member for member in type(value) if member is not value)
+        other = Sharding.OPTIMIZER if field.name == "sharding" else other
+    else:
+        other = {"adapter": Adapter(), "step_copies": 2}.get(field.name, 2 * (value or 1))
+    if field.name in {"shard_group", "offload_optimizer", "offload_params"}:
+        return  # nothing that DDP has
+    changed = replace(setup, **{field.name: other})
+    assert read_back(changed) == changed
+
+
+def test_a_changed_file_is_read_with_care() -> None:
+    files = dict(launch_of(setup_named("fsdp")).files)
+    training = json.loads(files["training.json"])
+    del training["compiled"]
+    files["training.json"] = json.dumps(training)
+    assert setup_from_launch(files, model=MODEL, gpu=WISH.gpu) == setup_named("fsdp")
+    files["training.json"] = json.dumps({**training, "lost": "fused"})
+    with pytest.raises(UserError, match=r"unknown key 'lost'(.|\n)*did you mean 'loss'"):
+        setup_from_launch(files, model=MODEL, gpu=WISH.gpu)
+    files["training.json"] = json.dumps({**training, "loss": "fuzed"})
+    with pytest.raises(UserError, match=r"loss is 'fuzed'(.|\n)*did you mean 'fused'"):
+        setup_from_launch(files, model=MODEL, gpu=WISH.gpu)
 
 
 def test_the_submit_line() -> None:

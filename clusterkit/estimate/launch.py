@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import yaml
@@ -57,6 +57,14 @@ FSDP1_STRATEGIES: Mapping[Sharding, str] = {
     Sharding.FULL: "FULL_SHARD",
     Sharding.HYBRID: "HYBRID_SHARD",
 }
+
+
+IN_COMMAND = frozenset(
+    {"model", "gpu", "gpus", "gpus_per_node", "interconnect", "library", "sharding", "shard_group"}
+    | {"precision", "offload_optimizer", "offload_params"}
+)
+"""Fields of a setup that the submit line or the configuration of FSDP holds, or nobody."""
+IN_DS_CONFIG = IN_COMMAND | {"micro_batch", "accumulation", "tp", "cp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,39 +136,23 @@ def _yaml(document: Mapping[str, Any]) -> str:
 
 
 def _training(setup: Setup) -> Mapping[str, Any]:
-    """Return what no configuration of a library holds: the training script has to do it."""
+    """Return what no configuration of a library holds: the training script has to do it.
+
+    The keys are the fields of `Setup`; all that have no place elsewhere.
+    """
     parameters, products, copies = DTYPES[setup.precision]
-    document: dict[str, Any] = {
-        "model": setup.model.name,
-        "sequence_length": setup.seq,
-        "activation_checkpointing": setup.checkpointing,
-        "loss": setup.loss,
-        "optimizer": setup.optimizer,
-        "flash_attention": setup.flash_attention,
-        "compile": setup.compiled,
-        "offload_activations": setup.offload_activations,
-        "optimizer_in_backward": setup.optimizer_in_backward,
-        "gradient_sync_at_last_micro_batch": setup.no_sync,
-        "fp32_gradients": setup.fp32_gradients,
-        "adapter": asdict(setup.adapter) if setup.adapter else None,
-        "ranks": {
-            "tensor": setup.tp,
-            "pipeline": setup.pp,
-            "model_chunks": setup.vpp,
-            "context": setup.cp,
-            "expert": setup.ep,
-            "sequence_parallel": setup.sequence_parallel,
-            "loss_parallel": setup.loss_parallel,
-        },
+    elsewhere = IN_DS_CONFIG if setup.library is Library.DEEPSPEED else IN_COMMAND
+    document: dict[str, Any] = {"model": setup.model.name}
+    document |= {
+        field.name: getattr(setup, field.name)
+        for field in fields(Setup)
+        if field.name not in elsewhere
     }
+    document["adapter"] = asdict(setup.adapter) if setup.adapter else None
     if setup.library is not Library.DEEPSPEED:
-        document["micro_batch"] = setup.micro_batch
-        document["accumulation"] = setup.accumulation
-        document["parameter_dtype"] = parameters
-        document["optimizer_copies_in_fp32"] = copies
+        document |= {"parameter_dtype": parameters, "optimizer_copies_in_fp32": copies}
         if setup.library is Library.DDP:
             document["autocast"] = None if parameters == products else products
-            document["gradient_as_bucket_view"] = setup.bucket_view
             document["zero_redundancy_optimizer"] = setup.sharding is Sharding.OPTIMIZER
     elif setup.precision is Precision.FP8:
         document["products"] = products

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from enum import StrEnum
 from typing import Any
 
-from clusterkit.errors import UserError, did_you_mean
+from clusterkit.errors import UserError, choices_hint, did_you_mean
 from clusterkit.estimate import launch
 from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.megatron import settings_of
@@ -23,6 +25,16 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
+
+_ENUMS: Mapping[str, type[StrEnum]] = {
+    "checkpointing": Checkpointing,
+    "loss": Loss,
+    "optimizer": Optimizer,
+}
+_OTHER_KEYS = frozenset(
+    {"model", "parameter_dtype", "optimizer_copies_in_fp32", "autocast", "products"}
+    | {"zero_redundancy_optimizer"}
+)
 
 
 def setup_from_launch(
@@ -40,13 +52,15 @@ def setup_from_launch(
         settings = settings_of(words, gpus)
     else:
         training = _document(files, launch.TRAINING)
-        settings = _training(training)
-        if launch.DS_CONFIG in files:
+        with_deepspeed = launch.DS_CONFIG in files
+        homes = launch.IN_DS_CONFIG if with_deepspeed else launch.IN_COMMAND
+        settings = _training(training, homes)
+        if with_deepspeed:
             settings |= _deepspeed(_document(files, launch.DS_CONFIG), training)
         elif launch.FSDP in files:
-            settings |= _torch(training) | _fsdp(_document(files, launch.FSDP), training)
+            settings |= _fsdp(_document(files, launch.FSDP), training)
         else:
-            settings |= _torch(training) | _ddp(training)
+            settings |= _ddp(training)
     return Setup(
         model=model,
         gpu=gpu,
@@ -81,32 +95,29 @@ def _document(files: Mapping[str, str], name: str) -> Mapping[str, Any]:
     return document
 
 
-def _training(training: Mapping[str, Any]) -> dict[str, Any]:
-    ranks, adapter = training["ranks"], training["adapter"]
-    return {
-        "seq": training["sequence_length"],
-        "checkpointing": Checkpointing(training["activation_checkpointing"]),
-        "loss": Loss(training["loss"]),
-        "optimizer": Optimizer(training["optimizer"]),
-        "flash_attention": training["flash_attention"],
-        "compiled": training["compile"],
-        "offload_activations": training["offload_activations"],
-        "optimizer_in_backward": training["optimizer_in_backward"],
-        "no_sync": training["gradient_sync_at_last_micro_batch"],
-        "fp32_gradients": training["fp32_gradients"],
-        "adapter": Adapter(**adapter) if adapter else None,
-        "tp": ranks["tensor"],
-        "pp": ranks["pipeline"],
-        "vpp": ranks["model_chunks"],
-        "cp": ranks["context"],
-        "ep": ranks["expert"],
-        "sequence_parallel": ranks["sequence_parallel"],
-        "loss_parallel": ranks["loss_parallel"],
-    }
+def _training(training: Mapping[str, Any], homes: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a setup that stand in `training.json`; those left out are as usual."""
+    mine = {field.name for field in fields(Setup)} - set(homes)
+    unknown = next((key for key in training if key not in mine | _OTHER_KEYS), None)
+    if unknown is not None:
+        raise UserError(
+            f"{launch.TRAINING}: unknown key {unknown!r}", hint=choices_hint(unknown, mine)
+        )
+    settings = {name: training[name] for name in mine & training.keys()}
+    if settings.get("adapter"):
+        settings["adapter"] = Adapter(**settings["adapter"])
+    for name, kind in _ENUMS.items():
+        if name in settings:
+            settings[name] = _member(kind, settings[name], name)
+    return settings
 
 
-def _torch(training: Mapping[str, Any]) -> dict[str, Any]:
-    return {"micro_batch": training["micro_batch"], "accumulation": training["accumulation"]}
+def _member(kind: type[StrEnum], text: object, name: str) -> StrEnum:
+    try:
+        return kind(str(text))
+    except ValueError:
+        hint = choices_hint(str(text), [str(member) for member in kind])
+        raise UserError(f"{launch.TRAINING}: {name} is {text!r}", hint=hint) from None
 
 
 def _precision(parameters: str, products: str, copies: bool) -> Precision:
@@ -123,7 +134,6 @@ def _ddp(training: Mapping[str, Any]) -> dict[str, Any]:
     products = training["autocast"] or parameters
     return {
         "library": Library.DDP,
-        "bucket_view": training["gradient_as_bucket_view"],
         "sharding": Sharding.OPTIMIZER if training["zero_redundancy_optimizer"] else Sharding.NONE,
         "precision": _precision(parameters, products, training["optimizer_copies_in_fp32"]),
     }
