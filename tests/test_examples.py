@@ -1,7 +1,8 @@
-"""The training scripts of examples/ on this machine: they resume, and save ahead of an end."""
+"""The training scripts of examples/ on this machine: they resume, save ahead of an end, measure."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.estimate.measurement import parse_measurement
 from tests.desk import CHECKOUT
 
 pytestmark = pytest.mark.train
@@ -56,3 +58,28 @@ def test_a_notice_to_one_rank_makes_all_save_and_the_next_run_goes_on_there(
     assert f"resume: step {saved} from {tmp_path}" in said
     for step in (saved + 1, saved + 2, saved + 3):
         assert f"step {step} loss {seen[step]} " in said
+
+
+def test_a_measured_run_is_what_the_estimator_reads(tmp_path: Path) -> None:
+    """But for the GPU: without one, memory cannot be measured, and the file says so."""
+    path = tmp_path / "step.json"
+    with train("--steps", "8", "--measure", str(path)) as run:
+        said = run.communicate(timeout=120)[0]
+    assert run.returncode == 0
+    assert re.search(r"^measure: [\d.]+ s a step, in ", said, re.MULTILINE)
+    document = json.loads(path.read_text())
+    assert (document["setup"]["gpu"], document["allocated_bytes"]) == (None, None)
+    document["setup"]["gpu"] = "NVIDIA H100 80GB HBM3"
+    measured = parse_measurement(document, source=str(path))
+    assert measured.setup.model.params == document["setup"]["model"]["params"]
+    assert (measured.setup.gpus, measured.setup.seq, measured.setup.micro_batch) == (2, 64, 16)
+    assert measured.step_s == document["step_s"] > 0
+    assert [one.ranks for one in measured.all_reduce] == [2, 2, 2, 2]
+
+
+def test_too_few_steps_measure_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "step.json"
+    with train("--steps", "3", "--measure", str(path)) as run:
+        run.communicate(timeout=120)
+    assert run.returncode != 0
+    assert not path.exists()
