@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from clusterkit.cli import console
 from clusterkit.cli.estimate_score import lines_of, report
 from clusterkit.estimate.score import Scores, Spread, score, spread
 from clusterkit.estimate.truth import read_rows
@@ -20,7 +21,7 @@ START, END = "<!-- make estimate-accuracy -->", "<!-- end -->"
 def main(table: Path) -> None:
     """Print the score of `table`, and replace the part of the page between its marks."""
     scores = score(read_rows(table))
-    print("\n".join(report(scores)))
+    console.say("\n".join(report(scores)))
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
     _, _, after = rest.partition(END)
     text = "\n".join(section(scores))
