@@ -20,6 +20,7 @@ class Habits:
     fp32_logits: bool = True
     loss_parallel: bool = True
     sequence_parallel: bool = True
+    sequence_parallel_in_pipeline: bool = True
     fused_norms: bool | None = None
     checkpointing: Checkpointing | None = None
     """Where the table says `per recipe` or nothing."""
@@ -31,13 +32,23 @@ class Habits:
     full_finetune_library: Library | None = None
     finetune_accumulation: int | None = None
     lora_rank: int = 16
+    split_embedding: bool = True
+    logs_rank_0: bool = False
+    """Whether the memory that is published is that of rank 0, on the first stage of a pipeline."""
     pipeline_splits_batch: bool = False
     """Whether the micro batch of a pipeline is a part of the batch that the table gives."""
 
 
 HABITS: Mapping[str, Habits] = {
-    # Whole logits in bf16 on every rank of a tensor-parallel group, and no sequence parallelism.
-    "KempnerForge": Habits(loss_parallel=False, fp32_logits=False, sequence_parallel=False),
+    # distributed/tensor_parallel.py: each rank of a group has the whole embedding and gathers the
+    # logits; no sequence parallelism in a pipeline. training/loss.py leaves logits in bf16.
+    "KempnerForge": Habits(
+        loss_parallel=False,
+        fp32_logits=False,
+        split_embedding=False,
+        sequence_parallel_in_pipeline=False,
+        logs_rank_0=True,
+    ),
     # pipeline_parallel_microbatches is the number of stages; --training.compile takes the loss
     # with it since 2025.
     "torchtitan benchmarks/llama3_h100_2024": Habits(pipeline_splits_batch=True, step_copies=0),

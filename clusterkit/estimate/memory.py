@@ -50,6 +50,18 @@ def memory_of(
     """
     measured = calibration or Calibration()
     fullest = max((_phases(stage, measured) for stage in stages(setup)), key=_peak)
+    return _memory(setup, fullest, margin, measured)
+
+
+def memory_of_first_stage(setup: Setup) -> Memory:
+    """Return the same for the first stage of a pipeline, where rank 0 is."""
+    measured = Calibration()
+    return _memory(setup, _phases(stages(setup)[0], measured), 0.0, measured)
+
+
+def _memory(
+    setup: Setup, fullest: tuple[Phase, ...], margin: float, measured: Calibration
+) -> Memory:
     reserved = _reserved(setup, fullest, measured)
     return Memory(
         phases=fullest,

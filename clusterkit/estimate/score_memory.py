@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clusterkit.estimate.memory import memory_of
+from clusterkit.estimate.habits import habits_of
+from clusterkit.estimate.memory import memory_of, memory_of_first_stage
 from clusterkit.estimate.results import GIB, Kind, Memory
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.states import model_state_bytes
@@ -83,7 +84,8 @@ def _score(row: Row) -> MemoryScore | Unused:
     setup = setup_of(row)
     if isinstance(setup, Unused):
         return setup
-    memory = memory_of(setup)
+    logged = habits_of(row.source).logs_rank_0
+    memory = memory_of_first_stage(setup) if logged else memory_of(setup)
     return MemoryScore(
         row=row,
         setup=setup,

@@ -142,6 +142,8 @@ class Setup:
     loss: Loss = Loss.EAGER
     fp32_logits: bool = True
     """Whether the loss is computed in fp32, as most programs do, or as the logits come."""
+    split_embedding: bool = True
+    """Whether tensor-parallel ranks divide the embedding; else each has a whole one."""
     loss_parallel: bool = True
     """Whether tensor-parallel ranks divide the logits among themselves."""
     flash_attention: bool = True

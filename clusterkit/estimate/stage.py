@@ -112,8 +112,6 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
     setup, held, each = stage.setup, stage.held, stage.each
     if setup.library in FSDP and setup.adapter is None:
         reduced = 2 if each.params == each.product == _HALF else 4
-        if setup.pp > 1:
-            yield _states(stage, "gradients of the micro batch", Kind.TEMPORARY, 2.0, 1.0)
         yield Term(
             name="gradients that are being reduced",
             kind=Kind.TEMPORARY,

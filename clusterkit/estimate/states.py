@@ -61,12 +61,20 @@ def bytes_of(setup: Setup) -> Bytes:
     single = kept.moments / 2
     moments = {
         Optimizer.ADAMW: kept.moments,
-        Optimizer.ADAMW_8BIT: 2.0,
+        Optimizer.ADAMW_8BIT: _eight_bit(setup.model),
         Optimizer.PAGED_ADAMW_8BIT: 0.0,
         Optimizer.SGD: single,
         Optimizer.ADAFACTOR: 0.0,
     }[setup.optimizer]
     return replace(kept, moments=moments, step=kept.step + _foreach(setup, single))
+
+
+def _eight_bit(model: ModelShape) -> float:
+    """Return the bytes of two moments in 8 bits; those of embeddings stay in fp32.
+
+    bitsandbytes advises it, and the Trainer of transformers does it.
+    """
+    return 2 + 6 * min(1.0, model.vocab * model.hidden / max(1, model.params))
 
 
 def _library_bytes(setup: Setup) -> Bytes:
@@ -147,10 +155,13 @@ def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
     model = setup.model
     block = _block(setup) / setup.tp
     head = model.vocab * model.hidden
-    root = (model.embedding_params if first else 0) + (0 if model.tied and first else head) * last
+    tables = model.embedding_params if first else 0
+    heads = 0 if not last or (model.tied and first) else head
+    parts = 1 if setup.split_embedding else setup.tp
+    root = tables * parts + heads
     params = blocks * block + root / setup.tp
     if first and last and setup.ep == 1:
-        params = model.params / setup.tp
+        params = (model.params + (parts - 1) * tables) / setup.tp
     adapters = 0.0
     if setup.adapter is not None:
         copies = root if setup.adapter.on_embeddings else 0

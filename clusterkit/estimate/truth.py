@@ -278,7 +278,10 @@ def _with_habits(setup: Setup, row: Row, strategy: Strategy) -> Setup:
         loss=_loss(words, steps, habits, compiled=compiled),
         fp32_logits=habits.fp32_logits,
         loss_parallel=habits.loss_parallel,
-        sequence_parallel=setup.sequence_parallel and habits.sequence_parallel,
+        split_embedding=habits.split_embedding,
+        sequence_parallel=setup.sequence_parallel
+        and habits.sequence_parallel
+        and (setup.pp == 1 or habits.sequence_parallel_in_pipeline),
         fused_norms=habits.fused_norms,
         step_copies=habits.step_copies,
         bucket_view="thunder" in row.precision,
