@@ -304,6 +304,24 @@ def test_the_text_part_of_a_model_with_pictures_is_counted_and_said(tmp_path: Pa
     assert "only the part for text" in shape.assumed[0]
 
 
+def test_a_part_for_text_that_says_only_what_differs_is_completed_and_said() -> None:
+    """So does the config.json of Gemma 3 4B."""
+    inner = {
+        "model_type": "gemma3_text",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+    }
+    shape = shape_of({"model_type": "gemma3", "text_config": inner}, name="x", source="c.json")
+    assert shape.params == published_params("gemma-3-4b")
+    assert shape.assumed[1:] == (
+        "num_attention_heads is not given: 8",
+        "num_key_value_heads is not given: 4",
+        "head_dim is not given: 256",
+        "vocab_size is not given: 262208",
+    )
+
+
 def test_an_unknown_type_is_read_as_a_llama_and_says_so() -> None:
     shape = shape_of({**LLAMA, "model_type": "brandnew"}, name="x", source="config.json")
     assert shape.params == 2_479_872

@@ -32,6 +32,14 @@ ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "num_experts_per_t
 TIED = ("tie_word_embeddings", "weight_tying", "tie_weights", "share_embeddings_and_output_weights")
 
 
+def others_of(name: str) -> tuple[str, ...]:
+    """Return all names of the value that has this one."""
+    for names in (HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB):
+        if name in names:
+            return names
+    return (name,)
+
+
 class Config:
     """The values of a document; what is wrong with them is collected, not raised."""
 

@@ -11,7 +11,8 @@ from typing import Any
 from clusterkit.errors import UserError
 from clusterkit.estimate import config_keys as keys
 from clusterkit.estimate.config_keys import Config
-from clusterkit.estimate.families import FAMILIES, Family, completed, family_of
+from clusterkit.estimate.families import FAMILIES, Family, family_of
+from clusterkit.estimate.family_quirks import completed
 from clusterkit.estimate.shapes import ModelShape
 
 _VOCAB = 32000
@@ -40,11 +41,14 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
     """
     notes: list[str] = []
     inner = document.get("text_config")
+    nested = isinstance(inner, Mapping)
     if isinstance(inner, Mapping):
         notes.append("only the part for text is counted (text_config)")
         document = {**inner, "tie_word_embeddings": _tied(document, inner)}
-    config = Config(document, source=source)
     model_type = str(document.get("model_type") or "").replace("-", "_").lower()
+    family = family_of(model_type)
+    document = {**document, **_defaults(document, family, nested=nested, notes=notes)}
+    config = Config(document, source=source)
     if model_type not in FAMILIES:
         known = f"model type {model_type!r} is not known" if model_type else "no model_type"
         notes.append(f"{known}: read as a Llama, with whatever of it the file says")
@@ -54,11 +58,27 @@ def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelSha
             "name a function that returns the model: `--model package.module:factory`",
             key="is_encoder_decoder",
         )
-    family = family_of(model_type)
     shape = _plain(_Reader(config=config, family=family, notes=notes), name=name)
     shape = completed(shape, model_type, config)
     config.check()
     return shape
+
+
+def _defaults(
+    document: Mapping[str, Any], family: Family, *, nested: bool, notes: list[str]
+) -> Mapping[str, int]:
+    """Return what the type stands for where the document does not say it; noted as assumed.
+
+    Width and number of blocks are not assumed of a whole configuration: it would be any model's.
+    """
+    needed = () if nested else (*keys.HIDDEN, *keys.LAYERS)
+    missing = {
+        name: value
+        for name, value in family.defaults
+        if name not in needed and all(document.get(other) is None for other in keys.others_of(name))
+    }
+    notes += [f"{name} is not given: {value}" for name, value in missing.items()]
+    return missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,9 +198,7 @@ def _preset(cells: list[str]) -> _Preset:
 def _like(text: str) -> str:
     """Return the name that was meant perhaps, or the families that there are."""
     near = did_you_mean(text.rsplit("/", 1)[-1], _presets())
-    families = dict.fromkeys(
-        re.sub(r"-([0-9]|base|large).*", "", name) for name in _presets()
-    )
+    families = dict.fromkeys(re.sub(r"-([0-9]|base|large).*", "", name) for name in _presets())
     return near or f"known are sizes of {', '.join(families)}"
 
 
