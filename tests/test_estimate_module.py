@@ -123,7 +123,7 @@ def test_what_depends_on_values_is_counted_and_says_why_it_is_not_traced(
     assert model.params == 46_702_792_704
     assert model.block_bytes is None
     assert model.shape.saved_bytes_per_token is None
-    assert model.untraced is not None
+    assert str(model.untraced).startswith("what it does depends on the values of tensors")
     assert any("could not be traced" in note for note in model.shape.assumed)
     assert (model.shape.experts, model.shape.active_experts) == (8, 2)
     assert model.shape.active_params == model_named("mixtral-8x7b").active_params
@@ -191,8 +191,13 @@ def test_a_path_without_a_function_is_refused_before_anything_is_run(spec: str) 
 
 
 def test_code_that_fails_is_shown_by_its_last_words() -> None:
-    with pytest.raises(UserError, match=r"cannot be built on the meta device.*\n(.*\n)*.*item\(\)"):
+    with pytest.raises(UserError) as caught:
         model_of_module(f"{MODULES}:reads_a_value")
+    first, place, line, last = caught.value.problems[0].message.splitlines()
+    assert "cannot be built on the meta device" in first
+    assert "tests/estimate_modules.py" in place
+    assert ".item()" in line
+    assert last == "  RuntimeError: Tensor.item() cannot be called on meta tensors"
 
 
 def test_without_torch_it_says_how_to_get_it(

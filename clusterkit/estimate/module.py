@@ -22,7 +22,6 @@ from clusterkit.estimate.shapes import ModelShape
 
 _HINT = "give PACKAGE.MODULE:FACTORY or path/to/file.py:FACTORY, such as my_model.llama:make_model"
 _CONFIG_HINT = "or give the model's config.json"
-_SHOWN_LINES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ def model_of_module(
         raise _refusal(spec, said)
     if "counted" not in said:
         raise _failure(spec, str(said.get("step", "import")), answer)
-    traced = said.get("traced") or {"reason": _last_words(answer, lines=1)}
+    traced = said.get("traced") or {"reason": _last_words(answer)}
     return _model(name=spec, size=(seq, micro_batch), counted=said["counted"], traced=traced)
 
 
@@ -192,11 +191,25 @@ def _failure(spec: str, step: str, answer: Answer) -> UserError:
         "import": "cannot be imported",
         "build": "cannot be built on the meta device, where numbers have no values",
     }.get(step, "cannot be counted")
-    why = _last_words(answer, lines=_SHOWN_LINES)
-    return UserError(f"{spec} {doing}:\n{why}", hint=f"try it in a shell, {_CONFIG_HINT}")
+    return UserError(
+        f"{spec} {doing}:\n{_where(answer)}", hint=f"try it in a shell, {_CONFIG_HINT}"
+    )
 
 
-def _last_words(answer: Answer, *, lines: int) -> str:
+def _where(answer: Answer) -> str:
+    """Return the place in the user's own code where it failed, and how."""
+    lines = answer.errors.splitlines()
+    libraries = ("site-packages", "<frozen", str(data_dir("templates")), "/lib/python")
+    own = [
+        index
+        for index, line in enumerate(lines)
+        if line.startswith('  File "') and not any(library in line for library in libraries)
+    ]
+    place = lines[own[-1] : own[-1] + 2] if own else []
+    return "\n".join([*place, f"  {_last_words(answer)}"])
+
+
+def _last_words(answer: Answer) -> str:
     """Return how the process ended, as its stderr says it."""
     errors = [line for line in answer.errors.splitlines() if line.strip()]
-    return "\n".join(errors[-lines:]) or f"its process ended with code {answer.code}"
+    return errors[-1].strip() if errors else f"its process ended with code {answer.code}"

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -39,6 +43,8 @@ def trace(model, blocks, size):
                 try:
                     with shortened(model.get_submodule(name), depth):
                         return kept(model, layers[:depth], inputs(size, layers[0]))
+                except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                    reasons.append(f"what it does depends on the values of tensors: {error.func}")
                 except Exception as error:  # noqa: BLE001
                     said = str(error).strip().split("\n")[0]
                     reasons.append(f"{type(error).__name__}: {said}"[:160])
