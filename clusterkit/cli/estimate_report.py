@@ -66,7 +66,7 @@ def advice(found: Recommendation, judge: Judge) -> Sequence[str]:
     """Return the recommendation with its reason, and what it means in numbers."""
     chosen = found.chosen
     if chosen is None:
-        return paragraph(found.why[:1].upper() + found.why[1:] + ".")
+        return paragraph(f"{found.why}.")
     setup, memory = chosen.setup, chosen.memory
     parts = f"micro batch {setup.micro_batch}"
     if setup.accumulation > 1:

@@ -56,6 +56,31 @@ HABITS: dict[str, tuple[str, str]] = {
 }
 """What is typed -> what to type, with its value in capitals, and a remark."""
 
+_TRAINING = {
+    **dict.fromkeys(("--batch-size", "--bs", "--mbs", "--train-batch-size"), "--micro-batch N"),
+    **dict.fromkeys(("--per-device-train-batch-size", "--micro-batch-size"), "--micro-batch N"),
+    **dict.fromkeys(("--gbs", "--global-batch-size"), "--global-batch N"),
+    **dict.fromkeys(("--gas", "--grad-accum", "--gradient-accumulation-steps"), "--accumulation N"),
+    **dict.fromkeys(("--seq-len", "--seq-length", "--sequence-length", "--max-length"), "--seq N"),
+    **dict.fromkeys(("--num-gpus", "--n-gpus", "--world-size", "--devices"), "--gpus N"),
+    **dict.fromkeys(("--gpu-type", "--gpu-name", "--device"), "--gpu NAME"),
+    **dict.fromkeys(("--dtype", "--mixed-precision"), "--precision NAME"),
+    **dict.fromkeys(("--tensor-parallel", "--tensor-model-parallel-size", "-tp"), "--tp N"),
+    **dict.fromkeys(("--pipeline-parallel", "--pipeline-model-parallel-size", "-pp"), "--pp N"),
+    **dict.fromkeys(("--zero", "--zero-stage", "--stage"), "--strategy zeroN"),
+    **dict.fromkeys(("--nodes", "-N", "--nnodes"), "--gpus N, which are those of all nodes"),
+    "--bf16": "--precision bf16",
+    "--fp16": "--precision fp16",
+    "--fp8": "--precision fp8",
+    "--lora": "--lora-rank 16",
+    "--network": "--interconnect NAME",
+    **dict.fromkeys(
+        ("--activation-checkpointing", "--gradient-checkpointing", "--recompute", "--ac"),
+        "--checkpointing full",
+    ),
+}
+"""The same for a verb that asks about training, and starts none."""
+
 BARE = frozenset({"exclusive", "hold"})
 SBATCH = BARE | {
     "account", "begin", "comment", "constraint", "cpus-per-gpu", "cpus-per-task",
@@ -65,9 +90,17 @@ SBATCH = BARE | {
 """Options of sbatch that clusterkit hands on under `--set`; those in `BARE` take no value."""
 
 
+_VALUED = frozenset(option for option, instead in _TRAINING.items() if instead.endswith(("N", "E")))
+
+
 def takes_value(option: str) -> bool:
     """Tell whether a word follows this habit of theirs."""
-    return option in HABITS or (option.removeprefix("--") in SBATCH - BARE)
+    return option in HABITS or option in _VALUED or (option.removeprefix("--") in SBATCH - BARE)
+
+
+def is_habit(option: str) -> bool:
+    """Tell whether it is an option of others, with a value or without."""
+    return option in HABITS or option in _TRAINING or option.removeprefix("--") in SBATCH
 
 
 def ours(option: str, words: Sequence[str], known: Collection[str]) -> str | None:
@@ -77,6 +110,8 @@ def ours(option: str, words: Sequence[str], known: Collection[str]) -> str | Non
     for it.
     """
     value = _value_of(option, words) if takes_value(option) else None
+    if "--micro-batch" in known:
+        return _filled(_TRAINING[option], value) if option in _TRAINING else None
     if option.removeprefix("--") in SBATCH and option.startswith("--"):
         shown = value or ("" if option[2:] in BARE else "VALUE")
         instead, remark = f"--set sbatch.{option[2:]}={shown}", ""
@@ -104,7 +139,7 @@ def _filled(instead: str, value: str | None) -> str:
     """Put the user's value in the place of the capitals, a number where one is wanted."""
     if value is None:
         return instead
-    if instead.endswith(" N"):
+    if instead.endswith((" N", "zeroN")):
         number = re.search(r"\d+(:\d+)?$", value)
         return instead[:-1] + number[0].rpartition(":")[2] if number else instead
     return re.sub(r"[A-Z]+(=[A-Z]+)?$", lambda _: value, instead)

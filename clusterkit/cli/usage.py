@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.exceptions import TyperException
 
-from clusterkit.cli.habits import ours, takes_value
+from clusterkit.cli.habits import is_habit, ours, takes_value
 from clusterkit.errors import UserError
 
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
@@ -75,8 +75,8 @@ def _has_value_behind(word: str, options: Mapping[str, Any]) -> bool:
     if equals or (len(word) > 2 and short in options and name not in options):
         return False
     if name not in options:
-        if takes_value(name):
-            return True
+        if is_habit(name):
+            return takes_value(name)
         # It is read like the option that it resembles.
         name = next(iter(get_close_matches(name, options, n=1)), name)
     return name in options and not getattr(options[name], "is_flag", True)

@@ -11,6 +11,8 @@ from clusterkit.estimate.setup import Checkpointing, Library, Loss, Offload, Set
 
 _MOST_GPUS = 65_536
 _SHORTEST = 512
+_WORTH = 2
+"""So many times the GPUs are no smaller change than checkpointing."""
 _STRONGER = {
     Checkpointing.NONE: (Checkpointing.SELECTIVE, Checkpointing.FULL),
     Checkpointing.SELECTIVE: (Checkpointing.FULL,),
@@ -32,10 +34,9 @@ def smallest_change(setup: Setup, fits: Callable[[Setup], bool], *, per_node: in
     for change in _without_more_gpus(setup):
         if fits(change.setup):
             return change
-    for base in (Change(flags="", setup=setup), leanest_of(setup)):
-        grown = _more_gpus(base, fits, per_node)
-        if grown is not None:
-            return grown
+    grown = _grown(setup, fits, per_node)
+    if grown is not None:
+        return grown
     last = (*_offloaded(setup), *_context_parallel(setup), *_shorter(setup))
     return next((change for change in last if fits(change.setup)), None)
 
@@ -97,6 +98,15 @@ def leanest_of(setup: Setup) -> Change:
 def _changed(setup: Setup, **settings: Any) -> Change:
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
     return Change(flags=flags, setup=replace(setup, **settings))
+
+
+def _grown(setup: Setup, fits: Callable[[Setup], bool], per_node: int) -> Change | None:
+    """Return more GPUs: as it is, unless far fewer are enough with less activations, too."""
+    plain = _more_gpus(Change(flags="", setup=setup), fits, per_node)
+    lean = _more_gpus(leanest_of(setup), fits, per_node)
+    if plain is None or lean is None:
+        return plain or lean
+    return plain if plain.setup.gpus <= _WORTH * lean.setup.gpus else lean
 
 
 def _more_gpus(base: Change, fits: Callable[[Setup], bool], per_node: int) -> Change | None:
