@@ -128,12 +128,23 @@ def test_the_submit_line() -> None:
     assert launch_of(setup_named("fsdp")).command[3] == "torchrun"
 
 
-def test_deepspeed_accepts_the_configuration() -> None:
-    runtime = pytest.importorskip("deepspeed.runtime.zero.config", reason="needs deepspeed")
-    for name in ("zero1", "zero2-offload", "zero3-nvme"):
-        text = launch_of(setup_named(name)).files["ds_config.json"]
-        zero = runtime.get_zero_config(json.loads(text))
-        assert int(zero.stage) == int(name[4])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32", "pure-bf16", "amp-bf16"])
+def test_deepspeed_reads_the_configuration_as_it_is_meant(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pytest.importorskip("deepspeed.runtime.config", reason="needs deepspeed")
+    monkeypatch.setenv("WORLD_SIZE", "1")  # the batch of one rank: it asks no other
+    monkeypatch.setenv("RANK", "0")
+    for name in ("zero1", "zero2-offload", "zero3", "zero3-offload", "zero3-nvme"):
+        setup = setup_of(strategy_named(name).strategy, replace(WISH, precision=precision))
+        read = config.DeepSpeedConfig(json.loads(launch_of(setup).files["ds_config.json"]))
+        assert int(read.zero_config.stage) == int(name[4])
+        assert read.train_micro_batch_size_per_gpu == setup.micro_batch
+        assert read.gradient_accumulation_steps == setup.accumulation
+        assert read.bfloat16_config.enabled == ("bf16" in precision and "amp" not in precision)
+        assert read.float16_config.enabled == (precision == "fp16")
+        where = getattr(read.zero_config.offload_optimizer, "device", "none")
+        assert str(getattr(where, "value", where)) == str(setup.offload_optimizer)
 
 
 def test_fsdp_arguments_are_those_of_torch() -> None:

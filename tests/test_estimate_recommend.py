@@ -27,6 +27,7 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
+from clusterkit.estimate.states import model_state_bytes
 from clusterkit.estimate.strategies import STRATEGIES, name_of, strategy_named
 from clusterkit.estimate.wish import Wish, precision_of, setup_of
 
@@ -183,6 +184,29 @@ def test_what_can_run_but_should_not_is_a_warning() -> None:
     assert any("go beyond the 131072" in problem.message for problem in warnings_of(long))
     idle = warnings_of(setup("megatron", pp=4, accumulation=4))
     assert any("idle 43% of the time" in problem.message for problem in idle)
+
+
+# --- figures ---
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "changes", "states"),
+    [
+        ("ddp", 7, {"gpus": 4}, 112),
+        ("zero1", 7, {"gpus": 4}, 49),
+        ("zero2", 7, {"gpus": 4}, 38.5),
+        ("zero3", 7, {"gpus": 4}, 28),
+        ("fsdp", 7, {"gpus": 4}, 28),
+        ("fsdp", 7, {"gpus": 4, "precision": Precision.PURE_BF16}, 14),
+        ("fsdp", 70.6, {"gpus": 8}, 141.2),
+        ("fsdp", 70.6, {"gpus": 4}, 282.4),
+    ],
+)
+def test_the_figures_that_docs_put_right(
+    name: str, params: float, changes: dict[str, Any], states: float
+) -> None:
+    model = replace(LLAMA, exact_params=round(params * 1e9))
+    assert model_state_bytes(setup(name, model=model, **changes)) / 1e9 == pytest.approx(states)
 
 
 # --- recommendation ---

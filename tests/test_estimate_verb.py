@@ -161,6 +161,23 @@ def test_the_batch_is_solved(ask: Callable[[str], dict[str, Any]]) -> None:
     assert stages["strategies"][0]["accumulation"] == 16
 
 
+def test_a_cluster_says_how_many_gpus_a_node_has(ask: Callable[[str], dict[str, Any]]) -> None:
+    Path("clusterkit.yaml").write_text(
+        "clusters:\n  rack: {kind: ssh, hosts: 'n[1-4]', gpus_per_node: 4}\n"
+    )
+    assert ask("--params 7B --gpu h100 --gpus 8 --cluster rack")["gpus_per_node"] == 4
+    line = "--params 7B --gpu h100 --gpus 8 --cluster rack --gpus-per-node 8"
+    assert ask(line)["gpus_per_node"] == 8
+
+
+def test_adapters_are_named_where_nothing_else_fits(run: Run) -> None:
+    code, out, _ = run("--params 7B --gpu rtx4090 --gpus 1 --offload none")
+    assert code == 1
+    assert "To train adapters only would take" in out
+    name = out.partition("--strategy ")[2].split(".")[0]
+    assert run(f"--params 7B --gpu rtx4090 --gpus 1 --strategy {name}")[0] == 0
+
+
 # --- bad input ---
 
 

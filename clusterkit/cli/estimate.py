@@ -26,6 +26,8 @@ LOCAL = "local"
 def estimate(flags: EstimateFlags) -> None:
     """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
 
+    clusterkit estimate --model llama-3.1-8b --gpu h100 --gpus 8
+
     Exits with 1 where nothing fits.
     """
     if flags.score is not None:
@@ -98,6 +100,7 @@ def _show(
         report.table(tried, advice),
         report.advice(advice, judge),
         report.changes(asked.wish, judge, tried, advice),
+        report.adapters(asked.wish, judge, advice) if asked.chosen is None else (),
         report.refusals(tried),
         details.explanation(subject) if flags.explain else (),
         details.curve(asked.wish, judge, subject) if flags.scale else (),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import count, gb, paragraph, span
 from clusterkit.estimate.changes import largest_micro_batch, least_of, smallest_change
-from clusterkit.estimate.recommend import cautions_of
+from clusterkit.estimate.recommend import adapters_that_fit, cautions_of
 from clusterkit.estimate.setup import Offload
 
 if TYPE_CHECKING:
@@ -112,6 +112,19 @@ def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
         return change.flags
     binding = judge.memory(least_of(setup)).binding
     return f"nothing; {gb(binding.bytes)} GB of {binding.name} stay at the very least"
+
+
+def adapters(wish: Wish, judge: Judge, found: Recommendation) -> Sequence[str]:
+    """Return what training adapters only would take, where training everything is hard."""
+    chosen = found.chosen
+    easy = chosen is not None and chosen.setup.offload_optimizer is Offload.NONE
+    if easy or wish.adapter is not None:
+        return ()
+    one = adapters_that_fit(wish, judge)
+    if one is None:
+        return ()
+    needs = f"{gb(one.memory.device.likely)} GB"
+    return paragraph(f"To train adapters only would take {needs}: --strategy {one.name}.")
 
 
 def refusals(tried: Tried) -> Sequence[str]:

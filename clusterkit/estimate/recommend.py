@@ -12,7 +12,7 @@ from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
 from clusterkit.estimate.speed import speed_of
-from clusterkit.estimate.strategies import Chosen, Strategy
+from clusterkit.estimate.strategies import Chosen, Strategy, base_named
 from clusterkit.estimate.wish import Wish, ladder, setup_of
 
 _USUAL_RAM = 256e9
@@ -203,6 +203,17 @@ def _divisions(wish: Wish) -> Sequence[tuple[int, int]]:
     if wish.tp is None and wish.pp is None:
         pairs = [pair for pair in pairs if 1 < pair[0] * pair[1] <= wish.gpus] or [(1, 1)]
     return sorted(pairs, key=lambda pair: (pair[1] > 1, pair[0] * pair[1], pair[1]))
+
+
+def adapters_that_fit(wish: Wish, judge: Judge) -> Candidate | None:
+    """Return the simplest way to train adapters only, if that fits where training all does not."""
+    for name in ("lora", "qlora"):
+        for level in (wish.checkpointing or Checkpointing.NONE, Checkpointing.FULL):
+            setup = setup_of(base_named(name), wish, checkpointing=level)
+            if judge.fits(setup):
+                again = level is Checkpointing.FULL and wish.checkpointing is None
+                return _judged(f"{name}{'+ac' if again else ''}", setup, judge)
+    return None
 
 
 def recommend(tried: Tried) -> Recommendation:
