@@ -1,6 +1,7 @@
 """What training programs do that the tables which they appear in do not say.
 
-Each habit was read in the program's own code or recipe; none is a figure that was fitted.
+Each habit was read in the program's own code or recipe, or it is said that it was not; none is a
+figure that was fitted.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ HABITS: Mapping[str, Habits] = {
     ),
     # pretrain.py takes the loss of the logits as they are; finetune/full.py accumulates to 32.
     "litgpt": Habits(fp32_logits=False, step_copies=0, finetune_accumulation=8),
-    # nn/layer_norm.py; TritonRMSNorm keeps its input in fp32 as well.
+    # Not read but inferred: its figures have room for norms that keep what those of torch do.
     "nanotron": Habits(fused_norms=False),
     # hybrid_zero_optim.py keeps fp32 copies whatever shards the model, under torch 1.13; norms of
     # apex and the loss of flash-attn.

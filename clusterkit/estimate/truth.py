@@ -7,14 +7,12 @@ comes from `habits`; what had to be assumed beyond that stands in `model.assumed
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusterkit.errors import UserError
 from clusterkit.estimate.gpus import Gpu, gpu_named
 from clusterkit.estimate.habits import Habits, habits_of, steps_of
-from clusterkit.estimate.models import model_named, model_of_params
 from clusterkit.estimate.notation import (
     Strategy,
     checkpointing_of,
@@ -35,13 +33,11 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
-from clusterkit.estimate.shapes import ModelShape
+from clusterkit.estimate.truth_model import TooLittle, model_of
 from clusterkit.estimate.truth_table import Row, read_rows
 
-__all__ = ["Row", "Unused", "model_of", "read_rows", "setup_of"]
+__all__ = ["Row", "Unused", "read_rows", "setup_of"]
 
-_ROUNDED = 3
-"""Digits of a number of parameters that is the name of a model rather than a count."""
 _FILLED = 8
 """Micro batches for each stage of a pipeline, where none are given: one that is kept busy."""
 
@@ -57,28 +53,24 @@ def setup_of(row: Row) -> Setup | Unused:
     """Return what a row describes as a setup, or why it cannot be one."""
     try:
         return _setup(row)
-    except _TooLittle as missing:
+    except TooLittle as missing:
         return Unused(reason=str(missing))
-
-
-class _TooLittle(Exception):  # noqa: N818 - a state of a row, not a mistake of anyone
-    """Raised where a row does not say what an estimate needs."""
 
 
 def _setup(row: Row) -> Setup:
     strategy = strategy_of(row.strategy, precision=row.precision)
     if strategy is None:
-        raise _TooLittle(f"no strategy: {row.strategy!r}" if row.strategy else "no strategy")
+        raise TooLittle(f"no strategy: {row.strategy!r}" if row.strategy else "no strategy")
     layout = {key: whole_number(text) for key, text in pairs_of(row.layout).items()}
     tp, pp, cp = (max(1, layout.get(key) or 1) for key in ("tp", "pp", "cp"))
     data = layout.get("dp") or layout.get("fsdp")
     if "TP+PP" in row.strategy and "tp" in layout and "pp" not in layout:
-        raise _TooLittle("no number of pipeline stages")
+        raise TooLittle("no number of pipeline stages")
     gpus = row.n_gpus or (data or 0) * tp * pp * cp
     if not gpus:
-        raise _TooLittle("no number of GPUs")
+        raise TooLittle("no number of GPUs")
     if gpus % (tp * pp * cp):
-        raise _TooLittle(f"{gpus} GPUs are not a multiple of tp * pp * cp = {tp * pp * cp}")
+        raise TooLittle(f"{gpus} GPUs are not a multiple of tp * pp * cp = {tp * pp * cp}")
     shape = model_of(row)
     setup = Setup(
         model=shape,
@@ -105,78 +97,6 @@ def _setup(row: Row) -> Setup:
     return _with_habits(_with_batch(setup, row, layout), row, strategy)
 
 
-def model_of(row: Row) -> ModelShape:
-    """Return the model of a row: by its configuration, else the known one of its name."""
-    pairs = pairs_of(row.config)
-    hidden = whole_number(pairs.get("h"))
-    if hidden is None:
-        return _named_model(row)
-    layers, vocab = whole_number(pairs.get("l")), whole_number(pairs.get("v"))
-    assumed = []
-    if vocab is None:
-        vocab = 50_304
-        assumed.append("the vocabulary of GPT-2")
-    heads = whole_number(pairs.get("a"))
-    if heads is None:
-        heads = max(1, hidden // 128)
-        assumed.append("heads of 128")
-    gated = pairs.get("glu") == "1"
-    ffn = _width(pairs.get("ffn", "4h"), hidden)
-    if layers is None:
-        layers = _layers(row.params, hidden, ffn, vocab)
-        assumed.append(f"{layers} layers, by the number of parameters")
-    shape = ModelShape(
-        name=row.model,
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=whole_number(pairs.get("kv")) or heads,
-        head_dim=hidden // heads,
-        ffn=ffn,
-        vocab=vocab,
-        tied=pairs.get("tied") == "1",
-        gated=gated,
-        biases=not gated,
-        learned_positions=whole_number(pairs.get("learned_pos")) or 0,
-        assumed=tuple(assumed),
-    )
-    return replace(shape, exact_params=_exact(row.params))
-
-
-def _exact(params: float | None) -> int | None:
-    """Return the published number, unless it is the rounded one in the model's name."""
-    if params is None:
-        return None
-    digits = f"{params:.0f}".rstrip("0")
-    return int(params) if len(digits) > _ROUNDED else None
-
-
-def _width(text: str, hidden: int) -> int:
-    """Return the width of the MLP: a number, or `4h`."""
-    if text.endswith("h"):
-        try:
-            return round(float(text[:-1] or "1") * hidden)
-        except ValueError:
-            return 4 * hidden
-    return whole_number(text) or 4 * hidden
-
-
-def _layers(params: float | None, hidden: int, ffn: int, vocab: int) -> int:
-    if not params:
-        raise _TooLittle("no number of layers")
-    return max(1, round((params - vocab * hidden) / (4 * hidden**2 + 2 * hidden * ffn)))
-
-
-def _named_model(row: Row) -> ModelShape:
-    try:
-        return model_named(re.sub(r"[\s_]+", "-", row.model))
-    except UserError:
-        pass
-    if row.kind.strip().lower() == "analytic" and row.params and "states only" in row.basis:
-        return replace(model_of_params(f"{row.params / 1e9:.6g}B"), exact_params=int(row.params))
-    raise _TooLittle("no configuration of the model (hidden size, layers)")
-
-
 def _gpu_of(row: Row) -> Gpu:
     name = row.gpu.strip()
     if name.lower() in {"any", ""} and not row.measured:
@@ -184,7 +104,7 @@ def _gpu_of(row: Row) -> Gpu:
     try:
         return gpu_named(name)
     except UserError:
-        raise _TooLittle(f"no known GPU: {name or 'none is given'}") from None
+        raise TooLittle(f"no known GPU: {name or 'none is given'}") from None
 
 
 def _gpus_per_node(gpus: int, nodes: int | None) -> int:
@@ -202,7 +122,7 @@ def _shard_group(strategy: Strategy, layout: Mapping[str, int | None], gpus: int
 
 def _default_seq(row: Row) -> int:
     if row.measured:
-        raise _TooLittle("no sequence length")
+        raise TooLittle("no sequence length")
     return 2048
 
 
@@ -234,7 +154,7 @@ def _with_batch(setup: Setup, row: Row, layout: Mapping[str, int | None]) -> Set
     if micro is None:
         if total is None or total % ranks:
             if row.measured:
-                raise _TooLittle("no micro batch")
+                raise TooLittle("no micro batch")
             micro = 1
         else:
             micro = max(1, total // ranks // (steps or total // ranks))
@@ -256,11 +176,11 @@ def _with_habits(setup: Setup, row: Row, strategy: Strategy) -> Setup:
     """Return `setup` with what the row's words and its program's habits say beside numbers."""
     habits = habits_of(row.source)
     if "micro batch" in row.note and "default" in row.note:
-        raise _TooLittle("its micro batch is a guess of the table")
+        raise TooLittle("its micro batch is a guess of the table")
     words = f"{row.strategy} {row.note}"
     steps = steps_of(row.strategy, row.note)
     if steps and "packed" not in steps:
-        raise _TooLittle("sequences of unknown lengths: they are not packed")
+        raise TooLittle("sequences of unknown lengths: they are not packed")
     one_gpu_recipe = "full finetune" in row.strategy and setup.gpus == 1
     optimizer = habits.full_finetune_optimizer if one_gpu_recipe else None
     compiled = setup.compiled or "compile" in row.note or "compile" in steps
