@@ -70,6 +70,7 @@ def test_every_precision_reads_back(name: str, wish: str) -> None:
     ("name", "changes"),
     [
         ("megatron", {"tp": 8, "pp": 4, "vpp": 2, "accumulation": 32}),
+        ("megatron", {"tp": 2, "pp": 5, "accumulation": 32, "gpus": 80}),
         ("megatron", {"tp": 2, "cp": 2, "accumulation": 4, "sequence_parallel": False}),
         ("megatron", {"checkpointing": Checkpointing.ALTERNATE, "optimizer": Optimizer.SGD}),
         ("megatron", {"checkpointing": Checkpointing.SELECTIVE, "loss": Loss.FUSED}),

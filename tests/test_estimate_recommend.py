@@ -146,6 +146,8 @@ def test_16_bits_are_what_is_usual_with_the_library() -> None:
         (setup("zero3", pp=2), "ZeRO-3 and pipeline parallelism exclude", "megatron"),
         (setup("ddp", pp=2), "DDP alone has no pipeline", "megatron"),
         (setup("megatron", pp=16, model=model_named("gpt2")), "more than the 12 layers", "--pp 12"),
+        (setup("megatron", pp=8, model=model_named("gpt2")), "pp 8 does not divide", "--pp 4 or 6"),
+        (setup("megatron", vpp=2), "vpp 2 divides stages of a pipeline", "--pp 2"),
         (setup("megatron", pp=8, vpp=3, accumulation=8), "pp 8 x vpp 3 does not divide", "--vpp"),
         (
             setup("megatron", pp=4, vpp=2, accumulation=6),
@@ -182,6 +184,9 @@ def test_what_can_run_but_should_not_is_a_warning() -> None:
     long = setup(seq=262144)
     assert problems_of(long) == ()
     assert any("go beyond the 131072" in problem.message for problem in warnings_of(long))
+    uneven = setup("megatron", pp=8, gpus=16, model=model_of_params("175B"), accumulation=32)
+    assert problems_of(uneven) == ()
+    assert any("14 on each stage, 10 on the last" in p.message for p in warnings_of(uneven))
     idle = warnings_of(setup("megatron", pp=4, accumulation=4))
     assert any("idle 43% of the time" in problem.message for problem in idle)
 

@@ -6,6 +6,7 @@ A refusal is something that a library asserts or a GPU lacks; everything else is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from clusterkit.errors import Problem
 from clusterkit.estimate.setup import (
@@ -21,6 +22,7 @@ from clusterkit.estimate.setup import (
 _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
 _FSDP = frozenset({Library.FSDP1, Library.FSDP2})
+_MUCH_PADDING = 1.05
 _LIMITS = (
     ("--gpus", "gpus", 1_000_000),
     ("--gpus-per-node", "gpus_per_node", 1_000),
@@ -85,11 +87,12 @@ def _machines(setup: Setup) -> Iterator[Problem]:
             f"= {ranks} GPUs for one copy of the model",
             hint=f"--gpus {-(-gpus // ranks) * ranks}, or smaller --tp, --pp, --cp",
         )
-    if setup.ep > 1 and (setup.model.experts == 0 or setup.model.experts % setup.ep):
+    experts = setup.model.experts
+    if setup.ep > 1 and (experts == 0 or experts % setup.ep):
+        works = [str(n) for n in range(2, experts + 1) if experts % n == 0]
         yield Problem(
-            message=f"ep {setup.ep} does not divide the {setup.model.experts} experts of "
-            f"{setup.model.name}",
-            hint="--ep 1",
+            message=f"ep {setup.ep} does not divide the {experts} experts of {setup.model.name}",
+            hint=f"--ep {' or '.join(works) or 1}",
         )
 
 
@@ -119,6 +122,8 @@ def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
 def _pipeline(setup: Setup) -> Iterator[Problem]:
     model, pp, chunks = setup.model, setup.pp, setup.pp * setup.vpp
     if pp == 1:
+        if setup.vpp > 1:
+            yield Problem(message=f"vpp {setup.vpp} divides stages of a pipeline", hint="--pp 2")
         return
     if setup.library is Library.DEEPSPEED and setup.sharding not in {
         Sharding.NONE,
@@ -141,7 +146,7 @@ def _pipeline(setup: Setup) -> Iterator[Problem]:
             message=f"{pp} pipeline stages are more than the {model.layers} layers of {model.name}",
             hint=f"--pp {_divisor_below(model.layers, pp)}",
         )
-    elif model.layers % chunks:
+    elif model.layers % chunks and (setup.vpp > 1 or last_stage(setup) < 1):
         works = [p for p in range(1, model.layers + 1) if model.layers % (p * setup.vpp) == 0]
         near = [str(p) for p in works if pp / 2 <= p <= pp * 2] or [str(p) for p in works]
         what = f"pp {pp}" + (f" x vpp {setup.vpp}" if setup.vpp > 1 else "")
@@ -155,6 +160,12 @@ def _pipeline(setup: Setup) -> Iterator[Problem]:
             f"pp {pp}, not {setup.accumulation}",
             hint=f"--accumulation {-(-setup.accumulation // pp) * pp}, or --vpp 1",
         )
+
+
+def last_stage(setup: Setup) -> int:
+    """Return the layers of the last pipeline stage, where the others have as many as they need."""
+    layers, pp = setup.model.layers, setup.pp
+    return layers - (pp - 1) * -(-layers // pp)
 
 
 def _divisor_below(number: int, limit: int) -> int:
@@ -273,10 +284,19 @@ def _warnings(setup: Setup) -> Iterator[Problem]:
             "was made for",
             hint=f"it has to be trained with scaled positions, or: --seq {model.max_seq}",
         )
-    if setup.library is Library.MEGATRON and model.vocab % (128 * setup.tp):
+    padded = -(-model.vocab // (128 * setup.tp)) * 128 * setup.tp
+    if setup.library is Library.MEGATRON and padded > _MUCH_PADDING * model.vocab:
         yield Problem(
-            message=f"Megatron pads the vocabulary of {model.vocab} to "
-            f"{-(-model.vocab // (128 * setup.tp)) * 128 * setup.tp}",
+            message=f"Megatron pads the vocabulary of {model.vocab} to {padded}",
+            hint="smaller --tp",
+        )
+    if setup.pp > 1 and model.layers % setup.pp:
+        most = -(-model.layers // setup.pp)
+        even = _divisor_below(gcd(model.layers, setup.gpus // (setup.tp * setup.cp)), setup.pp)
+        yield Problem(
+            message=f"pp {setup.pp} does not divide the {model.layers} layers of {model.name}: "
+            f"{most} on each stage, {last_stage(setup)} on the last one",
+            hint=f"--pp {even}",
         )
     if setup.pp > 1 and setup.accumulation < 4 * setup.pp:
         idle = (setup.pp - 1) / (setup.vpp * setup.accumulation)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterkit.errors import UserError
+from clusterkit.estimate.legality import last_stage
 from clusterkit.estimate.setup import (
     Checkpointing,
     Library,
@@ -33,6 +34,7 @@ def arguments_of(setup: Setup) -> tuple[str, ...]:
     return (
         *_model(setup),
         *_words({flag: ranks for flag, ranks in ranks.items() if ranks > 1}),
+        *_uneven(setup),
         *(("--sequence-parallel",) if setup.tp > 1 and setup.sequence_parallel else ()),
         *_words(
             {
@@ -80,6 +82,12 @@ def _model(setup: Setup) -> tuple[str, ...]:
         *(("--add-qkv-bias",) if model.qkv_bias else ()),
         *(() if model.tied else ("--untie-embeddings-and-output-weights",)),
     )
+
+
+def _uneven(setup: Setup) -> tuple[str, ...]:
+    if setup.pp == 1 or setup.model.layers % setup.pp == 0:
+        return ()
+    return ("--decoder-last-pipeline-num-layers", str(last_stage(setup)))
 
 
 def _precision(precision: Precision) -> tuple[str, ...]:

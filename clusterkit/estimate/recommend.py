@@ -198,7 +198,8 @@ def _divisions(wish: Wish) -> Sequence[tuple[int, int]]:
     within = min(wish.gpus, wish.gpus_per_node)
     tps = [wish.tp] if wish.tp else [t for t in powers if t <= within and within % t == 0]
     stages = wish.gpus // wish.cp
-    pps = [wish.pp] if wish.pp else [p for p in powers if p <= min(stages, wish.model.layers)]
+    layers = wish.model.layers
+    pps = [wish.pp] if wish.pp else [p for p in powers if p <= stages and layers % p == 0]
     pairs = [(tp, pp) for tp in tps for pp in pps]
     if wish.tp is None and wish.pp is None:
         pairs = [pair for pair in pairs if 1 < pair[0] * pair[1] <= wish.gpus] or [(1, 1)]

@@ -83,7 +83,7 @@ def setup_of(
         shard_group=max(per_node // tp, 1) if hybrid else None,
         tp=tp,
         pp=pp,
-        vpp=wish.vpp if pp > 1 else 1,
+        vpp=wish.vpp,
         cp=wish.cp,
         ep=wish.ep,
         seq=wish.seq,
