@@ -116,7 +116,7 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
             name="gradients that are being reduced",
             kind=Kind.TEMPORARY,
             bytes=(each.product + reduced) * held.block,
-            formula=f"({each.product:g} + {reduced}) x {held.block:.4g} of a block",
+            formula=f"({each.product:g} + {reduced}) x {_short(held.block)} of a block",
             source="torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
         )
     elif setup.library is Library.DEEPSPEED and setup.gpus > 1:
@@ -125,7 +125,7 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
             name="buckets of gradients",
             kind=Kind.TEMPORARY,
             bytes=each.product * 2 * bucket,
-            formula=f"2 x {each.product:g} B x {bucket:.4g} (reduce_bucket_size)",
+            formula=f"2 x {each.product:g} B x {_short(bucket)} (reduce_bucket_size)",
             source="deepspeed/runtime/zero/stage_1_and_2.py",
         )
 
@@ -141,7 +141,7 @@ def tied_gradient(stage: Stage) -> Iterator[Term]:
         name="second gradient of the tied embedding",
         kind=Kind.TEMPORARY,
         bytes=each * part,
-        formula=f"{each:g} V h / t, V h / t = {part:.4g}",
+        formula=f"{each:g} V h / t, V h / t = {_short(part)}",
         source="autograd adds two gradients of one parameter",
     )
 
@@ -161,7 +161,7 @@ def undivided(stage: Stage) -> Iterator[Term]:
             name="the whole model, before it is divided",
             kind=Kind.PARAMETERS,
             bytes=whole,
-            formula=f"{each.product:g} P, P = {whole / 2:.4g}",
+            formula=f"{each.product:g} P, P = {_short(whole / 2)}",
             source="deepspeed/runtime/engine.py: module.to(device) without zero.Init",
         )
 
@@ -177,7 +177,9 @@ def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
         with_root = root or setup.library is Library.FSDP1
         parts = held.root * with_root + blocks * held.block
         params = held.params if whole else parts
-        what = "all of the stage" if whole else f"{blocks} blocks{' and the root' * with_root}"
+        what = (
+            "all of the stage" if whole else f"{blocks} of the blocks{' and the root' * with_root}"
+        )
         source = "torch.distributed.fsdp: what is not resharded after the forward pass"
     elif setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
         params = min(held.params, _LIVE + held.block)
@@ -191,7 +193,7 @@ def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
         name="gathered parameters",
         kind=Kind.TEMPORARY,
         bytes=each.product * params,
-        formula=f"{each.product:g} B x {params:.4g}: {what}",
+        formula=f"{each.product:g} B x {_short(params)}: {what}",
         source=source,
     )
 
@@ -249,7 +251,7 @@ def logits(stage: Stage) -> Iterator[Term]:
         name=LOGITS,
         kind=Kind.ACTIVATIONS,
         bytes=each * count,
-        formula=f"{each:g} B x s b V = {count:.4g} (loss: {setup.loss})",
+        formula=f"{each:g} B x s b V = {_short(count)} (loss: {setup.loss})",
         source="torch.nn.functional.cross_entropy: logits, log-softmax, gradients",
     )
 
@@ -266,7 +268,7 @@ def step(stage: Stage) -> Iterator[Term]:
         name="temporary copies of the step",
         kind=Kind.TEMPORARY,
         bytes=each.step * owned,
-        formula=f"{each.step:g} B x {owned:.4g}",
+        formula=f"{each.step:g} B x {_short(owned)}",
         source="torch.optim.adamw (foreach); DeepSpeed stage_1_and_2.py `step`",
     )
 
@@ -284,5 +286,11 @@ def _states(stage: Stage, name: str, kind: Kind, each: float, share: float) -> T
 
 def _formula(form: str, params: float, share: float) -> str:
     if share == 1:
-        return f"{form}, P = {params:.4g}"
-    return f"{form} / N, P = {params:.4g}, N = {1 / share:g}"
+        return f"{form}, P = {_short(params)}"
+    return f"{form} / N, P = {_short(params)}, N = {1 / share:g}"
+
+
+def _short(number: float) -> str:
+    """Return a large number with four digits: `8.03e9`."""
+    mantissa, exponent = f"{number:.3e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
