@@ -130,6 +130,15 @@ def test_states_are_those_of_the_zero_paper(
     assert round(total, 1) == states
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero3", "fsdp"])
+def test_checkpointing_is_seen_in_the_activations(
+    ask: Callable[[str], dict[str, Any]], strategy: str
+) -> None:
+    line = f"--params 7B --gpu h100 --gpus 8 --strategy {strategy} --checkpointing"
+    whole, again = (ask(f"{line} {level}")["strategies"][0] for level in ("none", "full"))
+    assert again["memory_gb"]["activations"] < whole["memory_gb"]["activations"] / 2
+
+
 def test_one_strategy_that_is_asked_for(ask: Callable[[str], dict[str, Any]]) -> None:
     document = ask("--params 7B --gpu h100 --gpus 8 --strategy ZeRO-3")
     assert [one["strategy"] for one in document["strategies"]] == ["zero3"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.estimate.results import Kind, Memory
+from clusterkit.estimate.results import Kind, Memory, Phase
 
 _STATES = (Kind.PARAMETERS, Kind.GRADIENTS, Kind.OPTIMIZER)
 _SECOND_COPY = "buckets of DDP"
@@ -13,16 +13,18 @@ _SECOND_COPY = "buckets of DDP"
 def parts_of(memory: Memory) -> Mapping[Kind, float]:
     """Return bytes by kind, as people count: states in full, then activations, then the rest.
 
-    States are those of the optimizer step, when all of them are there. At the peak gradients may
-    be missing, as they come while activations go: they take the room of activations, so that what
-    is called activations is what these need beyond. `temporary` is everything else: gathered
-    layers, buckets, gaps of the allocator, CUDA and NCCL.
+    States are those of the optimizer step, when all of them are there; activations are those of
+    the moment that has most. Gradients come while activations go, so the two may never be there in
+    full together: activations get the room that is left, then. `temporary` is everything else:
+    gathered layers, buckets, gaps of the allocator, CUDA and NCCL.
     """
-    step = memory.phases[-1]
-    parts = {
-        kind: sum(t.bytes for t in step.terms if t.kind is kind and t.name != _SECOND_COPY)
-        for kind in _STATES
-    }
+    parts = {kind: _bytes(memory.phases[-1], kind) for kind in _STATES}
     room = max(memory.device.likely - sum(parts.values()), 0.0)
-    kept = min(memory.by_kind()[Kind.ACTIVATIONS], room)
+    kept = min(max(_bytes(phase, Kind.ACTIVATIONS) for phase in memory.phases), room)
     return {**parts, Kind.ACTIVATIONS: kept, Kind.TEMPORARY: room - kept}
+
+
+def _bytes(phase: Phase, kind: Kind) -> float:
+    return sum(
+        term.bytes for term in phase.terms if term.kind is kind and term.name != _SECOND_COPY
+    )
