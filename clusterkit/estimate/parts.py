@@ -25,6 +25,4 @@ def parts_of(memory: Memory) -> Mapping[Kind, float]:
 
 
 def _bytes(phase: Phase, kind: Kind) -> float:
-    return sum(
-        term.bytes for term in phase.terms if term.kind is kind and term.name != _SECOND_COPY
-    )
+    return sum(t.bytes for t in phase.terms if t.kind is kind and t.name != _SECOND_COPY)
