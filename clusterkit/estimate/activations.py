@@ -46,24 +46,40 @@ def saved_of(setup: Setup) -> Saved:
     query, key = model.heads * model.head_dim, _kept_kv_heads(setup) * model.head_dim
     attention = width * (2 * query + 2 * key)
     maps = 0.0 if setup.flash_attention else 5.0 * model.heads * setup.seq / setup.cp
+    stream = _stream(setup)
     if model.saved_bytes_per_token is not None and width == _HALF:
-        norms = float(_NORM_FUSED * model.norms * hidden)
+        norms = float((stream + width) * model.norms * hidden)
         products = max(0.0, model.saved_bytes_per_token - norms - attention)
         return Saved(norms=norms, attention=attention, products=products, maps=maps)
     if model.gated:
-        each = _NORM_FUSED if _fused_norms(setup) else _NORM_EAGER
-        norms = max(model.norms, 1) * each * hidden * width / _HALF
+        # One kernel keeps input and output; torch's operators, the input and its normed copy in
+        # fp32 beside the output.
+        each = stream + width if _fused_norms(setup) else 4 + 4 + width
+        norms = float(max(model.norms, 1) * each * hidden)
+        if stream != width:
+            norms += _CASTS_MORE * width * hidden
     else:
         # Inputs and outputs of two LayerNorms, and the masks of two dropouts, a byte each.
-        norms = hidden * (4 * width + (2 if _has_dropout(setup) else 0))
+        norms = hidden * (2 * (stream + width) + (2.0 if _has_dropout(setup) else 0.0))
     return Saved(norms=norms, attention=attention, products=_mlp(setup, width), maps=maps)
 
 
 _HALF = 2
-_NORM_EAGER = 10
-"""Bytes a unit of width: the input and its normed copy in fp32, the output in 16 bits."""
-_NORM_FUSED = 4
-"""Input and output in 16 bits: one kernel computes the rest again."""
+_AUTOCAST = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP8})
+
+
+_CASTS_MORE = 3
+"""Autocast casts what a norm gives once for each of the products that take it: query, key and
+value, gate and value, five for two norms. GPT-2 has one product for the first three."""
+
+
+def _stream(setup: Setup) -> int:
+    """Return the bytes of a number that goes from block to block.
+
+    Under autocast the embedding is in fp32, and whatever is added to it; FSDP casts it as well.
+    """
+    alone = setup.library is Library.DDP and setup.precision in _AUTOCAST
+    return 4 if alone else _width(setup)
 
 
 def _width(setup: Setup) -> int:
@@ -117,7 +133,7 @@ def kept_per_token(setup: Setup) -> float:
 def _boundary(setup: Setup) -> float:
     """Return the bytes of the input of a block: one hidden state."""
     part = setup.tp if setup.sequence_parallel else 1
-    return _width(setup) * setup.model.hidden / part
+    return _stream(setup) * setup.model.hidden / part
 
 
 def _selective(setup: Setup, saved: Saved) -> float:
