@@ -167,7 +167,7 @@ def test_accelerate_says_the_same() -> None:
     assert (plan["num_machines"], plan["num_processes"], plan["mixed_precision"]) == (4, 32, "bf16")
     assert plan["fsdp_config"]["fsdp_reshard_after_forward"] is True
     plan = yaml.safe_load(launch_of(setup_named("zero2")).files["accelerate.yaml"])
-    assert plan["deepspeed_config"]["deepspeed_config_file"] == "ds_config.json"
+    assert plan["deepspeed_config"]["deepspeed_config_file"] == "./ds_config.json"
     assert "mixed_precision" not in plan
 
 

@@ -91,11 +91,13 @@ def launch_of(
     else:
         script, arguments = script or "train.py", ()
         files[TRAINING] = _json(_training(setup))
-        files[ACCELERATE] = _yaml(_accelerate(setup))
+        files[ACCELERATE] = _yaml(_accelerate(setup, folder))
         if setup.library is Library.DEEPSPEED:
             files[DS_CONFIG] = _json(_ds_config(setup))
             arguments = ("--deepspeed_config", f"{folder}/{DS_CONFIG}")
             notes = (f"{script} passes --deepspeed_config to deepspeed.initialize",)
+            if Offload.NVME in {setup.offload_optimizer, setup.offload_params}:
+                notes += (f"nvme_path in {DS_CONFIG} is /local_nvme: make it a fast local disk",)
         elif setup.library in {Library.FSDP1, Library.FSDP2}:
             files[FSDP] = _json(_fsdp(setup))
             notes = (f"{script} shards its model as {FSDP} says",)
@@ -227,7 +229,7 @@ def _fsdp(setup: Setup) -> Mapping[str, Any]:
     }
 
 
-def _accelerate(setup: Setup) -> Mapping[str, Any]:
+def _accelerate(setup: Setup, folder: str) -> Mapping[str, Any]:
     """Return the same for `accelerate launch --config_file` (its documented keys)."""
     kind = {Library.DEEPSPEED: "DEEPSPEED", Library.DDP: "MULTI_GPU" if setup.gpus > 1 else "NO"}
     products = DTYPES[setup.precision][1]
@@ -239,7 +241,7 @@ def _accelerate(setup: Setup) -> Mapping[str, Any]:
         "num_processes": setup.gpus,
     }
     if setup.library is Library.DEEPSPEED:  # it refuses `mixed_precision` beside the file
-        return {**document, "deepspeed_config": {"deepspeed_config_file": DS_CONFIG,
+        return {**document, "deepspeed_config": {"deepspeed_config_file": f"{folder}/{DS_CONFIG}",
                 "zero3_init_flag": setup.sharding is Sharding.FULL}}  # fmt: skip
     document["mixed_precision"] = short[products]
     if setup.library is Library.DDP:
