@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from clusterkit.estimate.activations import kept_per_token
+from clusterkit.estimate.activations import bytes_per_logit, kept_per_token
 from clusterkit.estimate.setup import Library, Precision
 from clusterkit.estimate.shapes import ModelShape
 from tests.test_estimate_communication import setup
 
 torch = pytest.importorskip("torch")
+TorchDispatchMode = pytest.importorskip("torch.utils._python_dispatch").TorchDispatchMode
 nn, functional = torch.nn, torch.nn.functional
 
 HIDDEN, HEADS = 256, 8
@@ -123,3 +125,41 @@ def test_a_block_keeps_what_the_closed_form_says(name: str, *, autocast: bool) -
     precision = Precision.AMP_BF16 if autocast else Precision.PURE_BF16
     one = setup(model=shape, library=Library.DDP, precision=precision, gpus=1)
     assert (long - short) / 256 == pytest.approx(kept_per_token(one), rel=0.015)
+
+
+class Peak(TorchDispatchMode):  # type: ignore[misc,valid-type]
+    """The most bytes of tensors made under it that are there at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: dict[int, int] = {}
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Tensor:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self.there:
+                    self.there[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.there.pop, storage._cdata, None)
+        self.bytes = max(self.bytes, sum(self.there.values()))
+        return made
+
+
+@pytest.mark.parametrize(("fp32", "each"), [(False, 8), (True, 14)])
+def test_the_loss_needs_what_is_said_of_each_logit(*, fp32: bool, each: int) -> None:
+    tokens, vocab = 256, 4096
+    one = setup(library=Library.DDP, precision=Precision.PURE_BF16, fp32_logits=fp32, gpus=1)
+    assert bytes_per_logit(one) == each
+    hidden = torch.randn(tokens, 8, dtype=torch.bfloat16, requires_grad=True)
+    head = torch.randn(vocab, 8, dtype=torch.bfloat16, requires_grad=True)
+    with Peak() as peak:
+        logits = hidden @ head.T
+        loss = functional.cross_entropy(
+            logits.float() if fp32 else logits, torch.zeros(tokens, dtype=torch.long)
+        )
+        loss.backward()
+    assert peak.bytes / (tokens * vocab) == pytest.approx(each, rel=0.02)
