@@ -95,6 +95,10 @@ def test_unknown_topic() -> None:
 def test_verb() -> None:
     runner = CliRunner()
     assert "exit-codes" in runner.invoke(app, ["explain"]).stdout
+    assert "zero3-nvme" in runner.invoke(app, ["explain", "strategies"]).stdout
+    assert "H100-SXM5-80GB" in runner.invoke(app, ["explain", "gpus"]).stdout
+    assert "infiniband-ndr" in runner.invoke(app, ["explain", "interconnects"]).stdout
+    assert "llama-3.1-8b" in runner.invoke(app, ["explain", "models"]).stdout
     assert "--gres=gpu:N" in runner.invoke(app, ["explain", "gpu_request"]).stdout
     listed = json.loads(runner.invoke(app, ["explain", "--json"]).stdout)
     assert {"name", "summary", "text", "group"} == set(listed["topics"][0])

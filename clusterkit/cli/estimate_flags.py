@@ -34,7 +34,7 @@ class EstimateFlags:
         _option(
             "--model",
             "-m",
-            help_text="Name (llama-3.1-8b, gpt2-xl, ...), config.json or its folder, or "
+            help_text="Name (clusterkit explain models), config.json or its folder, or "
             "package.module:factory.",
             panel=_MODEL,
             metavar="MODEL",
@@ -73,7 +73,8 @@ class EstimateFlags:
         str | None,
         _option(
             "--gpu",
-            help_text="h100, a100-40, ..., or figures: mine:memory=48,bf16=200,bandwidth=900.",
+            help_text="h100, a100-40, ... (clusterkit explain gpus), or figures: "
+            "mine:memory=48,bf16=200,bandwidth=900.",
             panel=_MACHINES,
             metavar="NAME",
         ),
@@ -88,7 +89,8 @@ class EstimateFlags:
     ] = None  # fmt: skip
     interconnect: Annotated[
         str | None,
-        _option("--interconnect", help_text="Network between nodes: ndr, roce-100, 4xhdr, ...",
+        _option("--interconnect", help_text="Network between nodes: ndr, roce-100, 4xhdr, ... "
+                "(clusterkit explain interconnects).",
                 panel=_MACHINES, metavar="NAME"),
     ] = None  # fmt: skip
     cluster: Annotated[
@@ -102,7 +104,7 @@ class EstimateFlags:
             "--strategy",
             "-s",
             help_text="Only this one: ddp, fsdp, fsdp-hybrid, zero1, zero2, zero3, zero3-offload, "
-            "megatron-tp8-pp2, lora, ...",
+            "megatron-tp8-pp2, lora, ... (clusterkit explain strategies).",
             panel=_TRAINING,
             metavar="NAME",
         ),

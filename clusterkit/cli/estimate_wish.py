@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from clusterkit.cli.estimate_flags import EstimateFlags
 from clusterkit.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.batch import solve_batch
-from clusterkit.estimate.gpus import OWN_FIGURES, Gpu, gpu_named
+from clusterkit.estimate.gpus import Gpu, gpu_named
 from clusterkit.estimate.interconnects import interconnect_named
 from clusterkit.estimate.models import model_named, model_of_config, model_of_params
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
@@ -191,7 +191,9 @@ def _model(flags: EstimateFlags) -> ModelShape:
 
 def _gpu(flags: EstimateFlags) -> Gpu:
     if flags.gpu is None:
-        raise UserError("which GPU?", hint=f"--gpu h100, a100-80, l40s, mi300x ...; {OWN_FIGURES}")
+        raise UserError(
+            "which GPU?", hint="--gpu h100, a100-80, l40s, mi300x ...: clusterkit explain gpus"
+        )
     return gpu_named(flags.gpu)
 
 
