@@ -14,6 +14,11 @@ from clusterkit.estimate.states import FSDP, TORCH
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's CEWithChunkedOutputLoss)."""
+_HALF = 2
+_AUTOCAST = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP8})
+_CASTS_MORE = 3
+"""Autocast casts what a norm gives once for each of the products that take it: query, key and
+value, gate and value, five for two norms. GPT-2 has one product for the first three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +67,6 @@ def saved_of(setup: Setup) -> Saved:
         # Inputs and outputs of two LayerNorms, and the masks of two dropouts, a byte each.
         norms = hidden * (2 * (stream + width) + (2.0 if _has_dropout(setup) else 0.0))
     return Saved(norms=norms, attention=attention, products=_mlp(setup, width), maps=maps)
-
-
-_HALF = 2
-_AUTOCAST = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.FP8})
-
-
-_CASTS_MORE = 3
-"""Autocast casts what a norm gives once for each of the products that take it: query, key and
-value, gate and value, five for two norms. GPT-2 has one product for the first three."""
 
 
 def _stream(setup: Setup) -> int:

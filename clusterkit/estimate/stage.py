@@ -17,6 +17,7 @@ from clusterkit.estimate.results import Kind, Term
 from clusterkit.estimate.setup import Library, Loss, Setup, Sharding
 from clusterkit.estimate.states import (
     FSDP,
+    NF4_BYTES,
     Bytes,
     Held,
     Shares,
@@ -80,7 +81,7 @@ def resident(stage: Stage) -> Iterator[Term]:
     """Yield what is there all the time: parameters, optimizer states, buckets of DDP."""
     setup, held, each, shares = stage.setup, stage.held, stage.each, stage.shares
     if setup.adapter is not None and on_gpu(setup.offload_params):
-        form = f"{0.516 if setup.adapter.quantized else 2} P"
+        form = f"{NF4_BYTES if setup.adapter.quantized else 2} P"
         yield Term(
             name="frozen weights",
             kind=Kind.PARAMETERS,
