@@ -149,13 +149,19 @@ class Peak(TorchDispatchMode):  # type: ignore[misc,valid-type]
         return made
 
 
-@pytest.mark.parametrize(("fp32", "each"), [(False, 8), (True, 14)])
-def test_the_loss_needs_what_is_said_of_each_logit(*, fp32: bool, each: int) -> None:
+@pytest.mark.parametrize(
+    ("precision", "fp32", "each"),
+    [(Precision.PURE_BF16, False, 8), (Precision.PURE_BF16, True, 14), (Precision.FP32, True, 16)],
+)
+def test_the_loss_needs_what_is_said_of_each_logit(
+    precision: Precision, *, fp32: bool, each: int
+) -> None:
     tokens, vocab = 256, 4096
-    one = setup(library=Library.DDP, precision=Precision.PURE_BF16, fp32_logits=fp32, gpus=1)
+    one = setup(library=Library.DDP, precision=precision, fp32_logits=fp32, gpus=1)
     assert bytes_per_logit(one) == each
-    hidden = torch.randn(tokens, 8, dtype=torch.bfloat16, requires_grad=True)
-    head = torch.randn(vocab, 8, dtype=torch.bfloat16, requires_grad=True)
+    dtype = torch.float32 if precision is Precision.FP32 else torch.bfloat16
+    hidden = torch.randn(tokens, 8, dtype=dtype, requires_grad=True)
+    head = torch.randn(vocab, 8, dtype=dtype, requires_grad=True)
     with Peak() as peak:
         logits = hidden @ head.T
         loss = functional.cross_entropy(

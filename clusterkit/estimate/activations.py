@@ -197,6 +197,8 @@ def bytes_per_logit(setup: Setup) -> float:
 
 def _eager_loss(setup: Setup) -> float:
     """Return the bytes of a logit of `cross_entropy`: logits, log-softmax and two gradients."""
+    if setup.precision is Precision.FP32:
+        return 16.0
     if not setup.fp32_logits:
         return 8.0
     if setup.library is Library.MEGATRON:

@@ -128,7 +128,8 @@ def _predicted(row: Row, setup: Setup, memory: Memory) -> float:
         return kept if row.quantity.startswith("act") else model_state_bytes(setup)
     if "nvidia-smi" in said:
         return memory.device.likely
-    return memory.allocated if "allocated" in said or "peak" in said else memory.reserved.likely
+    tensors = any(word in said for word in ("allocated", "peak", "active"))
+    return memory.allocated if tensors else memory.reserved.likely
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
