@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterkit.cli.estimate_flags import EstimateFlags
 from clusterkit.errors import Problem, UserError, choices_hint
@@ -90,64 +90,32 @@ def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
     """
     reader = _Reader()
     _refuse_numbers(flags, reader)
-    model = reader.take(lambda: _model(flags), None)
     gpu = reader.take(lambda: _gpu(flags), None)
     chosen = reader.take(lambda: strategy_named(flags.strategy) if flags.strategy else None, None)
-    network = flags.interconnect
-    if network is not None:
-        reader.take(lambda: interconnect_named(network), None)
-    precision = reader.choice("--precision", flags.precision, Precision)
-    optimizer = reader.choice("--optimizer", flags.optimizer, Optimizer)
-    checkpointing = reader.choice("--checkpointing", flags.checkpointing, Checkpointing)
-    loss = reader.choice("--loss", flags.loss, Loss)
-    offload = reader.choice("--offload", flags.offload, Offload)
+    training = _training(flags, reader)
     margin = reader.take(lambda: _margin(flags.margin), 0.0)
     tokens = reader.take(lambda: _tokens(flags.tokens), None)
     if flags.gpus is None:
         reader.refuse("how many GPUs?", "--gpus 8")
+    if reader.problems and _is_module(flags.model):
+        reader.check()  # to trace a module takes seconds: not before the rest is right
+    model = reader.take(lambda: _model(flags), None)
     reader.check()
-    if model is None or gpu is None or flags.gpus is None:  # refused above
+    if model is None or gpu is None:  # refused above
         raise UserError("nothing to estimate")
     if chosen is not None:
-        chosen = _completed(chosen, flags, offload)
-    tp = flags.tp or (chosen.tp if chosen else None)
-    pp = flags.pp or (chosen.pp if chosen else None)
-    cp = flags.cp or (chosen.cp if chosen else None) or 1
-    seq = flags.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ)
-    ranks = max(flags.gpus // ((tp or 1) * (pp or 1) * cp), 1)
-    steps = flags.accumulation
-    if steps is None and flags.global_batch is None and pp is not None and pp > 1:
-        steps = _FILLED * pp
-    batch = solve_batch(
-        ranks=ranks,
-        micro_batch=flags.micro_batch,
-        accumulation=steps,
-        global_batch=flags.global_batch,
-    )
+        chosen = _completed(chosen, flags, training["offload"])
     wish = Wish(
         model=model,
         gpu=gpu,
-        gpus=flags.gpus,
         gpus_per_node=flags.gpus_per_node or slots or _PER_NODE,
-        seq=seq,
-        micro_batch=batch.micro_batch,
-        global_batch=batch.global_batch,
-        tp=tp,
-        pp=pp,
-        vpp=flags.vpp or 1,
-        cp=cp,
-        ep=flags.ep or 1,
-        precision=precision,
-        optimizer=optimizer or Optimizer.ADAMW,
-        checkpointing=checkpointing or (chosen.checkpointing if chosen else None),
-        loss=loss or Loss.EAGER,
-        offload=offload,
+        seq=flags.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ),
         adapter=_adapter(flags, chosen),
-        flash_attention=not flags.no_flash,
-        compiled=flags.compiled,
-        no_sync=flags.no_sync,
-        interconnect=network,
+        **_ranks_and_batch(flags, chosen),
+        **training,
     )
+    if chosen is not None and chosen.checkpointing is not None:
+        wish = replace(wish, checkpointing=wish.checkpointing or chosen.checkpointing)
     return Asked(
         wish=wish,
         chosen=chosen,
@@ -156,6 +124,51 @@ def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
         tokens=tokens,
         price=flags.price,
     )
+
+
+def _training(flags: EstimateFlags, reader: _Reader) -> dict[str, Any]:
+    """Return the fields of a wish that say how training is done."""
+    network = flags.interconnect
+    if network is not None:
+        reader.take(lambda: interconnect_named(network), None)
+    return {
+        "precision": reader.choice("--precision", flags.precision, Precision),
+        "optimizer": reader.choice("--optimizer", flags.optimizer, Optimizer) or Optimizer.ADAMW,
+        "checkpointing": reader.choice("--checkpointing", flags.checkpointing, Checkpointing),
+        "loss": reader.choice("--loss", flags.loss, Loss) or Loss.EAGER,
+        "offload": reader.choice("--offload", flags.offload, Offload),
+        "flash_attention": not flags.no_flash,
+        "compiled": flags.compiled,
+        "no_sync": flags.no_sync,
+        "interconnect": network,
+    }
+
+
+def _ranks_and_batch(flags: EstimateFlags, chosen: Chosen | None) -> dict[str, Any]:
+    """Return the fields of a wish that count: ranks, and the sequences of a step."""
+    gpus = flags.gpus or 1
+    tp = flags.tp or (chosen.tp if chosen else None)
+    pp = flags.pp or (chosen.pp if chosen else None)
+    cp = flags.cp or (chosen.cp if chosen else None) or 1
+    steps = flags.accumulation
+    if steps is None and flags.global_batch is None and pp is not None and pp > 1:
+        steps = _FILLED * pp
+    batch = solve_batch(
+        ranks=max(gpus // ((tp or 1) * (pp or 1) * cp), 1),
+        micro_batch=flags.micro_batch,
+        accumulation=steps,
+        global_batch=flags.global_batch,
+    )
+    return {
+        "gpus": gpus,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "vpp": flags.vpp or 1,
+        "ep": flags.ep or 1,
+        "micro_batch": batch.micro_batch,
+        "global_batch": batch.global_batch,
+    }
 
 
 def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
@@ -179,14 +192,19 @@ def _model(flags: EstimateFlags) -> ModelShape:
         raise UserError(wrong, hint="--model llama-3.1-8b, --model config.json, or --params 7B")
     if text is None:
         return model_of_params(flags.params or "")
-    path = Path(text).expanduser()
-    if path.exists() or path.suffix == ".json":
-        return model_of_config(path)
-    if ":" in text:
+    if _is_module(text):
         from clusterkit.estimate.module import model_of_module
 
         return model_of_module(text, **({"seq": flags.seq} if flags.seq else {})).shape
+    path = Path(text).expanduser()
+    if path.exists() or path.suffix == ".json":
+        return model_of_config(path)
     return model_named(text)
+
+
+def _is_module(text: str | None) -> bool:
+    """Tell whether a model is named by its import path."""
+    return text is not None and ":" in text and not Path(text).expanduser().exists()
 
 
 def _gpu(flags: EstimateFlags) -> Gpu:

@@ -116,17 +116,16 @@ def launch_of(
 
 
 def _folded(command: tuple[str, ...]) -> str:
-    """Return the command with a line for each option of a long one."""
-    words = [shlex.quote(word) for word in command]
-    if len(" ".join(words)) < 100:
-        return " ".join(words)
-    lines = [words[0]]
-    for word in words[1:]:
-        if word.startswith("--"):
-            lines.append(f"  {word}")
+    """Return the command; each option, and the script, on a line of its own."""
+    start, words = command[:2], command[2:]
+    lines: list[list[str]] = [list(start)]
+    for word in words:
+        takes_it = len(lines[-1]) == 1 and lines[-1][0].startswith("--")
+        if word.startswith("--") or not takes_it:
+            lines.append([word])
         else:
-            lines[-1] += f" {word}"
-    return " \\\n".join(lines)
+            lines[-1].append(word)
+    return " \\\n  ".join(shlex.join(line) for line in lines)
 
 
 def _json(document: Mapping[str, Any]) -> str:
