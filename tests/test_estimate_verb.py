@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from clusterkit.estimate.truth import Row
 
 Run = Callable[[str], tuple[int, str, str]]
 
-GOLDEN = Path(__file__).parent / "golden" / "estimate"
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "estimate"
 CASES = {
     "small": "--model gpt2 --gpu t4 --gpus 1",
     "one-node": "--params 7B --gpu h100 --gpus 8",
@@ -78,6 +80,39 @@ def test_tables_are_as_reviewed(run: Run, case: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(shown, encoding="utf-8")
     assert shown == path.read_text(encoding="utf-8")
+
+
+def test_the_pages_show_what_is_printed() -> None:
+    printed = (GOLDEN / "several-nodes.txt").read_text(encoding="utf-8")
+    printed = printed.partition("\n(exit code")[0].rpartition("\n\nAssumed")[0]
+    rows = {
+        line[8:].split()[0]: line for line in printed.splitlines() if line[2:6] in {"fits", "no  "}
+    }
+    how_to, readme = ROOT / "docs" / "how-to" / "estimate.md", ROOT / "README.md"
+    texts = {page: page.read_text(encoding="utf-8") for page in (how_to, readme)}
+    shown = re.sub(
+        r"(```console\n)\$ clusterkit estimate --model llama-3.1-70b .*?(\n```)",
+        lambda block: block[1] + printed + block[2],
+        texts[how_to], count=1, flags=re.DOTALL,
+    )  # fmt: skip
+    table = re.sub(
+        r"^[> ] (?:fits|no)  +(\S+)  .*$",
+        lambda line: rows.get(line[1], line[0]),
+        texts[readme], flags=re.MULTILINE,
+    )  # fmt: skip
+    if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
+        how_to.write_text(shown, encoding="utf-8")
+        readme.write_text(table, encoding="utf-8")
+        return
+    assert shown == texts[how_to]
+    assert table == texts[readme]
+
+
+def test_the_python_of_the_how_to_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "how-to" / "estimate.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "estimate.md", "exec"), {})
+    assert "GB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("case", CASES)
