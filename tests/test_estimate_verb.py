@@ -212,6 +212,10 @@ def test_a_cluster_says_how_many_gpus_a_node_has(ask: Callable[[str], dict[str, 
     assert ask("--params 7B --gpu h100 --gpus 8 --cluster rack")["gpus_per_node"] == 4
     line = "--params 7B --gpu h100 --gpus 8 --cluster rack --gpus-per-node 8"
     assert ask(line)["gpus_per_node"] == 8
+    Path("clusterkit.yaml").write_text(
+        "clusters:\n  big: {kind: slurm, gpu_type: h100, gpus_per_node: 8}\n"
+    )
+    assert ask("--params 7B --gpus 8 --cluster big")["gpu"] == "H100-SXM5-80GB"
 
 
 def test_adapters_are_named_where_nothing_else_fits(run: Run) -> None:

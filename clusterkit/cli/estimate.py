@@ -45,7 +45,7 @@ def estimate(flags: EstimateFlags) -> None:
     from clusterkit.cli.estimate_wish import read_flags
     from clusterkit.estimate.recommend import Judge, candidates, recommend
 
-    asked = read_flags(flags, slots=cluster.gpus_per_node if cluster else None)
+    asked = read_flags(flags, cluster=cluster)
     judge = Judge(margin=asked.margin, calibration=_calibration(name, asked.wish.gpu.name))
     tried = candidates(asked.wish, judge, asked.chosen)
     advice = recommend(tried)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
     from clusterkit.estimate.shapes import ModelShape
+    from clusterkit.model import ClusterSpec
 
 _SEQ = 4096
 _PER_NODE = 8
@@ -82,12 +83,18 @@ class _Reader:
             raise UserError(problems=tuple(dict.fromkeys(self.problems)))
 
 
-def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
-    """Return what is asked; `slots` are the GPUs of a node where the cluster says it.
+def read_flags(flags: EstimateFlags, *, cluster: ClusterSpec | None = None) -> Asked:
+    """Return what is asked; a cluster may know its GPUs and how many a node has.
 
     Raises:
         UserError: flags are missing or make no sense; all of them at once.
     """
+    if cluster is not None:
+        flags = replace(
+            flags,
+            gpu=flags.gpu or cluster.gpu_type,
+            gpus_per_node=flags.gpus_per_node or cluster.gpus_per_node,
+        )
     reader = _Reader()
     _refuse_numbers(flags, reader)
     gpu = reader.take(lambda: _gpu(flags), None)
@@ -108,7 +115,7 @@ def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
     wish = Wish(
         model=model,
         gpu=gpu,
-        gpus_per_node=flags.gpus_per_node or slots or _PER_NODE,
+        gpus_per_node=flags.gpus_per_node or _PER_NODE,
         seq=flags.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ),
         adapter=_adapter(flags, chosen),
         **_ranks_and_batch(flags, chosen),
@@ -119,7 +126,7 @@ def read_flags(flags: EstimateFlags, *, slots: int | None = None) -> Asked:
     return Asked(
         wish=wish,
         chosen=chosen,
-        assumed=tuple(_assumed(flags, wish, slots)),
+        assumed=tuple(_assumed(flags, wish)),
         margin=margin,
         tokens=tokens,
         price=flags.price,
@@ -285,7 +292,7 @@ def _adapter(flags: EstimateFlags, chosen: Chosen | None) -> Adapter | None:
     return replace(base, rank=flags.lora_rank or base.rank, quantized=base.quantized or flags.qlora)
 
 
-def _assumed(flags: EstimateFlags, wish: Wish, slots: int | None) -> Iterator[str]:
+def _assumed(flags: EstimateFlags, wish: Wish) -> Iterator[str]:
     yield from wish.model.assumed
     if flags.seq is None:
         yield f"sequences of {wish.seq} tokens (--seq)"
@@ -293,7 +300,7 @@ def _assumed(flags: EstimateFlags, wish: Wish, slots: int | None) -> Iterator[st
         yield f"micro batch {wish.micro_batch} (--micro-batch)"
         if flags.global_batch is None and wish.pp is not None and wish.pp > 1:
             yield f"{_FILLED * wish.pp} of them a step (--accumulation)"
-    if flags.gpus_per_node is None and slots is None and wish.gpus > _PER_NODE:
+    if flags.gpus_per_node is None and wish.gpus > _PER_NODE:
         yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
     if flags.precision is None:
         kind = "bf16" if wish.gpu.has_bf16 else "fp16"
