@@ -1,7 +1,9 @@
 """What training programs do that the tables which they appear in do not say.
 
-Each habit was read in the program's own code or recipe, or it is said that it was not; none is a
-figure that was fitted.
+Those of KempnerForge, InternEvo's optimizer, Qwen's rank and llm-foundry's loss were read in their
+code; the others are what recipes and pages of the programs say, or are inferred from what they
+measured, and may be wrong for another release. None is a figure. A program that is not listed has
+the usual ones.
 """
 
 from __future__ import annotations
