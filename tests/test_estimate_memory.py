@@ -13,6 +13,7 @@ from clusterkit.estimate.activations import in_flight, kept_per_token, saved_of
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.memory import memory_of, memory_of_first_stage
+from clusterkit.estimate.models import model_named
 from clusterkit.estimate.results import GIB, Kind, Memory, Term
 from clusterkit.estimate.setup import (
     Adapter,
@@ -251,6 +252,20 @@ def test_the_binding_tensor_of_accumulation_without_sync_is_named() -> None:
     assert memory.allocated - each_time.allocated > 0.9 * 4 * 7e9
 
 
+def test_whole_gradients_stay_on_the_gpu_until_they_are_reduced() -> None:
+    one = setup(
+        library=Library.FSDP2, sharding=Sharding.FULL, precision=Precision.AMP_BF16, gpus=8,
+        accumulation=4, no_sync=True, offload_optimizer=Offload.CPU, offload_params=Offload.CPU,
+    )  # fmt: skip
+    name = "whole gradients in fp32 (no_sync)"
+    assert terms(memory_of(one), "backward")[name].bytes == 4 * 7e9
+    assert not [term for term in memory_of(one).phases[-1].terms if term.kind is Kind.GRADIENTS]
+    here = replace(one, offload_optimizer=Offload.NONE, offload_params=Offload.NONE)
+    last = terms(memory_of(here), "optimizer step")
+    assert name not in last
+    assert last["gradients"].bytes == 4 * 7e9 / 8
+
+
 def test_phases_are_named_in_order_and_hold_what_they_say() -> None:
     memory = memory_of(setup(sharding=Sharding.FULL))
     assert [phase.name for phase in memory.phases] == [
@@ -278,6 +293,16 @@ def test_eager_loss_needs_most_and_a_fused_one_nothing() -> None:
     assert logits.bytes == 14 * 4 * 4096 * 128256
 
 
+def test_megatron_fuses_the_loss_but_not_the_head() -> None:
+    one = megatron(LLAMA3, tp=2, gpus=8, micro_batch=4, checkpointing=Checkpointing.FULL)
+    eager, fused = (
+        terms(memory_of(replace(one, loss=loss)), "loss")["logits"].bytes
+        for loss in (Loss.EAGER, Loss.FUSED)
+    )
+    logits = 4 * one.seq * 128256 / 2
+    assert (eager, fused) == (10 * logits, 8 * logits)
+
+
 def test_the_head_is_on_the_last_stage_and_the_embedding_on_the_first() -> None:
     wide = replace(gpt(8, 1024, 8), vocab=500_000, exact_params=None)
     one = megatron(wide, gpus=16, pp=2, accumulation=2, micro_batch=8)
@@ -296,7 +321,8 @@ def test_what_is_offloaded_needs_the_host_instead() -> None:
     assert memory_of(one).host_bytes == 0
     assert memory_of(optimizer).host_bytes == 16 * 7e9 * 1.5
     assert memory_of(disks).nvme_bytes == 18 * 7e9
-    assert memory_of(disks).host_bytes == 0
+    buffers = 4 * 4 * 7e9 / 8 + 2 * 5e8
+    assert memory_of(disks).host_bytes == pytest.approx(8 * buffers), "pinned, on each rank"
 
 
 def test_adapters_need_little_beside_frozen_weights() -> None:
@@ -311,6 +337,23 @@ def test_adapters_need_little_beside_frozen_weights() -> None:
     more = replace(one, adapter=Adapter(rank=8, on_embeddings=True))
     copies = 2 * 128256 * 4096
     assert model_state_bytes(more) == pytest.approx(states + 8 * copies)
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.AMP_BF16])
+def test_frozen_weights_are_as_wide_as_trained_ones(precision: Precision) -> None:
+    one = setup(
+        model=LLAMA3, gpus=1, library=Library.DDP, precision=precision, adapter=Adapter(rank=8)
+    )
+    memory = memory_of(one)
+    assert terms(memory, "forward")["frozen weights"].bytes == pytest.approx(4 * 8.03e9, rel=1e-3)
+    casts = terms(memory, "forward").get("gathered parameters")
+    if precision is Precision.FP32:
+        assert casts is None
+    else:
+        assert casts is not None
+        assert casts.bytes == pytest.approx(2 * (8.03e9 - 128256 * 4096), rel=1e-3)
+        again = memory_of(replace(one, checkpointing=Checkpointing.FULL))
+        assert terms(again, "forward")["gathered parameters"].bytes < 0.1 * casts.bytes
 
 
 def test_optimizers_keep_what_they_keep() -> None:
@@ -330,6 +373,31 @@ def test_experts_are_divided_among_ranks() -> None:
     one = megatron(moe, tp=1, gpus=8, flash_attention=True)
     assert model_state_bytes(replace(one, ep=8)) < 0.3 * model_state_bytes(one)
     assert kept_per_token(one) > kept_per_token(replace(one, model=LLAMA3))
+
+
+@pytest.mark.parametrize(
+    ("library", "sharding"),
+    [(Library.FSDP2, Sharding.FULL), (Library.MEGATRON, Sharding.OPTIMIZER)],
+)
+def test_an_expert_of_few_ranks_is_sharded_over_fewer(library: Library, sharding: Sharding) -> None:
+    """Each of the `ep` groups of experts has `dp / ep` copies: sharded states stay as they were."""
+    one = setup(model=model_named("mixtral-8x7b"), library=library, sharding=sharding, gpus=64)
+    shares = [memory_of(replace(one, ep=ep)).by_kind()[Kind.OPTIMIZER] for ep in (1, 2, 8)]
+    assert shares == pytest.approx([shares[0]] * 3)
+    gathered = [terms(memory_of(replace(one, ep=ep)), "forward") for ep in (1, 8)]
+    if library is Library.FSDP2:
+        whole, part = (found["gathered parameters"].bytes for found in gathered)
+        assert part < whole / 2
+    else:
+        whole, part = (found["parameters"].bytes for found in gathered)
+        assert part < whole / 4
+
+
+def test_blocks_without_experts_are_not_divided_by_ep() -> None:
+    moe = model_named("deepseek-v3")
+    dense = replace(moe, dense_layers=moe.layers, exact_params=None)
+    one = setup(model=dense, library=Library.MEGATRON, gpus=8)
+    assert model_state_bytes(replace(one, ep=8)) == model_state_bytes(one)
 
 
 def test_deepspeed_has_the_whole_model_first_where_that_fits() -> None:

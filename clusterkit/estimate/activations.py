@@ -185,6 +185,10 @@ def logits_of(setup: Setup) -> float:
 
 def bytes_per_logit(setup: Setup) -> float:
     """Return the bytes of each logit where the loss needs most."""
+    if setup.loss is Loss.FUSED and setup.library is Library.MEGATRON:
+        # --cross-entropy-loss-fusion joins only the loss (fused_cross_entropy.py): logits as they
+        # come, their softmax in fp32, and the gradient.
+        return 4.0 + 2 * _width(setup)
     if setup.loss is Loss.FUSED:
         return 0.0
     eager = _eager_loss(setup)

@@ -100,7 +100,7 @@ def _phases(stage: Stage, measured: Calibration) -> tuple[Phase, ...]:
             *fresh_gradients(stage),
             *tied_gradient(stage),
         ),
-        "optimizer step": (*after, *step(stage)),
+        "optimizer step": (*kept, *gradients(stage, reduced=True), *step(stage)),
     }
     return tuple(
         Phase(name=name, terms=tuple(_scaled(terms, measured.activation_scale)))

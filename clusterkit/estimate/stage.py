@@ -14,7 +14,7 @@ from clusterkit.estimate.activations import (
     working_per_token,
 )
 from clusterkit.estimate.results import Kind, Term
-from clusterkit.estimate.setup import Library, Loss, Setup, Sharding
+from clusterkit.estimate.setup import Checkpointing, Library, Setup, Sharding
 from clusterkit.estimate.states import (
     FSDP,
     NF4_BYTES,
@@ -23,18 +23,19 @@ from clusterkit.estimate.states import (
     Shares,
     bytes_of,
     frozen_bytes,
+    frozen_width,
     on_gpu,
     shares_of,
     stages_of,
 )
 
 LOGITS = "logits"
+SUB_GROUP = 1e9
+"""`sub_group_size`: what ZeRO-3 steps at once."""
 _BUCKET = 5e8
 """Elements of DeepSpeed's `reduce_bucket_size`; two of them with `overlap_comm`."""
 _LIVE = 1e9
 """`stage3_max_live_parameters`: what ZeRO-3 leaves gathered."""
-_SUB_GROUP = 1e9
-"""`sub_group_size`: what ZeRO-3 steps at once."""
 _SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _HALF = 2
 _OFFLOADED_BLOCKS = 2
@@ -81,11 +82,11 @@ def resident(stage: Stage) -> Iterator[Term]:
     """Yield what is there all the time: parameters, optimizer states, buckets of DDP."""
     setup, held, each, shares = stage.setup, stage.held, stage.each, stage.shares
     if setup.adapter is not None and on_gpu(setup.offload_params):
-        form = f"{NF4_BYTES if setup.adapter.quantized else 2} P"
+        form = f"{NF4_BYTES if setup.adapter.quantized else frozen_width(setup):g} P"
         yield Term(
             name="frozen weights",
             kind=Kind.PARAMETERS,
-            bytes=frozen_bytes(setup, held) * shares.params,
+            bytes=frozen_bytes(setup, held),
             formula=_formula(form, held.params, shares.params),
             source="QLoRA, arXiv:2305.14314",
         )
@@ -97,13 +98,14 @@ def resident(stage: Stage) -> Iterator[Term]:
         yield _states(stage, "buckets of DDP", Kind.GRADIENTS, each.gradients, 1.0)
 
 
-def gradients(stage: Stage) -> Iterator[Term]:
-    """Yield the gradients as they are kept: between micro batches, and until the step."""
+def gradients(stage: Stage, *, reduced: bool = False) -> Iterator[Term]:
+    """Yield the gradients as they are kept: between micro batches, or, `reduced`, for the step."""
     setup, each, shares = stage.setup, stage.each, stage.shares
-    if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer):
-        return
-    if stage.unreduced:
+    if stage.unreduced and not reduced:
+        # FSDP moves gradients to the host when they are reduced: until then they are whole here.
         yield _states(stage, "whole gradients in fp32 (no_sync)", Kind.GRADIENTS, 4.0, 1.0)
+        return
+    if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer):
         return
     yield _states(stage, "gradients", Kind.GRADIENTS, each.gradients, shares.gradients)
 
@@ -185,8 +187,11 @@ def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
     elif setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
         params = min(held.params, _LIVE + held.block)
         what, source = "stage3_max_live_parameters and a block", "DeepSpeed, stage3.py"
-    elif setup.adapter is None and setup.library is Library.DDP and each.product < each.params:
+    elif _casts(stage):
         params = held.params - setup.model.embedding_params / setup.tp
+        if setup.adapter is not None and setup.checkpointing is Checkpointing.FULL:
+            # The cache is of trained weights; a frozen one is kept as its product's input only.
+            params = min(params, blocks * held.block)
         what, source = "what autocast casts", "torch.autocast caches weights of 16 bits"
     else:
         return
@@ -197,6 +202,13 @@ def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
         formula=f"{each.product:g} B x {_short(params)}: {what}",
         source=source,
     )
+
+
+def _casts(stage: Stage) -> bool:
+    """Tell whether autocast keeps weights of 16 bits beside those of fp32."""
+    setup, each = stage.setup, stage.each
+    quantized = setup.adapter is not None and setup.adapter.quantized
+    return setup.library is Library.DDP and each.product < each.params and not quantized
 
 
 def activations(stage: Stage) -> Iterator[Term]:
@@ -238,7 +250,7 @@ def logits(stage: Stage) -> Iterator[Term]:
     if not stage.held.has_head:
         return
     count, each = logits_of(setup), bytes_per_logit(setup)
-    if setup.loss is Loss.FUSED:
+    if not each:
         pieces = 6.0 * tokens_of(setup) * setup.model.hidden
         yield Term(
             name="pieces of the logits",
@@ -262,9 +274,9 @@ def step(stage: Stage) -> Iterator[Term]:
     setup, each, shares = stage.setup, stage.each, stage.shares
     if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer) or not each.step:
         return
-    owned = stage.held.trained * shares.optimizer
+    owned = stage.held.kept_trained(shares.optimizer)
     if setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
-        owned = min(owned, _SUB_GROUP)
+        owned = min(owned, SUB_GROUP)
     yield Term(
         name="temporary copies of the step",
         kind=Kind.TEMPORARY,
@@ -275,12 +287,16 @@ def step(stage: Stage) -> Iterator[Term]:
 
 
 def _states(stage: Stage, name: str, kind: Kind, each: float, share: float) -> Term:
-    trained = stage.held.trained
+    held = stage.held
+    kept = held.kept_trained(share)
+    formula = _formula(f"{each:g} P", held.trained, share)
+    if kept != held.trained * share:
+        formula = f"{each:g} x {_short(kept)}, of which experts over 1 / {held.ep} of the ranks"
     return Term(
         name=name,
         kind=kind,
-        bytes=each * trained * share,
-        formula=_formula(f"{each:g} P", trained, share),
+        bytes=each * kept,
+        formula=formula,
         source=f"bytes a parameter of {stage.setup.library} in {stage.setup.precision}",
     )
 

@@ -140,6 +140,21 @@ class Held:
     trained: float
     """Those that get gradients: all, or the adapters."""
     has_head: bool
+    experts: float = 0.0
+    """Those of `params` that are experts: `1 / ep` of all of them."""
+    ep: int = 1
+
+    def kept(self, share: float) -> float:
+        """Return the parameters that a rank keeps where data-parallel ranks keep `share` of theirs.
+
+        Ranks that divide the experts are some of those: an expert has `ep` times fewer copies to be
+        sharded over, so that expert parallelism leaves fully sharded states as large as they were.
+        """
+        return (self.params - self.experts) * share + self.experts * min(1.0, share * self.ep)
+
+    def kept_trained(self, share: float) -> float:
+        """Return the same of the parameters that get gradients; no adapter is divided by `ep`."""
+        return self.kept(share) if self.trained == self.params else self.trained * share
 
 
 def stages_of(setup: Setup) -> tuple[Held, ...]:
@@ -159,9 +174,11 @@ def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
     heads = 0 if not last or (model.tied and first) else head
     parts = 1 if setup.split_embedding else setup.tp
     root = tables * parts + heads
+    experts = _expert_params(model, blocks)
     params = blocks * block + root / setup.tp
-    if first and last and setup.ep == 1:
-        params = (model.params + (parts - 1) * tables) / setup.tp
+    if first and last:
+        elsewhere = experts * (1 - 1 / setup.ep)
+        params = (model.params + (parts - 1) * tables - elsewhere) / setup.tp
     adapters = 0.0
     if setup.adapter is not None:
         copies = root if setup.adapter.on_embeddings else 0
@@ -173,20 +190,22 @@ def _held(setup: Setup, blocks: int, *, first: bool, last: bool) -> Held:
         block=block,
         trained=adapters if setup.adapter else params,
         has_head=last,
+        experts=experts / (setup.tp * setup.ep),
+        ep=setup.ep,
     )
 
 
 def _block(setup: Setup) -> float:
     """Return the parameters of a block on a rank that holds `1 / ep` of its experts."""
     model = setup.model
-    if not model.experts:
-        return model.block_params
-    experts = model.experts * _expert(model)
-    return model.block_params - experts + experts / setup.ep
+    return model.block_params - _expert_params(model, 1) * (1 - 1 / setup.ep)
 
 
-def _expert(model: ModelShape) -> int:
-    return (3 if model.gated else 2) * model.hidden * model.ffn
+def _expert_params(model: ModelShape, blocks: int) -> float:
+    """Return the parameters of all experts of so many blocks, of which some may be dense."""
+    sparse = min(blocks, model.layers - min(model.dense_layers, model.layers))
+    matrices = 3 if model.gated else 2
+    return float(sparse * model.experts * matrices * model.hidden * model.ffn)
 
 
 def adapter_params(model: ModelShape, adapter: Adapter) -> float:
@@ -199,12 +218,19 @@ def adapter_params(model: ModelShape, adapter: Adapter) -> float:
 
 
 def frozen_bytes(setup: Setup, held: Held) -> float:
-    """Return the bytes of the weights beside the adapters of a rank, before any sharding."""
+    """Return the bytes of the weights beside the adapters that a rank keeps."""
     if setup.adapter is None:
         return 0.0
+    kept = held.kept(shares_of(setup).params)
     if not setup.adapter.quantized:
-        return 2 * held.params
-    return NF4_BYTES * held.blocks * held.block + 2 * held.root
+        return frozen_width(setup) * kept
+    of_blocks = NF4_BYTES * held.blocks * held.block + frozen_width(setup) * held.root
+    return of_blocks * kept / held.params
+
+
+def frozen_width(setup: Setup) -> float:
+    """Return the bytes of a frozen weight that is not quantized: those of a trained one."""
+    return _library_bytes(setup).params
 
 
 def on_gpu(where: Offload) -> bool:
@@ -220,9 +246,8 @@ def model_state_bytes(setup: Setup) -> float:
     each, shares = bytes_of(setup), shares_of(setup)
     gpu_optimizer, gpu_params = on_gpu(setup.offload_optimizer), on_gpu(setup.offload_params)
     largest = max(stages_of(setup), key=lambda held: held.params)
-    params = each.params * shares.params * gpu_params
+    params = each.params * largest.kept_trained(shares.params) * gpu_params
     # DeepSpeed moves gradients to where the optimizer is.
-    gradients = each.gradients * shares.gradients * gpu_optimizer
-    optimizer = each.optimizer * shares.optimizer * gpu_optimizer
-    frozen = frozen_bytes(setup, largest) * shares.params * gpu_params
-    return largest.trained * (params + gradients + optimizer) + frozen
+    gradients = each.gradients * largest.kept_trained(shares.gradients) * gpu_optimizer
+    optimizer = each.optimizer * largest.kept_trained(shares.optimizer) * gpu_optimizer
+    return params + gradients + optimizer + frozen_bytes(setup, largest) * gpu_params
