@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clusterkit.estimate.interconnects import Fabric, Group, group_of
 from clusterkit.estimate.results import Transfer
-from clusterkit.estimate.setup import Library, Setup, Sharding
+from clusterkit.estimate.setup import FSDP, Library, Setup, Sharding
 from clusterkit.estimate.wire import domain_of, gradient_wire_bytes, params_per_rank, wire_bytes
 
 
@@ -21,30 +21,31 @@ def data_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
 
     With k micro batches, gradients that nobody shards are reduced once (`no_sync`), as are those
     of ZeRO-1; ZeRO-2 reduces k times and gathers once; FSDP does everything k times, unless
-    `no_sync` keeps gradients whole until the last micro batch. DeepSpeed's `overlap_comm` is on
-    for ZeRO-3 alone, if nobody sets it.
+    `no_sync` keeps gradients whole until the last micro batch. DeepSpeed reduces meanwhile with
+    `overlap_comm`, as our configurations set it, but never without ZeRO; it gathers after the step,
+    where Megatron does so in the next forward pass (`--overlap-param-gather`).
     """
     ranks = _Ranks(setup=setup, fabric=fabric)
-    fsdp, overlaps = setup.library in _FSDP, setup.library is not Library.DEEPSPEED
+    fsdp, megatron = setup.library in FSDP, setup.library is Library.MEGATRON
     k = 1 if setup.no_sync and fsdp else setup.accumulation
     match setup.sharding:
         case Sharding.NONE:
-            yield ranks.reduced(ranks.everybody, times=1, hidden=overlaps)
+            yield ranks.reduced(
+                ranks.everybody, times=1, hidden=setup.library is not Library.DEEPSPEED
+            )
         case Sharding.OPTIMIZER:
-            yield ranks.scattered(times=1, hidden=overlaps)
-            yield ranks.reduced(ranks.replicas, times=1, hidden=overlaps)
-            yield ranks.gathered("after the step", times=1, hidden=False)
+            yield ranks.scattered(times=1, hidden=True)
+            yield ranks.reduced(ranks.replicas, times=1, hidden=True)
+            when = "forward" if megatron else "after the step"
+            yield ranks.gathered(when, times=1, hidden=megatron)
         case Sharding.GRADIENTS:
-            yield ranks.scattered(times=k, hidden=overlaps)
+            yield ranks.scattered(times=k, hidden=True)
             yield ranks.gathered("forward", times=k if fsdp else 1, hidden=fsdp)
         case Sharding.FULL | Sharding.HYBRID:
             yield ranks.gathered("forward", times=setup.accumulation, hidden=True)
             yield ranks.gathered("backward", times=setup.accumulation, hidden=True)
             yield ranks.scattered(times=k, hidden=True)
             yield ranks.reduced(ranks.replicas, times=k, hidden=True)
-
-
-_FSDP = frozenset({Library.FSDP1, Library.FSDP2})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +115,10 @@ class _Ranks:
     def gathered(self, when: str, *, times: int, hidden: bool) -> Transfer:
         """Return the gathering of parameters, `when` they are needed."""
         size = params_per_rank(self.setup) * wire_bytes(self.setup)
-        blockwise = self.setup.library in _FSDP or self.setup.sharding in _BLOCKWISE
         return self._one_way(
             f"gather parameters ({when})",
             size=size,
-            pieces=self._blocks if blockwise else max(1, round(size / _GATHER_BYTES)),
+            pieces=self._pieces(size, wire_bytes(self.setup)),
             times=times,
             hidden=hidden,
             formula=f"(N-1)/N P w, N = {self._shards}, {self._figures('w')}",
@@ -161,17 +161,29 @@ class _Ranks:
 
     @property
     def _buckets(self) -> int:
-        if self.setup.sharding in _BLOCKWISE or self.setup.library in _FSDP:
+        return self._pieces(self._whole, gradient_wire_bytes(self.setup))
+
+    def _pieces(self, size: float, each: int) -> int:
+        """Return in how many collectives `size` bytes go, at `each` bytes an element."""
+        library = self.setup.library
+        if self.setup.sharding in _BLOCKWISE or library in FSDP:
             return self._blocks
-        return max(1, round(self._whole / _BUCKET_BYTES[self.setup.library]))
+        bucket = float(_DDP_BUCKET)
+        if library is Library.DEEPSPEED:
+            bucket = _DEEPSPEED_ELEMENTS * each
+        elif library is Library.MEGATRON:
+            bucket = max(_MEGATRON_ELEMENTS, _MEGATRON_ELEMENTS_OF_RANK * self._count) * each
+        return max(1, round(size / bucket))
 
 
 _BLOCKWISE = frozenset({Sharding.FULL, Sharding.HYBRID})
-_BUCKET_BYTES = {Library.DDP: 25 << 20, Library.DEEPSPEED: 10**9, Library.MEGATRON: 160_000_000}
-"""Gradients that are reduced at once: torch's `bucket_cap_mb`, DeepSpeed's `reduce_bucket_size` of
-5e8 elements, Megatron's of 40e6 in fp32. FSDP and ZeRO-3 go block by block."""
-_GATHER_BYTES = 10**9
-"""DeepSpeed's `allgather_bucket_size` of 5e8 elements."""
+_DDP_BUCKET = 25 << 20
+"""torch's `bucket_cap_mb`. FSDP and ZeRO-3 go block by block."""
+_DEEPSPEED_ELEMENTS = 500_000_000
+"""`reduce_bucket_size`, and `allgather_bucket_size`."""
+_MEGATRON_ELEMENTS, _MEGATRON_ELEMENTS_OF_RANK = 40_000_000, 1_000_000
+"""`bucket_size` is the larger of these, the second for each data-parallel rank
+(megatron/core/distributed/distributed_data_parallel.py)."""
 
 
 def _often(times: int) -> str:

@@ -22,8 +22,10 @@ MIB = 1 << 20
 _BASE_S = 8.4e-6
 _NVLINK_HOP_S, _PCIE_HOP_S = 3.4e-6, 5.7e-6
 _NET_HOP_S = 14e-6
-_HALF_WITHIN, _HALF_BETWEEN = 10 * MIB, 30 * MIB
-"""Size at which half of the bandwidth is reached, were it not for the latency."""
+_FILL_WITHIN_S, _FILL_BETWEEN_S = 14.5e-6, 85e-6
+"""What a message has to last at the full bandwidth to reach half of it: 10 MiB at the 722 GB/s of
+the NVLink of a B200, 30 MiB at the 368 GB/s between two nodes of them. A slower link is full with
+less: 85 kB at 10 Gbit/s."""
 _NET_OF_LINE_RATE = 0.92
 """NCCL over InfiniBand: 370 of 400 GB/s (stas00); RoCE with its settings in order is the same."""
 _PCIE_BUSBW_GBS: Mapping[int, float] = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
@@ -184,6 +186,15 @@ class Group:
         return -(-self.ranks // self.per_node)
 
 
+def _ramp(seconds: float, group: Group) -> float:
+    """Return the part of its bandwidth that a message reaches which would last `seconds` in full.
+
+    Its rate grows with the root of its size, which is how the measured all-reduces grow.
+    """
+    fill = _FILL_WITHIN_S if group.nodes == 1 else _FILL_BETWEEN_S
+    return 1 / (1 + math.sqrt(fill / seconds))
+
+
 def group_of(ranks: int, stride: int, gpus_per_node: int) -> Group:
     """Return the group of `ranks` ranks whose numbers are `stride` apart."""
     return Group(ranks=ranks, per_node=max(1, min(ranks, gpus_per_node // stride)))
@@ -228,7 +239,8 @@ class Fabric:
         share = self.network.node_gbs(self.gpus_per_node) / self.gpus_per_node * 1e9
         between = size * away / group.ranks / (share * self.inter_scale)
         within = size / (self._within_gbs(group) * self.intra_scale * 1e9)
-        return max(between, within) / self._ramp(size, group) + self._latency_s(group, rounds=1)
+        full = max(between, within)
+        return full / _ramp(full, group) + self._latency_s(group, rounds=1)
 
     def send_s(self, size: float, *, between_nodes: bool) -> float:
         """Return the seconds of one message from a rank to another."""
@@ -240,12 +252,8 @@ class Fabric:
         if group.ranks == 1 or size <= 0:
             return 0.0
         sent = rounds * size * (group.ranks - 1) / group.ranks
-        latency = self._latency_s(group, rounds=rounds)
-        return latency + sent / (self.busbw(group) * self._ramp(size, group))
-
-    def _ramp(self, size: float, group: Group) -> float:
-        half = _HALF_WITHIN if group.nodes == 1 else _HALF_BETWEEN
-        return 1 / (1 + math.sqrt(half / size))
+        bandwidth, latency = self.busbw(group), self._latency_s(group, rounds=rounds)
+        return latency + sent / (bandwidth * _ramp(size / bandwidth, group))
 
     def _latency_s(self, group: Group, *, rounds: int) -> float:
         """Return the latency of a ring, or of a tree where an all-reduce has a shorter one."""

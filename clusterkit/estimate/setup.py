@@ -21,6 +21,11 @@ class Library(StrEnum):
     """Megatron-LM and those that keep states as it does (NeMo, nanotron, Megatron-DeepSpeed)."""
 
 
+FSDP = frozenset({Library.FSDP1, Library.FSDP2})
+TORCH = FSDP | {Library.DDP}
+"""Libraries that keep parameters in fp32 and cast them for products; the others keep copies."""
+
+
 class Sharding(StrEnum):
     """What the data-parallel ranks divide among themselves."""
 

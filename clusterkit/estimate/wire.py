@@ -1,15 +1,11 @@
-"""What a rank holds and sends, in numbers and bytes, and the links that it is sent over.
-
-Gradients are counted in 16 bits with every 16-bit precision (FSDP's `reduce_dtype`, DeepSpeed's
-communication dtype, `bf16_compress_hook` in DDP) and in 4 bytes with `fp32_gradients`; torch's DDP
-of fp32 parameters without that hook sends twice what stands here.
-"""
+"""What a rank holds and sends, in numbers and bytes, and the links that it is sent over."""
 
 from __future__ import annotations
 
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.interconnects import Fabric, network_of
-from clusterkit.estimate.setup import Precision, Setup
+from clusterkit.estimate.setup import FSDP, Library, Precision, Setup
+from clusterkit.estimate.states import bytes_of, stages_of
 
 
 def fabric_of(setup: Setup, calibration: Calibration | None = None) -> Fabric:
@@ -32,30 +28,10 @@ def domain_of(setup: Setup) -> int:
 def params_per_rank(setup: Setup) -> float:
     """Return the parameters that a rank would hold, did data-parallel ranks not shard them.
 
-    With adapters, those that are trained: nothing else is exchanged.
+    Those of the fullest pipeline stage, for which the others wait; with adapters, those that are
+    trained: nothing else is exchanged.
     """
-    model = setup.model
-    if setup.adapter is not None:
-        return adapter_params(setup) / (setup.tp * setup.pp)
-    experts = 0.0
-    if model.experts:
-        sparse = model.layers - min(model.dense_layers, model.layers)
-        matrices = 3 if model.gated else 2
-        experts = float(sparse * model.experts * matrices * model.hidden * model.ffn)
-    dense = model.params - experts
-    return dense / (setup.tp * setup.pp) + experts / (setup.tp * setup.pp * setup.ep)
-
-
-def adapter_params(setup: Setup) -> float:
-    """Return the parameters of LoRA's matrices: r (inputs + outputs) for each that it joins."""
-    model, adapter = setup.model, setup.adapter
-    if adapter is None:
-        return 0.0
-    query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    widths = 2 * (model.hidden + query) + 2 * (model.hidden + key)
-    if adapter.on_mlp:
-        widths += (3 if model.gated else 2) * (model.hidden + model.ffn)
-    return float(model.layers * adapter.rank * widths)
+    return max(held.trained for held in stages_of(setup))
 
 
 def layers_per_rank(setup: Setup) -> float:
@@ -69,8 +45,17 @@ def wire_bytes(setup: Setup) -> int:
 
 
 def gradient_wire_bytes(setup: Setup) -> int:
-    """Return the bytes of a gradient that is reduced."""
-    return 4 if setup.fp32_gradients else wire_bytes(setup)
+    """Return the bytes of a gradient that is reduced, as the library sends it by itself.
+
+    FSDP reduces in fp32 (`reduce_dtype`, as `--launch` writes it), DeepSpeed in the 16 bits that it
+    multiplies in (`communication_data_type`; `comm_dtype` under torch's autocast). DDP and Megatron
+    send gradients as they are kept: in fp32 beside fp32 parameters, or as Megatron's main ones.
+    """
+    if setup.fp32_gradients or setup.precision is Precision.FP32:
+        return 4
+    if setup.library is Library.DEEPSPEED:
+        return 2
+    return 4 if setup.library in FSDP else round(bytes_of(setup).gradients)
 
 
 def activation_bytes(setup: Setup) -> int:
