@@ -46,7 +46,11 @@ def estimate(flags: EstimateFlags) -> None:
     from clusterkit.estimate.recommend import Judge, candidates, recommend
 
     asked = read_flags(flags, cluster=cluster)
-    judge = Judge(margin=asked.margin, calibration=_calibration(name, asked.wish.gpu.name))
+    judge = Judge(
+        margin=asked.margin,
+        calibration=_calibration(name, asked.wish.gpu.name),
+        host_memory=asked.host_memory,
+    )
     tried = candidates(asked.wish, judge, asked.chosen)
     advice = recommend(tried)
     launch = _launch(flags, advice) if flags.launch else None
@@ -105,7 +109,7 @@ def _show(
         details.explanation(subject) if flags.explain else (),
         details.curve(asked.wish, judge, subject) if flags.scale else (),
         details.bill(asked, subject) if asked.tokens is not None else (),
-        report.assumptions(asked, judge),
+        report.assumptions(asked, judge, tried),
         report.cautions(subject),
     ]
     console.say("\n\n".join("\n".join(block) for block in blocks if block))

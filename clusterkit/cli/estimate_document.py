@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.estimate_details import points_of
+from clusterkit.cli.estimate_report import assumed
 from clusterkit.estimate.changes import smallest_change
 from clusterkit.estimate.parts import parts_of
 from clusterkit.estimate.recommend import cautions_of, nearest_of
@@ -54,7 +55,7 @@ def document(
         "seq": wish.seq,
         "micro_batch": wish.micro_batch,
         "global_batch": wish.global_batch,
-        "assumed": asked.assumed,
+        "assumed": assumed(asked, judge, tried),
         "measured": judge.calibration.subject if judge.calibration else None,
         "warnings": [problem.message for problem in cautions_of(subject)],
     }
@@ -90,6 +91,7 @@ def _strategy(one: Candidate, judge: Judge, per_node: int) -> Mapping[str, Any]:
         "reserved_gb": _gb(memory.reserved.likely),
         "limit_gb": _gb(memory.limit),
         "host_gb": _gb(memory.host_bytes),
+        "host_limit_gb": _gb(memory.host_limit),
         "nvme_gb": _gb(memory.nvme_bytes),
         "binding": {
             "phase": memory.peak.name,

@@ -87,6 +87,11 @@ class EstimateFlags:
         _option("--gpus-per-node", "-g", help_text="In each machine (8, or the cluster's).",
                 panel=_MACHINES, metavar="G"),
     ] = None  # fmt: skip
+    host_memory: Annotated[
+        float | None,
+        _option("--host-memory", help_text="RAM of a node in GB, for what is offloaded (what is "
+                "usual with such GPUs).", panel=_MACHINES, metavar="GB"),
+    ] = None  # fmt: skip
     interconnect: Annotated[
         str | None,
         _option("--interconnect", help_text="Network between nodes: ndr, roce-100, 4xhdr, ... "

@@ -14,6 +14,7 @@ from clusterkit.estimate.setup import Offload
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_wish import Asked
     from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.results import Memory
     from clusterkit.estimate.wish import Wish
 
 
@@ -45,13 +46,20 @@ def table(tried: Tried, found: Recommendation) -> Sequence[str]:
         if row.fits:
             rest = f"{span(row.speed.tokens_per_s_per_gpu):>15}  {row.speed.mfu.likely:>4.0%}"
         else:
-            rest = f"in the way: {row.memory.binding.name}, {gb(row.memory.binding.bytes)}"
+            rest = f"in the way: {_obstacle(row.memory)}"
         colour = "green" if row.fits else "red"
         lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))
     lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>8}")
     if hidden:
         lines.append(f"        and {hidden} that offload, slower: --offload cpu or nvme")
     return lines
+
+
+def _obstacle(memory: Memory) -> str:
+    """Return what does not fit: the largest tensor of the peak, or else what the node takes."""
+    if memory.fits_gpu:
+        return f"RAM of a node, {gb(memory.host_bytes)}"
+    return f"{memory.binding.name}, {gb(memory.binding.bytes)}"
 
 
 def _worth_showing(rows: Sequence[Candidate]) -> tuple[Sequence[Candidate], int]:
@@ -110,8 +118,10 @@ def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
     change = smallest_change(setup, judge.fits, per_node=wish.gpus_per_node)
     if change is not None:
         return change.flags
-    binding = judge.memory(least_of(setup)).binding
-    return f"nothing; {gb(binding.bytes)} GB of {binding.name} stay at the very least"
+    memory = judge.memory(least_of(setup))
+    if memory.fits_gpu:
+        return f"nodes with more RAM than {gb(memory.host_limit)} GB (--host-memory)"
+    return f"nothing; {gb(memory.binding.bytes)} GB of {memory.binding.name} stay at the very least"
 
 
 def adapters(wish: Wish, judge: Judge, found: Recommendation) -> Sequence[str]:
@@ -139,14 +149,23 @@ def refusals(tried: Tried) -> Sequence[str]:
     return ["Refused:", *lines] if lines else ()
 
 
-def assumptions(asked: Asked, judge: Judge) -> Sequence[str]:
+def assumed(asked: Asked, judge: Judge, tried: Tried) -> Sequence[str]:
+    """Return what was not said and had to be assumed; the RAM only where something uses it."""
+    shown, _ = _worth_showing(tried.candidates)
+    if judge.host_memory is not None or not any(one.memory.host_bytes for one in shown):
+        return asked.assumed
+    limit = gb(max(one.memory.host_limit for one in shown))
+    return (*asked.assumed, f"{limit} GB of RAM in each node (--host-memory)")
+
+
+def assumptions(asked: Asked, judge: Judge, tried: Tried) -> Sequence[str]:
     """Return what was not said and had to be assumed, and what was measured."""
     lines: list[str] = []
-    if asked.assumed:
-        lines += paragraph("; ".join(asked.assumed) + ".", first="Assumed: ", indent=9)
+    if said := assumed(asked, judge, tried):
+        lines += paragraph("; ".join(said) + ".", first="Assumed: ", indent=9)
     if judge.calibration is not None:
-        said = f"{judge.calibration.subject} (clusterkit estimate --calibrate)."
-        lines += paragraph(said, first="Measured: ", indent=10)
+        text = f"{judge.calibration.subject} (clusterkit estimate --calibrate)."
+        lines += paragraph(text, first="Measured: ", indent=10)
     return lines
 
 

@@ -31,6 +31,7 @@ _FILLED = 4
 """Micro batches for each stage of a pipeline, where nothing is said of the batch."""
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)")
+_MOST_RAM = 100_000
 _POSITIVE = (
     "gpus", "gpus_per_node", "seq", "micro_batch", "accumulation", "global_batch",
     "tp", "pp", "vpp", "cp", "ep", "lora_rank",
@@ -48,6 +49,8 @@ class Asked:
     chosen: Chosen | None
     assumed: tuple[str, ...]
     margin: float
+    host_memory: float | None
+    """RAM of a node in bytes, if that was said."""
     tokens: float | None
     price: float | None
 
@@ -98,7 +101,7 @@ def read_flags(flags: EstimateFlags, *, cluster: ClusterSpec | None = None) -> A
     reader = _Reader()
     _refuse_numbers(flags, reader)
     gpu = reader.take(lambda: _gpu(flags), None)
-    chosen = reader.take(lambda: strategy_named(flags.strategy) if flags.strategy else None, None)
+    chosen = reader.take(lambda: _strategy(flags), None)
     training = _training(flags, reader)
     margin = reader.take(lambda: _margin(flags.margin), 0.0)
     tokens = reader.take(lambda: _tokens(flags.tokens), None)
@@ -128,6 +131,7 @@ def read_flags(flags: EstimateFlags, *, cluster: ClusterSpec | None = None) -> A
         chosen=chosen,
         assumed=tuple(_assumed(flags, wish)),
         margin=margin,
+        host_memory=None if flags.host_memory is None else flags.host_memory * 1e9,
         tokens=tokens,
         price=flags.price,
     )
@@ -184,6 +188,11 @@ def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
         if number is not None and number < 1:
             flag = "--" + name.replace("_", "-")
             reader.refuse(f"{flag} is {number}", "give a number from 1 on")
+    if flags.host_memory is not None and not 1 <= flags.host_memory <= _MOST_RAM:
+        reader.refuse(
+            f"--host-memory is {flags.host_memory:g}",
+            f"the RAM of a node in GB, 1 to {_MOST_RAM:,}: --host-memory 512",
+        )
     if flags.price is not None and not (flags.price >= 0 and math.isfinite(flags.price)):
         reader.refuse(f"--price is {flags.price}", "the price of one GPU for an hour, as 2.5")
     if flags.price is not None and flags.tokens is None:
@@ -194,8 +203,9 @@ def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
 
 def _model(flags: EstimateFlags) -> ModelShape:
     text = flags.model
-    if (text is None) == (flags.params is None):
-        wrong = "which model?" if text is None else "--model and --params are both given"
+    empty = text is not None and not text.strip()
+    if empty or (text is None) == (flags.params is None):
+        wrong = "which model?" if empty or text is None else "--model and --params are both given"
         raise UserError(wrong, hint="--model llama-3.1-8b, --model config.json, or --params 7B")
     if text is None:
         return model_of_params(flags.params or "")
@@ -207,6 +217,10 @@ def _model(flags: EstimateFlags) -> ModelShape:
     if path.exists() or path.suffix == ".json":
         return model_of_config(path)
     return model_named(text)
+
+
+def _strategy(flags: EstimateFlags) -> Chosen | None:
+    return None if flags.strategy is None else strategy_named(flags.strategy)
 
 
 def _is_module(text: str | None) -> bool:
@@ -259,6 +273,13 @@ def _completed(chosen: Chosen, flags: EstimateFlags, offload: Offload | None) ->
                 f"--strategy {flags.strategy} and --{name} {flag} contradict each other",
                 hint=f"leave --{name} out",
             )
+    ranks = [getattr(chosen, name) or getattr(flags, name) or 1 for name in ("tp", "pp", "cp")]
+    needed = math.prod(ranks) * (chosen.dp or 0)
+    if chosen.dp is not None and flags.gpus != needed:
+        raise UserError(
+            f"--strategy {flags.strategy} is for {needed} GPUs, not for {flags.gpus}",
+            hint=f"--gpus {needed}, or a name without dp",
+        )
     strategy = chosen.strategy
     if strategy.name == "single" and flags.gpus != 1:
         raise UserError(

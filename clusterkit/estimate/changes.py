@@ -157,8 +157,10 @@ def _offloaded(setup: Setup) -> Iterator[Change]:
                 setup=replace(states, offload_optimizer=Offload.CPU, offload_params=params),
             )
         if full and setup.library is Library.DEEPSPEED:
+            on_cpu = states.offload_optimizer is Offload.CPU
+            nvme = "--strategy zero3-nvme" if on_cpu else "--offload nvme"
             yield Change(
-                flags=f"{base.flags} --offload nvme".strip(),
+                flags=f"{base.flags} {nvme}".strip(),
                 setup=replace(states, offload_optimizer=Offload.NVME, offload_params=Offload.NVME),
             )
 

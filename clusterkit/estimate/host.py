@@ -1,8 +1,9 @@
-"""What offloaded states need beside the GPUs: memory of the host, space on its disks."""
+"""What offloaded states need beside the GPUs, and what nodes have: RAM, space on disks."""
 
 from __future__ import annotations
 
 from clusterkit.estimate.activations import kept_per_token, tokens_of
+from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import Library, Offload, Optimizer, Setup
 from clusterkit.estimate.stage import SUB_GROUP, stages
 from clusterkit.estimate.states import bytes_of, frozen_bytes, shares_of
@@ -13,6 +14,24 @@ _PARAM_BUFFERS = 5 * 1e8
 """Elements of 16 bits that a rank pins to swap parameters: `buffer_count` 5, `buffer_size` 1e8."""
 _OPTIMIZER_BUFFERS = 4
 """Of fp32, each as large as what is stepped at once: `buffer_count` of offload_optimizer."""
+
+_SYSTEM_GB, _SERVER_CARD_GB = 80, 40
+_RAM_OF_SYSTEM, _RAM_OF_SERVER, _RAM_OF_CARD = 256e9, 128e9, 64e9
+_DISK_OF_SYSTEM, _DISK_OF_CARD = 3.84e12, 2e12
+"""For each GPU: DGX H100 2 TB and 8 x 3.84 TB, DGX A100 (40 GB) 1 TB, DGX-1 512 GB for 8 of them
+(NVIDIA's data sheets); a workstation has 64 GB and one disk beside a card."""
+
+
+def usual_ram(gpu: Gpu) -> float:
+    """Return the RAM that a node usually has for each such GPU, in bytes."""
+    if gpu.memory_gb >= _SYSTEM_GB:
+        return _RAM_OF_SYSTEM
+    return _RAM_OF_SERVER if gpu.memory_gb >= _SERVER_CARD_GB else _RAM_OF_CARD
+
+
+def usual_disk(gpu: Gpu) -> float:
+    """Return the space that a node usually has on fast disks for each such GPU, in bytes."""
+    return _DISK_OF_SYSTEM if gpu.memory_gb >= _SERVER_CARD_GB else _DISK_OF_CARD
 
 
 def host_bytes(setup: Setup) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from clusterkit.errors import Problem, UserError
 from clusterkit.estimate.calibration import Calibration
+from clusterkit.estimate.host import usual_disk, usual_ram
 from clusterkit.estimate.legality import problems_of, warnings_of
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.results import Memory, Speed
@@ -15,8 +16,6 @@ from clusterkit.estimate.speed import speed_of
 from clusterkit.estimate.strategies import Chosen, Strategy, base_named
 from clusterkit.estimate.wish import Wish, ladder, setup_of
 
-_USUAL_RAM = 256e9
-"""For each GPU of a node: 2 TB for 8, as in a DGX H100."""
 MUCH_FASTER = 1.25
 """From this factor on a strategy is worth more trouble than a simpler one."""
 
@@ -27,10 +26,14 @@ class Judge:
 
     margin: float = 0.08
     calibration: Calibration | None = None
+    host_memory: float | None = None
+    """RAM of a node in bytes; None for what is usual with such GPUs."""
 
     def memory(self, setup: Setup) -> Memory:
-        """Return the memory of a setup."""
-        return memory_of(setup, margin=self.margin, calibration=self.calibration)
+        """Return the memory of a setup, on nodes with so much RAM."""
+        memory = memory_of(setup, margin=self.margin, calibration=self.calibration)
+        usual = usual_ram(setup.gpu) * min(setup.gpus, setup.gpus_per_node)
+        return replace(memory, host_limit=self.host_memory or usual)
 
     def speed(self, setup: Setup) -> Speed:
         """Return the speed of a setup."""
@@ -164,13 +167,13 @@ def _judged(name: str, setup: Setup, judge: Judge) -> Candidate:
 def _model_parallel(
     wish: Wish, judge: Judge, strategy: Strategy, *, alone: bool
 ) -> Iterator[Candidate | Refused]:
-    """Yield the division of the model among the fewest ranks that fits, or the largest one."""
+    """Yield the division among the fewest ranks that fits, or the one that is nearest to it."""
     levels = [wish.checkpointing or Checkpointing.NONE]
     if wish.checkpointing is None and not alone:
         levels.append(Checkpointing.FULL)
     legal: list[tuple[Setup, str]] = []
     problems: tuple[Problem, ...] = ()
-    for tp, pp in _divisions(wish):
+    for tp, pp in _divisions(wish, alone=alone):
         for level in levels:
             setup = setup_of(strategy, wish, tp=tp, pp=pp, checkpointing=level)
             problems_here = problems_of(setup)
@@ -186,23 +189,28 @@ def _model_parallel(
                 return
             legal.append((setup, name))
     if legal:
-        setup, name = legal[-1]
-        yield _judged(name, setup, judge)
+        nearest = min(legal, key=lambda pair: judge.memory(pair[0]).excess)
+        yield _judged(nearest[1], nearest[0], judge)
     else:
         yield Refused(name=strategy.name, problems=problems)
 
 
-def _divisions(wish: Wish) -> Sequence[tuple[int, int]]:
-    """Return ranks that divide the model: within a node first, then stages across nodes."""
+def _divisions(wish: Wish, *, alone: bool) -> Sequence[tuple[int, int]]:
+    """Return ranks that divide the model: within a node first, then stages across nodes.
+
+    Where one of both numbers is given, the other is 1, as in any launch command. That none
+    divides the model is a plan of its own only where nothing else is tried beside it.
+    """
+    if wish.tp is not None or wish.pp is not None:
+        return [(wish.tp or 1, wish.pp or 1)]
     powers = [1 << n for n in range(11)]
     within = min(wish.gpus, wish.gpus_per_node)
-    tps = [wish.tp] if wish.tp else [t for t in powers if t <= within and within % t == 0]
+    tps = [t for t in powers if t <= within and within % t == 0]
     stages = wish.gpus // wish.cp
     layers = wish.model.layers
-    pps = [wish.pp] if wish.pp else [p for p in powers if p <= stages and layers % p == 0]
-    pairs = [(tp, pp) for tp in tps for pp in pps]
-    if wish.tp is None and wish.pp is None:
-        pairs = [pair for pair in pairs if 1 < pair[0] * pair[1] <= wish.gpus] or [(1, 1)]
+    pps = [p for p in powers if p <= stages and layers % p == 0]
+    least = 1 if alone or wish.vpp > 1 else 2
+    pairs = [(t, p) for t in tps for p in pps if least <= t * p <= wish.gpus] or [(1, 1)]
     return sorted(pairs, key=lambda pair: (pair[1] > 1, pair[0] * pair[1], pair[1]))
 
 
@@ -239,10 +247,10 @@ def _simplest(chosen: Candidate, tried: Sequence[Candidate]) -> str:
     if not before:
         return f"the simplest of all, and it fits with {_room(chosen)} to spare"
     memory = before[-1].memory
-    return (
-        f"the simplest that fits, with {_room(chosen)} to spare; {before[-1].name} needs "
-        f"{_gb(memory.device.likely)}, most of it {memory.binding.name}"
-    )
+    needs = f"{_gb(memory.device.likely)}, most of it {memory.binding.name}"
+    if memory.fits_gpu:
+        needs = f"{_gb(memory.host_bytes)} of RAM in each node, which has {_gb(memory.host_limit)}"
+    return f"the simplest that fits, with {_room(chosen)} to spare; {before[-1].name} needs {needs}"
 
 
 def _room(chosen: Candidate) -> str:
@@ -251,12 +259,12 @@ def _room(chosen: Candidate) -> str:
 
 def cautions_of(one: Candidate) -> tuple[Problem, ...]:
     """Return what a strategy should rather not do, or needs beside GPUs."""
-    setup, need = one.setup, one.memory.host_bytes
-    usual = _USUAL_RAM * min(setup.gpus, setup.gpus_per_node)
+    setup, need = one.setup, one.memory.nvme_bytes
+    usual = usual_disk(setup.gpu) * min(setup.gpus, setup.gpus_per_node)
     problems = warnings_of(setup)
     if need <= usual:
         return problems
-    much = f"{_gb(need)} of RAM in each node is more than the usual {_gb(usual)}"
+    much = f"{_gb(need)} on the disks of each node is more than the usual {_gb(usual)}"
     return (*problems, Problem(message=much, hint="look what yours have, or take more nodes"))
 
 
@@ -266,7 +274,7 @@ def nearest_of(tried: Tried, advice: Recommendation) -> Candidate:
 
 
 def _nearest(tried: Sequence[Candidate]) -> Candidate:
-    return min(tried, key=lambda candidate: candidate.memory.device.likely)
+    return min(tried, key=lambda candidate: candidate.memory.excess)
 
 
 def _nothing_fits(tried: Sequence[Candidate]) -> str:
@@ -274,9 +282,12 @@ def _nothing_fits(tried: Sequence[Candidate]) -> str:
     memory = nearest.memory
     needs = f"needs {_gb(memory.device.likely)} of {_gb(memory.limit)}"
     most = f"most of it {memory.binding.name}, {_gb(memory.binding.bytes)}"
+    if memory.fits_gpu:
+        needs = f"needs {_gb(memory.host_bytes)} of RAM in each node"
+        most = f"which has {_gb(memory.host_limit)} (--host-memory says what yours have)"
     if len(tried) == 1:
         return f"{nearest.name} does not fit: it {needs}, {most}"
-    return f"nothing fits; {nearest.name} comes nearest and {needs}, {most}"
+    return f"nothing fits; {nearest.name} comes nearest: it {needs}, {most}"
 
 
 def _gb(amount: float) -> str:

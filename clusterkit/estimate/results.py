@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -71,6 +72,8 @@ class Memory:
     """RAM that a node needs for what is offloaded."""
     nvme_bytes: float = 0.0
     """Space that a node needs on its disks."""
+    host_limit: float = math.inf
+    """RAM that a node has; infinite where nobody asks about it."""
 
     @property
     def peak(self) -> Phase:
@@ -89,8 +92,23 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the likely figure stays below the limit."""
+        """Whether the likely figure stays below the limit, and what is offloaded in the RAM."""
+        return self.fits_gpu and self.fits_host
+
+    @property
+    def fits_gpu(self) -> bool:
+        """Whether the likely figure stays below the limit of the GPU."""
         return self.device.likely <= self.limit
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether a node has the RAM for what is offloaded."""
+        return self.host_bytes <= self.host_limit
+
+    @property
+    def excess(self) -> float:
+        """How many times the GPU, or the RAM of a node, is needed: whichever is worse."""
+        return max(self.device.likely / self.limit, self.host_bytes / self.host_limit)
 
     def by_kind(self) -> Mapping[Kind, float]:
         """Return the bytes of the peak by what they are for."""

@@ -47,6 +47,8 @@ class Chosen:
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None
+    dp: int | None = None
+    """Follows from the number of GPUs: what was said can only be compared with that."""
     checkpointing: Checkpointing | None = None
     adapter: Adapter | None = None
 
@@ -161,7 +163,13 @@ def strategy_named(text: str) -> Chosen:
         UserError: it is none of the names that are known.
     """
     base, *added = text.strip().lower().split("+")
-    ranks = {name: int(number) for name, number in _RANKS.findall(base) if name != "dp"}
+    if not base.strip():
+        raise UserError(
+            "--strategy names none", hint="--strategy fsdp, or one of clusterkit explain strategies"
+        )
+    ranks = {name: int(number) for name, number in _RANKS.findall(base)}
+    if 0 in ranks.values():
+        raise UserError(f"no ranks at all in the strategy {text!r}", hint="numbers from 1 on")
     base = _RANKS.sub("", base)
     strategy = _found(base) if base or not ranks else _BY_NAME["megatron"]
     unknown = next((word for word in added if word.strip() not in _ADDED), None)
@@ -184,6 +192,7 @@ def strategy_named(text: str) -> Chosen:
         tp=ranks.get("tp"),
         pp=ranks.get("pp"),
         cp=ranks.get("cp"),
+        dp=ranks.get("dp"),
         checkpointing=checkpointing,
         adapter=adapter,
     )
