@@ -144,6 +144,9 @@ def test_a_model_may_be_a_configuration() -> None:
         ({"precision": "bf17"}, "setup.precision"),
         ({"interconnect": "nrd"}, "setup.interconnect"),
         ({"micro_batches": 2}, "did you mean 'micro_batch'"),
+        ({"lora_rank": 8}, "the strategy has no adapter"),
+        ({"strategy": "lora", "lora_rank": 0}, "0 is no number from 1 on"),
+        ({"flash_attention": "yes"}, "'yes' is neither true nor false"),
     ],
 )
 def test_a_setup_that_cannot_be_is_refused(setup: dict[str, Any], said: str) -> None:
@@ -171,6 +174,60 @@ def test_a_file_of_another_sort_is_refused(changes: dict[str, Any], said: str) -
     with pytest.raises(UserError) as refused:
         measurement(**changes)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reserved_bytes": 40e9}, "42 GB is not below reserved_bytes, 40 GB"),
+        ({"device_bytes": 48e9}, "48 GB is not below device_bytes, 48 GB"),
+        ({"reserved_bytes": 90e9}, "is not below the memory of the GPU, 85.9 GB"),
+        ({"allocated_bytes": None}, "48 GB says nothing without allocated_bytes"),
+    ],
+)
+def test_memory_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        measurement(**changes)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"step_s": 1500.0}, "step_s: 1.5e+03 s measured"),
+        ({"step_s": 0.0015}, "step_s: 0.0015 s measured"),
+        ({"allocated_bytes": 2e9, "reserved_bytes": None}, "allocated_bytes: 2 GB measured"),
+        ({"allocated_bytes": 85e9, "reserved_bytes": None, "step_s": None,
+          "setup": SETUP | {"seq": 512}}, "allocated_bytes: 85 GB measured"),
+        ({"all_reduce": [{"bytes": 1 << 28, "seconds": 0.4, "ranks": 16}]}, "over 2 nodes: 400 ms"),
+        ({"all_reduce": [{"bytes": 1 << 28, "seconds": 1e-6, "ranks": 8}]}, "within a node: 0.001"),
+    ],
+)  # fmt: skip
+def test_figures_of_another_run_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        calibrate(measurement(**changes))
+    assert said in str(refused.value)
+    assert "estimated" in str(refused.value)
+    assert "hint: " in str(refused.value)
+
+
+def test_a_slow_network_is_named_to_be_measured() -> None:
+    rows = [{"bytes": 1 << 28, "seconds": 0.5, "ranks": 16}]
+    with pytest.raises(UserError, match='"interconnect": "ethernet-25"'):
+        calibrate(measurement(all_reduce=rows))
+    named = measurement(all_reduce=rows, setup=SETUP | {"interconnect": "ethernet-10"}, step_s=None)
+    assert 0.5 < calibrate(named).inter_busbw_scale < 2
+
+
+def test_a_setup_says_what_changes_its_figures() -> None:
+    lora = {"strategy": "lora", "lora_rank": 64, "flash_attention": False}
+    setup = measurement(setup=SETUP | lora | {"offload_activations": True}).setup
+    assert setup.adapter is not None
+    assert (setup.adapter.rank, setup.flash_attention, setup.offload_activations) == (
+        64,
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", '{"schema": 1}'])

@@ -11,7 +11,8 @@ The file, as `examples/measure.py` writes it:
 
 `model` is a known name, a number of parameters (`7B`), or an object with the keys of a
 `config.json`. A figure that is null or absent was not measured. The setup may also say `tp`, `pp`,
-`vpp`, `cp`, `ep`, `checkpointing`, `loss`, `optimizer`, `compile`, `no_sync` and `interconnect`.
+`vpp`, `cp`, `ep`, `checkpointing`, `loss`, `optimizer`, `compile`, `no_sync`, `flash_attention`,
+`offload_activations`, `lora_rank` and `interconnect`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +32,7 @@ from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.interconnects import interconnect_named
 from clusterkit.estimate.model_config import shape_of
 from clusterkit.estimate.models import model_named, model_of_params
+from clusterkit.estimate.results import GIB
 from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Precision, Setup
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import strategy_named
@@ -43,6 +46,7 @@ _KEYS = frozenset(
         *("model", "gpu", "gpus", "gpus_per_node", "strategy", "precision", "seq"),
         *("micro_batch", "accumulation", "tp", "pp", "vpp", "cp", "ep", "checkpointing"),
         *("loss", "optimizer", "compile", "no_sync", "interconnect"),
+        *("flash_attention", "offload_activations", "lora_rank"),
     }
 )
 
@@ -123,8 +127,29 @@ def parse_measurement(document: object, *, source: str) -> Measurement:
     )
     if not (found.allocated_bytes or found.step_s or found.all_reduce):
         reader.refuse("nothing was measured: no allocated_bytes, no step_s, no all_reduce")
+    _check_memory(reader, found)
     reader.check()
     return found
+
+
+def _check_memory(reader: _Reader, found: Measurement) -> None:
+    """Refuse figures of memory that contradict each other: each holds the one before it."""
+    sizes = (
+        ("allocated_bytes", found.allocated_bytes),
+        ("reserved_bytes", found.reserved_bytes),
+        ("device_bytes", found.device_bytes),
+        ("the memory of the GPU", found.setup.gpu.memory_gb * GIB),
+    )
+    known = [(name, size) for name, size in sizes if size is not None]
+    for (name, size), (outer, more) in pairwise(known):
+        # A process holds some memory beside that of torch: what nvidia-smi shows is never the same.
+        if size > more or (size == more and outer == "device_bytes"):
+            reader.refuse(
+                f"{size / 1e9:.4g} GB is not below {outer}, {more / 1e9:.4g} GB", key=name
+            )
+    if found.allocated_bytes is None:
+        for name, size in known[:-1]:
+            reader.refuse(f"{size / 1e9:.4g} GB says nothing without allocated_bytes", key=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +189,12 @@ class _Reader:
             self.refuse(missing, key=f"setup.{key}")
             return 1
         return value
+
+    def switch(self, document: Mapping[str, Any], key: str, otherwise: bool) -> bool:
+        value = document.get(key)
+        if value is not None and not isinstance(value, bool):
+            self.refuse(f"{value!r} is neither true nor false", key=f"setup.{key}")
+        return otherwise if value is None else bool(value)
 
 
 def _positive(value: float) -> bool:
@@ -213,11 +244,20 @@ def _setup(reader: _Reader, said: Mapping[str, Any], *, source: str) -> Setup:
         checkpointing=checkpointing or chosen.checkpointing,
         loss=loss or Loss.EAGER,
         adapter=chosen.adapter,
-        compiled=bool(said.get("compile")),
-        no_sync=bool(said.get("no_sync")),
+        compiled=reader.switch(said, "compile", False),
+        no_sync=reader.switch(said, "no_sync", False),
         interconnect=network,
     )
-    return setup_of(chosen.strategy, wish)
+    rank = reader.count(said, "lora_rank", chosen.adapter.rank if chosen.adapter else 1)
+    if "lora_rank" in said and chosen.adapter is None:
+        reader.refuse("the strategy has no adapter", key="setup.lora_rank", hint="lora or qlora")
+    setup = setup_of(chosen.strategy, wish)
+    return replace(
+        setup,
+        adapter=None if setup.adapter is None else replace(setup.adapter, rank=rank),
+        flash_attention=reader.switch(said, "flash_attention", setup.flash_attention),
+        offload_activations=reader.switch(said, "offload_activations", setup.offload_activations),
+    )
 
 
 def _choice(reader: _Reader, said: Mapping[str, Any], key: str, kind: type[E]) -> E | None:
