@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from clusterkit.cli import main
 from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.launched import setup_from_launch
 from clusterkit.estimate.models import model_named
-from clusterkit.estimate.truth import Row
+from clusterkit.estimate.truth_table import COLUMNS
 
 Run = Callable[[str], tuple[int, str, str]]
 
@@ -358,14 +357,13 @@ def test_a_measured_step_sharpens_what_follows(
 
 
 def test_score(run: Run, ask: Callable[[str], dict[str, Any]]) -> None:
-    columns = [field.name for field in dataclasses.fields(Row)]
     shape = "L=32;h=4096;a=32;kv=8;ffn=14336;V=128256;tied=0;glu=1"
     start = ["Llama-3.1-8B", "8030261248", shape, "H100-SXM5-80GB", "8", "FSDP2 FULL_SHARD",
              "dp=8", "bf16", "4096", "1", "full"]  # fmt: skip
     memory = ["mem_per_gpu", "30", "GiB", "max_memory_allocated", "measured", "somebody", ""]
     rate = ["tokens_per_s_per_gpu", "6000", "tok/s/GPU", "steady", "measured", "somebody", ""]
     odd = ["mem_per_gpu", "30", "GiB", "max_memory_allocated", "measured", "somebody", "x"]
-    rows = [columns, ["a-1", *start, *memory], ["a-2", *start, *rate],
+    rows = [COLUMNS, ["a-1", *start, *memory], ["a-2", *start, *rate],
             ["a-3", "?", "", "", "abacus", *start[4:], *odd]]  # fmt: skip
     Path("truth.tsv").write_text("\n".join("\t".join(row) for row in rows) + "\n")
     document = ask("--score truth.tsv")
