@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from clusterkit.estimate.flops import Work, active_ffn, recomputed, work_of
 from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
+from clusterkit.estimate.states import NF4_BYTES
 from clusterkit.estimate.wire import layers_per_rank, params_per_rank
 
 _PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74, "H200": 0.88}
@@ -155,10 +156,16 @@ def _traffic_s(setup: Setup) -> float:
 
 
 def _weights_s(setup: Setup, work: Work) -> float:
-    """Return the seconds in which a block's weights are read, and their gradients written."""
-    model = setup.model
+    """Return the seconds in which a block's weights are read, and their gradients written.
+
+    QLoRA's are kept in 4 bits: every pass reads them so, and writes them in 16 for the product.
+    """
+    model, adapter = setup.model, setup.adapter
     held = (model.attention_params + model.mlp_params / setup.ep) / setup.tp
-    return held * 2 * (work.passes + 1) / _memory(setup.gpu)
+    moved = 2 * (work.passes + (1 if adapter is None else 0))
+    if adapter is not None and adapter.quantized:
+        moved += work.passes * (NF4_BYTES + 2)
+    return held * moved / _memory(setup.gpu)
 
 
 def _head_s(setup: Setup, work: Work) -> float:

@@ -1,8 +1,9 @@
 """Operations: what a model needs for a token, and what a strategy computes again.
 
-Two counts, for two questions. What MFU stands on (`model_flops`) is 6 P + 12 L a d s: forward 2,
+Two counts, for two questions. What MFU stands on (`needed_flops`) is 6 P + 12 L a d s: forward 2,
 backward 4 for each parameter, and attention as if no mask halved it (PaLM, arXiv:2204.02311
 appendix B; the convention of llm-foundry, nanoGPT and of the published figures that we score on).
+With adapters it is 4 P: frozen matrices pass gradients on, but get none.
 What a GPU does (`Work`) leaves the look-up of embeddings out and counts half of the attention,
 since a causal kernel skips the masked half.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterkit.estimate.setup import Checkpointing, Library, Setup
+from clusterkit.estimate.setup import TORCH, Checkpointing, Setup
 from clusterkit.estimate.shapes import ModelShape
 
 
@@ -20,17 +21,26 @@ def model_flops(model: ModelShape, seq: int) -> float:
     return 6 * model.active_params + 12 * model.layers * attention_width(model) * seq
 
 
+def needed_flops(setup: Setup) -> float:
+    """Return the operations of one token that the strategy cannot do without, as MFU counts them.
+
+    Those of `model_flops`, less the gradients of weights that adapters leave as they are.
+    """
+    frozen = setup.model.active_params if setup.adapter is not None else 0
+    return model_flops(setup.model, setup.seq) - 2 * frozen
+
+
 def hardware_flops(setup: Setup) -> float:
     """Return the operations of one token as HFU counts them: what is computed again counts too.
 
-    Full checkpointing repeats the forward pass (4/3), selective that of attention (Korthikanti,
-    arXiv:2205.05198, equations 7 to 9).
+    Full checkpointing repeats the forward pass (4/3, where weights are trained), selective that of
+    attention (Korthikanti, arXiv:2205.05198, equations 7 to 9).
     """
-    flops = model_flops(setup.model, setup.seq)
+    flops, forward = needed_flops(setup), model_flops(setup.model, setup.seq) / 3
     if setup.checkpointing is Checkpointing.FULL:
-        return flops * 4 / 3
+        return flops + forward
     if setup.checkpointing is Checkpointing.ALTERNATE:
-        return flops * 7 / 6
+        return flops + forward / 2
     if setup.checkpointing is Checkpointing.SELECTIVE:
         return flops + 4 * setup.model.layers * attention_width(setup.model) * setup.seq
     return flops
@@ -93,7 +103,7 @@ def recomputed(setup: Setup) -> Recomputed:
     """
     if setup.checkpointing is Checkpointing.NONE:
         return Recomputed(products=0, attention=0, elementwise=0)
-    torch_own = setup.library in {Library.DDP, Library.FSDP1, Library.FSDP2}
+    torch_own = setup.library in TORCH
     if setup.checkpointing in {Checkpointing.FULL, Checkpointing.ALTERNATE}:
         part = 1.0 if setup.checkpointing is Checkpointing.FULL else 0.5
         last = setup.model.hidden * active_ffn(setup.model) / block_matrices(setup.model)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.calibration import Calibration
-from clusterkit.estimate.flops import hardware_flops, model_flops
+from clusterkit.estimate.flops import hardware_flops, needed_flops
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed import speed_of, utilisation_of
 from clusterkit.estimate.truth import Row, Unused, setup_of
@@ -112,7 +112,7 @@ def rate_of(row: Row, setup: Setup) -> float:
         "samples_per_s": setup.seq / gpus,
         "tflops_per_gpu": 1e12 / _flops(row, setup),
         "hfu_pct": _peak(setup) / 100 / hardware_flops(setup),
-        "mfu_pct": _peak(setup) / 100 / model_flops(setup.model, setup.seq),
+        "mfu_pct": _peak(setup) / 100 / needed_flops(setup),
     }
     return value * in_tokens[row.quantity]
 
@@ -121,7 +121,7 @@ def _flops(row: Row, setup: Setup) -> float:
     """Return the operations of a token as the source of the row counts them."""
     said = f"{row.basis} {row.note}".lower()
     again = "recompute" in said or "hardware" in said
-    return hardware_flops(setup) if again else model_flops(setup.model, setup.seq)
+    return hardware_flops(setup) if again else needed_flops(setup)
 
 
 def _peak(setup: Setup) -> float:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.communication import transfers_of
 from clusterkit.estimate.compute import Compute, compute_of
-from clusterkit.estimate.flops import model_flops
+from clusterkit.estimate.flops import needed_flops
 from clusterkit.estimate.offload import offload_s
 from clusterkit.estimate.results import Interval, Speed, Transfer
 from clusterkit.estimate.setup import Precision, Setup
@@ -109,7 +109,7 @@ def mfu_of(setup: Setup, tokens_per_s_per_gpu: float) -> float:
     peak = setup.gpu.half_tflops
     if setup.precision in {Precision.FP16, Precision.AMP_FP16}:
         peak = setup.gpu.fp16_tflops
-    return tokens_per_s_per_gpu * model_flops(setup.model, setup.seq) / (peak * 1e12)
+    return tokens_per_s_per_gpu * needed_flops(setup) / (peak * 1e12)
 
 
 def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
@@ -174,7 +174,8 @@ class Point:
     tokens_per_s: float
     """Of all of them, likely."""
     efficiency: float
-    """Throughput of a GPU over that of a GPU in the smallest setup of the curve."""
+    """Throughput of a GPU over that of one in the smallest setup of the curve, or in one node where
+    that is smaller. It may pass 1: what more ranks share takes each of them less time."""
 
 
 def scaling(
@@ -182,17 +183,23 @@ def scaling(
 ) -> tuple[Point, ...]:
     """Return throughput over numbers of GPUs, with the micro batch and accumulation of `setup`.
 
-    Counts that the model-parallel ranks do not divide are left out. The first is what the others
-    are compared with: give 1, or the GPUs of one node.
+    Counts that the model-parallel ranks do not divide are left out. All are compared with the
+    first, or with one node where the first is several: a slow network shows, then, although
+    nothing was asked about less of it.
     """
     ranks = setup.tp * setup.pp * setup.cp
     fitting = sorted({count for count in counts if count >= ranks and count % ranks == 0})
-    rates = [
-        speed_of(_with_gpus(setup, count), calibration=calibration).tokens_per_s_per_gpu.likely
-        for count in fitting
-    ]
+
+    def rate_of(count: int) -> float:
+        speed = speed_of(_with_gpus(setup, count), calibration=calibration)
+        return speed.tokens_per_s_per_gpu.likely
+
+    if not fitting:
+        return ()
+    node = setup.gpus_per_node // ranks * ranks
+    usual, rates = rate_of(min(fitting[0], node or fitting[0])), map(rate_of, fitting)
     return tuple(
-        Point(gpus=count, tokens_per_s=rate * count, efficiency=min(1.0, rate / rates[0]))
+        Point(gpus=count, tokens_per_s=rate * count, efficiency=rate / usual)
         for count, rate in zip(fitting, rates, strict=True)
     )
 
