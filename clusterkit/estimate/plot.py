@@ -65,9 +65,15 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
             axes.barh(row, shown, left=start, color=_COLOURS[kind], height=0.7)
             start += shown
         total = one.memory.device.likely / 1e9
-        said = f" {total:,.0f}" + ("" if one.fits else "  does not fit")
-        axes.text(start, row, said, va="center", fontsize=8,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
+        axes.annotate(
+            f"{total:,.0f}" + ("" if one.fits else "  does not fit"),
+            (start, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
     axes.axvline(limit, color="black", linewidth=1.2, linestyle="--")
     axes.text(limit, -0.9, f"limit {limit:.0f} GB", ha="center", va="bottom", fontsize=8)
     axes.set_yticks(range(len(candidates)), [one.name for one in candidates], fontsize=8)
