@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterkit.estimate.setup import Checkpointing, Library, Loss, Precision, Setup
-from clusterkit.estimate.states import FSDP, TORCH
+from clusterkit.estimate.setup import (
+    FSDP,
+    TORCH,
+    Checkpointing,
+    Library,
+    Loss,
+    Precision,
+    Setup,
+)
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's CEWithChunkedOutputLoss)."""

@@ -10,6 +10,7 @@ from math import gcd
 
 from clusterkit.errors import Problem
 from clusterkit.estimate.setup import (
+    FSDP,
     Library,
     Loss,
     Offload,
@@ -21,7 +22,6 @@ from clusterkit.estimate.setup import (
 
 _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
-_FSDP = frozenset({Library.FSDP1, Library.FSDP2})
 _MUCH_PADDING = 1.05
 _LIMITS = (
     ("--gpus", "gpus", 1_000_000),
@@ -229,7 +229,7 @@ def _offload(setup: Setup) -> Iterator[Problem]:
             message=f"{setup.library} keeps everything on the GPU: nothing to offload with",
             hint="--strategy zero2-offload, zero3-offload or fsdp-offload",
         )
-    elif setup.library in _FSDP:
+    elif setup.library in FSDP:
         if Offload.NVME in {optimizer, params}:
             yield Problem(message="FSDP offloads to the CPU only", hint="--strategy zero3-nvme")
         elif params is Offload.NONE:

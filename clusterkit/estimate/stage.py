@@ -14,9 +14,8 @@ from clusterkit.estimate.activations import (
     working_per_token,
 )
 from clusterkit.estimate.results import Kind, Term
-from clusterkit.estimate.setup import Checkpointing, Library, Setup, Sharding
+from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Setup, Sharding
 from clusterkit.estimate.states import (
-    FSDP,
     NF4_BYTES,
     Bytes,
     Held,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.setup import (
+    FSDP,
+    TORCH,
     Adapter,
     Library,
     Offload,
@@ -20,8 +22,6 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 
-FSDP = frozenset({Library.FSDP1, Library.FSDP2})
-TORCH = FSDP | {Library.DDP}
 _HALF = frozenset({Precision.BF16, Precision.FP16, Precision.FP8})
 _SHARDS_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
 _SHARDS_GRADIENTS = _SHARDS_PARAMS | {Sharding.GRADIENTS}

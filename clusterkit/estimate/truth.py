@@ -25,6 +25,7 @@ from clusterkit.estimate.notation import (
     whole_number,
 )
 from clusterkit.estimate.setup import (
+    TORCH,
     Adapter,
     Checkpointing,
     Library,
@@ -134,7 +135,7 @@ def _sequence_parallel(row: Row, strategy: Strategy, layout: Mapping[str, int | 
 
 def _precision(row: Row, library: Library) -> Precision:
     precision = precision_of(row.precision)
-    torch = library in {Library.FSDP1, Library.FSDP2, Library.DDP}
+    torch = library in TORCH
     if not torch:
         return precision
     if habits_of(row.source).fp32_copies:

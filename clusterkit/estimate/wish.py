@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from clusterkit.estimate.batch import solve_batch
 from clusterkit.estimate.gpus import Gpu
 from clusterkit.estimate.setup import (
+    TORCH,
     Adapter,
     Checkpointing,
     Library,
@@ -20,9 +21,6 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import Strategy, base_named
-
-TORCH = frozenset({Library.DDP, Library.FSDP1, Library.FSDP2})
-"""Libraries that keep parameters in fp32 and cast them for products; the others keep copies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
