@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.flops import hardware_flops, model_flops, needed_flops, work_of
 from clusterkit.estimate.gpus import gpu_named
+from clusterkit.estimate.score import score, summary_of
 from clusterkit.estimate.score_speed import score_speed
 from clusterkit.estimate.setup import (
     Adapter,
@@ -274,9 +275,9 @@ def test_the_same_run_scores_the_same_in_every_unit() -> None:
 def test_another_run_of_the_model_and_card_calibrates() -> None:
     rows = (row(1, 8, "tokens_per_s_per_gpu", 1500), row(2, 16, "tokens_per_s_per_gpu", 1490))
     scores, _ = score_speed(parse_rows(table(*rows), source="t"))
-    for score in scores:
-        assert abs(score.error) > 0.5
-        assert score.calibrated_error == pytest.approx(0, abs=0.05)
+    for one in scores:
+        assert abs(one.error) > 0.5
+        assert one.calibrated_error == pytest.approx(0, abs=0.05)
 
 
 def test_rows_that_say_no_throughput_are_told_apart() -> None:
@@ -290,3 +291,21 @@ def test_rows_that_say_no_throughput_are_told_apart() -> None:
     assert {score.row.id for score in scores} <= {"runs-4"}
     assert {"runs-2", "runs-3"} <= unused.keys()
     assert "runs-1" not in unused
+
+
+def test_the_score_of_throughput_is_told_by_source() -> None:
+    rows = (
+        row(1, 8, "tokens_per_s_per_gpu", 1500),
+        row(2, 16, "tokens_per_s_per_gpu", 1490),
+        row(3, 8, "tokens_per_s_per_gpu", 2500).replace("runs-3", "alone-3"),
+    )
+    found = summary_of(score(parse_rows(table(*rows), source="t")))["throughput_by_source"]
+    assert found.keys() == {"runs", "alone"}
+    assert found["runs"]["uncalibrated"]["rows"] == found["runs"]["calibrated"]["rows"] == 2
+    assert found["runs"]["calibrated"]["median_abs_error"] < 0.05
+    assert found["runs"]["uncalibrated"]["median_abs_error"] > 0.5
+    assert found["alone"]["calibrated"] == {
+        "rows": 0,
+        "median_abs_error": None,
+        "p90_abs_error": None,
+    }

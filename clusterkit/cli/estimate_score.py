@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import paragraph
-from clusterkit.estimate.score import Scores, Spread, score, spread, summary_of
+from clusterkit.estimate.score import Scores, Spread, calibrated_errors, score, spread, summary_of
 from clusterkit.estimate.truth import read_rows
 
 _FAR_OFF = 0.40
@@ -57,14 +57,10 @@ def report(scores: Scores) -> Sequence[str]:
 
 def lines_of(scores: Scores) -> Sequence[tuple[str, Spread]]:
     """Return what the summary says, name by name."""
-    calibrated = (one.calibrated_error for one in scores.speed)
     return (
         *((f"memory, {basis}", found) for basis, found in scores.by_basis().items()),
         ("throughput", spread(one.error for one in scores.speed)),
-        (
-            "throughput, one step measured",
-            spread(error for error in calibrated if error is not None),
-        ),
+        ("throughput, one step measured", spread(calibrated_errors(scores.speed))),
     )
 
 
@@ -93,11 +89,10 @@ def _sources(scores: Scores) -> Iterator[str]:
     yield _line("by source", "figures", "median", "90th")
     for source, found in sorted(scores.by_source().items()):
         yield _errors(f"{source}, memory", found)
-    rates: dict[str, list[float]] = {}
-    for one in scores.speed:
-        rates.setdefault(one.row.family, []).append(one.error)
-    for source, errors in sorted(rates.items()):
-        yield _errors(f"{source}, throughput", spread(errors))
+    for source, (plain, measured) in sorted(scores.speed_by_source().items()):
+        yield _errors(f"{source}, throughput", plain)
+        if measured.rows:
+            yield _errors(f"{source}, one step measured", measured)
 
 
 def _far_off(scores: Scores) -> Iterator[str]:

@@ -70,6 +70,19 @@ class Scores:
             found.setdefault(score.row.family, []).append(score.error)
         return {family: spread(errors) for family, errors in found.items()}
 
+    def speed_by_source(self) -> Mapping[str, tuple[Spread, Spread]]:
+        """Return the errors of throughput by the same sets: with nothing measured, and with a step.
+
+        The second has no rows where no two runs of a set are of one model and card.
+        """
+        found: dict[str, list[SpeedScore]] = {}
+        for score in self.speed:
+            found.setdefault(score.row.family, []).append(score)
+        return {
+            family: (spread(one.error for one in some), spread(calibrated_errors(some)))
+            for family, some in found.items()
+        }
+
     @property
     def measured(self) -> tuple[MemoryScore, ...]:
         """Rows of memory that somebody measured."""
@@ -108,6 +121,11 @@ def _errors(
     return tuple(need / one.published - 1 for one, need in said if need is not None)
 
 
+def calibrated_errors(scores: Iterable[SpeedScore]) -> Sequence[float]:
+    """Return the errors with another row as measurement, of the rows for which there is one."""
+    return [one.calibrated_error for one in scores if one.calibrated_error is not None]
+
+
 def spread(errors: Iterable[float]) -> Spread:
     """Return the median, the 90th percentile and the largest of absolute errors."""
     sizes = sorted(abs(error) for error in errors)
@@ -131,7 +149,6 @@ def _quantile(sizes: Sequence[float], part: float) -> float:
 
 def summary_of(scores: Scores) -> dict[str, Any]:
     """Return the scores as a document for programs: `schema` 1, errors as parts of 1."""
-    calibrated = [one.calibrated_error for one in scores.speed if one.calibrated_error is not None]
     return {
         "schema": 1,
         "rows": scores.rows,
@@ -142,7 +159,11 @@ def summary_of(scores: Scores) -> dict[str, Any]:
         },
         "throughput": {
             "uncalibrated": _as_json(spread(one.error for one in scores.speed)),
-            "calibrated": _as_json(spread(calibrated)),
+            "calibrated": _as_json(spread(calibrated_errors(scores.speed))),
+        },
+        "throughput_by_source": {
+            family: {"uncalibrated": _as_json(plain), "calibrated": _as_json(measured)}
+            for family, (plain, measured) in scores.speed_by_source().items()
         },
         "fits_checked": len(scores.fits),
         "false_fits": sum(one.false_fit for one in scores.fits),
