@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterkit.cli.estimate_flags import EstimateFlags
+from clusterkit.cli.estimate_wish import read_flags
 from clusterkit.errors import UserError
 from clusterkit.estimate.changes import smallest_change
 from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.host import usual_ram
+from clusterkit.estimate.interconnects import interconnect_named
 from clusterkit.estimate.legality import problems_of
-from clusterkit.estimate.models import model_of_params
+from clusterkit.estimate.model_config import model_of_config
+from clusterkit.estimate.models import model_named, model_of_params
+from clusterkit.estimate.module_shape import Parts, shape_of_parts
 from clusterkit.estimate.recommend import Judge, candidates, cautions_of, recommend
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.strategies import Chosen, strategy_named
@@ -114,3 +120,127 @@ def test_names_of_no_strategy(text: str) -> None:
 
 def test_a_number_of_data_parallel_ranks_is_kept_to_be_compared() -> None:
     assert strategy_named("zero3-dp4").dp == 4
+
+
+# --- what libraries assert, and numbers that do not divide ---
+
+MIXTRAL = model_named("mixtral-8x7b")
+
+
+@pytest.mark.parametrize(
+    ("one", "reason", "hint"),
+    [
+        (setup("zero2", no_sync=True), "ZeRO-2 shards gradients as they come", "--strategy zero1"),
+        (setup("zero3", no_sync=True), "enters no_sync", "leave --no-sync out"),
+        (setup("ddp", tp=2), "a whole copy on every GPU", "--strategy megatron --tp 2, or fsdp"),
+        (setup("lora", tp=2), "a whole copy on every GPU", "megatron"),
+        (
+            setup("megatron", model=MIXTRAL, tp=4, ep=4),
+            "ep 4 does not divide the 2 ranks of dp x cp",
+            "--ep 1 or 2",
+        ),
+        (
+            setup("megatron", model=MIXTRAL, gpus=48, ep=6),
+            "ep 6 does not divide the 8 experts of mixtral-8x7b",
+            "--ep 1, 2, 4 or 8",
+        ),
+        (setup("megatron", ep=2), "has no experts", "--ep 1"),
+        (
+            setup("megatron", model=model_named("llama-3.1-8b"), gpus=24, tp=3),
+            "tp 3 does not divide",
+            "--tp 1, 2, 4 or 8",
+        ),
+        (setup("fsdp-hybrid", gpus=16, tp=16, shard_group=1), "make one copy", "--gpus 32"),
+        (setup("fsdp-hybrid", shard_group=8), "one node only", "--gpus 16"),
+    ],
+)
+def test_what_cannot_run_says_what_would(one: Setup, reason: str, hint: str) -> None:
+    assert reason in said(one)
+    assert hint in said(one)
+
+
+@pytest.mark.parametrize("one", [setup("zero1", no_sync=True), setup("fsdp", no_sync=True, tp=2)])
+def test_what_runs_is_not_refused(one: Setup) -> None:
+    assert problems_of(one) == ()
+
+
+def test_experts_on_as_many_ranks_as_there_are() -> None:
+    assert problems_of(setup("megatron", model=MIXTRAL, tp=2, ep=4)) == ()
+
+
+# --- figures out of any range, words that are not known ---
+
+
+@pytest.mark.parametrize(
+    ("text", "range_"),
+    [
+        ("x:memory=48,bf16=1e-320,bandwidth=1", "from 0.1 to 1,000,000"),
+        ("x:memory=1e9,bf16=100,bandwidth=900", "from 1 to 10,000"),
+        ("h100:pcie=40", "from 1 to 8"),
+        ("h100:bandwidth=nan", "from 1 to 1,000,000"),
+    ],
+)
+def test_figures_of_no_gpu(text: str, range_: str) -> None:
+    with pytest.raises(UserError) as caught:
+        gpu_named(text)
+    assert range_ in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["x:gbit=1e-300", "x:gbit=400,nics=1e9", "x:gbit=nan"])
+def test_figures_of_no_network(text: str) -> None:
+    with pytest.raises(UserError, match="it has to be a number from"):
+        interconnect_named(text)
+
+
+@pytest.mark.parametrize("text", ["b100", "p100", "2080ti"])
+def test_another_generation_is_no_misspelt_name(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        gpu_named(text)
+    assert "V100" not in str(caught.value).partition("known:")[0]
+    assert "H200" not in str(caught.value).partition("known:")[0]
+    assert "gives your own" in str(caught.value)
+
+
+def test_a_module_without_parameters_is_refused() -> None:
+    with pytest.raises(UserError, match="without parameters"):
+        shape_of_parts(Parts(params=0, config={}, attributes={}), name="mymod:empty")
+
+
+def test_a_missing_key_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text('{"model_type": "llama"}')
+    with pytest.raises(UserError) as caught:
+        model_of_config(path)
+    assert str(caught.value).splitlines()[0] == f"{path} has no hidden_size"
+
+
+# --- flags ---
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason", "hint"),
+    [
+        ({"gpus": 99999999999999999999}, "--gpus is 99,999,999", "at most 1,000,000"),
+        ({"micro_batch": 10**20}, "--micro-batch is 100,", "at most"),
+        ({"strategy": "zero3-dp4"}, "is for 4 GPUs, not for 8", "--gpus 4"),
+        ({"strategy": ""}, "--strategy names none", "--strategy fsdp"),
+        ({"strategy": "megatron", "vpp": 4}, "--vpp 4 divides the stages", "--pp 2"),
+        ({"model": "", "params": None}, "which model?", "--params 7B"),
+        ({"model": ""}, "which model?", "--params 7B"),
+        ({"host_memory": -1.0}, "--host-memory is -1", "--host-memory 512"),
+        ({"host_memory": float("nan")}, "--host-memory is nan", "--host-memory 512"),
+    ],
+)
+def test_flags_that_make_no_sense(flags: dict[str, Any], reason: str, hint: str) -> None:
+    given: dict[str, Any] = {"params": "7B", "gpu": "h100", "gpus": 8} | flags
+    with pytest.raises(UserError) as caught:
+        read_flags(EstimateFlags(**given))
+    assert reason in str(caught.value)
+    assert hint in str(caught.value)
+
+
+def test_dp_in_a_name_is_compared_with_the_gpus() -> None:
+    flags = EstimateFlags(params="7B", gpu="h100", gpus=8, strategy="megatron-tp2-dp4")
+    chosen = read_flags(flags).chosen
+    assert chosen is not None
+    assert chosen.name == "megatron-tp2"

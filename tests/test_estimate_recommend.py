@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
 from clusterkit.estimate.batch import solve_batch
+from clusterkit.estimate.cautions import warnings_of
 from clusterkit.estimate.changes import largest_micro_batch, smallest_change
 from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.legality import problems_of, warnings_of
+from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.models import model_named, model_of_params
 from clusterkit.estimate.recommend import Judge, candidates, recommend
 from clusterkit.estimate.setup import (

@@ -9,6 +9,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_flags import EstimateFlags, takes_flags
+from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_wish import Asked
@@ -124,6 +125,10 @@ def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
     from clusterkit.estimate.launch import SUBMIT, launch_of
 
     folder = flags.folder or Path(f"launch-{chosen.name.replace('+', '-')}")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(
+            f"cannot write the launch into {folder}: it is a file", hint="--launch with a new DIR"
+        )
     launch = launch_of(chosen.setup, folder=str(folder), cluster=flags.cluster)
     files.create_folder(folder)
     for name, text in launch.files.items():

@@ -14,6 +14,7 @@ from clusterkit.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.batch import solve_batch
 from clusterkit.estimate.gpus import Gpu, gpu_named
 from clusterkit.estimate.interconnects import interconnect_named
+from clusterkit.estimate.legality import absurd
 from clusterkit.estimate.models import model_named, model_of_config, model_of_params
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
 from clusterkit.estimate.strategies import Chosen, strategy_named
@@ -164,6 +165,11 @@ def _ranks_and_batch(flags: EstimateFlags, chosen: Chosen | None) -> dict[str, A
     steps = flags.accumulation
     if steps is None and flags.global_batch is None and pp is not None and pp > 1:
         steps = _FILLED * pp
+    if (flags.vpp or 1) > 1 and (pp or 1) == 1:
+        raise UserError(
+            f"--vpp {flags.vpp} divides the stages of a pipeline, and there is none",
+            hint="--pp 2, or another number of stages",
+        )
     batch = solve_batch(
         ranks=max(gpus // ((tp or 1) * (pp or 1) * cp), 1),
         micro_batch=flags.micro_batch,
@@ -185,9 +191,9 @@ def _ranks_and_batch(flags: EstimateFlags, chosen: Chosen | None) -> dict[str, A
 def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
     for name in _POSITIVE:
         number = getattr(flags, name)
-        if number is not None and number < 1:
-            flag = "--" + name.replace("_", "-")
-            reader.refuse(f"{flag} is {number}", "give a number from 1 on")
+        problem = None if number is None else absurd(name, number)
+        if problem is not None:
+            reader.problems.append(problem)
     if flags.host_memory is not None and not 1 <= flags.host_memory <= _MOST_RAM:
         reader.refuse(
             f"--host-memory is {flags.host_memory:g}",

@@ -71,11 +71,9 @@ class Config:
         """Return such a number that nothing can stand in for; 1 where it is missing."""
         if self.value(*names) is None:
             others = f" (or {', '.join(names[1:4])})" if names[1:] else ""
-            self.refuse(
-                f"{self._source} has no {names[0]}",
-                f"add {names[0]}{others}, or name a preset: `clusterkit estimate --model NAME`",
-                key=names[0],
-            )
+            hint = f"add {names[0]}{others}, or name a preset: `clusterkit estimate --model NAME`"
+            problem = Problem(message=f"{self._source} has no {names[0]}", hint=hint)
+            self._problems.append(problem)
         return self.whole(*names, most=most) or 1
 
     def flag(self, *names: str, default: bool = False) -> bool:

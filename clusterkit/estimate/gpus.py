@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 
 from clusterkit.errors import Problem, UserError, choices_hint
@@ -77,7 +78,13 @@ _MEASURED_OF_PEAK: Mapping[str, float] = {
 """The measured part of the peak, by the GPUs of the same sort in the table; of the RTX and L cards,
 the listed peak is the one with fp32 accumulation, which they do reach."""
 
-_FIGURES = ("memory", "usable", "bf16", "fp16", "fp8", "bandwidth", "nvlink", "pcie", "mamf")
+_FIGURES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("memory", "usable"), (1, 10_000)),
+    **dict.fromkeys(("bf16", "fp16", "fp8", "mamf"), (0.1, 1_000_000)),
+    **dict.fromkeys(("bandwidth", "nvlink"), (1, 1_000_000)),
+    "pcie": (1, 8),
+}
+"""Between which numbers any GPU of yesterday and of some years to come has them."""
 OWN_FIGURES = (
     "NAME:memory=48,bf16=200,bandwidth=900 gives your own (GB, TFLOP/s, GB/s; also "
     "usable=GiB, fp16=, fp8=, nvlink=GB/s, pcie=GENERATION, mamf=)"
@@ -126,11 +133,15 @@ def _by_key() -> Mapping[str, str]:
 
 
 def _near(name: str) -> str:
-    """Return what may have been meant: by its squeezed name, so that punctuation is no matter."""
+    """Return what may have been meant: by its squeezed name, so that punctuation is no matter.
+
+    The first letter is a generation: a V100 is no misspelt B100.
+    """
     key = _squeeze(name)
-    hint = choices_hint(key, _by_key())
-    if hint.startswith("did you mean"):
-        return f"did you mean {_by_key()[hint.split(chr(39))[1]]!r}?"
+    names = {known: whole for known, whole in _by_key().items() if known[:1] == key[:1]}
+    close = get_close_matches(key, names, n=1, cutoff=0.7)
+    if close:
+        return f"did you mean {names[close[0]]!r}?"
     return f"known: {', '.join(GPUS)}"
 
 
@@ -219,8 +230,10 @@ def _figures(text: str) -> tuple[dict[str, float], list[Problem]]:
             value = float(number)
         except ValueError:
             value = math.nan
-        if not 0 < value < math.inf:
-            problems.append(Problem(message=f"{item!r}: it has to be a number above 0"))
+        low, high = _FIGURES[word]
+        if not low <= value <= high:
+            message = f"{item!r}: it has to be a number from {low:g} to {high:,}"
+            problems.append(Problem(message=message, hint=OWN_FIGURES))
         else:
             given[word] = value
     return given, problems

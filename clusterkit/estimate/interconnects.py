@@ -101,6 +101,7 @@ _DATA_CENTRE = {
     "gfx950": "roce-400",
 }
 """What joins the nodes of the vendors' own systems: DGX-1, DGX A100, DGX H100 and after."""
+_SENSIBLE = {"gbit": (0.1, 100_000), "nics": (1, 256)}
 OWN_NETWORK = "NAME:gbit=400,nics=8 gives your own (Gbit/s of one NIC, NICs of a node)"
 
 
@@ -161,8 +162,12 @@ def _own(name: str, figures: str) -> Network:
             values[word] = float(number)
         except ValueError:
             values[word] = math.nan
-        if word not in {"gbit", "nics"} or not 0 < values[word] < math.inf:
+        low, high = _SENSIBLE.get(word, (0, 0))
+        if word not in _SENSIBLE:
             problems.append(Problem(message=f"{item!r} is no figure of a network"))
+        elif not low <= values[word] <= high:
+            message = f"{item!r}: it has to be a number from {low:g} to {high:,}"
+            problems.append(Problem(message=message))
     if "gbit" not in values and not problems:
         problems.append(Problem(message=f"the network {name!r} needs gbit="))
     if problems:

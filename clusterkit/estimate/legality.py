@@ -1,12 +1,12 @@
-"""What cannot be run, and what can be but should not: each with its reason and what to type.
+"""What cannot be run: each with its reason and what to type.
 
-A refusal is something that a library asserts or a GPU lacks; everything else is a warning.
+A refusal is something that a library asserts or a GPU lacks; `cautions` has everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import gcd
+from collections.abc import Iterator, Mapping, Sequence
+from math import gcd, lcm
 
 from clusterkit.errors import Problem
 from clusterkit.estimate.setup import (
@@ -22,20 +22,18 @@ from clusterkit.estimate.setup import (
 
 _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
-_MUCH_PADDING = 1.05
-_LIMITS = (
-    ("--gpus", "gpus", 1_000_000),
-    ("--gpus-per-node", "gpus_per_node", 1_000),
-    ("--tp", "tp", 1_024),
-    ("--pp", "pp", 1_024),
-    ("--vpp", "vpp", 1_024),
-    ("--cp", "cp", 1_024),
-    ("--ep", "ep", 1_024),
-    ("--seq", "seq", 100_000_000),
-    ("--micro-batch", "micro_batch", 1_000_000),
-    ("--accumulation", "accumulation", 100_000_000),
-)
-"""Flag, attribute of the setup, and beyond which number it must be a slip of the hand."""
+_MOST_RANKS = 1_024
+_LIMITS: Mapping[str, int] = {
+    "gpus": 1_000_000,
+    "gpus_per_node": 1_000,
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), _MOST_RANKS),
+    "seq": 100_000_000,
+    "micro_batch": 1_000_000,
+    "accumulation": 100_000_000,
+    "global_batch": 1_000_000_000,
+    "lora_rank": 100_000,
+}
+"""Beyond which number it must be a slip of the hand, by attribute."""
 
 
 def problems_of(setup: Setup) -> tuple[Problem, ...]:
@@ -45,6 +43,7 @@ def problems_of(setup: Setup) -> tuple[Problem, ...]:
         return absurd  # the rest divides by these numbers
     rules = (
         _machines,
+        _experts,
         _tensor_ranks,
         _pipeline,
         _sequence,
@@ -56,18 +55,21 @@ def problems_of(setup: Setup) -> tuple[Problem, ...]:
     return tuple(problem for rule in rules for problem in rule(setup))
 
 
-def warnings_of(setup: Setup) -> tuple[Problem, ...]:
-    """Return what a setup that can be run should rather not do."""
-    return tuple(_warnings(setup))
+def absurd(name: str, number: int) -> Problem | None:
+    """Return what is wrong with a count by itself: none, or more than anybody has."""
+    flag, most = "--" + name.replace("_", "-"), _LIMITS[name]
+    if number < 1:
+        return Problem(message=f"{flag} is {number}", hint="give a number from 1 on")
+    if number > most:
+        return Problem(message=f"{flag} is {number:,}", hint=f"at most {most:,} is believed")
+    return None
 
 
 def _absurd(setup: Setup) -> Iterator[Problem]:
-    for flag, attribute, most in _LIMITS:
-        number = getattr(setup, attribute)
-        if number < 1:
-            yield Problem(message=f"{flag} is {number}", hint="give a number from 1 on")
-        elif number > most:
-            yield Problem(message=f"{flag} is {number:,}", hint=f"at most {most:,} is believed")
+    for name in (name for name in _LIMITS if name not in {"global_batch", "lora_rank"}):
+        problem = absurd(name, getattr(setup, name))
+        if problem is not None:
+            yield problem
 
 
 def _machines(setup: Setup) -> Iterator[Problem]:
@@ -87,17 +89,36 @@ def _machines(setup: Setup) -> Iterator[Problem]:
             f"= {ranks} GPUs for one copy of the model",
             hint=f"--gpus {-(-gpus // ranks) * ranks}, or smaller --tp, --pp, --cp",
         )
-    experts = setup.model.experts
-    if setup.ep > 1 and (experts == 0 or experts % setup.ep):
-        works = [str(n) for n in range(2, experts + 1) if experts % n == 0]
+
+
+def _experts(setup: Setup) -> Iterator[Problem]:
+    """Yield why experts cannot be divided so: Megatron does that among dp x cp ranks."""
+    experts, ep, ranks = setup.model.experts, setup.ep, setup.dp * setup.cp
+    if ep == 1:
+        return
+    if experts == 0:
         yield Problem(
-            message=f"ep {setup.ep} does not divide the {experts} experts of {setup.model.name}",
-            hint=f"--ep {' or '.join(works) or 1}",
+            message=f"{setup.model.name} has no experts that ep {ep} could divide", hint="--ep 1"
+        )
+        return
+    parts = ((experts, f"experts of {setup.model.name}"), (ranks, "ranks of dp x cp"))
+    uneven = [f"{number} {what}" for number, what in parts if number % ep]
+    if uneven:
+        both = gcd(experts, ranks)
+        works = [n for n in range(1, both + 1) if both % n == 0]
+        yield Problem(
+            message=f"ep {ep} does not divide the {' and the '.join(uneven)}",
+            hint=f"--ep {_either(works)}",
         )
 
 
 def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
     model, tp = setup.model, setup.tp
+    if setup.library is Library.DDP and tp > 1:
+        yield Problem(
+            message=f"DDP keeps a whole copy on every GPU: nothing is divided by tp {tp}",
+            hint=f"--strategy megatron --tp {tp}, or fsdp, which takes --tp as well",
+        )
     parts = [
         ("attention heads", model.heads),
         ("heads of keys and values", model.kv_heads),
@@ -107,10 +128,13 @@ def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
         parts.append(("words of the vocabulary", model.vocab))
     uneven = [f"{number} {what}" for what, number in parts if number and number % tp]
     if uneven:
-        works = [t for t in range(1, min(tp, 65)) if not any(n % t for _, n in parts)]
+        most = min(setup.gpus, _MOST_RANKS)
+        works = [t for t in range(1, most + 1) if not any(n % t for _, n in parts)]
+        below = [t for t in works if t < tp]
+        above = [t for t in works if t > tp]
         yield Problem(
             message=f"tp {tp} does not divide the {' and the '.join(uneven)} of {model.name}",
-            hint=f"--tp {' or '.join(str(t) for t in works[-3:])}",
+            hint=f"--tp {_either(below[-3:] + above[:2])}",
         )
     if setup.sequence_parallel and tp > 1 and setup.seq % tp:
         yield Problem(
@@ -144,7 +168,7 @@ def _pipeline(setup: Setup) -> Iterator[Problem]:
     if pp > model.layers:
         yield Problem(
             message=f"{pp} pipeline stages are more than the {model.layers} layers of {model.name}",
-            hint=f"--pp {_divisor_below(model.layers, pp)}",
+            hint=f"--pp {divisor_below(model.layers, pp)}",
         )
     elif model.layers % chunks and (setup.vpp > 1 or last_stage(setup) < 1):
         works = [p for p in range(1, model.layers + 1) if model.layers % (p * setup.vpp) == 0]
@@ -168,7 +192,14 @@ def last_stage(setup: Setup) -> int:
     return layers - (pp - 1) * -(-layers // pp)
 
 
-def _divisor_below(number: int, limit: int) -> int:
+def _either(numbers: Sequence[int]) -> str:
+    """Return `1, 2 or 4`."""
+    *first, last = (str(number) for number in numbers)
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def divisor_below(number: int, limit: int) -> int:
+    """Return the largest divisor of `number` up to `limit`."""
     return max(n for n in range(1, min(number, limit) + 1) if number % n == 0)
 
 
@@ -213,10 +244,24 @@ def _sharding(setup: Setup) -> Iterator[Problem]:
             message="Megatron's distributed optimizer shards optimizer states only",
             hint="--strategy megatron, or fsdp",
         )
-    if setup.sharding is Sharding.HYBRID and (setup.shard_group or setup.gpus) >= setup.dp:
+    group = setup.shard_group or setup.gpus
+    if setup.sharding is Sharding.HYBRID and group >= setup.dp:
+        where = "there is one node only"
+        if setup.nodes > 1:
+            plural = "s" if setup.dp > 1 else ""
+            where = f"{setup.dp} data-parallel rank{plural} in {setup.nodes} nodes make one copy"
+        unit = lcm(setup.gpus_per_node, setup.tp * setup.pp * setup.cp)
+        enough = -(-2 * group * setup.tp * setup.pp * setup.cp // unit) * unit
         yield Problem(
-            message="hybrid sharding keeps copies across nodes, and there is one node only",
-            hint=f"--strategy fsdp, or --gpus {2 * setup.gpus_per_node}",
+            message=f"hybrid sharding keeps copies across nodes, and {where}",
+            hint=f"--strategy fsdp, or --gpus {enough}",
+        )
+    if setup.no_sync and setup.library is Library.DEEPSPEED and setup.sharding in beyond_ddp:
+        stage = 2 if setup.sharding is Sharding.GRADIENTS else 3
+        yield Problem(
+            message=f"ZeRO-{stage} shards gradients as they come: DeepSpeed asserts that nobody "
+            "enters no_sync with it (deepspeed/runtime/engine.py)",
+            hint="leave --no-sync out, or --strategy zero1",
         )
 
 
@@ -268,42 +313,3 @@ def _megatron(setup: Setup) -> Iterator[Problem]:
         )
     if setup.loss is Loss.CHUNKED:
         yield Problem(message="Megatron has no loss in chunks", hint="--loss fused")
-
-
-def _warnings(setup: Setup) -> Iterator[Problem]:
-    model = setup.model
-    if setup.tp > setup.gpus_per_node:
-        yield Problem(
-            message=f"tp {setup.tp} goes over nodes of {setup.gpus_per_node} GPUs: every layer "
-            "waits for the network four times",
-            hint=f"--tp {setup.gpus_per_node}, and pipeline stages across nodes",
-        )
-    if model.max_seq is not None and setup.seq > model.max_seq and not model.learned_positions:
-        yield Problem(
-            message=f"sequences of {setup.seq} go beyond the {model.max_seq} that {model.name} "
-            "was made for",
-            hint=f"it has to be trained with scaled positions, or: --seq {model.max_seq}",
-        )
-    padded = -(-model.vocab // (128 * setup.tp)) * 128 * setup.tp
-    if setup.library is Library.MEGATRON and padded > _MUCH_PADDING * model.vocab:
-        yield Problem(
-            message=f"Megatron pads the vocabulary of {model.vocab} to {padded}",
-            hint="smaller --tp",
-        )
-    if setup.pp > 1 and model.layers % setup.pp:
-        most = -(-model.layers // setup.pp)
-        even = _divisor_below(gcd(model.layers, setup.gpus // (setup.tp * setup.cp)), setup.pp)
-        yield Problem(
-            message=f"pp {setup.pp} does not divide the {model.layers} layers of {model.name}: "
-            f"{most} on each stage, {last_stage(setup)} on the last one",
-            hint=f"--pp {even}",
-        )
-    if setup.pp > 1 and setup.accumulation < 4 * setup.pp:
-        idle = (setup.pp - 1) / (setup.vpp * setup.accumulation)
-        idle /= 1 + idle
-        plural = "es" if setup.accumulation > 1 else ""
-        yield Problem(
-            message=f"with {setup.accumulation} micro batch{plural}, {setup.pp} pipeline stages "
-            f"are idle {idle:.0%} of the time",
-            hint=f"--accumulation {4 * setup.pp} or more, or --vpp 2",
-        )

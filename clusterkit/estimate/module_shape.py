@@ -45,7 +45,15 @@ def shape_of_parts(parts: Parts, *, name: str) -> ModelShape:
 
     What it does not tell is assumed and said; a module without an embedding in front of blocks
     becomes a Llama of its size.
+
+    Raises:
+        UserError: it has no parameters.
     """
+    if parts.params == 0:
+        raise UserError(
+            f"{name} builds a module without parameters: there is nothing to train",
+            hint="name the function that returns the model: --model package.module:factory",
+        )
     hidden = _hidden(parts)
     if hidden is None or not parts.blocks:
         shape = llama_of(parts.params)

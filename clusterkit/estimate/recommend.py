@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from clusterkit.errors import Problem, UserError
 from clusterkit.estimate.calibration import Calibration
+from clusterkit.estimate.cautions import warnings_of
 from clusterkit.estimate.host import usual_disk, usual_ram
-from clusterkit.estimate.legality import problems_of, warnings_of
+from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
@@ -209,7 +210,7 @@ def _divisions(wish: Wish, *, alone: bool) -> Sequence[tuple[int, int]]:
     stages = wish.gpus // wish.cp
     layers = wish.model.layers
     pps = [p for p in powers if p <= stages and layers % p == 0]
-    least = 1 if alone or wish.vpp > 1 else 2
+    least = 1 if alone else 2
     pairs = [(t, p) for t in tps for p in pps if least <= t * p <= wish.gpus] or [(1, 1)]
     return sorted(pairs, key=lambda pair: (pair[1] > 1, pair[0] * pair[1], pair[1]))
 
