@@ -149,7 +149,7 @@ def test_the_document_has_what_it_promises() -> None:
         table(
             {"id": "a-1", "basis": "max_memory_allocated"},
             {"id": "a-2", "basis": "max_memory_reserved"},
-            {"id": "a-3", "quantity": "tokens_per_s_per_gpu", "value": "6000"},
+            {"id": "a-3", "quantity": "tokens_per_s_per_gpu", "value": "6000", "unit": ""},
             {"id": "a-4", "quantity": "busbw", "value": "200"},
             {"id": "a-5", "seq": ""},
             {"id": "a-6", "quantity": "mem_resident_per_gpu"},

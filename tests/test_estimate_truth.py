@@ -13,7 +13,11 @@ from clusterkit.errors import UserError
 from clusterkit.estimate.habits import steps_of
 from clusterkit.estimate.memory import memory_of
 from clusterkit.estimate.notation import precision_of, strategy_of
+from clusterkit.estimate.score import score
+from clusterkit.estimate.score_memory import published_bytes, score_memory
+from clusterkit.estimate.score_speed import score_speed
 from clusterkit.estimate.setup import (
+    Adapter,
     Checkpointing,
     Library,
     Loss,
@@ -25,6 +29,7 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.truth import Row, Unused, read_rows, setup_of
 from clusterkit.estimate.truth_table import COLUMNS, parse_rows
+from clusterkit.estimate.units import factor_of
 
 LLAMA = "L=32;h=4096;a=32;kv=8;ffn=14336;V=128256;tied=0;glu=1"
 GIVEN = {
@@ -81,8 +86,8 @@ def test_columns_may_stand_in_another_order() -> None:
         ("", "the table is empty"),
         ("id\tmodel\n", "lacks columns: params, config"),
         (table(), "holds no figures"),
-        (table({}) + "lab-002\tx\n", "t.tsv:3"),
-        (table({}) + "lab-002\tx\n", "2 cells where the header has 19"),
+        (table() + "lab-002\tx\n", "t.tsv:2"),
+        (table() + "lab-002\tx\n", "2 cells where the header has 19"),
         (table({"value": "much"}), "value is not a number: 'much'"),
         (table({"value": ""}), "value is not a number"),
         (table({"value": "nan"}), "value is not a number: 'nan'"),
@@ -99,8 +104,118 @@ def test_a_broken_table_says_where_and_what(text: str, message: str) -> None:
 
 def test_all_broken_lines_are_told_at_once() -> None:
     with pytest.raises(UserError) as caught:
-        parse_rows(table({"value": "x"}, {}, {"seq": "long"}), source="t.tsv")
+        parse_rows(table({"value": "x"}, {"seq": "long"}), source="t.tsv")
     assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"value": "nan"}, "line 3: value is not a number: 'nan'"),
+        ({"value": "-5"}, "line 3: value cannot be -5"),
+        ({"n_gpus": "8 GPUs"}, "line 3: n_gpus is not a number: '8 GPUs'"),
+        (
+            {"seq": "2k", "value": ""},
+            "line 3: seq is not a number: '2k'; value is not a number: ''",
+        ),
+        ({"note": "a\ttab"}, "line 3: 20 cells where the header has 19"),
+    ],
+)
+def test_a_broken_line_among_others_is_left_out_and_says_why(
+    changes: dict[str, str], why: str
+) -> None:
+    rows = parse_rows(table({}, {"id": "lab-002", **changes}, {"id": "lab-003"}), source="t.tsv")
+    assert [one.id for one in rows] == ["lab-001", "lab-002", "lab-003"]
+    assert setup_of(rows[1]) == Unused(reason=why)
+    scores = score(rows)
+    assert dict(scores.unused) == {"lab-002": why}
+    assert scores.used == 2
+
+
+def test_a_line_without_an_id_is_called_by_its_number() -> None:
+    rows = parse_rows(table({}, {"id": ""}), source="t.tsv")
+    assert score(rows).unused == {"line 3": "line 3: no id"}
+
+
+@pytest.mark.parametrize(
+    ("quantity", "unit", "factor"),
+    [
+        ("mem_per_gpu", "GB", 1e9),
+        ("mem_per_gpu", "GB(1e9)", 1e9),
+        ("mem_per_gpu", "GiB", 2**30),
+        ("mem_per_gpu", "GiB / GPU", 2**30),
+        ("mem_per_gpu", "MiB", 2**20),
+        ("mem_per_gpu", "TiB", 2**40),
+        ("act_mem_per_gpu", "bytes", 1),
+        ("step_time", "s", 1),
+        ("step_time", "ms", 1e-3),
+        ("step_time", "ms/it", 1e-3),
+        ("step_time", "seconds", 1),
+        ("step_time", "min", 60),
+        ("tokens_per_s_per_gpu", "tok/s/GPU", 1),
+        ("tokens_per_s_per_gpu", "k tok/s", 1e3),
+        ("tokens_per_s_per_gpu", "tokens/GPU/s", 1),
+        ("tokens_per_s_total", "Mtokens/sec", 1e6),
+        ("samples_per_s", "img/s", 1),
+        ("tflops_per_gpu", "TFLOP/s", 1),
+        ("tflops_per_gpu", "TFLOPS/GPU", 1),
+        ("tflops_per_gpu", "GFLOP/s", 1e-3),
+        ("tflops_per_gpu", "PFLOPs", 1e3),
+        ("mfu_pct", "%", 1),
+        ("mfu_pct", "fraction", 100),
+        ("mfu_pct", "", 1),
+    ],
+)
+def test_units_are_converted(quantity: str, unit: str, factor: float) -> None:
+    assert factor_of(quantity, unit) == factor
+
+
+@pytest.mark.parametrize(
+    ("quantity", "unit"),
+    [
+        ("mem_per_gpu", ""),
+        ("mem_per_gpu", "pages"),
+        ("mem_per_gpu", "Gb"),
+        ("step_time", ""),
+        ("step_time", "fortnights"),
+        ("tokens_per_s_per_gpu", "tok/day"),
+        ("tokens_per_s_per_gpu", "tok/s/node"),
+        ("tokens_per_s_total", "tok/s/GPU"),
+        ("tflops_per_gpu", "TOPS"),
+        ("mfu_pct", "%o"),
+    ],
+)
+def test_a_unit_that_nobody_knows_leaves_the_row_out(quantity: str, unit: str) -> None:
+    [why] = score((row(quantity=quantity, unit=unit),)).unused.values()
+    assert why == (f"no known unit of {quantity}: {unit!r}" if unit else "no unit")
+
+
+def test_the_same_memory_scores_the_same_in_every_unit() -> None:
+    figures = [("60", "GiB"), ("61440", "MiB"), (str(60 * 2**30), "bytes"), ("64.42450944", "GB")]
+    rows = [row(value=value, unit=unit) for value, unit in figures]
+    scores, unused = score_memory(rows)
+    assert not unused
+    assert {round(one.error, 9) for one in scores} == {round(scores[0].error, 9)}
+    slow, fast = score_speed(
+        [row(quantity="step_time", value=value, unit=unit) for value, unit in
+         (("8", "s"), ("8000", "ms"))]
+    )[0]  # fmt: skip
+    assert slow.published == fast.published
+
+
+def test_nvidia_smi_counts_in_powers_of_two_whatever_it_says() -> None:
+    said = [row(value="60", unit=unit, basis="nvidia-smi") for unit in ("GB", "GiB")]
+    assert [published_bytes(one) for one in said] == [60 * 2**30] * 2
+    assert published_bytes(row(value="60000", unit="MB", basis="nvidia-smi")) == 60000 * 2**20
+
+
+def test_what_is_known_of_no_program_is_scored_beside() -> None:
+    rows = [row(source="x KempnerForge", basis="max_memory_allocated", act_ckpt="none")]
+    scores = score(rows)
+    assert len(scores.without_habits) == len(scores.memory) == 1
+    assert scores.without_habits[0].predicted > scores.memory[0].predicted
+    unknown = score([row()])
+    assert unknown.without_habits == unknown.memory
 
 
 def test_a_file_that_is_no_text_and_one_that_is_not_there(tmp_path: Path) -> None:
@@ -172,6 +287,59 @@ def test_a_file_that_is_no_text_and_one_that_is_not_there(tmp_path: Path) -> Non
         ({"act_ckpt": "selective(op)"}, {"checkpointing": Checkpointing.SELECTIVE}),
         ({"act_ckpt": "selective(layer)"}, {"checkpointing": Checkpointing.ALTERNATE}),
         ({"act_ckpt": "not set"}, {"checkpointing": Checkpointing.NONE}),
+        ({"act_ckpt": "none/selective"}, {"checkpointing": Checkpointing.SELECTIVE}),
+        ({"act_ckpt": "selective only"}, {"checkpointing": Checkpointing.SELECTIVE}),
+        ({"act_ckpt": "SP only"}, {"checkpointing": Checkpointing.NONE}),
+        ({"act_ckpt": "yes"}, {"checkpointing": Checkpointing.FULL}),
+        ({"act_ckpt": "True"}, {"checkpointing": Checkpointing.FULL}),
+        ({"act_ckpt": "gradient checkpointing"}, {"checkpointing": Checkpointing.FULL}),
+        ({"act_ckpt": "False"}, {"checkpointing": Checkpointing.NONE}),
+        ({"act_ckpt": "no recompute"}, {"checkpointing": Checkpointing.NONE}),
+        ({"act_ckpt": "unknown"}, {"checkpointing": Checkpointing.NONE}),
+        ({"strategy": "DeepSpeed Stage 3"},
+         {"library": Library.DEEPSPEED, "sharding": Sharding.FULL}),
+        ({"strategy": "zero stage 2"},
+         {"library": Library.DEEPSPEED, "sharding": Sharding.GRADIENTS}),
+        ({"strategy": "ZeRO_1"}, {"sharding": Sharding.OPTIMIZER}),
+        ({"strategy": "deepspeed-z3"}, {"sharding": Sharding.FULL}),
+        ({"strategy": "ZeRO++"}, {"sharding": Sharding.FULL}),
+        (
+            {"strategy": "deepspeed_stage_2_offload"},
+            {"sharding": Sharding.GRADIENTS, "offload_optimizer": Offload.CPU,
+             "offload_params": Offload.NONE},
+        ),
+        (
+            {"strategy": "deepspeed_stage_3_offload"},
+            {"offload_optimizer": Offload.CPU, "offload_params": Offload.CPU},
+        ),
+        (
+            {"strategy": "ZeRO-Infinity"},
+            {"sharding": Sharding.FULL, "offload_params": Offload.NVME},
+        ),
+        (
+            {"strategy": "HSDP", "n_gpus": "64", "layout": ""},
+            {"library": Library.FSDP2, "sharding": Sharding.HYBRID, "shard_group": 8},
+        ),
+        (
+            {"strategy": "FSDP2", "n_gpus": "64", "layout": "dp_replicate=4;dp_shard=16"},
+            {"sharding": Sharding.HYBRID, "shard_group": 16, "dp": 64},
+        ),
+        (
+            {"strategy": "FSDP2", "n_gpus": "", "layout": "dp_replicate=2,dp_shard=4,cp=2"},
+            {"sharding": Sharding.HYBRID, "shard_group": 8, "gpus": 16},
+        ),
+        (
+            {"strategy": "FSDP2", "layout": "dp_replicate=1 dp_shard=-1"},
+            {"sharding": Sharding.FULL, "shard_group": None, "dp": 8},
+        ),
+        ({"layout": "data_parallel_size: 4; tensor_parallel_size: 2"}, {"dp": 4, "tp": 2}),
+        ({"strategy": "fully_shard"}, {"library": Library.FSDP2, "sharding": Sharding.FULL}),
+        (
+            {"strategy": "Fully Sharded Data Parallel"},
+            {"library": Library.FSDP1, "sharding": Sharding.FULL},
+        ),
+        ({"strategy": "QLoRA"}, {"library": Library.DDP, "adapter": Adapter(quantized=True)}),
+        ({"strategy": "Unsloth LoRA"}, {"library": Library.DDP, "adapter": Adapter()}),
         ({"note": "Liger kernels (fused CE, no logits)"}, {"loss": Loss.FUSED}),
         ({"strategy": "DeepSpeed ZeRO-2 (no Liger)"}, {"loss": Loss.EAGER}),
         ({"note": "8-bit AdamW"}, {"optimizer": Optimizer.ADAMW_8BIT}),
@@ -213,6 +381,13 @@ def test_a_known_model_needs_no_configuration() -> None:
     [
         ({"strategy": ""}, "no strategy"),
         ({"strategy": "nccl all_reduce"}, "no strategy: 'nccl all_reduce'"),
+        ({"strategy": "DeepSpeed"}, "no strategy: 'DeepSpeed'"),
+        ({"strategy": "ZeRO-9"}, "no strategy: 'ZeRO-9'"),
+        ({"act_ckpt": "sometimes"}, "computed again: 'sometimes'"),
+        (
+            {"strategy": "HSDP", "layout": "dp_replicate=3;dp_shard=2"},
+            "dp_shard * dp_replicate = 6",
+        ),
         ({"gpu": "a big one"}, "no known GPU: a big one"),
         ({"config": "moe", "model": "mystery"}, "no configuration of the model"),
         ({"seq": ""}, "no sequence length"),

@@ -87,9 +87,9 @@ HABITS: Mapping[str, Habits] = {
 """By a part of the name of the source."""
 
 
-def habits_of(source: str) -> Habits:
-    """Return the habits of the program that a source describes."""
-    return next((habits for name, habits in HABITS.items() if name in source), Habits())
+def habits_of(source: str, known: Mapping[str, Habits] = HABITS) -> Habits:
+    """Return the habits of the program that a source describes, as far as they are known."""
+    return next((habits for name, habits in known.items() if name in source), Habits())
 
 
 _LADDER = ("baseline", "packed", "compile", "chunk", "ckpt", "opt-in-bwd", "act offload", "8-bit")

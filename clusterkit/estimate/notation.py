@@ -21,22 +21,45 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 
-_PAIR = re.compile(r"([a-z_]\w*)\s*=\s*([^\s;,()]+)", re.IGNORECASE)
-_ZERO = re.compile(r"zero[- ]?([0-3])")
+_PAIR = re.compile(r"([a-z_]\w*)\s*[=:]\s*([^\s;,()]+)", re.IGNORECASE)
+_ALIASES = {
+    "tensor_parallel": "tp", "tensor_parallel_size": "tp", "tp_size": "tp",
+    "pipeline_parallel": "pp", "pipeline_parallel_size": "pp", "pp_size": "pp",
+    "context_parallel": "cp", "context_parallel_size": "cp", "cp_size": "cp",
+    "expert_parallel": "ep", "expert_parallel_size": "ep", "ep_size": "ep",
+    "data_parallel": "dp", "data_parallel_size": "dp", "dp_size": "dp",
+    "gradient_accumulation_steps": "gas", "grad_accum": "gas", "ga": "gas",
+    "global_batch_size": "gbs", "global_batch": "gbs",
+    "data_parallel_shard_degree": "dp_shard", "data_parallel_replicate_degree": "dp_replicate",
+}  # fmt: skip
+UNSAID = frozenset({"", "unknown", "recipe", "per recipe", "default", "?", "-", "n/a", "na"})
+"""What tables write where they do not know whether something is computed again."""
+_NEVER = frozenset({"no", "none", "false", "off", "0", "disabled", "not", "never", "without"})
+_ALWAYS = frozenset({"yes", "true", "on", "1", "enabled", "all", "always", "uniform", "block"})
+_SAYS_ZERO = re.compile(r"zero|deepspeed|(?<![a-z])z[0-3]\b")
+_ZERO = re.compile(r"(?:zero|stage|(?<![a-z])z)[\s_-]*(?:stage|dp)?[\s_-]*(\d+)")
+"""`ZeRO-3`, `zero stage 2`, `DeepSpeed Stage 3`, `deepspeed_stage_2_offload`."""
 _GROUP = re.compile(r"intra-node\s*\((\d+)\)")
 _LIBRARIES = (
-    (("fsdp2", "megatron fsdp"), Library.FSDP2),
-    (("fsdp", "fairscale"), Library.FSDP1),
+    (("fsdp2", "megatron fsdp", "fully_shard"), Library.FSDP2),
+    (("fsdp", "fairscale", "fully sharded"), Library.FSDP1),
+    (("hsdp",), Library.FSDP2),
     (("nanotron",), Library.MEGATRON),
     (("deepspeed",), Library.DEEPSPEED),
     (("megatron", "nemo"), Library.MEGATRON),
-    (("ddp", "horovod", "single", "data parallel", "zero-0"), Library.DDP),
+    (("ddp", "horovod", "single", "zero-0"), Library.DDP),
     (("zero",), Library.DEEPSPEED),
+    (("data parallel", "lora"), Library.DDP),
 )
 """The first that has a word in the name: Megatron-DeepSpeed leaves the states to DeepSpeed."""
 _INTERLEAVED = 2
 """Chunks of a stage under torch's Interleaved1F1B, unless they are given."""
 _ZERO_STAGES = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.GRADIENTS, Sharding.FULL)
+_ZERO_NAMES = (
+    (r"infinity|zero\+\+", Sharding.FULL),
+    (r"zero[\s_-]*offload", Sharding.GRADIENTS),
+)
+_FSDP_NAMES = ((r"no[\s_-]shard", Sharding.NONE), (r"shard[\s_-]grad", Sharding.GRADIENTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +83,8 @@ class Strategy:
 
 def pairs_of(text: str) -> Mapping[str, str]:
     """Return the `key=value` pairs of a configuration or a layout, whatever stands between them."""
-    return {key.lower(): value.lower() for key, value in _PAIR.findall(text)}
+    found = {key.lower(): value.lower() for key, value in _PAIR.findall(text)}
+    return {_ALIASES.get(key, key): value for key, value in found.items()}
 
 
 def whole_number(text: str | None) -> int | None:
@@ -73,20 +97,24 @@ def whole_number(text: str | None) -> int | None:
 
 
 def strategy_of(text: str, *, precision: str = "") -> Strategy | None:
-    """Return what a strategy's name says, or None where it names no way of training at all."""
+    """Return what a strategy's name says, or None where it names no way of training at all.
+
+    DeepSpeed without a stage of ZeRO is none, nor is a stage that there is not.
+    """
     name = text.lower()
     library = _library_of(name, precision.lower())
-    if library is None:
+    sharding = None if library is None else _sharding_of(name, library)
+    if library is None or sharding is None:
         return None
     group = _GROUP.search(name)
     old_megatron = "megatron-deepspeed" in name or ("megatron" in name and "fp16" in precision)
     offload = _offload_of(name)
     return Strategy(
         library=library,
-        sharding=_sharding_of(name, library),
+        sharding=sharding,
         shard_group=int(group[1]) if group else None,
         offload_optimizer=offload,
-        offload_params=offload if _offloads_params(name, library) else Offload.NONE,
+        offload_params=offload if _offloads_params(name, library, sharding) else Offload.NONE,
         lora="lora" in name,
         quantized=bool(re.search(r"q-?lora", name)),
         embeddings="lora" in name and "emb" in name,
@@ -119,15 +147,21 @@ def is_compiled(precision: str) -> bool:
 
 
 def checkpointing_of(text: str) -> Checkpointing | None:
-    """Return what is computed again, or None where the text does not say."""
+    """Return what is computed again, or None where the text does not say (`UNSAID`), or oddly."""
     name = text.lower()
+    words = re.findall(r"[a-z]+|\d+", name)
+    if words[:1] and words[0] in _NEVER and "selective" not in words:
+        return Checkpointing.NONE
     if "full" in name:
         return Checkpointing.FULL
     if "layer" in name:
         return Checkpointing.ALTERNATE
     if "selective" in name:
         return Checkpointing.SELECTIVE
-    return Checkpointing.NONE if "none" in name or "only" in name or "not set" in name else None
+    if "only" in words or _NEVER.intersection(words):
+        return Checkpointing.NONE
+    again = any(word.startswith(("checkpoint", "recompute", "ckpt")) for word in words)
+    return Checkpointing.FULL if again or _ALWAYS.intersection(words) else None
 
 
 def loss_of(text: str) -> Loss | None:
@@ -160,26 +194,30 @@ def _library_of(name: str, precision: str) -> Library | None:
     return None
 
 
-def _sharding_of(name: str, library: Library) -> Sharding:
-    stage = _ZERO.search(name)
+def _sharding_of(name: str, library: Library) -> Sharding | None:
+    fsdp = library in {Library.FSDP1, Library.FSDP2}
+    if fsdp and ("hybrid" in name or "hsdp" in name):
+        return None if "zero2" in name else Sharding.HYBRID
+    stage = _ZERO.search(name) if _SAYS_ZERO.search(name) else None
     if stage:
-        return _ZERO_STAGES[int(stage[1])]
-    if library in {Library.FSDP1, Library.FSDP2}:
-        if "no_shard" in name:
-            return Sharding.NONE
-        if "hybrid" in name or "hsdp" in name:
-            return Sharding.HYBRID
-        return Sharding.GRADIENTS if "shard_grad_op" in name else Sharding.FULL
+        return dict(enumerate(_ZERO_STAGES)).get(int(stage[1]))
+    if library is Library.DEEPSPEED:
+        return next((found for form, found in _ZERO_NAMES if re.search(form, name)), None)
+    if fsdp:
+        return next((found for form, found in _FSDP_NAMES if re.search(form, name)), Sharding.FULL)
     return Sharding.OPTIMIZER if "dist" in name and "opt" in name else Sharding.NONE
 
 
 def _offload_of(name: str) -> Offload:
-    if "offload" not in name or "no offload" in name or "act offload" in name:
+    if "infinity" in name and "cpu" not in name:
+        return Offload.NVME
+    if "offload" not in name or re.search(r"no[\s_-]offload|act(?:ivation)?s? offload", name):
         return Offload.NONE
     return Offload.NVME if "nvme" in name else Offload.CPU
 
 
-def _offloads_params(name: str, library: Library) -> bool:
+def _offloads_params(name: str, library: Library, sharding: Sharding) -> bool:
     if library in {Library.FSDP1, Library.FSDP2}:
         return True  # CPUOffload moves parameters, gradients and the optimizer together.
-    return "param" in name or not re.search(r"optim", name)
+    # Only what ZeRO-3 divides may be elsewhere.
+    return sharding is Sharding.FULL and ("param" in name or "optim" not in name)

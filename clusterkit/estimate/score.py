@@ -47,6 +47,8 @@ class Scores:
     fits: tuple[FitScore, ...]
     peers: Mapping[str, tuple[float, ...]]
     """Errors of other estimators on the measured rows of memory that they cover."""
+    without_habits: tuple[MemoryScore, ...]
+    """`memory` where no habit of any program is known: what an unread program may expect."""
     unused: Mapping[str, str]
     """Why a row says nothing here, by its id."""
 
@@ -58,10 +60,11 @@ class Scores:
 
     def by_basis(self) -> Mapping[Basis, Spread]:
         """Return the errors of memory by what the figures count."""
-        found = {
-            basis: [score.error for score in self.memory if score.basis is basis] for basis in Basis
-        }
-        return {basis: spread(errors) for basis, errors in found.items() if errors}
+        return _by_basis(self.memory)
+
+    def by_basis_without_habits(self) -> Mapping[Basis, Spread]:
+        """Return the same with no habit of any program known."""
+        return _by_basis(self.without_habits)
 
     def by_source(self) -> Mapping[str, Spread]:
         """Return the errors of measured memory by the set of figures that rows belong to."""
@@ -94,6 +97,11 @@ class Scores:
         return tuple(sorted(self.measured, key=lambda score: -abs(score.error)))
 
 
+def _by_basis(scores: Sequence[MemoryScore]) -> Mapping[Basis, Spread]:
+    found = {basis: [score.error for score in scores if score.basis is basis] for basis in Basis}
+    return {basis: spread(errors) for basis, errors in found.items() if errors}
+
+
 def score(rows: Sequence[Row]) -> Scores:
     """Score every row of a table that can be scored."""
     memory, no_memory = score_memory(rows)
@@ -102,7 +110,7 @@ def score(rows: Sequence[Row]) -> Scores:
     fits = score_fits(rows)
     scored = {one.row.id for one in memory} | {one.row.id for one in speed}
     scored |= {one.row.id for one in fits}
-    others = {row.id: f"nothing is estimated of {row.quantity}" for row in rows}
+    others = {row.id: row.flaw or f"nothing is estimated of {row.quantity}" for row in rows}
     unused = {name: why for name, why in others.items() if name not in scored}
     return Scores(
         rows=len(rows),
@@ -110,6 +118,7 @@ def score(rows: Sequence[Row]) -> Scores:
         speed=speed,
         fits=fits,
         peers={name: _errors(estimate, measured) for name, estimate in PEERS.items()},
+        without_habits=score_memory(rows, {})[0],
         unused={**unused, **no_memory, **no_speed},
     )
 
@@ -154,6 +163,9 @@ def summary_of(scores: Scores) -> dict[str, Any]:
         "rows": scores.rows,
         "used": scores.used,
         "memory": {str(basis): _as_json(found) for basis, found in scores.by_basis().items()},
+        "memory_without_habits": {
+            str(basis): _as_json(found) for basis, found in scores.by_basis_without_habits().items()
+        },
         "memory_by_source": {
             family: _as_json(found) for family, found in scores.by_source().items()
         },

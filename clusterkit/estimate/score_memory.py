@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clusterkit.estimate.habits import habits_of
+from clusterkit.estimate.habits import HABITS, Habits, habits_of
 from clusterkit.estimate.memory import memory_of, memory_of_first_stage
 from clusterkit.estimate.results import GIB, Kind, Memory
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.states import model_state_bytes
 from clusterkit.estimate.truth import Row, Unused, setup_of
+from clusterkit.estimate.truth_model import TooLittle
+from clusterkit.estimate.units import factor_of
 
 QUANTITIES = frozenset({"mem_per_gpu", "act_mem_per_gpu", "mem_resident_per_gpu"})
 _GUESSED = ("micro batch", "computed again")
@@ -59,14 +61,20 @@ class MemoryScore:
         return "; ".join([*guesses, f"peak: {self.peak}"])
 
 
-def score_memory(rows: Iterable[Row]) -> tuple[tuple[MemoryScore, ...], Mapping[str, str]]:
-    """Score the rows of memory; also return why the others of them cannot be scored, by id."""
+def score_memory(
+    rows: Iterable[Row], known: Mapping[str, Habits] = HABITS
+) -> tuple[tuple[MemoryScore, ...], Mapping[str, str]]:
+    """Score the rows of memory; also return why the others of them cannot be scored, by id.
+
+    `known` are the habits of programs that complete rows: none of them shows what an estimate of
+    a program that nobody has read is worth.
+    """
     scores: list[MemoryScore] = []
     unused: dict[str, str] = {}
     for row in rows:
         if row.quantity not in QUANTITIES:
             continue
-        score = _score(row)
+        score = Unused(reason=row.flaw) if row.flaw else _score(row, known)
         if isinstance(score, Unused):
             unused[row.id] = score.reason
         else:
@@ -74,23 +82,27 @@ def score_memory(rows: Iterable[Row]) -> tuple[tuple[MemoryScore, ...], Mapping[
     return tuple(scores), unused
 
 
-def _score(row: Row) -> MemoryScore | Unused:
+def _score(row: Row, known: Mapping[str, Habits]) -> MemoryScore | Unused:
     if "resident" in row.quantity:
         return Unused(reason="what it counts is a guess of the table")
     if not row.measured and "deepspeed" in row.source.lower():
         return Unused(reason="the output of another estimator")
     if not row.value:
         return Unused(reason="no bytes")
-    setup = setup_of(row)
+    try:
+        published = published_bytes(row)
+    except TooLittle as missing:
+        return Unused(reason=str(missing))
+    setup = setup_of(row, known)
     if isinstance(setup, Unused):
         return setup
-    logged = habits_of(row.source).logs_rank_0
+    logged = habits_of(row.source, known).logs_rank_0
     memory = memory_of_first_stage(setup) if logged else memory_of(setup)
     return MemoryScore(
         row=row,
         setup=setup,
         basis=basis_of(row),
-        published=published_bytes(row),
+        published=published,
         predicted=_predicted(row, setup, memory),
         peak=f"{memory.peak.name}, {memory.binding.name}",
     )
@@ -111,13 +123,14 @@ def published_bytes(row: Row) -> float:
 
     `nvidia-smi` counts in MiB, whatever is written behind the figure; programs that print GB
     divide by 10^9.
+
+    Raises:
+        TooLittle: its unit is not known.
     """
-    unit = row.unit.lower()
-    if "gib" in unit or "nvidia-smi" in row.basis.lower():
-        return row.value * GIB
-    if "mib" in unit:
-        return row.value * GIB / 1024
-    return row.value * (1e6 if "mb" in unit else 1e9)
+    factor = factor_of(row.quantity, row.unit)
+    if "nvidia-smi" in row.basis.lower():
+        factor = {1e6: GIB / 1024, 1e9: float(GIB)}.get(factor, factor)
+    return row.value * factor
 
 
 def _predicted(row: Row, setup: Setup, memory: Memory) -> float:

@@ -16,6 +16,8 @@ from clusterkit.estimate.flops import hardware_flops, needed_flops
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed import speed_of, utilisation_of
 from clusterkit.estimate.truth import Row, Unused, setup_of
+from clusterkit.estimate.truth_model import TooLittle
+from clusterkit.estimate.units import factor_of
 
 QUANTITIES = frozenset(
     {
@@ -78,10 +80,14 @@ def _score(row: Row) -> SpeedScore | Unused:
     setup = setup_of(row)
     if isinstance(setup, Unused):
         return setup
+    try:
+        factor = factor_of(row.quantity, row.unit)
+    except TooLittle as missing:
+        return Unused(reason=str(missing))
     if row.quantity == "step_time" and setup.pp > 1 and not _BATCH.search(row.layout):
         return Unused(reason="the time of a step of unknown length: no global batch")
     setup = replace(setup, interconnect=setup.interconnect or _network(row))
-    published = rate_of(row, setup)
+    published = rate_of(replace(row, value=factor * row.value), setup)
     if not published:
         return Unused(reason=f"{row.value:g} is no throughput")
     predicted = speed_of(setup).tokens_per_s_per_gpu.likely
@@ -102,7 +108,10 @@ def _network(row: Row) -> str | None:
 
 
 def rate_of(row: Row, setup: Setup) -> float:
-    """Return what a row says as tokens per second and GPU; 0 where it says nothing."""
+    """Return what a row says as tokens per second and GPU; 0 where it says nothing.
+
+    Its value is in seconds, tokens a second, TFLOP/s or percent: see `factor_of`.
+    """
     value, gpus = row.value, setup.gpus
     if row.quantity == "step_time":
         return setup.tokens / gpus / value if value else 0.0

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from clusterkit.errors import UserError
 from clusterkit.estimate.gpus import Gpu, gpu_named
-from clusterkit.estimate.habits import Habits, habits_of, steps_of
+from clusterkit.estimate.habits import HABITS, Habits, habits_of, steps_of
 from clusterkit.estimate.notation import (
+    UNSAID,
     Strategy,
     checkpointing_of,
     is_compiled,
@@ -50,21 +51,26 @@ class Unused:
     reason: str
 
 
-def setup_of(row: Row) -> Setup | Unused:
-    """Return what a row describes as a setup, or why it cannot be one."""
+def setup_of(row: Row, known: Mapping[str, Habits] = HABITS) -> Setup | Unused:
+    """Return what a row describes as a setup, or why it cannot be one.
+
+    `known` are the habits of programs that complete it.
+    """
+    if row.flaw:
+        return Unused(reason=row.flaw)
     try:
-        return _setup(row)
+        return _setup(row, habits_of(row.source, known))
     except TooLittle as missing:
         return Unused(reason=str(missing))
 
 
-def _setup(row: Row) -> Setup:
+def _setup(row: Row, habits: Habits) -> Setup:
     strategy = strategy_of(row.strategy, precision=row.precision)
     if strategy is None:
         raise TooLittle(f"no strategy: {row.strategy!r}" if row.strategy else "no strategy")
     layout = {key: whole_number(text) for key, text in pairs_of(row.layout).items()}
     tp, pp, cp = (max(1, layout.get(key) or 1) for key in ("tp", "pp", "cp"))
-    data = layout.get("dp") or layout.get("fsdp")
+    data = _data_ranks(layout)
     if "TP+PP" in row.strategy and "tp" in layout and "pp" not in layout:
         raise TooLittle("no number of pipeline stages")
     gpus = row.n_gpus or (data or 0) * tp * pp * cp
@@ -72,6 +78,8 @@ def _setup(row: Row) -> Setup:
         raise TooLittle("no number of GPUs")
     if gpus % (tp * pp * cp):
         raise TooLittle(f"{gpus} GPUs are not a multiple of tp * pp * cp = {tp * pp * cp}")
+    group = _shard_group(strategy, layout, gpus, data=gpus // (tp * pp * cp), cp=cp)
+    copies = strategy.sharding is Sharding.FULL and (layout.get("dp_replicate") or 1) > 1
     shape = model_of(row)
     setup = Setup(
         model=shape,
@@ -79,8 +87,8 @@ def _setup(row: Row) -> Setup:
         gpus=gpus,
         gpus_per_node=_gpus_per_node(gpus, layout.get("nodes")),
         library=strategy.library,
-        sharding=strategy.sharding,
-        shard_group=_shard_group(strategy, layout, gpus),
+        sharding=Sharding.HYBRID if copies else strategy.sharding,
+        shard_group=group,
         tp=tp,
         pp=pp,
         vpp=layout.get("vpp") or layout.get("vp") or strategy.chunks,
@@ -88,14 +96,14 @@ def _setup(row: Row) -> Setup:
         ep=layout.get("ep") or 1,
         sequence_parallel=_sequence_parallel(row, strategy, layout),
         seq=row.seq or _default_seq(row),
-        precision=_precision(row, strategy.library),
+        precision=_precision(row, strategy.library, habits),
         flash_attention=strategy.flash_attention,
         compiled=is_compiled(row.precision) or "+compile" in row.strategy,
         offload_optimizer=strategy.offload_optimizer,
         offload_params=strategy.offload_params,
         fp32_gradients="fp32 grad" in row.precision,
     )
-    return _with_habits(_with_batch(setup, row, layout), row, strategy)
+    return _with_habits(_with_batch(setup, row, layout, habits), row, strategy, habits)
 
 
 def _gpu_of(row: Row) -> Gpu:
@@ -114,7 +122,23 @@ def _gpus_per_node(gpus: int, nodes: int | None) -> int:
     return min(gpus, 8)
 
 
-def _shard_group(strategy: Strategy, layout: Mapping[str, int | None], gpus: int) -> int | None:
+def _data_ranks(layout: Mapping[str, int | None]) -> int | None:
+    """Return the data-parallel ranks; torchtitan gives those that shard, and copies of them."""
+    shards = layout.get("dp_shard")
+    if shards:
+        return shards * (layout.get("dp_replicate") or 1)
+    return layout.get("dp") or layout.get("fsdp")
+
+
+def _shard_group(
+    strategy: Strategy, layout: Mapping[str, int | None], gpus: int, *, data: int, cp: int
+) -> int | None:
+    copies = layout.get("dp_replicate") or 1
+    if copies > 1:
+        shards = layout.get("dp_shard") or data // copies
+        if shards * copies != data:
+            raise TooLittle(f"dp_shard * dp_replicate = {shards * copies} is not {data}")
+        return shards * cp
     group = strategy.shard_group or layout.get("zero1")
     if strategy.sharding is Sharding.HYBRID and group is None:
         return _gpus_per_node(gpus, layout.get("nodes"))
@@ -133,12 +157,12 @@ def _sequence_parallel(row: Row, strategy: Strategy, layout: Mapping[str, int | 
     return strategy.sequence_parallel or "SP" in row.act_ckpt
 
 
-def _precision(row: Row, library: Library) -> Precision:
+def _precision(row: Row, library: Library, habits: Habits) -> Precision:
     precision = precision_of(row.precision)
     torch = library in TORCH
     if not torch:
         return precision
-    if habits_of(row.source).fp32_copies:
+    if habits.fp32_copies:
         return precision
     words = f"{row.strategy} {row.note}".lower()
     if "bf16 model" in words or "full-rank" in words or "lora" in words:
@@ -148,7 +172,7 @@ def _precision(row: Row, library: Library) -> Precision:
     return mixed.get(precision, precision)
 
 
-def _with_batch(setup: Setup, row: Row, layout: Mapping[str, int | None]) -> Setup:
+def _with_batch(setup: Setup, row: Row, layout: Mapping[str, int | None], habits: Habits) -> Setup:
     """Return `setup` with the micro batch and how many make a step, as far as the row tells."""
     ranks = setup.dp
     total, steps, micro = layout.get("gbs"), layout.get("gas"), row.micro_batch or None
@@ -163,7 +187,7 @@ def _with_batch(setup: Setup, row: Row, layout: Mapping[str, int | None]) -> Set
         setup = replace(setup, model=replace(setup.model, assumed=assumed))
     if steps is None and total is not None:
         steps = max(1, total // (ranks * micro))
-    if steps is None and setup.pp > 1 and habits_of(row.source).pipeline_splits_batch:
+    if steps is None and setup.pp > 1 and habits.pipeline_splits_batch:
         steps = math.gcd(setup.pp, micro)
         micro //= steps
     elif steps is None and setup.pp > 1:
@@ -173,9 +197,8 @@ def _with_batch(setup: Setup, row: Row, layout: Mapping[str, int | None]) -> Set
     return replace(setup, micro_batch=micro, accumulation=steps or 1)
 
 
-def _with_habits(setup: Setup, row: Row, strategy: Strategy) -> Setup:
+def _with_habits(setup: Setup, row: Row, strategy: Strategy, habits: Habits) -> Setup:
     """Return `setup` with what the row's words and its program's habits say beside numbers."""
-    habits = habits_of(row.source)
     if "micro batch" in row.note and "default" in row.note:
         raise TooLittle("its micro batch is a guess of the table")
     words = f"{row.strategy} {row.note}"
@@ -187,7 +210,10 @@ def _with_habits(setup: Setup, row: Row, strategy: Strategy) -> Setup:
     compiled = setup.compiled or "compile" in row.note or "compile" in steps
     library = habits.full_finetune_library if one_gpu_recipe else None
     more = habits.finetune_accumulation if "finetune" in row.strategy else None
-    checkpointing = checkpointing_of(row.act_ckpt) or habits.checkpointing
+    said = checkpointing_of(row.act_ckpt)
+    if said is None and row.act_ckpt.lower() not in UNSAID:
+        raise TooLittle(f"nothing known is computed again: {row.act_ckpt!r}")
+    checkpointing = said or habits.checkpointing
     if checkpointing is None:
         assumed = (*setup.model.assumed, "that nothing is computed again")
         setup = replace(setup, model=replace(setup.model, assumed=assumed))

@@ -7,7 +7,7 @@ columns are left alone. A row says what was trained, where and how, in the words
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -41,6 +41,8 @@ class Row:
     """`measured`, or `analytic` where a formula gave it."""
     source: str
     note: str
+    flaw: str = ""
+    """Why it cannot be read, with the number of its line; empty where it can."""
 
     @property
     def family(self) -> str:
@@ -54,7 +56,7 @@ class Row:
         return self.kind.strip().lower() == "measured"
 
 
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS = tuple(field.name for field in fields(Row) if field.name != "flaw")
 """The columns that a table must have, in the order that they are usually in."""
 
 
@@ -62,8 +64,8 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     """Read a table of published figures.
 
     Raises:
-        UserError: the file cannot be read, holds no rows, lacks a column, or has torn lines or
-            numbers that are none; all such lines at once.
+        UserError: the file cannot be read, lacks a column, or holds no row that can be read; all
+            such lines at once. One of several lines that cannot be read is a row with a `flaw`.
     """
     with explained(path, "read"):
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -92,9 +94,11 @@ def parse_rows(text: str, *, source: str) -> tuple[Row, ...]:
         if found:
             where = Position(source=source, line=number)
             problems += [Problem(message=message, position=where) for message in found]
-        else:
-            rows.append(_row(dict(zip(header, cells, strict=True))))
-    if problems:
+        torn = len(cells) != len(header)
+        texts = {"id": cells[0]} if torn else dict(zip(header, cells, strict=True))
+        flaw = f"line {number}: {'; '.join(found)}" if found else ""
+        rows.append(_row(texts, line=number, flaw=flaw))
+    if problems and all(row.flaw for row in rows):
         raise UserError(problems=problems)
     if not rows:
         raise UserError("the table holds no figures", position=Position(source=source, line=1))
@@ -119,11 +123,11 @@ def _problems(header: Sequence[str], cells: Sequence[str]) -> Iterator[str]:
             yield f"{column} cannot be {text}"
 
 
-def _row(cells: dict[str, str]) -> Row:
-    words = {column: cells[column].strip() for column in COLUMNS}
+def _row(cells: Mapping[str, str], *, line: int, flaw: str) -> Row:
+    words = {column: cells.get(column, "").strip() for column in COLUMNS}
     value = _number(words["value"])
     return Row(
-        id=words["id"],
+        id=words["id"] or f"line {line}",
         model=words["model"],
         params=_number(words["params"]),
         config=words["config"],
@@ -142,6 +146,7 @@ def _row(cells: dict[str, str]) -> Row:
         kind=words["kind"],
         source=words["source"],
         note=words["note"],
+        flaw=flaw,
     )
 
 
