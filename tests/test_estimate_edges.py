@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from clusterkit.estimate.changes import smallest_change
 from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.host import usual_ram
 from clusterkit.estimate.interconnects import interconnect_named
+from clusterkit.estimate.launch import launch_of
+from clusterkit.estimate.launched import setup_from_launch
 from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.model_config import model_of_config
 from clusterkit.estimate.models import model_named, model_of_params
 from clusterkit.estimate.module_shape import Parts, shape_of_parts
 from clusterkit.estimate.recommend import Judge, candidates, cautions_of, recommend
-from clusterkit.estimate.setup import Setup
+from clusterkit.estimate.setup import Loss, Setup
 from clusterkit.estimate.strategies import Chosen, strategy_named
 from clusterkit.estimate.wish import Wish, setup_of
 
@@ -244,3 +247,27 @@ def test_dp_in_a_name_is_compared_with_the_gpus() -> None:
     chosen = read_flags(flags).chosen
     assert chosen is not None
     assert chosen.name == "megatron-tp2"
+
+
+# --- what is written for Megatron ---
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compiled": True},
+        {"no_sync": True},
+        {"loss": Loss.COMPILED},
+        {"compiled": True, "no_sync": True, "loss": Loss.COMPILED, "tp": 2, "pp": 2},
+        {"fp32_logits": False, "loss_parallel": False, "step_copies": 2, "fused_norms": True},
+    ],
+)
+def test_megatron_reads_back_what_it_has_no_argument_for(changes: dict[str, Any]) -> None:
+    one = setup("megatron", accumulation=8, **changes)
+    launch = launch_of(one)
+    assert json.loads(launch.files["training.json"]).keys() == changes.keys() - {"tp", "pp"}
+    assert setup_from_launch(launch.files, model=one.model, gpu=one.gpu) == one
+
+
+def test_megatron_needs_no_other_file_for_the_rest() -> None:
+    assert set(launch_of(setup("megatron", tp=2)).files) == {"submit.sh"}

@@ -28,9 +28,10 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.strategies import strategy_named, strategy_names
+from clusterkit.estimate.strategies import STRATEGIES, strategy_named
 from clusterkit.estimate.wish import Wish, setup_of
 
+NAMES = tuple(strategy.name for strategy in STRATEGIES)
 MODEL = ModelShape(
     name="tiny-llama", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336,
     vocab=128256, max_seq=8192,
@@ -50,7 +51,7 @@ def read_back(setup: Setup) -> Setup:
     return setup_from_launch(launch.files, model=setup.model, gpu=setup.gpu)
 
 
-@pytest.mark.parametrize("name", strategy_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_reads_back_to_the_same_plan(name: str) -> None:
     setup = setup_named(name)
     assert problems_of(setup) == ()
@@ -58,7 +59,7 @@ def test_every_strategy_reads_back_to_the_same_plan(name: str) -> None:
 
 
 @pytest.mark.parametrize("wish", ["fp32", "fp16", "bf16", "pure-bf16", "amp-bf16", "fp8"])
-@pytest.mark.parametrize("name", strategy_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_precision_reads_back(name: str, wish: str) -> None:
     base = ON_ONE_GPU if name == "single" else WISH
     setup = setup_of(strategy_named(name).strategy, replace(base, precision=wish))
@@ -181,4 +182,4 @@ def test_a_folder_that_is_no_launch() -> None:
 
 
 def test_libraries_of_all_strategies_are_known() -> None:
-    assert {strategy_named(name).strategy.library for name in strategy_names()} == set(Library)
+    assert {strategy.library for strategy in STRATEGIES} == set(Library)

@@ -257,9 +257,7 @@ def _margin(text: str | None) -> float:
 def _tokens(text: str | None) -> float | None:
     if text is None:
         return None
-    match = re.fullmatch(
-        r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)", text.lower()
-    )
+    match = _AMOUNT.fullmatch(text.strip().lower())
     number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2]] if match else 0.0
     if number <= 0:
         raise UserError(f"--tokens {text} is no number of tokens", hint="--tokens 2T, or 300B")

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from clusterkit.estimate.megatron import arguments_of
+from clusterkit.estimate.megatron import arguments_of, beyond_arguments
 from clusterkit.estimate.setup import (
     Checkpointing,
     Library,
@@ -88,6 +88,10 @@ def launch_of(
     if setup.library is Library.MEGATRON:
         script, arguments = script or "pretrain_gpt.py", arguments_of(setup)
         notes = ("add data, tokenizer, learning rate and checkpoints to Megatron's arguments",)
+        rest = beyond_arguments(setup, arguments)
+        if rest:
+            files[TRAINING] = _json(rest)
+            notes += (f"{script} has no argument for what {TRAINING} says: {', '.join(rest)}",)
     else:
         script, arguments = script or "train.py", ()
         files[TRAINING] = _json(_training(setup))

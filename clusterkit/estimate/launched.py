@@ -49,7 +49,9 @@ def setup_from_launch(
     nodes, per_node = _option(words, "--nodes"), _option(words, "--gpus-per-node")
     gpus = nodes * per_node
     if "--tensor-model-parallel-size" in words or "--use-distributed-optimizer" in words:
-        settings = settings_of(words, gpus)
+        settings = dict(settings_of(words, gpus))
+        if launch.TRAINING in files:
+            settings |= _training(_document(files, launch.TRAINING), launch.IN_COMMAND)
     else:
         training = _document(files, launch.TRAINING)
         with_deepspeed = launch.DS_CONFIG in files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from clusterkit.errors import UserError
@@ -139,6 +140,23 @@ def settings_of(arguments: Sequence[str], gpus: int) -> Mapping[str, Any]:
         }.get(method, Checkpointing.FULL),
         "flash_attention": given.get("--attention-backend") != "unfused",
         "loss": Loss.FUSED if "--cross-entropy-loss-fusion" in given else Loss.EAGER,
+    }
+
+
+def beyond_arguments(setup: Setup, arguments: Sequence[str]) -> Mapping[str, Any]:
+    """Return the fields of `setup` that its arguments cannot say, and that are not as usual."""
+    read = Setup(
+        model=setup.model,
+        gpu=setup.gpu,
+        gpus=setup.gpus,
+        gpus_per_node=setup.gpus_per_node,
+        interconnect=setup.interconnect,
+        **settings_of(arguments, setup.gpus),
+    )
+    return {
+        field.name: getattr(setup, field.name)
+        for field in fields(Setup)
+        if getattr(read, field.name) != getattr(setup, field.name)
     }
 
 

@@ -146,11 +146,6 @@ _ADDED: Mapping[str, Checkpointing | Adapter] = {
 }
 
 
-def strategy_names() -> tuple[str, ...]:
-    """Return the base names, simplest first."""
-    return tuple(_BY_NAME)
-
-
 def base_named(name: str) -> Strategy:
     """Return the strategy of exactly this name."""
     return _BY_NAME[name]
