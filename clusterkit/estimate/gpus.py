@@ -135,10 +135,10 @@ def _by_key() -> Mapping[str, str]:
 def _near(name: str) -> str:
     """Return what may have been meant: by its squeezed name, so that punctuation is no matter.
 
-    The first letter is a generation: a V100 is no misspelt B100.
+    A letter or the first digit is a generation: neither V100 nor B200 is a misspelt B100.
     """
     key = _squeeze(name)
-    names = {known: whole for known, whole in _by_key().items() if known[:1] == key[:1]}
+    names = {known: whole for known, whole in _by_key().items() if known[:2] == key[:2]}
     close = get_close_matches(key, names, n=1, cutoff=0.7)
     if close:
         return f"did you mean {names[close[0]]!r}?"
@@ -171,7 +171,7 @@ def _own(name: str, figures: str) -> Gpu:
     """Return a GPU with the user's figures: over those of the GPU `name`, where that is known."""
     given, problems = _figures(figures)
     base = _find(name)
-    if len(base) != 1:
+    if len(base) != 1 and not problems:
         problems += [
             Problem(message=f"the GPU {name!r} needs {word}=", hint=OWN_FIGURES)
             for word, missing in (

@@ -105,7 +105,7 @@ def launch_of(
         elif setup.library in {Library.FSDP1, Library.FSDP2}:
             files[FSDP] = _json(_fsdp(setup))
             notes = (f"{script} shards its model as {FSDP} says",)
-        notes += (f"{script} does what {TRAINING} says (sequence length, checkpointing, loss ...)",)
+        notes += (f"{script} does what {TRAINING} says (sequence length, checkpointing ...)",)
     command = (
         *("clusterkit", "submit"),
         *(("--cluster", cluster) if cluster else ()),

@@ -249,11 +249,11 @@ def _sharding(setup: Setup) -> Iterator[Problem]:
         where = "there is one node only"
         if setup.nodes > 1:
             plural = "s" if setup.dp > 1 else ""
-            where = f"{setup.dp} data-parallel rank{plural} in {setup.nodes} nodes make one copy"
+            where = f"{setup.dp} data-parallel rank{plural} hold one only"
         unit = lcm(setup.gpus_per_node, setup.tp * setup.pp * setup.cp)
         enough = -(-2 * group * setup.tp * setup.pp * setup.cp // unit) * unit
         yield Problem(
-            message=f"hybrid sharding keeps copies across nodes, and {where}",
+            message=f"hybrid sharding keeps copies in several nodes, and {where}",
             hint=f"--strategy fsdp, or --gpus {enough}",
         )
     if setup.no_sync and setup.library is Library.DEEPSPEED and setup.sharding in beyond_ddp:
