@@ -14,6 +14,7 @@ from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.memory import memory_of, memory_of_first_stage
 from clusterkit.estimate.models import model_named
+from clusterkit.estimate.parts import parts_of, peak_parts_of
 from clusterkit.estimate.results import GIB, Kind, Memory, Term
 from clusterkit.estimate.setup import (
     Adapter,
@@ -444,6 +445,18 @@ def test_any_setup_has_a_peak_whose_terms_add_up(one: Setup) -> None:
     assert memory.allocated >= max(phase.bytes for phase in memory.phases)
     assert memory.binding.bytes <= memory.allocated
     assert memory.reserved.low <= memory.reserved.likely <= memory.reserved.high
+
+
+@given(SETUPS)
+def test_parts_add_up_at_the_peak_and_as_people_count(one: Setup) -> None:
+    memory = memory_of(one)
+    parts, peak = peak_parts_of(memory), memory.by_kind()
+    assert sum(parts.values()) == pytest.approx(memory.device.likely)
+    assert all(parts[kind] == peak[kind] for kind in Kind if kind is not Kind.TEMPORARY)
+    assert parts[Kind.TEMPORARY] >= peak[Kind.TEMPORARY]
+    counted = parts_of(memory)
+    assert sum(counted.values()) == pytest.approx(memory.device.likely)
+    assert min(counted.values()) >= 0
 
 
 @given(SETUPS)

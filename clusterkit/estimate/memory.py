@@ -13,7 +13,7 @@ from dataclasses import replace
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.host import host_bytes, nvme_bytes
 from clusterkit.estimate.results import GIB, Interval, Kind, Memory, Phase, Term
-from clusterkit.estimate.setup import Setup
+from clusterkit.estimate.setup import FSDP, Setup
 from clusterkit.estimate.stage import (
     LOGITS,
     Stage,
@@ -29,7 +29,7 @@ from clusterkit.estimate.stage import (
     undivided,
     working,
 )
-from clusterkit.estimate.states import FSDP, bytes_of
+from clusterkit.estimate.states import bytes_of
 
 _RESERVED = (1.02, 1.06, 1.15)
 """`max_memory_reserved` over the tensors that were there: published runs lie between these."""

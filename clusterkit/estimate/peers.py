@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from clusterkit.estimate.results import GIB
-from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup, Sharding
-from clusterkit.estimate.states import FSDP
+from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Offload, Setup, Sharding
 
 _BUFFER_FACTOR = 1.5
 _STAGES: Mapping[Sharding, int] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit import files
 from clusterkit.errors import UserError
-from clusterkit.estimate.parts import parts_of
+from clusterkit.estimate.parts import peak_parts_of
 from clusterkit.estimate.results import Kind
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
     longest = _CUT * limit
     for row, one in enumerate(candidates):
         start = 0.0
-        for kind, amount in parts_of(one.memory).items():
+        for kind, amount in peak_parts_of(one.memory).items():
             shown = min(amount / 1e9, max(longest - start, 0.0))
             axes.barh(row, shown, left=start, color=_COLOURS[kind], height=0.7)
             start += shown
