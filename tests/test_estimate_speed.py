@@ -216,6 +216,23 @@ def test_a_measured_step_is_met(one: Setup, factor: float) -> None:
     assert width < usual.step_s.high / usual.step_s.low
 
 
+def test_a_generation_with_few_published_runs_has_a_wide_interval() -> None:
+    known = Calibration(measured_step=True)
+    for calibration in (None, known):
+        widths = {}
+        for name in ("a100", "h100", "v100", "4090", "b200", "mi300x"):
+            found = speed_of(fsdp(gpu=gpu_named(name)), calibration=calibration).step_s
+            widths[name] = found.high / found.low
+        assert widths["a100"] < widths["h100"] < 1.6
+        assert min(widths[name] for name in ("v100", "4090", "b200", "mi300x")) > 2
+
+
+def test_hopper_is_as_fast_as_its_memory_feeds_it() -> None:
+    cards = ("h100", "gh200", "h200", "GH200-141GB")
+    steps = [step(fsdp(gpu=gpu_named(name))) for name in cards]
+    assert steps == sorted(steps, reverse=True)
+
+
 def test_a_calibration_of_another_gpu_says_nothing() -> None:
     other = Calibration(utilisation_scale=0.5, gpu="H100-SXM5-80GB")
     assert speed_of(fsdp(), calibration=other) == speed_of(fsdp())

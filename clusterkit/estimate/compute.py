@@ -17,19 +17,23 @@ from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
 from clusterkit.estimate.states import NF4_BYTES
 from clusterkit.estimate.wire import layers_per_rank, params_per_rank
 
-_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74, "H200": 0.88}
+_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74}
 _USUAL_PRODUCTS = 0.72
-"""What the products of a training step reach of the fastest product, by card or architecture.
-A V100 trains at 30 % of its peak (arXiv:1909.08053), an A100 at more than half (arXiv:2205.05198).
-Hopper and later lower their clocks under load; that an H200 does so less than an H100 is what its
-published runs say, which are a year younger than most of those on the H100."""
+"""What the products of a training step reach of the fastest product, by architecture. A V100 trains
+at 30 % of its peak (arXiv:1909.08053), an A100 at more than half (arXiv:2205.05198). Hopper waits
+for its memory: that is for an H100, and grows with `_fed`."""
+_FED_GBS = 3350 / 989
+"""Bandwidth of an H100 for each TFLOP/s of its peak. An H200 has the same units and 1.43 times it;
+its published runs are that much faster in attention, and by the root of it in products."""
+_BEST_PRODUCTS, _BEST_ATTENTION = 0.90, 0.33
+"""What an A100 reaches, which has twice as much."""
 _NARROW = 200
 """Width at which a product loses half of its rate to tiles that are not full."""
 _FP8_SPEEDUP, _FUSED_FP8_SPEEDUP = 1.5, 1.9
 """Of products, with scaling and casts, which Megatron's Transformer Engine fuses: the dense peak is
 twice that of bf16."""
 _TF32_OF_BF16 = 0.5
-_ATTENTION_OF_PEAK: Mapping[str, float] = {"sm80": 0.33, "sm90": 0.19, "H200": 0.32}
+_ATTENTION_OF_PEAK: Mapping[str, float] = {"sm80": 0.33, "sm90": 0.19}
 _USUAL_ATTENTION = 0.25
 """Of flash attention, forward and backward, causal. FlashAttention 1 reaches 0.35 on an A100, 2
 reaches 0.6 (arXiv:2307.08691); published runs with long sequences do as the older one."""
@@ -97,13 +101,22 @@ def _launches(setup: Setup) -> float:
 def product_flops(setup: Setup) -> float:
     """Return the rate of matrix products that are wide enough, operations/s."""
     gpu = setup.gpu
-    usual = _of_gpu(_PRODUCTS_OF_CEILING, gpu, _USUAL_PRODUCTS)
-    return gpu.ceiling_tflops * 1e12 * usual * _of_precision(setup)
+    reached = _PRODUCTS_OF_CEILING.get(gpu.arch, _USUAL_PRODUCTS)
+    if gpu.arch == _HOPPER:
+        reached = min(reached * _fed(gpu) ** 0.5, _BEST_PRODUCTS)
+    return gpu.ceiling_tflops * 1e12 * reached * _of_precision(setup)
 
 
-def _of_gpu(values: Mapping[str, float], gpu: Gpu, usual: float) -> float:
-    card = gpu.name.split("-")[0]
-    return values.get(card, values.get(gpu.arch, usual))
+_HOPPER = "sm90"
+
+
+def _fed(gpu: Gpu) -> float:
+    """Return how much its memory feeds a unit of a GPU, where that of an H100 is 1.
+
+    Not less: cards with slower memory have lower clocks, too, and train no worse for their peak
+    (torchtitan's runs on H100s of 500 W).
+    """
+    return max(1.0, gpu.memory_gbs / gpu.half_tflops / _FED_GBS)
 
 
 def _of_precision(setup: Setup) -> float:
@@ -126,7 +139,10 @@ def _products_s(setup: Setup, work: Work) -> float:
 
 def _attention_s(setup: Setup, work: Work) -> float:
     gpu = setup.gpu
-    rate = gpu.half_tflops * 1e12 * _of_gpu(_ATTENTION_OF_PEAK, gpu, _USUAL_ATTENTION)
+    reached = _ATTENTION_OF_PEAK.get(gpu.arch, _USUAL_ATTENTION)
+    if gpu.arch == _HOPPER:
+        reached = min(reached * _fed(gpu), _BEST_ATTENTION)
+    rate = gpu.half_tflops * 1e12 * reached
     flops = work.block_attention / setup.tp
     if setup.flash_attention:
         return flops / rate
