@@ -72,6 +72,13 @@ def test_a_reason_names_the_ram_of_the_node() -> None:
     assert change.flags == "--gpus 32"
 
 
+def test_a_reason_names_what_lacks_most() -> None:
+    for host_memory, reason in ((64e9, "of RAM in each node"), (1e12, "most of it activations")):
+        judge = Judge(host_memory=host_memory)
+        tried = candidates(wish(gpu="4090", gpus=1), judge, strategy_named("zero3-offload"))
+        assert reason in recommend(tried).why
+
+
 def test_disks_are_only_a_warning() -> None:
     tried = candidates(wish("2T"), JUDGE, strategy_named("zero3-nvme+ac"))
     (one,) = tried.candidates
@@ -92,7 +99,7 @@ def names(chosen: Chosen | None, **changes: Any) -> list[str]:
 
 
 def test_what_was_not_said_of_ranks_stays_1() -> None:
-    batch = {"micro_batch": 8, "global_batch": 32}
+    batch: dict[str, Any] = {"micro_batch": 8, "global_batch": 32}
     for text, tp, pp in (("megatron-tp2", 2, None), ("megatron-pp4", None, 4)):
         tried = candidates(wish(tp=tp, pp=pp, **batch), JUDGE, strategy_named(text))
         (one,) = tried.candidates

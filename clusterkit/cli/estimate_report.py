@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
-from clusterkit.cli.estimate_words import count, gb, paragraph, span
+from clusterkit.cli.estimate_words import WIDTH, count, gb, paragraph, span
 from clusterkit.estimate.changes import largest_micro_batch, least_of, smallest_change
 from clusterkit.estimate.recommend import adapters_that_fit, cautions_of
 from clusterkit.estimate.setup import Offload
@@ -46,7 +46,7 @@ def table(tried: Tried, found: Recommendation) -> Sequence[str]:
         if row.fits:
             rest = f"{span(row.speed.tokens_per_s_per_gpu):>15}  {row.speed.mfu.likely:>4.0%}"
         else:
-            rest = f"in the way: {_obstacle(row.memory)}"
+            rest = _shortened("in the way: ", _obstacle(row.memory), WIDTH - len(start))
         colour = "green" if row.fits else "red"
         lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))
     lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>8}")
@@ -57,9 +57,13 @@ def table(tried: Tried, found: Recommendation) -> Sequence[str]:
 
 def _obstacle(memory: Memory) -> str:
     """Return what does not fit: the largest tensor of the peak, or else what the node takes."""
-    if memory.fits_gpu:
+    if memory.lacks_ram:
         return f"RAM of a node, {gb(memory.host_bytes)}"
-    return f"{memory.binding.name}, {gb(memory.binding.bytes)}"
+    return f"{memory.binding.name.partition(' (')[0]}, {gb(memory.binding.bytes)}"
+
+
+def _shortened(prefix: str, text: str, room: int) -> str:
+    return prefix + text if len(prefix + text) <= room else text
 
 
 def _worth_showing(rows: Sequence[Candidate]) -> tuple[Sequence[Candidate], int]:
@@ -119,7 +123,7 @@ def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
     if change is not None:
         return change.flags
     memory = judge.memory(least_of(setup))
-    if memory.fits_gpu:
+    if memory.lacks_ram:
         return f"nodes with more RAM than {gb(memory.host_limit)} GB (--host-memory)"
     return f"nothing; {gb(memory.binding.bytes)} GB of {memory.binding.name} stay at the very least"
 

@@ -249,7 +249,7 @@ def _simplest(chosen: Candidate, tried: Sequence[Candidate]) -> str:
         return f"the simplest of all, and it fits with {_room(chosen)} to spare"
     memory = before[-1].memory
     needs = f"{_gb(memory.device.likely)}, most of it {memory.binding.name}"
-    if memory.fits_gpu:
+    if memory.lacks_ram:
         needs = f"{_gb(memory.host_bytes)} of RAM in each node, which has {_gb(memory.host_limit)}"
     return f"the simplest that fits, with {_room(chosen)} to spare; {before[-1].name} needs {needs}"
 
@@ -283,7 +283,7 @@ def _nothing_fits(tried: Sequence[Candidate]) -> str:
     memory = nearest.memory
     needs = f"needs {_gb(memory.device.likely)} of {_gb(memory.limit)}"
     most = f"most of it {memory.binding.name}, {_gb(memory.binding.bytes)}"
-    if memory.fits_gpu:
+    if memory.lacks_ram:
         needs = f"needs {_gb(memory.host_bytes)} of RAM in each node"
         most = f"which has {_gb(memory.host_limit)} (--host-memory says what yours have)"
     if len(tried) == 1:

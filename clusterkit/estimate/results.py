@@ -106,6 +106,11 @@ class Memory:
         return self.host_bytes <= self.host_limit
 
     @property
+    def lacks_ram(self) -> bool:
+        """Whether RAM is in the way, and the GPU's memory not even more so."""
+        return not self.fits_host and self.excess > self.device.likely / self.limit
+
+    @property
     def excess(self) -> float:
         """How many times the GPU, or the RAM of a node, is needed: whichever is worse."""
         return max(self.device.likely / self.limit, self.host_bytes / self.host_limit)
