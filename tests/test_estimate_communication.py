@@ -20,6 +20,7 @@ from clusterkit.estimate.interconnects import (
     interconnect_named,
     network_of,
 )
+from clusterkit.estimate.models import model_named
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -30,6 +31,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
+from clusterkit.estimate.wire import owned_params, params_per_rank
 
 SEVEN = ModelShape(
     name="7B", layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32000,
@@ -307,3 +309,14 @@ def test_any_text_is_a_network_or_a_user_error(text: str) -> None:
     except UserError:
         return
     assert network.node_gbs(8) > 0
+
+
+def test_experts_that_ranks_divide_are_stepped_by_as_many_ranks_as_before() -> None:
+    moe = model_named("mixtral-8x7b")
+    one = setup(model=moe, library=Library.MEGATRON, sharding=Sharding.OPTIMIZER, gpus=64)
+    split = dataclasses.replace(one, ep=8)
+    assert owned_params(split) == pytest.approx(owned_params(one))
+    assert owned_params(one) == pytest.approx(moe.params / 64)
+    assert params_per_rank(split) < params_per_rank(one) / 4
+    alone = dataclasses.replace(split, sharding=Sharding.NONE)
+    assert owned_params(alone) == params_per_rank(alone)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from clusterkit.estimate.flops import Work, active_ffn, recomputed, work_of
 from clusterkit.estimate.gpus import Gpu
-from clusterkit.estimate.setup import Library, Loss, Precision, Setup, Sharding
+from clusterkit.estimate.setup import Library, Loss, Precision, Setup
 from clusterkit.estimate.states import NF4_BYTES
-from clusterkit.estimate.wire import layers_per_rank, params_per_rank
+from clusterkit.estimate.wire import layers_per_rank, owned_params
 
 _PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74}
 _USUAL_PRODUCTS = 0.72
@@ -193,7 +193,6 @@ def _head_s(setup: Setup, work: Work) -> float:
 
 
 def _optimizer_s(setup: Setup) -> float:
-    sharded = setup.sharding is not Sharding.NONE
-    held = params_per_rank(setup) / (setup.shard_ranks if sharded else 1)
+    held = owned_params(setup)
     pure = setup.precision is Precision.PURE_BF16
     return held * (_PURE_OPTIMIZER_BYTES if pure else _OPTIMIZER_BYTES) / _memory(setup.gpu)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.estimate.setup import Offload, Precision, Setup, Sharding
-from clusterkit.estimate.wire import gradient_wire_bytes, params_per_rank, wire_bytes
+from clusterkit.estimate.setup import Offload, Precision, Setup
+from clusterkit.estimate.wire import gradient_wire_bytes, owned_params, wire_bytes
 
 _PCIE_GBS: Mapping[int, float] = {3: 6.0, 4: 12.0, 5: 24.0, 6: 48.0}
 """One direction with pinned memory while every GPU of the node uses its slot, about half of what
@@ -24,8 +24,7 @@ def offload_s(setup: Setup) -> float:
     """Return the seconds that offloading adds to a step; nothing of it hides behind computing."""
     if setup.offload_optimizer is Offload.NONE and setup.offload_params is Offload.NONE:
         return 0.0
-    sharded = setup.sharding is not Sharding.NONE
-    held = params_per_rank(setup) / (setup.shard_ranks if sharded else 1)
+    held = owned_params(setup)
     on_node = held * min(setup.gpus, setup.gpus_per_node)
     pcie = _PCIE_GBS.get(setup.gpu.pcie_gen, _PCIE_GBS[3]) * 1e9
     each = 2 if setup.precision is Precision.PURE_BF16 else 4

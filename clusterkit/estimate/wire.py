@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterkit.estimate.calibration import Calibration
 from clusterkit.estimate.interconnects import Fabric, network_of
 from clusterkit.estimate.setup import FSDP, Library, Precision, Setup
-from clusterkit.estimate.states import bytes_of, stages_of
+from clusterkit.estimate.states import bytes_of, shares_of, stages_of
 
 
 def fabric_of(setup: Setup, calibration: Calibration | None = None) -> Fabric:
@@ -32,6 +32,12 @@ def params_per_rank(setup: Setup) -> float:
     trained: nothing else is exchanged.
     """
     return max(held.trained for held in stages_of(setup))
+
+
+def owned_params(setup: Setup) -> float:
+    """Return the trained parameters whose optimizer states a rank keeps, and which it steps."""
+    share = shares_of(setup).optimizer
+    return max(held.kept_trained(share) for held in stages_of(setup))
 
 
 def layers_per_rank(setup: Setup) -> float:
