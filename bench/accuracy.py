@@ -11,8 +11,8 @@ from pathlib import Path
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_score import lines_of, report
-from clusterkit.estimate.score import Scores, Spread, score, spread
-from clusterkit.estimate.truth import read_rows
+from clusterkit.estimate.accuracy.score import Scores, Spread, score, spread
+from clusterkit.estimate.accuracy.truth import read_rows
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "estimate.md"
 START, END = "<!-- make estimate-accuracy -->", "<!-- end -->"

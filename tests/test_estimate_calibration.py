@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.calibrate import calibrate
-from clusterkit.estimate.calibration import (
+from clusterkit.estimate.calibration.calibrate import calibrate
+from clusterkit.estimate.calibration.measurement import (
+    Measurement,
+    parse_measurement,
+    read_measurement,
+)
+from clusterkit.estimate.factors import (
     Calibration,
     calibration_file,
     load_calibration,
     save_calibration,
 )
-from clusterkit.estimate.measurement import Measurement, parse_measurement, read_measurement
-from clusterkit.estimate.memory import memory_of
+from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import Checkpointing, Library, Precision, Sharding
-from clusterkit.estimate.speed import speed_of
+from clusterkit.estimate.speed.step_time import speed_of
 
 SETUP = {
     "model": "llama-3.1-8b",

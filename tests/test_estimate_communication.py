@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.communication import transfers_of
-from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.interconnects import (
+from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.machines.interconnects import (
     MIB,
     NETWORKS,
     Fabric,
@@ -20,7 +19,7 @@ from clusterkit.estimate.interconnects import (
     interconnect_named,
     network_of,
 )
-from clusterkit.estimate.models import model_named
+from clusterkit.estimate.models.named import model_named
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -31,7 +30,8 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.wire import owned_params, params_per_rank
+from clusterkit.estimate.speed.communication import transfers_of
+from clusterkit.estimate.speed.wire import owned_params, params_per_rank
 
 SEVEN = ModelShape(
     name="7B", layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32000,

@@ -12,17 +12,17 @@ import pytest
 from clusterkit.cli.estimate_flags import EstimateFlags
 from clusterkit.cli.estimate_wish import read_flags
 from clusterkit.errors import UserError
-from clusterkit.estimate.changes import smallest_change
-from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.host import usual_ram
-from clusterkit.estimate.interconnects import interconnect_named
-from clusterkit.estimate.launch import launch_of
-from clusterkit.estimate.launched import setup_from_launch
+from clusterkit.estimate.advice.changes import smallest_change
+from clusterkit.estimate.advice.launch import launch_of
+from clusterkit.estimate.advice.launched import setup_from_launch
+from clusterkit.estimate.advice.recommend import Judge, candidates, cautions_of, recommend
 from clusterkit.estimate.legality import problems_of
-from clusterkit.estimate.model_config import model_of_config
-from clusterkit.estimate.models import model_named, model_of_params
-from clusterkit.estimate.module_shape import Parts, shape_of_parts
-from clusterkit.estimate.recommend import Judge, candidates, cautions_of, recommend
+from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.machines.interconnects import interconnect_named
+from clusterkit.estimate.memory.host import usual_ram
+from clusterkit.estimate.models.model_config import model_of_config
+from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
+from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.setup import Loss, Setup
 from clusterkit.estimate.strategies import Chosen, strategy_named
 from clusterkit.estimate.wish import Wish, setup_of

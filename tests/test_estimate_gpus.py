@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.gpus import GPUS, gpu_named
+from clusterkit.estimate.machines.gpus import GPUS, gpu_named
 from clusterkit.estimate.results import GIB
 
 USABLE = {

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.launch import launch_of
-from clusterkit.estimate.launched import setup_from_launch
+from clusterkit.estimate.advice.launch import launch_of
+from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.legality import problems_of
+from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,

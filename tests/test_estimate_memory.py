@@ -9,12 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clusterkit.estimate.activations import in_flight, kept_per_token, saved_of
-from clusterkit.estimate.calibration import Calibration
-from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.memory import memory_of, memory_of_first_stage
-from clusterkit.estimate.models import model_named
-from clusterkit.estimate.parts import parts_of, peak_parts_of
+from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.memory.activations import in_flight, kept_per_token, saved_of
+from clusterkit.estimate.memory.parts import parts_of, peak_parts_of
+from clusterkit.estimate.memory.phases import memory_of, memory_of_first_stage
+from clusterkit.estimate.memory.states import bytes_of, model_state_bytes, shares_of
+from clusterkit.estimate.models.named import model_named
 from clusterkit.estimate.results import GIB, Kind, Memory, Term
 from clusterkit.estimate.setup import (
     Adapter,
@@ -28,7 +29,6 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.states import bytes_of, model_state_bytes, shares_of
 from tests.test_estimate_communication import SETUPS, SEVEN, setup
 
 GB = 1e9

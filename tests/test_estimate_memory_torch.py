@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.estimate.activations import bytes_per_logit, kept_per_token
+from clusterkit.estimate.memory.activations import bytes_per_logit, kept_per_token
 from clusterkit.estimate.setup import Library, Precision
 from clusterkit.estimate.shapes import ModelShape
 from tests.test_estimate_communication import setup

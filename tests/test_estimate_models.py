@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.model_config import model_of_config, shape_of
-from clusterkit.estimate.models import (
+from clusterkit.estimate.models.model_config import model_of_config, shape_of
+from clusterkit.estimate.models.named import (
     model_named,
     model_of_params,
     preset_names,

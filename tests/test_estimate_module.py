@@ -14,10 +14,10 @@ import pytest
 from clusterkit.commands import Answer
 from clusterkit.data import data_dir
 from clusterkit.errors import UserError
-from clusterkit.estimate import module
-from clusterkit.estimate.models import model_named
-from clusterkit.estimate.module import TracedModel, model_of_module
-from clusterkit.estimate.module_shape import Parts, shape_of_parts
+from clusterkit.estimate.models import module
+from clusterkit.estimate.models.module import TracedModel, model_of_module
+from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
+from clusterkit.estimate.models.named import model_named
 
 pytest.importorskip("torch", reason="modules are counted and traced by torch")
 MODULES = "tests.estimate_modules"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from clusterkit.estimate.peers import (
+from clusterkit.estimate.accuracy.peers import (
     PEERS,
     deepspeed,
     deepspeed_zero2,
@@ -16,11 +16,11 @@ from clusterkit.estimate.peers import (
     gpu_mem_calculator,
     megatron,
 )
+from clusterkit.estimate.accuracy.score import score, spread, summary_of
+from clusterkit.estimate.accuracy.score_memory import Basis, basis_of, published_bytes, score_fits
+from clusterkit.estimate.accuracy.truth_table import parse_rows
 from clusterkit.estimate.results import GIB
-from clusterkit.estimate.score import score, spread, summary_of
-from clusterkit.estimate.score_memory import Basis, basis_of, published_bytes, score_fits
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup, Sharding
-from clusterkit.estimate.truth_table import parse_rows
 from tests.test_estimate_communication import SETUPS, SEVEN, setup
 from tests.test_estimate_truth import row, table
 

@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
+from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change
+from clusterkit.estimate.advice.recommend import Judge, candidates, recommend
 from clusterkit.estimate.batch import solve_batch
 from clusterkit.estimate.cautions import warnings_of
-from clusterkit.estimate.changes import largest_micro_batch, smallest_change
-from clusterkit.estimate.gpus import gpu_named
 from clusterkit.estimate.legality import problems_of
-from clusterkit.estimate.models import model_named, model_of_params
-from clusterkit.estimate.recommend import Judge, candidates, recommend
+from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.memory.states import model_state_bytes
+from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -28,7 +29,6 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
-from clusterkit.estimate.states import model_state_bytes
 from clusterkit.estimate.strategies import STRATEGIES, name_of, strategy_named
 from clusterkit.estimate.wish import Wish, precision_of, setup_of
 

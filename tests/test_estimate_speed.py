@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.estimate.calibration import Calibration
-from clusterkit.estimate.flops import hardware_flops, model_flops, needed_flops, work_of
-from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.score import score, summary_of
-from clusterkit.estimate.score_speed import score_speed
+from clusterkit.estimate.accuracy.score import score, summary_of
+from clusterkit.estimate.accuracy.score_speed import score_speed
+from clusterkit.estimate.accuracy.truth_table import parse_rows
+from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -25,8 +25,8 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.speed import bill_of, mfu_of, scaling, speed_of, utilisation_of
-from clusterkit.estimate.truth_table import parse_rows
+from clusterkit.estimate.speed.flops import hardware_flops, model_flops, needed_flops, work_of
+from clusterkit.estimate.speed.step_time import bill_of, mfu_of, scaling, speed_of, utilisation_of
 from tests.test_estimate_communication import SETUPS, SEVEN, setup
 
 LLAMA = ModelShape(

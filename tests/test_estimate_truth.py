@@ -10,12 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.habits import steps_of
-from clusterkit.estimate.memory import memory_of
-from clusterkit.estimate.notation import precision_of, strategy_of
-from clusterkit.estimate.score import score
-from clusterkit.estimate.score_memory import published_bytes, score_memory
-from clusterkit.estimate.score_speed import score_speed
+from clusterkit.estimate.accuracy.habits import steps_of
+from clusterkit.estimate.accuracy.notation import precision_of, strategy_of
+from clusterkit.estimate.accuracy.score import score
+from clusterkit.estimate.accuracy.score_memory import published_bytes, score_memory
+from clusterkit.estimate.accuracy.score_speed import score_speed
+from clusterkit.estimate.accuracy.truth import Row, Unused, read_rows, setup_of
+from clusterkit.estimate.accuracy.truth_table import COLUMNS, parse_rows
+from clusterkit.estimate.accuracy.units import factor_of
+from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -27,9 +30,6 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
-from clusterkit.estimate.truth import Row, Unused, read_rows, setup_of
-from clusterkit.estimate.truth_table import COLUMNS, parse_rows
-from clusterkit.estimate.units import factor_of
 
 LLAMA = "L=32;h=4096;a=32;kv=8;ffn=14336;V=128256;tied=0;glu=1"
 GIVEN = {

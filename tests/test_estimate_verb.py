@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from clusterkit.cli import main
-from clusterkit.estimate.gpus import gpu_named
-from clusterkit.estimate.launched import setup_from_launch
-from clusterkit.estimate.models import model_named
-from clusterkit.estimate.truth_table import COLUMNS
+from clusterkit.estimate.accuracy.truth_table import COLUMNS
+from clusterkit.estimate.advice.launched import setup_from_launch
+from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.models.named import model_named
 
 Run = Callable[[str], tuple[int, str, str]]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.estimate.measurement import parse_measurement
+from clusterkit.estimate.calibration.measurement import parse_measurement
 from tests.desk import CHECKOUT
 
 pytestmark = pytest.mark.train

@@ -13,9 +13,9 @@ from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_wish import Asked
-    from clusterkit.estimate.calibration import Calibration
-    from clusterkit.estimate.launch import Launch
-    from clusterkit.estimate.recommend import Judge, Recommendation, Tried
+    from clusterkit.estimate.advice.launch import Launch
+    from clusterkit.estimate.advice.recommend import Judge, Recommendation, Tried
+    from clusterkit.estimate.factors import Calibration
     from clusterkit.model import ClusterSpec
 
 EXIT_FINDINGS = 1
@@ -44,7 +44,7 @@ def estimate(flags: EstimateFlags) -> None:
         learn(flags.calibrate, name, as_json=flags.json)
         return
     from clusterkit.cli.estimate_wish import read_flags
-    from clusterkit.estimate.recommend import Judge, candidates, recommend
+    from clusterkit.estimate.advice.recommend import Judge, candidates, recommend
 
     asked = read_flags(flags, cluster=cluster)
     judge = Judge(
@@ -83,7 +83,11 @@ def _calibration(cluster: str, gpu: str) -> Calibration | None:
     """Return what was measured on a cluster, if that was the same sort of GPU."""
     import os
 
-    from clusterkit.estimate.calibration import Calibration, calibration_file, load_calibration
+    from clusterkit.estimate.factors import (
+        Calibration,
+        calibration_file,
+        load_calibration,
+    )
 
     if not os.environ.get("HOME") and not os.environ.get("XDG_CONFIG_HOME"):
         return None
@@ -97,7 +101,7 @@ def _show(
 ) -> None:
     from clusterkit.cli import estimate_details as details
     from clusterkit.cli import estimate_report as report
-    from clusterkit.estimate.recommend import nearest_of
+    from clusterkit.estimate.advice.recommend import nearest_of
 
     subject = nearest_of(tried, advice)
     blocks = [
@@ -122,7 +126,7 @@ def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
     if chosen is None:
         return None
     from clusterkit import files
-    from clusterkit.estimate.launch import SUBMIT, launch_of
+    from clusterkit.estimate.advice.launch import SUBMIT, launch_of
 
     folder = flags.folder or Path(f"launch-{chosen.name.replace('+', '-')}")
     if folder.exists() and not folder.is_dir():
@@ -149,8 +153,8 @@ def _show_launch(launch: Launch) -> None:
 
 def _draw(path: Path, asked: Asked, tried: Tried, advice: Recommendation, judge: Judge) -> None:
     from clusterkit.cli.estimate_details import points_of
-    from clusterkit.estimate.plot import draw
-    from clusterkit.estimate.recommend import nearest_of
+    from clusterkit.estimate.advice.plot import draw
+    from clusterkit.estimate.advice.recommend import nearest_of
 
     subject = nearest_of(tried, advice)
     draw(path, tried.candidates, subject=subject.name, points=points_of(asked.wish, judge, subject))

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import gb, paragraph, rounded
-from clusterkit.estimate.calibrate import calibrate
-from clusterkit.estimate.calibration import (
+from clusterkit.estimate.calibration.calibrate import calibrate
+from clusterkit.estimate.calibration.measurement import Measurement, read_measurement
+from clusterkit.estimate.factors import (
     Calibration,
     calibration_file,
     load_calibration,
     save_calibration,
 )
-from clusterkit.estimate.measurement import Measurement, read_measurement
-from clusterkit.estimate.memory import memory_of
-from clusterkit.estimate.speed import speed_of
+from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.speed.step_time import speed_of
 
 
 def learn(path: Path, cluster: str, *, as_json: bool) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import count, gb, gb_range, paragraph, span
-from clusterkit.estimate.speed import Point, bill_of, scaling
+from clusterkit.estimate.speed.step_time import Point, bill_of, scaling
 
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_wish import Asked
-    from clusterkit.estimate.recommend import Candidate, Judge
+    from clusterkit.estimate.advice.recommend import Candidate, Judge
     from clusterkit.estimate.results import Memory, Speed
     from clusterkit.estimate.wish import Wish
 

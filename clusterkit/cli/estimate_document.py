@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from clusterkit.cli.estimate_details import points_of
 from clusterkit.cli.estimate_report import assumed
-from clusterkit.estimate.changes import smallest_change
-from clusterkit.estimate.parts import parts_of
-from clusterkit.estimate.recommend import cautions_of, nearest_of
+from clusterkit.estimate.advice.changes import smallest_change
+from clusterkit.estimate.advice.recommend import cautions_of, nearest_of
+from clusterkit.estimate.memory.parts import parts_of
 from clusterkit.estimate.results import Interval
-from clusterkit.estimate.speed import bill_of
+from clusterkit.estimate.speed.step_time import bill_of
 
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_flags import EstimateFlags
     from clusterkit.cli.estimate_wish import Asked
-    from clusterkit.estimate.launch import Launch
-    from clusterkit.estimate.parts import parts_of
-from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.advice.launch import Launch
+    from clusterkit.estimate.memory.parts import parts_of
+from clusterkit.estimate.advice.recommend import Candidate, Judge, Recommendation, Tried
 
 
 def document(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import WIDTH, count, gb, paragraph, span
-from clusterkit.estimate.changes import largest_micro_batch, least_of, smallest_change
-from clusterkit.estimate.recommend import adapters_that_fit, cautions_of
+from clusterkit.estimate.advice.changes import largest_micro_batch, least_of, smallest_change
+from clusterkit.estimate.advice.recommend import adapters_that_fit, cautions_of
 from clusterkit.estimate.setup import Offload
 
 if TYPE_CHECKING:
     from clusterkit.cli.estimate_wish import Asked
-    from clusterkit.estimate.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.advice.recommend import Candidate, Judge, Recommendation, Tried
     from clusterkit.estimate.results import Memory
     from clusterkit.estimate.wish import Wish
 

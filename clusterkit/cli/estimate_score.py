@@ -9,8 +9,15 @@ from typing import Any
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import paragraph
-from clusterkit.estimate.score import Scores, Spread, calibrated_errors, score, spread, summary_of
-from clusterkit.estimate.truth import read_rows
+from clusterkit.estimate.accuracy.score import (
+    Scores,
+    Spread,
+    calibrated_errors,
+    score,
+    spread,
+    summary_of,
+)
+from clusterkit.estimate.accuracy.truth import read_rows
 
 _FAR_OFF = 0.40
 """From this error on a figure is shown, with what may be behind it."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterkit.cli.estimate_flags import EstimateFlags
 from clusterkit.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.batch import solve_batch
-from clusterkit.estimate.gpus import Gpu, gpu_named
-from clusterkit.estimate.interconnects import interconnect_named
 from clusterkit.estimate.legality import absurd
-from clusterkit.estimate.models import model_named, model_of_config, model_of_params
+from clusterkit.estimate.machines.gpus import Gpu, gpu_named
+from clusterkit.estimate.machines.interconnects import interconnect_named
+from clusterkit.estimate.models.named import model_named, model_of_config, model_of_params
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
 from clusterkit.estimate.strategies import Chosen, strategy_named
 from clusterkit.estimate.wish import Wish
@@ -216,7 +216,7 @@ def _model(flags: EstimateFlags) -> ModelShape:
     if text is None:
         return model_of_params(flags.params or "")
     if _is_module(text):
-        from clusterkit.estimate.module import model_of_module
+        from clusterkit.estimate.models.module import model_of_module
 
         return model_of_module(text, **({"seq": flags.seq} if flags.seq else {})).shape
     path = Path(text).expanduser()
@@ -333,6 +333,6 @@ def _assumed(flags: EstimateFlags, wish: Wish) -> Iterator[str]:
     if flags.optimizer is None:
         yield "AdamW (--optimizer)"
     if wish.gpus > wish.gpus_per_node and flags.interconnect is None:
-        from clusterkit.estimate.interconnects import network_of
+        from clusterkit.estimate.machines.interconnects import network_of
 
         yield f"{network_of(wish.gpu).name} between nodes (--interconnect)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clusterkit.estimate.gpus import Gpu
+from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.shapes import ModelShape
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterkit.estimate.batch import solve_batch
-from clusterkit.estimate.gpus import Gpu
+from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.setup import (
     TORCH,
     Adapter,

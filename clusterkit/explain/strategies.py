@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterkit.estimate.gpus import GPUS, OWN_FIGURES
-from clusterkit.estimate.interconnects import NETWORKS, OWN_NETWORK
-from clusterkit.estimate.models import preset_names
+from clusterkit.estimate.machines.gpus import GPUS, OWN_FIGURES
+from clusterkit.estimate.machines.interconnects import NETWORKS, OWN_NETWORK
+from clusterkit.estimate.models.named import preset_names
 from clusterkit.estimate.strategies import STRATEGIES
 from clusterkit.explain.topic import Topic, paragraphs, table
 

@@ -1,0 +1,105 @@
+"""Draw memory against the limit and throughput over GPUs, with matplotlib (the extra `plot`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterkit import files
+from clusterkit.errors import UserError
+from clusterkit.estimate.memory.parts import peak_parts_of
+from clusterkit.estimate.results import Kind
+
+if TYPE_CHECKING:
+    from clusterkit.estimate.advice.recommend import Candidate
+    from clusterkit.estimate.speed.step_time import Point
+
+_COLOURS = {
+    Kind.PARAMETERS: "#0072b2",
+    Kind.GRADIENTS: "#56b4e9",
+    Kind.OPTIMIZER: "#009e73",
+    Kind.ACTIVATIONS: "#e69f00",
+    Kind.TEMPORARY: "#cc79a7",
+}
+"""Of Okabe and Ito: they can be told apart by people who see few colours."""
+_FORMATS = frozenset({".png", ".svg", ".pdf"})
+_CUT = 2.0
+"""Bars end at so many times the limit; what is beyond is written beside them."""
+
+
+def draw(
+    path: Path, candidates: Sequence[Candidate], *, subject: str, points: Sequence[Point]
+) -> None:
+    """Draw the candidates' memory and the scaling of `subject` into `path`.
+
+    Raises:
+        UserError: matplotlib is not installed, or the file cannot be written.
+    """
+    if path.suffix.lower() not in _FORMATS:
+        raise UserError(f"cannot draw {path}", hint=f"names end in {', '.join(sorted(_FORMATS))}")
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - only who draws needs it
+    except ImportError as error:
+        raise UserError(
+            "--plot needs matplotlib",
+            hint="pip install 'clusterkit[plot]', or pip install matplotlib",
+        ) from error
+    figure = Figure(figsize=(11, 1.6 + 0.34 * max(len(candidates), 8)), layout="constrained")
+    memory, scaling = figure.subplots(1, 2, width_ratios=(3, 2))
+    _memory(memory, candidates)
+    _scaling(scaling, subject, points)
+    handles, labels = memory.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
+    with files.explained(path):
+        figure.savefig(path, dpi=150)
+
+
+def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
+    limit = candidates[0].memory.limit / 1e9
+    longest = _CUT * limit
+    for row, one in enumerate(candidates):
+        start = 0.0
+        for kind, amount in peak_parts_of(one.memory).items():
+            shown = min(amount / 1e9, max(longest - start, 0.0))
+            axes.barh(row, shown, left=start, color=_COLOURS[kind], height=0.7)
+            start += shown
+        total = one.memory.device.likely / 1e9
+        axes.annotate(
+            f"{total:,.0f}" + ("" if one.fits else "  does not fit"),
+            (start, row),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
+    axes.axvline(limit, color="black", linewidth=1.2, linestyle="--")
+    axes.text(limit, -0.9, f"limit {limit:.0f} GB", ha="center", va="bottom", fontsize=8)
+    axes.set_yticks(range(len(candidates)), [one.name for one in candidates], fontsize=8)
+    axes.set_ylim(len(candidates) - 0.4, -0.9)
+    axes.set_xlim(0, longest * 1.22)
+    axes.set_xlabel("memory of a GPU at the peak, GB (10^9 bytes)")
+    for kind, colour in _COLOURS.items():
+        axes.barh(0, 0, color=colour, label=str(kind))
+    _bare(axes)
+
+
+def _scaling(axes: Any, subject: str, points: Sequence[Point]) -> None:
+    gpus = [point.gpus for point in points]
+    rates = [point.tokens_per_s / point.gpus for point in points]
+    axes.plot(gpus, rates, marker="o", color=_COLOURS[Kind.PARAMETERS])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(gpus, [f"{count:,}" for count in gpus], fontsize=8, rotation=45)
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.15 * max(rates))
+    axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
+    axes.tick_params(axis="y", labelsize=8)
+    axes.set_xlabel("GPUs, the same micro batch on each")
+    axes.set_ylabel(f"tokens/s of a GPU, {subject}")
+    _bare(axes)
+
+
+def _bare(axes: Any) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,1 @@
+"""What one measured step says of everything else on the same cluster."""

@@ -1,0 +1,150 @@
+"""Turn a measured step and its all-reduces into a `Calibration`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from clusterkit.errors import UserError
+from clusterkit.estimate.calibration.measurement import Measurement
+from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.machines.interconnects import group_of
+from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.setup import Setup
+from clusterkit.estimate.speed.compute import compute_of
+from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
+from clusterkit.estimate.speed.wire import domain_of, fabric_of
+
+_LEAST_MESSAGE = 1 << 20
+"""Bytes below which an all-reduce measures latency, not bandwidth."""
+_LEAST_ACTIVATIONS = 1 << 28
+"""Bytes of activations below which allocated memory says nothing of them."""
+_FACTORS = (0.25, 4.0)
+"""Bounds of a factor: beyond, something else was measured than was said."""
+_SEARCHED = (0.02, 50.0)
+_NEAR = 0.25
+"""Part by which allocated memory may differ where activations alone cannot explain it."""
+
+
+def calibrate(measurement: Measurement, *, before: Calibration | None = None) -> Calibration:
+    """Return the factors with which the estimate of the measured setup is what was measured.
+
+    `before` keeps its factors of what was not measured this time, if it was the same GPU. A model
+    that is too small to fill a GPU says nothing of others: its factors are left out, and `note`
+    tells why.
+
+    Raises:
+        UserError: a figure is so far from its estimate that the file describes another run.
+    """
+    setup = measurement.setup
+    known = (before or Calibration()).on(setup.gpu.name)
+    found = replace(known, gpu=setup.gpu.name, subject=measurement.subject, note="")
+    found = _with_memory(_with_step(_with_bandwidth(found, measurement), measurement), measurement)
+    if measurement.device_bytes is not None:
+        inside = measurement.reserved_bytes or measurement.allocated_bytes or 0.0
+        found = replace(found, context_bytes=measurement.device_bytes - inside)
+    return found
+
+
+def _with_step(known: Calibration, measurement: Measurement) -> Calibration:
+    setup = measurement.setup
+    if measurement.step_s is None:
+        return known
+    if compute_of(setup).launch_bound:
+        return _noted(known, "the step waits for kernels to be launched: use a larger model")
+    scale = utilisation_of(setup, measurement.step_s, calibration=known)
+    if not _possible(scale):
+        bare = replace(known, utilisation_scale=1.0)
+        usual = speed_of(setup, calibration=bare).step_s.likely
+        raise _other_run(
+            "step_s", f"{measurement.step_s:.3g} s", f"{usual:.3g} s", f"computing {scale:.2g}"
+        )
+    return replace(known, utilisation_scale=scale, measured_step=True)
+
+
+def _with_memory(known: Calibration, measurement: Measurement) -> Calibration:
+    setup, allocated = measurement.setup, measurement.allocated_bytes
+    if allocated is None:
+        return known
+    whole, half = (_allocated(setup, scale) for scale in (1.0, 0.5))
+    if 2 * (whole - half) < _LEAST_ACTIVATIONS:
+        return _noted(known, "hardly any memory is activations: use a larger model or batch")
+    scale = _activation_scale(setup, allocated)
+    if _possible(scale):
+        found = replace(known, activation_scale=scale)
+    elif abs(allocated / whole - 1) <= _NEAR:
+        found = _noted(known, "allocated memory differs by more than activations can explain")
+    else:
+        raise _other_run("allocated_bytes", _gb(allocated), _gb(whole), f"activations {scale:.2g}")
+    if measurement.reserved_bytes is None:
+        return found
+    ratio = measurement.reserved_bytes / allocated
+    if not _possible(ratio):
+        raise _other_run(
+            "reserved_bytes",
+            _gb(measurement.reserved_bytes),
+            f"{_gb(allocated)} and some gaps",
+            f"gaps {ratio:.2g}",
+        )
+    return replace(found, reserved_ratio=ratio)
+
+
+def _possible(factor: float) -> bool:
+    return _FACTORS[0] <= factor <= _FACTORS[1]
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.3g} GB"
+
+
+def _other_run(key: str, measured: str, estimated: str, factor: str, hint: str = "") -> UserError:
+    low, high = _FACTORS
+    return UserError(
+        f"{key}: {measured} measured, {estimated} estimated: that makes {factor} times what is "
+        f"usual, where {low:g} to {high:g} is possible",
+        hint=hint or "check `setup` in the file: is it what ran, with all that it switched on?",
+    )
+
+
+def _noted(known: Calibration, note: str) -> Calibration:
+    return replace(known, note="; ".join(filter(None, (known.note, note))))
+
+
+def _with_bandwidth(known: Calibration, measurement: Measurement) -> Calibration:
+    """Return `known` with the bandwidth of the largest all-reduce: small ones measure latency."""
+    large = [row for row in measurement.all_reduce if row.ranks > 1 and row.bytes >= _LEAST_MESSAGE]
+    if not large:
+        return known
+    row, setup = max(large, key=lambda one: one.bytes), measurement.setup
+    group = group_of(row.ranks, 1, domain_of(setup))
+    usual = fabric_of(setup).all_reduce_s(row.bytes, group)
+    scale = usual / row.seconds
+    if not _possible(scale):
+        where = "within a node" if group.nodes == 1 else f"over {group.nodes} nodes"
+        raise _other_run(
+            f"all_reduce of {_gb(row.bytes)} by {row.ranks} ranks {where}",
+            f"{row.seconds * 1e3:.3g} ms",
+            f"{usual * 1e3:.3g} ms",
+            f"bandwidth {scale:.2g}",
+            hint=_NETWORK if group.nodes > 1 else "",
+        )
+    if group.nodes > 1:
+        return replace(known, inter_busbw_scale=scale)
+    return replace(known, intra_busbw_scale=scale)
+
+
+_NETWORK = 'name the network that it ran over: "interconnect": "ethernet-25" in `setup`'
+
+
+def _activation_scale(setup: Setup, allocated: float) -> float:
+    """Return the factor with which the estimate of allocated bytes is `allocated`."""
+    low, high = _SEARCHED
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        below = _allocated(setup, middle) < allocated
+        low, high = (middle, high) if below else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _allocated(setup: Setup, activation_scale: float) -> float:
+    return memory_of(setup, calibration=Calibration(activation_scale=activation_scale)).allocated

@@ -1,0 +1,1 @@
+"""The GPUs and the networks between them that are known by name."""

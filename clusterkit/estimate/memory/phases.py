@@ -1,0 +1,176 @@
+"""The memory of the GPU that needs most, moment by moment.
+
+A step is a handful of moments (`Phase`), each with the tensors (`Term`) that are there together;
+the peak is the fullest moment. Nothing is added to be safe: what the allocator and CUDA take
+beyond tensors comes at the end, as an interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.memory.host import host_bytes, nvme_bytes
+from clusterkit.estimate.memory.stage import (
+    LOGITS,
+    Stage,
+    activations,
+    fresh_gradients,
+    gathered,
+    gradients,
+    logits,
+    resident,
+    stages,
+    step,
+    tied_gradient,
+    undivided,
+    working,
+)
+from clusterkit.estimate.memory.states import bytes_of
+from clusterkit.estimate.results import GIB, Interval, Kind, Memory, Phase, Term
+from clusterkit.estimate.setup import FSDP, Setup
+
+_RESERVED = (1.02, 1.06, 1.15)
+"""`max_memory_reserved` over the tensors that were there: published runs lie between these."""
+_CONTEXT = (0.5 * GIB, 0.8 * GIB, 1.8 * GIB)
+"""What CUDA loads into a process (stas00/ml-engineering: 0.47 to 1.78 GiB)."""
+_NCCL = (0.5 * GIB, 1.2 * GIB, 2.0 * GIB)
+"""Buffers of NCCL's communicators (the same source: 1 to 2 GiB)."""
+_SCALED = frozenset({Kind.ACTIVATIONS, Kind.TEMPORARY})
+
+
+def memory_of(
+    setup: Setup, *, margin: float = 0.08, calibration: Calibration | None = None
+) -> Memory:
+    """Return what `setup` needs on the GPU that needs most, beside what that GPU has.
+
+    `margin` is the part of the GPU's memory that has to stay free. A calibration replaces what is
+    usual by what was measured.
+    """
+    measured = calibration or Calibration()
+    fullest = max((_phases(stage, measured) for stage in stages(setup)), key=_peak)
+    return _memory(setup, fullest, margin, measured)
+
+
+def memory_of_first_stage(setup: Setup) -> Memory:
+    """Return the same for the first stage of a pipeline, where rank 0 is."""
+    measured = Calibration()
+    return _memory(setup, _phases(stages(setup)[0], measured), 0.0, measured)
+
+
+def _memory(
+    setup: Setup, fullest: tuple[Phase, ...], margin: float, measured: Calibration
+) -> Memory:
+    reserved = _reserved(setup, fullest, measured)
+    return Memory(
+        phases=fullest,
+        reserved=reserved,
+        device=_plus(reserved, _outside(setup, measured)),
+        limit=setup.gpu.usable_bytes * (1 - margin),
+        host_bytes=host_bytes(setup),
+        nvme_bytes=nvme_bytes(setup),
+    )
+
+
+def _phases(stage: Stage, measured: Calibration) -> tuple[Phase, ...]:
+    """Return the moments of a step on one stage."""
+    kept = tuple(resident(stage))
+    before = (*kept, *(gradients(stage) if stage.accumulates else ()))
+    after = (*kept, *gradients(stage))
+    moments: dict[str, Iterable[Term]] = {
+        "initialisation": tuple(undivided(stage)) or kept,
+        "forward": (*before, *gathered(stage, blocks=2), *activations(stage)),
+        "loss": (
+            *before,
+            *gathered(stage, blocks=1, root=False),
+            *activations(stage),
+            *logits(stage),
+        ),
+        "backward": (
+            *before,
+            *gathered(stage, blocks=2),
+            *activations(stage),
+            *working(stage),
+            *fresh_gradients(stage),
+        ),
+        "accumulation": (
+            *after,
+            *gathered(stage, blocks=2),
+            *fresh_gradients(stage),
+            *tied_gradient(stage),
+        ),
+        "optimizer step": (*kept, *gradients(stage, reduced=True), *step(stage)),
+    }
+    return tuple(
+        Phase(name=name, terms=tuple(_scaled(terms, measured.activation_scale)))
+        for name, terms in moments.items()
+    )
+
+
+def _scaled(terms: Iterable[Term], factor: float) -> Iterator[Term]:
+    """Yield the terms, those that a measurement corrects times `factor`."""
+    for term in terms:
+        if not term.bytes:
+            continue
+        if factor == 1 or term.kind not in _SCALED:
+            yield term
+        else:
+            formula = f"{term.formula} x {factor:.3f} as measured"
+            yield replace(term, bytes=term.bytes * factor, formula=formula)
+
+
+def _peak(phases: tuple[Phase, ...]) -> float:
+    return max(phase.bytes for phase in phases)
+
+
+def _reserved(setup: Setup, phases: tuple[Phase, ...], measured: Calibration) -> Interval:
+    """Return what the allocator takes from the GPU for the tensors of these moments.
+
+    FSDP allocates the shards of gradients on a stream of their own, and the allocator keeps memory
+    by stream; the flat copies of an optimizer's step are larger than any gap but that of the
+    logits. Both take room of their own, whether or not they are there at the peak.
+    """
+    peak = _peak(phases)
+    if measured.reserved_ratio is not None:
+        exact = peak * measured.reserved_ratio
+        return Interval(low=exact, likely=exact, high=exact * _RESERVED[2] / _RESERVED[1])
+    fullest = max(phases, key=lambda phase: phase.bytes)
+    apart = max(phase.bytes for phase in phases[:-1])
+    if bytes_of(setup).master:
+        apart += max(0.0, _of_step(phases[-1]) - _of_logits(fullest))
+    if setup.library in FSDP and setup.shard_ranks > 1:
+        apart += max(0.0, max(map(_of_gradients, phases)) - _of_gradients(fullest))
+    apart = max(apart, peak)
+    low, likely, high = _RESERVED
+    return Interval(low=peak * low, likely=apart * likely, high=apart * high)
+
+
+def _of_gradients(phase: Phase) -> float:
+    return sum(term.bytes for term in phase.terms if term.kind is Kind.GRADIENTS)
+
+
+def _of_step(phase: Phase) -> float:
+    return sum(term.bytes for term in phase.terms if term.kind is Kind.TEMPORARY)
+
+
+def _of_logits(phase: Phase) -> float:
+    return sum(term.bytes for term in phase.terms if term.name == LOGITS)
+
+
+def _outside(setup: Setup, measured: Calibration) -> Interval:
+    """Return what the process holds on the GPU outside torch's allocator."""
+    if measured.context_bytes is not None:
+        known = measured.context_bytes
+        return Interval(low=known, likely=known, high=known)
+    together = [
+        context + (nccl if setup.gpus > 1 else 0.0)
+        for context, nccl in zip(_CONTEXT, _NCCL, strict=True)
+    ]
+    return Interval(low=together[0], likely=together[1], high=together[2])
+
+
+def _plus(one: Interval, other: Interval) -> Interval:
+    return Interval(
+        low=one.low + other.low, likely=one.likely + other.likely, high=one.high + other.high
+    )

@@ -1,0 +1,312 @@
+"""The tensors of one stage of a pipeline (of the whole model, without one): each as a `Term`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clusterkit.estimate.memory.activations import (
+    bytes_per_logit,
+    in_flight,
+    kept_per_token,
+    logits_of,
+    tokens_of,
+    working_per_token,
+)
+from clusterkit.estimate.memory.states import (
+    NF4_BYTES,
+    Bytes,
+    Held,
+    Shares,
+    bytes_of,
+    frozen_bytes,
+    frozen_width,
+    on_gpu,
+    shares_of,
+    stages_of,
+)
+from clusterkit.estimate.results import Kind, Term
+from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Setup, Sharding
+
+LOGITS = "logits"
+SUB_GROUP = 1e9
+"""`sub_group_size`: what ZeRO-3 steps at once."""
+_BUCKET = 5e8
+"""Elements of DeepSpeed's `reduce_bucket_size`; two of them with `overlap_comm`."""
+_LIVE = 1e9
+"""`stage3_max_live_parameters`: what ZeRO-3 leaves gathered."""
+_SHARDED_PARAMS = frozenset({Sharding.FULL, Sharding.HYBRID})
+_HALF = 2
+_OFFLOADED_BLOCKS = 2
+"""Blocks whose activations are on the GPU while the others' wait in the host's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage, and what its tensors are worked out from."""
+
+    setup: Setup
+    held: Held
+    each: Bytes
+    shares: Shares
+    first: bool
+
+    @property
+    def unreduced(self) -> bool:
+        """Whether FSDP keeps whole gradients between micro batches; a pipeline always does so."""
+        setup = self.setup
+        return (
+            setup.library in FSDP
+            and setup.accumulation > 1
+            and (setup.no_sync or setup.pp > 1)
+            and not setup.optimizer_in_backward
+        )
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether gradients are there while the next micro batch goes forward."""
+        return self.setup.accumulation > 1 or self.setup.library is Library.MEGATRON
+
+
+def stages(setup: Setup) -> tuple[Stage, ...]:
+    """Return the stages that may need most memory."""
+    each, shares = bytes_of(setup), shares_of(setup)
+    return tuple(
+        Stage(setup=setup, held=held, each=each, shares=shares, first=number == 0)
+        for number, held in enumerate(stages_of(setup))
+    )
+
+
+def resident(stage: Stage) -> Iterator[Term]:
+    """Yield what is there all the time: parameters, optimizer states, buckets of DDP."""
+    setup, held, each, shares = stage.setup, stage.held, stage.each, stage.shares
+    if setup.adapter is not None and on_gpu(setup.offload_params):
+        form = f"{NF4_BYTES if setup.adapter.quantized else frozen_width(setup):g} P"
+        yield Term(
+            name="frozen weights",
+            kind=Kind.PARAMETERS,
+            bytes=frozen_bytes(setup, held),
+            formula=_formula(form, held.params, shares.params),
+            source="QLoRA, arXiv:2305.14314",
+        )
+    if on_gpu(setup.offload_params):
+        yield _states(stage, "parameters", Kind.PARAMETERS, each.params, shares.params)
+    if on_gpu(setup.offload_optimizer):
+        yield _states(stage, "optimizer states", Kind.OPTIMIZER, each.optimizer, shares.optimizer)
+    if setup.library is Library.DDP and setup.gpus > 1 and not setup.bucket_view:
+        yield _states(stage, "buckets of DDP", Kind.GRADIENTS, each.gradients, 1.0)
+
+
+def gradients(stage: Stage, *, reduced: bool = False) -> Iterator[Term]:
+    """Yield the gradients as they are kept: between micro batches, or, `reduced`, for the step."""
+    setup, each, shares = stage.setup, stage.each, stage.shares
+    if stage.unreduced and not reduced:
+        # FSDP moves gradients to the host when they are reduced: until then they are whole here.
+        yield _states(stage, "whole gradients in fp32 (no_sync)", Kind.GRADIENTS, 4.0, 1.0)
+        return
+    if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer):
+        return
+    yield _states(stage, "gradients", Kind.GRADIENTS, each.gradients, shares.gradients)
+
+
+def fresh_gradients(stage: Stage) -> Iterator[Term]:
+    """Yield gradients that are there only until they are reduced."""
+    setup, held, each = stage.setup, stage.held, stage.each
+    if setup.library in FSDP and setup.adapter is None:
+        reduced = 2 if each.params == each.product == _HALF else 4
+        yield Term(
+            name="gradients that are being reduced",
+            kind=Kind.TEMPORARY,
+            bytes=(each.product + reduced) * held.block,
+            formula=f"({each.product:g} + {reduced}) x {_short(held.block)} of a block",
+            source="torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+        )
+    elif setup.library is Library.DEEPSPEED and setup.gpus > 1:
+        bucket = min(_BUCKET, held.trained)
+        yield Term(
+            name="buckets of gradients",
+            kind=Kind.TEMPORARY,
+            bytes=each.product * 2 * bucket,
+            formula=f"2 x {each.product:g} B x {_short(bucket)} (reduce_bucket_size)",
+            source="deepspeed/runtime/zero/stage_1_and_2.py",
+        )
+
+
+def tied_gradient(stage: Stage) -> Iterator[Term]:
+    """Yield the second gradient of an embedding that is the head as well, before they are added."""
+    setup, model = stage.setup, stage.setup.model
+    if not model.tied or setup.adapter is not None or not (stage.first and stage.held.has_head):
+        return
+    part = model.vocab * model.hidden / setup.tp
+    each = stage.each.gradients
+    yield Term(
+        name="second gradient of the tied embedding",
+        kind=Kind.TEMPORARY,
+        bytes=each * part,
+        formula=f"{each:g} V h / t, V h / t = {_short(part)}",
+        source="autograd adds two gradients of one parameter",
+    )
+
+
+def undivided(stage: Stage) -> Iterator[Term]:
+    """Yield the whole model that DeepSpeed puts on a GPU before ZeRO-3 divides it.
+
+    It does so unless the model was made under `zero.Init`, which is what people do with a model
+    that is too large for that: it is left out where it does not fit.
+    """
+    setup, each = stage.setup, stage.each
+    if setup.library is not Library.DEEPSPEED or setup.sharding not in _SHARDED_PARAMS:
+        return
+    whole = 2 * setup.model.params / (setup.tp * setup.pp)
+    if whole <= setup.gpu.usable_bytes and not (setup.adapter and setup.adapter.quantized):
+        yield Term(
+            name="the whole model, before it is divided",
+            kind=Kind.PARAMETERS,
+            bytes=whole,
+            formula=f"{each.product:g} P, P = {_short(whole / 2)}",
+            source="deepspeed/runtime/engine.py: module.to(device) without zero.Init",
+        )
+
+
+def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
+    """Yield what ranks gather or cast for products, with `blocks` blocks at once."""
+    setup, held, each = stage.setup, stage.held, stage.each
+    # FSDP1 with one rank turns itself into NO_SHARD.
+    alone = setup.library is Library.FSDP1 and setup.shard_ranks == 1
+    if setup.library in FSDP and setup.sharding is not Sharding.NONE and not alone:
+        whole = setup.pp > 1 or setup.sharding is Sharding.GRADIENTS
+        # FSDP1 keeps the root until the backward pass; FSDP2 is told to let it go, usually.
+        with_root = root or setup.library is Library.FSDP1
+        parts = held.root * with_root + blocks * held.block
+        params = held.params if whole else parts
+        what = (
+            "all of the stage" if whole else f"{blocks} of the blocks{' and the root' * with_root}"
+        )
+        source = "torch.distributed.fsdp: what is not resharded after the forward pass"
+    elif setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
+        params = min(held.params, _LIVE + held.block)
+        what, source = "stage3_max_live_parameters and a block", "DeepSpeed, stage3.py"
+    elif _casts(stage):
+        params = held.params - setup.model.embedding_params / setup.tp
+        if setup.adapter is not None and setup.checkpointing is Checkpointing.FULL:
+            # The cache is of trained weights; a frozen one is kept as its product's input only.
+            params = min(params, blocks * held.block)
+        what, source = "what autocast casts", "torch.autocast caches weights of 16 bits"
+    else:
+        return
+    yield Term(
+        name="gathered parameters",
+        kind=Kind.TEMPORARY,
+        bytes=each.product * params,
+        formula=f"{each.product:g} B x {_short(params)}: {what}",
+        source=source,
+    )
+
+
+def _casts(stage: Stage) -> bool:
+    """Tell whether autocast keeps weights of 16 bits beside those of fp32."""
+    setup, each = stage.setup, stage.each
+    quantized = setup.adapter is not None and setup.adapter.quantized
+    return setup.library is Library.DDP and each.product < each.params and not quantized
+
+
+def activations(stage: Stage) -> Iterator[Term]:
+    """Yield what the blocks keep for their backward pass."""
+    setup = stage.setup
+    waiting = in_flight(setup, first=stage.first)
+    blocks = float(stage.held.blocks)
+    if setup.offload_activations:
+        blocks = min(blocks, _OFFLOADED_BLOCKS)
+    each, tokens = kept_per_token(setup), tokens_of(setup)
+    yield Term(
+        name="activations",
+        kind=Kind.ACTIVATIONS,
+        bytes=each * blocks * tokens * waiting,
+        formula=(
+            f"{each:.6g} B a token x {blocks:g} blocks x {tokens:g} tokens"
+            + (f" x {waiting:.3g} micro batches" if waiting > 1 else "")
+            + f" (checkpointing: {setup.checkpointing})"
+        ),
+        source="Korthikanti et al., arXiv:2205.05198; tensors that autograd saves",
+    )
+
+
+def working(stage: Stage) -> Iterator[Term]:
+    """Yield what the backward pass of one block needs beyond what was kept."""
+    each, tokens = working_per_token(stage.setup), tokens_of(stage.setup)
+    yield Term(
+        name="one block in its backward pass",
+        kind=Kind.ACTIVATIONS,
+        bytes=each * tokens,
+        formula=f"{each:.6g} B a token x {tokens:g} tokens",
+        source="what is computed again, and the widest gradients",
+    )
+
+
+def logits(stage: Stage) -> Iterator[Term]:
+    """Yield what the loss needs, on the stage that has the head."""
+    setup = stage.setup
+    if not stage.held.has_head:
+        return
+    count, each = logits_of(setup), bytes_per_logit(setup)
+    if not each:
+        pieces = 6.0 * tokens_of(setup) * setup.model.hidden
+        yield Term(
+            name="pieces of the logits",
+            kind=Kind.ACTIVATIONS,
+            bytes=pieces,
+            formula=f"6 B x s b h = {tokens_of(setup):g} x {setup.model.hidden}",
+            source="Liger: fused_linear_cross_entropy.py",
+        )
+        return
+    yield Term(
+        name=LOGITS,
+        kind=Kind.ACTIVATIONS,
+        bytes=each * count,
+        formula=f"{each:g} B x s b V = {_short(count)} (loss: {setup.loss})",
+        source="torch.nn.functional.cross_entropy: logits, log-softmax, gradients",
+    )
+
+
+def step(stage: Stage) -> Iterator[Term]:
+    """Yield what only the optimizer's step needs."""
+    setup, each, shares = stage.setup, stage.each, stage.shares
+    if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer) or not each.step:
+        return
+    owned = stage.held.kept_trained(shares.optimizer)
+    if setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
+        owned = min(owned, SUB_GROUP)
+    yield Term(
+        name="temporary copies of the step",
+        kind=Kind.TEMPORARY,
+        bytes=each.step * owned,
+        formula=f"{each.step:g} B x {_short(owned)}",
+        source="torch.optim.adamw (foreach); DeepSpeed stage_1_and_2.py `step`",
+    )
+
+
+def _states(stage: Stage, name: str, kind: Kind, each: float, share: float) -> Term:
+    held = stage.held
+    kept = held.kept_trained(share)
+    formula = _formula(f"{each:g} P", held.trained, share)
+    if kept != held.trained * share:
+        formula = f"{each:g} x {_short(kept)}, of which experts over 1 / {held.ep} of the ranks"
+    return Term(
+        name=name,
+        kind=kind,
+        bytes=each * kept,
+        formula=formula,
+        source=f"bytes a parameter of {stage.setup.library} in {stage.setup.precision}",
+    )
+
+
+def _formula(form: str, params: float, share: float) -> str:
+    if share == 1:
+        return f"{form}, P = {_short(params)}"
+    return f"{form} / N, P = {_short(params)}, N = {1 / share:g}"
+
+
+def _short(number: float) -> str:
+    """Return a large number with four digits: `8.03e9`."""
+    mantissa, exponent = f"{number:.3e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,0 +1,244 @@
+"""The shape that a `config.json` describes, as transformers and those who imitate it write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterkit.errors import UserError
+from clusterkit.estimate.models import config_keys as keys
+from clusterkit.estimate.models.config_keys import Config
+from clusterkit.estimate.models.families import FAMILIES, Family, family_of
+from clusterkit.estimate.models.family_quirks import completed
+from clusterkit.estimate.shapes import ModelShape
+
+_VOCAB = 32000
+_LARGEST_FILE = 8 << 20
+
+
+def model_of_config(path: Path) -> ModelShape:
+    """Return the shape that `path` describes: a `config.json`, or the folder that it lies in.
+
+    Raises:
+        UserError: there is no such file, it holds no JSON object, or lacks what nothing can
+            stand in for; all of that at once.
+    """
+    path = path / "config.json" if path.is_dir() else path
+    document = _read(path)
+    name = document.get("_name_or_path") or document.get("name")
+    shown = name if isinstance(name, str) and name else path.parent.name or path.stem
+    return shape_of(document, name=str(shown).rsplit("/", 1)[-1], source=str(path))
+
+
+def shape_of(document: Mapping[str, Any], *, name: str, source: str) -> ModelShape:
+    """Return the shape that a configuration describes; `source` says in errors where it is from.
+
+    Raises:
+        UserError: values are missing or cannot be.
+    """
+    notes: list[str] = []
+    inner = document.get("text_config")
+    nested = isinstance(inner, Mapping)
+    if isinstance(inner, Mapping):
+        notes.append("only the part for text is counted (text_config)")
+        document = {**inner, "tie_word_embeddings": _tied(document, inner)}
+    model_type = str(document.get("model_type") or "").replace("-", "_").lower()
+    family = family_of(model_type)
+    document = {**document, **_defaults(document, family, nested=nested, notes=notes)}
+    config = Config(document, source=source)
+    if model_type not in FAMILIES:
+        known = f"model type {model_type!r} is not known" if model_type else "no model_type"
+        notes.append(f"{known}: read as a Llama, with whatever of it the file says")
+    if document.get("is_encoder_decoder") is True:
+        config.refuse(
+            "an encoder with a decoder is described",
+            "name a function that returns the model: `--model package.module:factory`",
+            key="is_encoder_decoder",
+        )
+    shape = _plain(_Reader(config=config, family=family, notes=notes), name=name)
+    shape = completed(shape, model_type, config)
+    config.check()
+    return shape
+
+
+def _defaults(
+    document: Mapping[str, Any], family: Family, *, nested: bool, notes: list[str]
+) -> Mapping[str, int]:
+    """Return what the type stands for where the document does not say it; noted as assumed.
+
+    Width and number of blocks are not assumed of a whole configuration: it would be any model's.
+    """
+    needed = () if nested else (*keys.HIDDEN, *keys.LAYERS)
+    missing = {
+        name: value
+        for name, value in family.defaults
+        if name not in needed and all(document.get(other) is None for other in keys.others_of(name))
+    }
+    notes += [f"{name} is not given: {value}" for name, value in missing.items()]
+    return missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    config: Config
+    family: Family
+    notes: list[str]
+
+
+def _plain(reader: _Reader, *, name: str) -> ModelShape:
+    """Return what the usual keys say."""
+    config, family = reader.config, reader.family
+    hidden = config.needed(*keys.HIDDEN)
+    layers = config.needed(*keys.LAYERS, most=keys.MOST_LAYERS)
+    heads = config.whole(*keys.HEADS) or _heads(reader, hidden)
+    experts = config.count(*keys.EXPERTS)
+    ffn = _ffn(reader, hidden)
+    positions = config.whole(*keys.POSITIONS)
+    learned = family.positions
+    dense = _dense_layers(config, layers) if experts else 0
+    return ModelShape(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_kv_heads(reader, heads),
+        head_dim=_head_dim(config, hidden, heads),
+        ffn=_expert_ffn(config, ffn) if experts else ffn,
+        vocab=config.whole(*keys.VOCAB) or _assume(reader, "vocab_size", _VOCAB),
+        tied=config.flag(*keys.TIED, default=family.tied),
+        gated=family.gated,
+        biases=family.biases,
+        qkv_bias=family.qkv_bias,
+        norms=family.norms,
+        learned_positions=(positions or 1024) + learned if learned is not None else 0,
+        experts=experts,
+        active_experts=_active(reader, experts),
+        shared_ffn=_shared_ffn(config) if experts else 0,
+        dense_layers=dense,
+        dense_ffn=ffn if dense else 0,
+        max_seq=positions,
+        assumed=tuple(reader.notes),
+    )
+
+
+def _heads(reader: _Reader, hidden: int) -> int:
+    return _assume(reader, "num_attention_heads", max(1, hidden // 128))
+
+
+def _kv_heads(reader: _Reader, heads: int) -> int:
+    config = reader.config
+    if reader.family.one_kv_head and config.flag("multi_query", default=True):
+        new = config.flag("new_decoder_architecture")
+        return config.whole(*keys.KV_HEADS) or heads if new else 1
+    kv_heads = config.whole(*keys.KV_HEADS) or heads
+    if heads % kv_heads:
+        config.refuse(
+            f"{heads} heads cannot share {kv_heads} of keys and values",
+            "num_key_value_heads has to divide num_attention_heads",
+            key=keys.KV_HEADS[0],
+        )
+    return kv_heads
+
+
+def _head_dim(config: Config, hidden: int, heads: int) -> int:
+    given = config.whole(*keys.HEAD_DIM)
+    latent = config.value("kv_lora_rank") is not None
+    if given is None and hidden % heads and not latent and config.value(*keys.HIDDEN) is not None:
+        config.refuse(
+            f"{heads} heads do not divide a width of {hidden}",
+            "give head_dim, or another number of heads",
+            key=keys.HEADS[0],
+        )
+    return given or max(1, hidden // heads)
+
+
+def _ffn(reader: _Reader, hidden: int) -> int:
+    """Return the width of the MLP: where it is not given, that of GPT (4 h) or Llama (8/3 h)."""
+    config = reader.config
+    given = config.whole(*keys.FFN)
+    if given is not None:
+        return given
+    ratio = config.value("expansion_ratio", "mlp_ratio", "ffn_ratio")
+    if ratio is not None:
+        return int(hidden * _ratio(ratio)) or 1
+    if not reader.family.gated:
+        return 4 * hidden
+    if config.value("moe_intermediate_size") is not None:
+        return config.whole("moe_intermediate_size") or 1
+    step = config.whole("multiple_of")
+    if step is None:
+        return _assume(reader, keys.FFN[0], llama_ffn(hidden))
+    factor = config.value("ffn_dim_multiplier")
+    return llama_ffn(hidden, step=step, factor=_ratio(factor))
+
+
+def llama_ffn(hidden: int, *, step: int = 256, factor: float = 1.0) -> int:
+    """Return the width of a Llama's MLP as Meta's code computes it: 8/3 h, up to the next step."""
+    return -(-int(factor * (8 * hidden // 3)) // step) * step
+
+
+def _ratio(found: tuple[str, Any] | None) -> float:
+    """Return a factor from the configuration; 1 where it makes no sense."""
+    value = None if found is None else found[1]
+    return float(value) if isinstance(value, int | float) and 0 < value < 1000 else 1.0
+
+
+def _expert_ffn(config: Config, ffn: int) -> int:
+    return config.whole("moe_intermediate_size", "expert_intermediate_size") or ffn
+
+
+def _shared_ffn(config: Config) -> int:
+    given = config.count("shared_expert_intermediate_size")
+    if given:
+        return given
+    return config.count("n_shared_experts") * config.count("moe_intermediate_size")
+
+
+def _active(reader: _Reader, experts: int) -> int:
+    if not experts:
+        return 0
+    active = reader.config.whole(*keys.ACTIVE_EXPERTS)
+    return active or _assume(reader, keys.ACTIVE_EXPERTS[0], min(2, experts))
+
+
+def _dense_layers(config: Config, layers: int) -> int:
+    """Return how many blocks have a dense MLP: the first, those listed, all but each nth."""
+    first = config.count("first_k_dense_replace")
+    listed = config.value("mlp_only_layers")
+    step = config.whole("decoder_sparse_step") or 1
+    names = set(range(first))
+    if listed is not None and isinstance(listed[1], list):
+        names |= {index for index in listed[1] if isinstance(index, int) and index < layers}
+    names |= {index for index in range(layers) if (index + 1) % step}
+    return len(names)
+
+
+def _assume(reader: _Reader, name: str, value: int) -> int:
+    if reader.config.value(name) is None:
+        reader.notes.append(f"{name} is not given: {value}")
+    return value
+
+
+def _tied(document: Mapping[str, Any], inner: Mapping[str, Any]) -> object:
+    """Return whether the head is tied: the outer configuration is what transformers asks."""
+    return document.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    hint = "give the config.json of a model, as its repository on a model hub has it"
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise UserError(f"{path} is no configuration: it is too large", hint=hint)
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"there is no {path}", hint=hint) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}", hint=hint) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no JSON: {error}", hint=hint) from error
+    if not isinstance(document, dict):
+        raise UserError(f"{path} holds no JSON object", hint=hint)
+    return document

@@ -1,0 +1,212 @@
+"""Find the shape of a model: by its name, or by nothing but its size."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from clusterkit.data import read_data
+from clusterkit.errors import UserError, did_you_mean
+from clusterkit.estimate.models.model_config import llama_ffn, model_of_config, shape_of
+from clusterkit.estimate.shapes import ModelShape
+
+__all__ = ["model_named", "model_of_config", "model_of_params", "preset_names", "published_params"]
+
+_TABLE = ("templates", "estimate", "models.txt")
+_COLUMNS = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+)
+
+_VERSIONS = frozenset(
+    {"base", "chat", "deduped", "hf", "inst", "instruct", "it", "meta", "pt", "small", "text"}
+    | {"v0.1", "4k", "8k", "128k", "17b", "16e", "128e"}
+)
+"""Words in the names of models that change nothing of their shape."""
+
+_SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_SIZE = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt]?)", re.IGNORECASE)
+_SMALLEST, _LARGEST = 10**7, 10**13
+
+_LLAMAS = (
+    (512, 8),
+    (768, 12),
+    (1024, 24),
+    (2048, 24),
+    (4096, 32),
+    (5120, 40),
+    (6656, 60),
+    (8192, 80),
+    (16384, 126),
+    (65536, 256),
+)
+"""Widths and how many blocks go with them: the sizes of Llama 1 to 3, below them those of TinyLlama
+and SmolLM. The last is larger than any that was trained, to give a line to follow."""
+_STEPS = ((2048, 128, 2), (8192, 512, 4), (65536 + 1, 1024, 4))
+"""Below which width it goes in which steps, and the number of blocks in which: so that both can be
+divided among GPUs."""
+_GROUPED_FROM = 45 * 10**9
+"""Llama has grouped-query attention, with a wider MLP in exchange, from 70B on (Llama 2)."""
+_VOCAB = 32000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Preset:
+    name: str
+    config: Mapping[str, Any]
+    params: int | None
+    """As published; None where only a rounded figure is."""
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of all models that are known, family by family."""
+    return tuple(_presets())
+
+
+def model_named(text: str) -> ModelShape:
+    """Return the shape of a model by its name: `llama-3.1-8b`, `meta-llama/Llama-3.1-8B-Instruct`.
+
+    Raises:
+        UserError: no model of that name is known.
+    """
+    presets = _presets()
+    by_key = {_key(name): name for name in presets}
+    name = by_key.get(_key(text)) or by_key.get(_key(_without_version(text)))
+    if name is None:
+        raise UserError(
+            f"no model of the name {text!r} is known",
+            hint=f"{_like(text)}; or give its config.json, or its size: --params 7B",
+        )
+    preset = presets[name]
+    return shape_of(preset.config, name=name, source=f"the preset {name}")
+
+
+def published_params(name: str) -> int | None:
+    """Return how many parameters a preset has as published; None where that is only rounded."""
+    return _presets()[name].params
+
+
+def model_of_params(text: str) -> ModelShape:
+    """Return the shape that a Llama of this size would have: `7B`, `1.3b`, `350M`, `7e9`.
+
+    `exact_params` is the size that was asked for, and `assumed` tells the shape in words.
+
+    Raises:
+        UserError: it is no number, or no size of a language model.
+    """
+    params = _size(text)
+    return replace(llama_of(params), name=text.strip())
+
+
+def llama_of(params: int) -> ModelShape:
+    """Return the shape that a Llama with so many parameters would have; `assumed` tells it."""
+    shape = min(_llamas(params), key=lambda shape: _distance(shape, params))
+    grouped = f" over {shape.kv_heads} of keys and values" if shape.kv_heads < shape.heads else ""
+    shown = (
+        f"the shape of a Llama: {shape.layers} blocks of width {shape.hidden}, "
+        f"{shape.heads} heads{grouped}, an MLP of {shape.ffn}, {shape.vocab} words; such a one has "
+        f"{shape.params / 1e9:.3g}B parameters"
+    )
+    return replace(shape, exact_params=params, assumed=(shown,))
+
+
+def _llamas(params: int) -> Iterator[ModelShape]:
+    """Yield Llamas of all widths, each with the number of blocks that comes nearest to `params`."""
+    low = 128
+    for high, step, blocks in _STEPS:
+        for hidden in range(low, high, step):
+            shape = _llama(hidden, grouped=params >= _GROUPED_FROM)
+            outside = shape.params - shape.layers * shape.block_params
+            layers = (params - outside) / shape.block_params
+            yield replace(shape, layers=max(blocks, round(layers / blocks) * blocks))
+        low = high
+
+
+def _llama(hidden: int, *, grouped: bool) -> ModelShape:
+    head_dim = 128 if hidden >= 2048 else 64
+    heads = hidden // head_dim
+    few = grouped and heads % 8 == 0
+    return ModelShape(
+        name="",
+        layers=1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=8 if few else heads,
+        head_dim=head_dim,
+        ffn=hidden * 7 // 2 if few else llama_ffn(hidden),
+        vocab=_VOCAB,
+    )
+
+
+def _distance(shape: ModelShape, params: int) -> float:
+    """Return how far a shape is from the size that is wanted, and from the proportions of Llama."""
+    size, depth = shape.params / params, shape.layers / _usual_blocks(shape.hidden)
+    return 1.5 * abs(math.log(size)) + abs(math.log(depth))
+
+
+def _usual_blocks(hidden: int) -> float:
+    """Return how many blocks go with a width: on the line between the two nearest Llamas."""
+    for (low, few), (high, many) in pairwise(_LLAMAS):
+        if hidden <= high:
+            return max(2, few + (many - few) * (hidden - low) / (high - low))
+    return _LLAMAS[-1][1]
+
+
+def _size(text: str) -> int:
+    found = _SIZE.fullmatch(text.strip())
+    hint = "give it as 350M, 1.3B, 7B, 1T or 7000000000"
+    if found is None:
+        raise UserError(f"{text!r} is no number of parameters", hint=hint)
+    number, scale = found.groups()
+    params = round(float(re.sub("[_,]", "", number)) * _SCALES[scale.lower()])
+    if not _SMALLEST <= params <= _LARGEST:
+        what = "too few" if params < _SMALLEST else "too many"
+        raise UserError(f"{text.strip()} parameters are {what} for a language model", hint=hint)
+    return params
+
+
+@lru_cache(maxsize=1)
+def _presets() -> Mapping[str, _Preset]:
+    lines = read_data(*_TABLE).splitlines()
+    presets = [_preset(line.split()) for line in lines if line and not line.startswith("#")]
+    return {preset.name: preset for preset in presets}
+
+
+def _preset(cells: list[str]) -> _Preset:
+    name, model_type, *numbers = cells
+    published = numbers[len(_COLUMNS)]
+    others = (cell.split("=", 1) for cell in numbers[len(_COLUMNS) + 1 :])
+    config = {
+        "model_type": model_type,
+        **{key: int(number) for key, number in zip(_COLUMNS, numbers, strict=False)},
+        **{key: json.loads(value) for key, value in others},
+    }
+    return _Preset(name=name, config=config, params=None if published == "-" else int(published))
+
+
+def _like(text: str) -> str:
+    """Return the name that was meant perhaps, or the families that there are."""
+    near = did_you_mean(text.rsplit("/", 1)[-1], _presets())
+    families = dict.fromkeys(re.sub(r"-([0-9]|base|large).*", "", name) for name in _presets())
+    return near or f"known are sizes of {', '.join(families)}"
+
+
+def _without_version(text: str) -> str:
+    """Return `text` without the words that name a version of the same shape."""
+    words = re.split(r"[-_ ]", text.strip().rsplit("/", 1)[-1])
+    return "-".join(word for word in words if word.lower() not in _VERSIONS)
+
+
+def _key(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.strip().rsplit("/", 1)[-1].lower())

@@ -1,0 +1,198 @@
+"""How long a GPU computes: matrix products, attention, everything bound by memory, launches.
+
+A block takes the sum of four parts, none of which hides another: its products at a part of the
+fastest product that was measured on such a GPU, attention at the rate of flash kernels, the bytes
+that norms, activations and residuals move, and the head with the loss. A GPU that is fed by eager
+kernels is never faster than the host launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterkit.estimate.machines.gpus import Gpu
+from clusterkit.estimate.memory.states import NF4_BYTES
+from clusterkit.estimate.setup import Library, Loss, Precision, Setup
+from clusterkit.estimate.speed.flops import Work, active_ffn, recomputed, work_of
+from clusterkit.estimate.speed.wire import layers_per_rank, owned_params
+
+_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74}
+_USUAL_PRODUCTS = 0.72
+"""What the products of a training step reach of the fastest product, by architecture. A V100 trains
+at 30 % of its peak (arXiv:1909.08053), an A100 at more than half (arXiv:2205.05198). Hopper waits
+for its memory: that is for an H100, and grows with `_fed`."""
+_FED_GBS = 3350 / 989
+"""Bandwidth of an H100 for each TFLOP/s of its peak. An H200 has the same units and 1.43 times it;
+its published runs are that much faster in attention, and by the root of it in products."""
+_BEST_PRODUCTS, _BEST_ATTENTION = 0.90, 0.33
+"""What an A100 reaches, which has twice as much."""
+_NARROW = 200
+"""Width at which a product loses half of its rate to tiles that are not full."""
+_FP8_SPEEDUP, _FUSED_FP8_SPEEDUP = 1.5, 1.9
+"""Of products, with scaling and casts, which Megatron's Transformer Engine fuses: the dense peak is
+twice that of bf16."""
+_TF32_OF_BF16 = 0.5
+_ATTENTION_OF_PEAK: Mapping[str, float] = {"sm80": 0.33, "sm90": 0.19}
+_USUAL_ATTENTION = 0.25
+"""Of flash attention, forward and backward, causal. FlashAttention 1 reaches 0.35 on an A100, 2
+reaches 0.6 (arXiv:2307.08691); published runs with long sequences do as the older one."""
+_MEMORY_OF_PEAK = 0.80
+_FUSED = 0.5
+"""Part of the traffic that is left where kernels are fused: torch.compile, Megatron's own."""
+_LOSS_BYTES: Mapping[Loss, float] = {
+    Loss.EAGER: 30,
+    Loss.CHUNKED: 24,
+    Loss.COMPILED: 12,
+    Loss.FUSED: 8,
+}
+"""Traffic of a logit: written in 16 bits, cast to fp32, soft-maxed, and all of it backward."""
+_OPTIMIZER_BYTES, _PURE_OPTIMIZER_BYTES = 34, 14
+"""Traffic of a parameter in AdamW: 4 tensors read, 3 written, and the weight in 16 bits."""
+_LAUNCH_S = 6e-6
+_KERNELS, _COMPILED_KERNELS, _KERNELS_OF_EXPERT = 110, 45, 60
+"""Kernels of one block, forward and backward, eager and compiled; and of each expert in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """Seconds that one GPU computes."""
+
+    forward_s: float
+    """Of one micro batch in the blocks of one stage."""
+    backward_s: float
+    optimizer_s: float
+    """Of the optimizer's step, once a step."""
+    launch_bound: bool
+    """Whether the GPU waits for the host to launch kernels, rather than for its own units."""
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Seconds of one micro batch."""
+        return self.forward_s + self.backward_s
+
+
+def compute_of(setup: Setup) -> Compute:
+    """Return how long a GPU of the slowest pipeline stage computes."""
+    layers = layers_per_rank(setup)
+    tokens = setup.micro_batch * setup.seq / setup.cp
+    work = work_of(setup)
+    block = tokens * (_products_s(setup, work) + _attention_s(setup, work) + _traffic_s(setup))
+    block += _weights_s(setup, work)
+    launches = _launches(setup) * _LAUNCH_S
+    launch_bound, block = block < launches, max(block, launches)
+    head = tokens * _head_s(setup, work)
+    forward = block / work.passes
+    return Compute(
+        forward_s=layers * forward + head / 3,
+        backward_s=layers * (block - forward) + head * 2 / 3,
+        optimizer_s=_optimizer_s(setup),
+        launch_bound=launch_bound,
+    )
+
+
+def _launches(setup: Setup) -> float:
+    kernels = _COMPILED_KERNELS if setup.compiled else _KERNELS
+    if setup.model.experts:
+        kernels += _KERNELS_OF_EXPERT * setup.model.experts // setup.ep
+    return kernels * (1 + recomputed(setup).elementwise / 3)
+
+
+def product_flops(setup: Setup) -> float:
+    """Return the rate of matrix products that are wide enough, operations/s."""
+    gpu = setup.gpu
+    reached = _PRODUCTS_OF_CEILING.get(gpu.arch, _USUAL_PRODUCTS)
+    if gpu.arch == _HOPPER:
+        reached = min(reached * _fed(gpu) ** 0.5, _BEST_PRODUCTS)
+    return gpu.ceiling_tflops * 1e12 * reached * _of_precision(setup)
+
+
+_HOPPER = "sm90"
+
+
+def _fed(gpu: Gpu) -> float:
+    """Return how much its memory feeds a unit of a GPU, where that of an H100 is 1.
+
+    Not less: cards with slower memory have lower clocks, too, and train no worse for their peak
+    (torchtitan's runs on H100s of 500 W).
+    """
+    return max(1.0, gpu.memory_gbs / gpu.half_tflops / _FED_GBS)
+
+
+def _of_precision(setup: Setup) -> float:
+    gpu, precision = setup.gpu, setup.precision
+    if precision is Precision.FP8 and gpu.fp8_tflops is not None:
+        return _FUSED_FP8_SPEEDUP if setup.library is Library.MEGATRON else _FP8_SPEEDUP
+    if precision is Precision.FP32:
+        return _TF32_OF_BF16 if gpu.has_bf16 else 1 / 8
+    return 1.0
+
+
+def _narrow(width: float) -> float:
+    return 1 + _NARROW / width
+
+
+def _products_s(setup: Setup, work: Work) -> float:
+    width = setup.model.hidden / setup.tp
+    return work.block_products / setup.tp * _narrow(width) / product_flops(setup)
+
+
+def _attention_s(setup: Setup, work: Work) -> float:
+    gpu = setup.gpu
+    reached = _ATTENTION_OF_PEAK.get(gpu.arch, _USUAL_ATTENTION)
+    if gpu.arch == _HOPPER:
+        reached = min(reached * _fed(gpu), _BEST_ATTENTION)
+    rate = gpu.half_tflops * 1e12 * reached
+    flops = work.block_attention / setup.tp
+    if setup.flash_attention:
+        return flops / rate
+    # Each score passes the memory a dozen times, mask, softmax and dropout included; both halves.
+    scores = setup.model.heads * setup.seq / setup.tp
+    return 2 * flops / product_flops(setup) + scores * 2 * 12 / _memory(gpu)
+
+
+def _memory(gpu: Gpu) -> float:
+    return gpu.memory_gbs * 1e9 * _MEMORY_OF_PEAK
+
+
+def _traffic_s(setup: Setup) -> float:
+    """Return the seconds that a token spends in a block's operations that are bound by memory.
+
+    Forward, in elements: 4 h for each norm and 3 h for each residual, 6 d for rotary positions, and
+    5 f or 2 f for the activation of the MLP; backward twice that.
+    """
+    model = setup.model
+    width = 14 * model.hidden / (setup.tp if setup.sequence_parallel else 1)
+    divided = 6 * (model.heads + model.kv_heads) * model.head_dim
+    divided += (5 if model.gated else 3) * active_ffn(model)
+    elements = (width + divided / setup.tp) * (3 + recomputed(setup).elementwise)
+    fused = setup.compiled or setup.library is Library.MEGATRON
+    each = 4 if setup.precision is Precision.FP32 else 2
+    return elements * each * (_FUSED if fused else 1) / _memory(setup.gpu)
+
+
+def _weights_s(setup: Setup, work: Work) -> float:
+    """Return the seconds in which a block's weights are read, and their gradients written.
+
+    QLoRA's are kept in 4 bits: every pass reads them so, and writes them in 16 for the product.
+    """
+    model, adapter = setup.model, setup.adapter
+    held = (model.attention_params + model.mlp_params / setup.ep) / setup.tp
+    moved = 2 * (work.passes + (1 if adapter is None else 0))
+    if adapter is not None and adapter.quantized:
+        moved += work.passes * (NF4_BYTES + 2)
+    return held * moved / _memory(setup.gpu)
+
+
+def _head_s(setup: Setup, work: Work) -> float:
+    """Return the seconds of a token in head and loss, spread over the stages of a pipeline."""
+    divided = setup.tp if setup.loss_parallel else 1
+    products = work.head / divided * _narrow(setup.model.hidden) / product_flops(setup)
+    traffic = setup.model.vocab * _LOSS_BYTES[setup.loss] / divided / _memory(setup.gpu)
+    return (products + traffic) / setup.pp
+
+
+def _optimizer_s(setup: Setup) -> float:
+    held = owned_params(setup)
+    pure = setup.precision is Precision.PURE_BF16
+    return held * (_PURE_OPTIMIZER_BYTES if pure else _OPTIMIZER_BYTES) / _memory(setup.gpu)

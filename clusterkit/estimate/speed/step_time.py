@@ -1,0 +1,244 @@
+"""How long a step takes, how well it scales, and what training costs.
+
+A step is what a GPU computes, the idle time of a pipeline, transfers that computing does not hide,
+and what offloaded states cost. The answer is an interval: it says how far published runs of the
+same sort of GPU lie apart, and shrinks once a step was measured (`calibration`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from clusterkit.estimate.factors import Calibration
+from clusterkit.estimate.results import Interval, Speed, Transfer
+from clusterkit.estimate.setup import Precision, Setup
+from clusterkit.estimate.speed.communication import transfers_of
+from clusterkit.estimate.speed.compute import Compute, compute_of
+from clusterkit.estimate.speed.flops import needed_flops
+from clusterkit.estimate.speed.offload import offload_s
+
+_CONTENTION = 0.10
+"""Part of a hidden transfer by which it slows what hides it: collectives take SMs and bandwidth."""
+_SPREAD: Mapping[str, tuple[float, float]] = {"sm80": (0.78, 1.08), "sm90": (0.75, 1.15)}
+_USUAL_SPREAD = (0.58, 1.45)
+_MEASURED_SPREAD: Mapping[str, tuple[float, float]] = {"sm80": (0.90, 1.12), "sm90": (0.83, 1.20)}
+_USUAL_MEASURED_SPREAD = (0.58, 1.42)
+"""Published over estimated throughput, by generation, without and with a measured step of another
+run: eight of ten runs lie between these. Few were published of any other generation."""
+_WAIT_PER_DOUBLING = 0.005
+"""Part of a step for which all wait for the slowest, with every doubling of the nodes that hold
+copies: 0 to 2 % in the published series over 2 to 128 nodes (llm-foundry, InternEvo, KempnerForge).
+"""
+_DAY_S = 86_400
+
+
+def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
+    """Return how long a step takes, part by part, and the throughput that follows."""
+    measured = (calibration or Calibration()).on(setup.gpu.name)
+    transfers = transfers_of(setup, calibration=measured)
+    parts = _parts(setup, compute_of(setup), transfers, speedup=measured.utilisation_scale)
+    low, high = _spread(setup, measured)
+    step = Interval(low=parts.step_s / high, likely=parts.step_s, high=parts.step_s / low)
+    return Speed(
+        transfers=transfers,
+        compute_s=parts.compute_s,
+        bubble_s=parts.bubble_s,
+        exposed_s=parts.exposed_s,
+        offload_s=parts.offload_s,
+        step_s=step,
+        tokens_per_s_per_gpu=_over(setup.tokens / setup.gpus, step),
+        mfu=_over(mfu_of(setup, setup.tokens / setup.gpus), step),
+    )
+
+
+def utilisation_of(setup: Setup, step_s: float, *, calibration: Calibration | None = None) -> float:
+    """Return the factor on computing with which a step of `setup` takes `step_s`.
+
+    What does not compute stays as it is; where that alone takes longer, the factor is the largest.
+    """
+    measured = calibration or Calibration()
+    transfers, compute = transfers_of(setup, calibration=measured), compute_of(setup)
+    slow, fast = _SPEEDUPS
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(slow * fast)
+        if _parts(setup, compute, transfers, speedup=middle).step_s > step_s:
+            slow = middle
+        else:
+            fast = middle
+    return math.sqrt(slow * fast)
+
+
+_SPEEDUPS = (0.01, 100.0)
+_HALVINGS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The parts of a step, in seconds."""
+
+    compute_s: float
+    bubble_s: float
+    exposed_s: float
+    offload_s: float
+
+    @property
+    def step_s(self) -> float:
+        """All of it."""
+        return self.compute_s + self.bubble_s + self.exposed_s + self.offload_s
+
+
+def _parts(
+    setup: Setup, compute: Compute, transfers: tuple[Transfer, ...], *, speedup: float
+) -> _Parts:
+    copies = max(1, min(setup.nodes, setup.dp * setup.cp))
+    waiting = 1 + _WAIT_PER_DOUBLING * math.log2(copies)
+    compute = _scaled(compute, speedup / waiting)
+    return _Parts(
+        compute_s=setup.accumulation * compute.micro_batch_s + compute.optimizer_s,
+        bubble_s=(setup.pp - 1) / setup.vpp * _stage_s(setup, compute, transfers),
+        exposed_s=exposed_s(compute, transfers),
+        offload_s=offload_s(setup),
+    )
+
+
+def mfu_of(setup: Setup, tokens_per_s_per_gpu: float) -> float:
+    """Return the operations of the model over the dense peak of the precision's 16-bit products.
+
+    With fp8 it is still the peak of bf16, so that figures can be compared: it may pass 1.
+    """
+    peak = setup.gpu.half_tflops
+    if setup.precision in {Precision.FP16, Precision.AMP_FP16}:
+        peak = setup.gpu.fp16_tflops
+    return tokens_per_s_per_gpu * needed_flops(setup) / (peak * 1e12)
+
+
+def exposed_s(compute: Compute, transfers: Iterable[Transfer]) -> float:
+    """Return the seconds of a step in which a GPU waits for transfers.
+
+    What goes block by block hides behind the forward or the backward pass of the same micro batch,
+    all but its first piece; what is done once a step, behind the last backward pass.
+    """
+    waits = 0.0
+    behind: dict[tuple[str, int], float] = {}
+    for transfer in transfers:
+        if not transfer.hidden:
+            waits += transfer.seconds
+            continue
+        key = (transfer.during, transfer.times)
+        behind[key] = behind.get(key, 0.0) + transfer.seconds
+        waits += transfer.seconds / max(1, transfer.messages // transfer.times)
+    hides = {"forward": compute.forward_s, "backward": compute.backward_s}
+    for (during, times), seconds in behind.items():
+        each = seconds / times
+        waits += times * max(0.0, each - hides[during])
+        waits += times * _CONTENTION * min(each, hides[during])
+    return waits
+
+
+def _stage_s(setup: Setup, compute: Compute, transfers: Iterable[Transfer]) -> float:
+    """Return the seconds of a micro batch in a stage, tensor parallelism included."""
+    tensor = sum(
+        transfer.seconds
+        for transfer in transfers
+        if transfer.group == "tensor" and not transfer.hidden
+    )
+    return compute.micro_batch_s + tensor / setup.accumulation
+
+
+def _scaled(compute: Compute, speedup: float) -> Compute:
+    return replace(
+        compute,
+        forward_s=compute.forward_s / speedup,
+        backward_s=compute.backward_s / speedup,
+        optimizer_s=compute.optimizer_s / speedup,
+    )
+
+
+def _spread(setup: Setup, measured: Calibration) -> tuple[float, float]:
+    if measured.measured_step:
+        return _MEASURED_SPREAD.get(setup.gpu.arch, _USUAL_MEASURED_SPREAD)
+    return _SPREAD.get(setup.gpu.arch, _USUAL_SPREAD)
+
+
+def _over(amount: float, seconds: Interval) -> Interval:
+    return Interval(
+        low=amount / seconds.high, likely=amount / seconds.likely, high=amount / seconds.low
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One number of GPUs on a scaling curve."""
+
+    gpus: int
+    tokens_per_s: float
+    """Of all of them, likely."""
+    efficiency: float
+    """Throughput of a GPU over that of one in the smallest setup of the curve, or in one node where
+    that is smaller. It may pass 1: what more ranks share takes each of them less time."""
+
+
+def scaling(
+    setup: Setup, counts: Iterable[int], *, calibration: Calibration | None = None
+) -> tuple[Point, ...]:
+    """Return throughput over numbers of GPUs, with the micro batch and accumulation of `setup`.
+
+    Counts that the model-parallel ranks do not divide are left out. All are compared with the
+    first, or with one node where the first is several: a slow network shows, then, although
+    nothing was asked about less of it.
+    """
+    ranks = setup.tp * setup.pp * setup.cp
+    fitting = sorted({count for count in counts if count >= ranks and count % ranks == 0})
+
+    def rate_of(count: int) -> float:
+        speed = speed_of(_with_gpus(setup, count), calibration=calibration)
+        return speed.tokens_per_s_per_gpu.likely
+
+    if not fitting:
+        return ()
+    node = setup.gpus_per_node // ranks * ranks
+    usual, rates = rate_of(min(fitting[0], node or fitting[0])), map(rate_of, fitting)
+    return tuple(
+        Point(gpus=count, tokens_per_s=rate * count, efficiency=rate / usual)
+        for count, rate in zip(fitting, rates, strict=True)
+    )
+
+
+def _with_gpus(setup: Setup, gpus: int) -> Setup:
+    group = min(setup.shard_group, gpus) if setup.shard_group else None
+    return replace(setup, gpus=gpus, shard_group=group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What a budget of tokens takes."""
+
+    tokens: float
+    days: Interval
+    gpu_hours: Interval
+    price: Interval | None
+    """At a price per GPU hour; None where none was given."""
+
+
+def bill_of(setup: Setup, speed: Speed, tokens: float, *, price: float | None = None) -> Bill:
+    """Return how long and how much `tokens` tokens take, with no failures and no pauses."""
+    rate = speed.tokens_per_s_per_gpu
+    gpu_hours = Interval(
+        low=tokens / rate.high / 3600,
+        likely=tokens / rate.likely / 3600,
+        high=tokens / rate.low / 3600,
+    )
+    return Bill(
+        tokens=tokens,
+        days=_times(gpu_hours, 3600 / setup.gpus / _DAY_S),
+        gpu_hours=gpu_hours,
+        price=None if price is None else _times(gpu_hours, price),
+    )
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return Interval(
+        low=interval.low * factor, likely=interval.likely * factor, high=interval.high * factor
+    )
