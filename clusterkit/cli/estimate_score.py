@@ -66,6 +66,11 @@ def lines_of(scores: Scores) -> Sequence[tuple[str, Spread]]:
     """Return what the summary says, name by name."""
     return (
         *((f"memory, {basis}", found) for basis, found in scores.by_basis().items()),
+        *(
+            (f"memory, {basis}, of a program not known", found)
+            for basis, found in scores.by_basis_without_habits().items()
+            if found != scores.by_basis()[basis]
+        ),
         ("throughput", spread(one.error for one in scores.speed)),
         ("throughput, one step measured", spread(calibrated_errors(scores.speed))),
     )
