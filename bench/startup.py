@@ -43,7 +43,24 @@ COMMANDS = (
         argv=(str(CLUSTERKIT), "status", "--limit", "0"),
         goal_s=1.0,
     ),
+    Command(
+        title="clusterkit estimate, 70B by name",
+        argv=(
+            str(CLUSTERKIT), "estimate", "--model", "llama-3.1-70b", "--gpu", "h100",
+            "--gpus", "64",
+        ),
+        goal_s=0.400,
+    ),
+    Command(
+        title="clusterkit estimate, 70B traced",
+        argv=(
+            str(CLUSTERKIT), "estimate", "--model", "llama_70b.py:model", "--gpu", "h100",
+            "--gpus", "64",
+        ),
+        goal_s=5.0,
+    ),
 )  # fmt: skip
+LARGE = Path(__file__).with_name("llama_70b.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +87,7 @@ def measure(runs: int) -> tuple[Startup, ...]:
         desk = Path(name)
         (desk / "clusterkit.yaml").write_text(CONFIG.read_text())
         (desk / "first_line.py").touch()
+        (desk / LARGE.name).write_text(LARGE.read_text())
         write_old_jobs(desk / "runs")
         for counts in (False, *[True] * runs):
             for command in COMMANDS:
