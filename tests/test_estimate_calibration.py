@@ -121,6 +121,8 @@ def test_a_model_that_is_too_small_says_nothing_of_others() -> None:
     assert not known.measured_step
     assert known.note.count("use a larger model") == 2
     assert known.inter_busbw_scale != 1
+    with pytest.raises(UserError, match="nothing can be learned from this run: the step waits"):
+        calibrate(measurement(setup=setup, allocated_bytes=5e7, all_reduce=[]))
 
 
 def test_a_model_may_be_a_configuration() -> None:

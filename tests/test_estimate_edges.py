@@ -281,3 +281,15 @@ def test_megatron_reads_back_what_it_has_no_argument_for(changes: dict[str, Any]
 
 def test_megatron_needs_no_other_file_for_the_rest() -> None:
     assert set(launch_of(setup("megatron", tp=2)).files) == {"submit.sh"}
+
+
+def test_a_token_cannot_see_more_experts_than_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "mix.json"
+    shape = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "intermediate_size": 512, "vocab_size": 1000}  # fmt: skip
+    experts = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 20}
+    path.write_text(json.dumps(shape | experts))
+    with pytest.raises(UserError, match="a token cannot see 20 of 8 experts"):
+        model_of_config(path)
+    path.write_text(json.dumps(shape | {"model_type": "llama"}))
+    assert model_of_config(path).name == "mix"

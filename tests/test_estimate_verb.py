@@ -289,6 +289,12 @@ def test_a_config_without_what_nothing_can_stand_in_for(run: Run) -> None:
 # --- what is written ---
 
 
+def test_files_of_another_launch_in_the_same_folder_are_named(run: Run) -> None:
+    words = "--model llama-3.1-8b --gpu h100 --gpus 8 --launch plan --strategy"
+    assert "another launch" not in run(f"{words} fsdp")[2]
+    assert "also has fsdp.json, of another launch" in run(f"{words} zero3")[2]
+
+
 def test_launch_writes_what_reads_back(run: Run) -> None:
     code, out, err = run("--model llama-3.1-8b --gpu h100 --gpus 8 --strategy zero3 --launch plan")
     assert code == 0

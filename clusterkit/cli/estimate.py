@@ -126,7 +126,7 @@ def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
     if chosen is None:
         return None
     from clusterkit import files
-    from clusterkit.estimate.advice.launch import SUBMIT, launch_of
+    from clusterkit.estimate.advice.launch import FILES, SUBMIT, launch_of
 
     folder = flags.folder or Path(f"launch-{chosen.name.replace('+', '-')}")
     if folder.exists() and not folder.is_dir():
@@ -138,6 +138,9 @@ def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
     for name, text in launch.files.items():
         mode = files.EXECUTABLE if name == SUBMIT else files.PUBLIC
         files.write_text(folder / name, text, mode=mode)
+    earlier = [name for name in FILES if name not in launch.files and (folder / name).exists()]
+    if earlier:
+        console.note(f"{folder}/ also has {', '.join(earlier)}, of another launch: remove it")
     return launch
 
 

@@ -33,6 +33,7 @@ DS_CONFIG = "ds_config.json"
 FSDP = "fsdp.json"
 TRAINING = "training.json"
 ACCELERATE = "accelerate.yaml"
+FILES = (SUBMIT, DS_CONFIG, FSDP, TRAINING, ACCELERATE)
 
 DTYPES: Mapping[Precision, tuple[str, str, bool]] = {
     Precision.FP32: ("float32", "float32", False),

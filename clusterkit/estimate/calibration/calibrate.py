@@ -34,15 +34,21 @@ def calibrate(measurement: Measurement, *, before: Calibration | None = None) ->
     tells why.
 
     Raises:
-        UserError: a figure is so far from its estimate that the file describes another run.
+        UserError: a figure is so far from its estimate that the file describes another run, or
+            none of them says anything of other models.
     """
     setup = measurement.setup
     known = (before or Calibration()).on(setup.gpu.name)
-    found = replace(known, gpu=setup.gpu.name, subject=measurement.subject, note="")
-    found = _with_memory(_with_step(_with_bandwidth(found, measurement), measurement), measurement)
+    known = replace(known, gpu=setup.gpu.name, subject=measurement.subject, note="")
+    found = _with_memory(_with_step(_with_bandwidth(known, measurement), measurement), measurement)
     if measurement.device_bytes is not None:
         inside = measurement.reserved_bytes or measurement.allocated_bytes or 0.0
         found = replace(found, context_bytes=measurement.device_bytes - inside)
+    if found.note and replace(found, note="") == known:
+        raise UserError(
+            f"nothing can be learned from this run: {found.note}",
+            hint="the scripts in examples/ take --width, --layers and --batch-size",
+        )
     return found
 
 

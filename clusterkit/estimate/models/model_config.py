@@ -29,7 +29,8 @@ def model_of_config(path: Path) -> ModelShape:
     path = path / "config.json" if path.is_dir() else path
     document = _read(path)
     name = document.get("_name_or_path") or document.get("name")
-    shown = name if isinstance(name, str) and name else path.parent.name or path.stem
+    usual = path.name == "config.json" and path.absolute().parent.name
+    shown = name if isinstance(name, str) and name else usual or path.stem
     return shape_of(document, name=str(shown).rsplit("/", 1)[-1], source=str(path))
 
 
@@ -201,6 +202,12 @@ def _active(reader: _Reader, experts: int) -> int:
     if not experts:
         return 0
     active = reader.config.whole(*keys.ACTIVE_EXPERTS)
+    if active and active > experts:
+        reader.config.refuse(
+            f"a token cannot see {active} of {experts} experts",
+            f"set it to {experts} at most",
+            key=keys.ACTIVE_EXPERTS[0],
+        )
     return active or _assume(reader, keys.ACTIVE_EXPERTS[0], min(2, experts))
 
 
