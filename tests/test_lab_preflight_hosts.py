@@ -21,7 +21,7 @@ from clusterkit.probes import slurm_nodes
 from clusterkit.probes.base import Output, PreflightJob, Reach
 from clusterkit.probes.compound import compose, read_answers
 from tests.lab import Lab
-from tests.lab_faults import drained, full_shared_memory, hosts_file, mounted
+from tests.lab_faults import drained, full_shared_memory, hosts_file, mounted, wait_for_state
 
 pytestmark = pytest.mark.lab
 
@@ -39,6 +39,12 @@ print("mounted", flush=True)
 time.sleep(60)
 """
 """A file system whose server never answers, as that of a dead NFS server."""
+
+
+@pytest.fixture(autouse=True)
+def _all_respond(lab: Lab) -> None:
+    """Wait until Slurm has heard of every node again: those of the test before did not answer."""
+    wait_for_state(lab, "idle", *lab.nodes, within_s=90)
 
 
 @pytest.fixture
