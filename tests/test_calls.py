@@ -15,7 +15,7 @@ import pytest
 from clusterkit import node_results
 from clusterkit.calls import link as calls
 from clusterkit.calls.clock import LivedClock
-from clusterkit.calls.link import Circle, Hub, Link, read_signed, sign
+from clusterkit.calls.link import Circle, Link, join, read_signed, sign
 from clusterkit.calls.news import News
 from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
@@ -57,7 +57,7 @@ def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[Link]]:
         run.failures.mkdir(parents=True)
         news = News(run, attempt=0, of=3)
         news.begin()
-        made.append(Hub(layout.circle, news) if rank == 0 else Link(layout.circle, rank, news))
+        made.append(join(layout.circle, rank, news))
     yield made
     for link in reversed(made):
         link.leave()
@@ -172,7 +172,7 @@ class Shared:
     def begin(self, *ranks: int) -> list[Link]:
         for rank in ranks:
             news = News(self.run, attempt=0, of=3)
-            link = Link(self.circle, rank, news) if rank else Hub(self.circle, news)
+            link = join(self.circle, rank, news)
             self.links.append(link)
             news.begin()
             link.begin()

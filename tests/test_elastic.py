@@ -11,7 +11,7 @@ import pytest
 
 from clusterkit import elastic, node_results
 from clusterkit.calls import link as calls
-from clusterkit.calls.link import Hub, Link
+from clusterkit.calls.link import Link, join
 from clusterkit.calls.news import News
 from clusterkit.errors import UserError
 from clusterkit.executors.ssh_layout import SshLayout
@@ -109,7 +109,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link
     for rank in range(4):
         news = News(run, attempt=0, of=4, least=2)
         news.begin()
-        made.append(Hub(layout.circle, news) if rank == 0 else Link(layout.circle, rank, news))
+        made.append(join(layout.circle, rank, news))
     yield made
     for link in reversed(made):
         link.leave()

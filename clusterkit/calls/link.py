@@ -56,8 +56,6 @@ class Circle:
     """How many of them call: all, or the first alone where its command reaches the others."""
     least: int | None = None
     """How many are enough for the job to go on; None where all are needed."""
-    head: str
-    """Address of the first node."""
     ports: tuple[int, ...]
     """Where each group of `PORT_STRIDE` ports begins that the first node tries, in its order."""
     token: str
@@ -172,7 +170,7 @@ class Link:
         return None
 
     def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any] | None:
-        head = (self.circle.head, port)
+        head = (self.circle.names[0], port)
         with socket.create_connection(head, timeout=_ANSWER_S) as connection:
             connection.sendall(sign(question, self.circle.token))
             with connection.makefile("rb") as stream:
@@ -257,6 +255,11 @@ class Hub(Link):
         for rank in sorted(late):
             self.news.blame(self.circle.lost(rank, why))
         self._over |= late
+
+
+def join(circle: Circle, rank: int, news: News) -> Link:
+    """Return the part of one node: the first answers, the others call."""
+    return Link(circle, rank, news) if rank else Hub(circle, news)
 
 
 class _Server(socketserver.ThreadingTCPServer):

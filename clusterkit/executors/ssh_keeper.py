@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import __version__, files, node_results, processes, runfolder
-from clusterkit.calls.link import Hub, Link, is_told_to_end
+from clusterkit.calls.link import is_told_to_end, join
 from clusterkit.calls.news import News
 from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
@@ -144,8 +144,7 @@ class _Keeper:
         self.marker = run.marker(rank)
         of, least = len(layout.names), layout.least
         self.news = News(run, attempt=layout.attempt, of=of, least=least)
-        circle = layout.circle
-        self.link = Hub(circle, self.news) if rank == 0 else Link(circle, rank, self.news)
+        self.link = join(layout.circle, rank, self.news)
         self.supervisor = Supervisor(
             run,
             marker=self.marker,

@@ -116,7 +116,6 @@ class SshLayout:
             names=self.names,
             tasks=self.tasks,
             least=self.least,
-            head=self.names[0],
             ports=tuple(islice(groups(low, high, seed=self.job_id), _CANDIDATES)),
             token=self.token,
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterkit import runfolder
-from clusterkit.calls.link import Circle, Hub, Link
+from clusterkit.calls.link import Circle, join
 from clusterkit.calls.news import News
 from clusterkit.errors import RemoteError
 from clusterkit.model import ClusterKind, Runtime
@@ -33,7 +33,7 @@ def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
         yield
         return
     news = News(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
-    link = Link(circle, me.rank, news) if me.rank else Hub(circle, news)
+    link = join(circle, me.rank, news)
     try:
         link.begin()
         link.await_answer(_FIRST_ANSWER_S)
@@ -60,7 +60,6 @@ def _circle(run: RunFolder, me: Identity) -> Circle | None:
     return Circle(
         names=me.among,
         tasks=me.of,
-        head=me.among[0],
         ports=(int(port),),
         token=token,
         gathers=False,
