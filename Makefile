@@ -57,7 +57,7 @@ bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64
 	python -m bench
 
 .PHONY: estimate-accuracy
-estimate-accuracy: $(VENV)/dev.done ## Score the estimator: TRUTH=FILE, a table of published figures
+estimate-accuracy: $(VENV)/test.done ## Score the estimator: TRUTH=FILE, a table of published figures
 	@test -n "$(TRUTH)" || { echo 'which table? make estimate-accuracy TRUTH=FILE' >&2; exit 2; }
 	python -m bench.accuracy $(TRUTH)
 

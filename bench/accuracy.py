@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_score import lines_of, report
+from clusterkit.estimate.accuracy.peers import PEERS, Need, Peer, deepspeed
 from clusterkit.estimate.accuracy.score import Scores, Spread, score, spread
 from clusterkit.estimate.accuracy.truth import read_rows
 
@@ -20,12 +25,38 @@ START, END = "<!-- make estimate-accuracy -->", "<!-- end -->"
 
 def main(table: Path) -> None:
     """Print the score of `table`, and replace the part of the page between its marks."""
-    scores = score(read_rows(table))
+    scores = score(read_rows(table), with_installed_deepspeed(PEERS))
     console.say("\n".join(report(scores)))
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)
     _, _, after = rest.partition(END)
     text = "\n".join(section(scores))
     PAGE.write_text(f"{before}{START}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def with_installed_deepspeed(peers: Mapping[str, Peer]) -> Mapping[str, Peer]:
+    """Let the installed DeepSpeed itself speak, where `estimate --score` has its formulas only."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    from deepspeed.runtime.zero import stage3, stage_1_and_2  # noqa: PLC0415 - reads the variable
+
+    def zero2(params: int, *, gpus_per_node: int, nodes: int, offload: bool) -> Need:
+        cpu, gpu = stage_1_and_2.estimate_zero2_model_states_mem_needs(
+            params, num_gpus_per_node=gpus_per_node, num_nodes=nodes, cpu_offload=offload
+        )
+        return Need(gpu=gpu, cpu=cpu)
+
+    def zero3(
+        params: int, largest: int, *, gpus_per_node: int, nodes: int,
+        offload_optimizer: bool, offload_params: bool,
+    ) -> Need:  # fmt: skip
+        needs: Any = stage3.estimate_zero3_model_states_mem_needs(
+            params, largest, num_gpus_per_node=gpus_per_node, num_nodes=nodes,
+            cpu_offload=offload_optimizer, cpu_offload_params=offload_params, zero_init=True,
+        )  # fmt: skip
+        return Need(gpu=needs[1], cpu=needs[0])
+
+    name = next(name for name, peer in peers.items() if peer is deepspeed)
+    itself = partial(deepspeed, zero2=zero2, zero3=zero3)
+    return {**peers, f"{name} (the installed {version('deepspeed')})": itself}
 
 
 def section(scores: Scores) -> Iterator[str]:

@@ -206,6 +206,33 @@ def create_folder(path: Path, *, mode: int = 0o755, exist_ok: bool = True) -> bo
     return True
 
 
+def touch(path: Path) -> None:
+    """Give `path`, which is made where it is not there, the present as its time."""
+    with explained(path):
+        path.touch(PUBLIC)
+        os.utime(path)
+
+
+def age_s(path: Path) -> float:
+    """Return how many seconds ago `path` was written, whatever the clocks of machines say.
+
+    Both times are those of its file system: a file server's, where there is one.
+    """
+    with explained(path, "read"):
+        descriptor = os.open(path, os.O_RDONLY)  # a mere stat may come from a client's cache
+        try:
+            then = os.fstat(descriptor).st_mtime
+        finally:
+            os.close(descriptor)
+    with explained(path):
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            return os.fstat(descriptor).st_mtime - then
+        finally:
+            os.close(descriptor)
+            Path(name).unlink()
+
+
 def remove(path: Path) -> None:
     """Remove the file `path`, if there is one."""
     with explained(path, "remove"):

@@ -78,6 +78,17 @@ def send(pid: int, signum: int) -> None:
         os.kill(pid, signum)
 
 
+def await_signal(signals: Collection[signal.Signals], timeout_s: float) -> signal.Signals | None:
+    """Take one of these signals, which are blocked, and wait for it; None where none came.
+
+    A process that was stopped (Slurm suspends jobs so) or traced may come back from the wait with
+    whatever was in memory: CPython 3.11 reads the answer although there was none.
+    """
+    arrived = signal.sigtimedwait(signals, timeout_s)
+    number = arrived.si_signo if arrived is not None else None
+    return next((known for known in signals if known == number), None)
+
+
 def kill_all(find: Callable[[], set[int]], *, timeout_s: float = 10.0) -> bool:
     """Kill what `find` returns until it returns nothing that lives; tell whether that came.
 

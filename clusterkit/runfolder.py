@@ -161,6 +161,10 @@ class RunFolder:
         """Return the file of the process that keeps one node."""
         return self.keepers / f"{node_rank}.json"
 
+    def heartbeat(self, node_rank: int) -> Path:
+        """Return the file that the keeper of one node touches as long as it lives."""
+        return self.keepers / f"{node_rank}.heartbeat"
+
     @property
     def ends(self) -> Path:
         """Folder of what keepers write last, one file a node."""

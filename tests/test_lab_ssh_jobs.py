@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,15 @@ import pytest
 from clusterkit.runfolder import RunFolder
 from tests.desk import Desk
 from tests.lab import Lab
-from tests.lab_faults import sshd_stopped
+from tests.lab_faults import DOUBLES, sshd_stopped
 from tests.lab_jobs import Cluster, await_true, started
 
 pytestmark = pytest.mark.lab
 
 THREE = ("--cluster", "rack", "--framework", "torchrun", "--nodes", "3")
+CLOCK = DOUBLES / "clock"
 SLEEP = "echo asleep; sleep 300"
+TWO_SLOTS = {"slots": 2, "gpus_per_node": [1]}
 
 
 @pytest.fixture
@@ -115,6 +118,48 @@ def test_without_sshd_and_client_the_job_goes_on(cluster: Cluster) -> None:
         assert cluster.state(run)[0] == "running"
         time.sleep(5)
     assert ended(cluster, run) == ("succeeded", None)
+
+
+def test_a_heartbeat_tells_of_a_job_whose_nodes_do_not_answer(cluster: Cluster) -> None:
+    run = running(cluster)
+    with ExitStack() as stack:
+        for node in cluster.lab.nodes:
+            stack.enter_context(sshd_stopped(cluster.lab, node))
+        told = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+        silence = "no answer from n1, n2, n3"
+        assert (told["state"], told["reason"]) == ("running", f"{silence}; heartbeats go on")
+        for rank, node in enumerate(cluster.lab.nodes):
+            (found,) = cluster.lab.processes(node, f"ssh_keeper {run.path} {rank}")
+            os.kill(found.pid, signal.SIGSTOP)
+            past = time.time() - 300
+            os.utime(run.heartbeat(rank), (past, past))
+        told = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+        assert told["state"] == "unknown"
+        assert told["reason"].startswith(f"{silence}, nor a heartbeat for 30")
+    for rank, node in enumerate(cluster.lab.nodes):
+        (found,) = cluster.lab.processes(node, f"ssh_keeper {run.path} {rank}")
+        os.kill(found.pid, signal.SIGCONT)
+    cluster.ck("cancel", run.run_id)
+    assert ended(cluster, run) == ("cancelled", None)
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_clients_whose_clocks_are_an_hour_off(cluster: Cluster, ahead_s: int) -> None:
+    def clock(wrong_s: int) -> None:
+        cluster.environment |= {"PYTHONPATH": str(CLOCK), "CLOCK_AHEAD_S": str(wrong_s)}
+
+    clock(ahead_s)
+    run = running(cluster, "echo on; sleep 3; exit $((CK_NODE_RANK * 3))", **TWO_SLOTS)
+    clock(-ahead_s)
+    stopped = running(cluster, **TWO_SLOTS)
+    assert cluster.ck("wait", run.run_id)[0] == 1
+    clock(ahead_s)
+    assert cluster.state(stopped) == ("running", None)
+    assert cluster.state(run)[0] == "failed"
+    assert cluster.ck("cancel", stopped.run_id)[0] == 0
+    clock(0)
+    assert ended(cluster, run)[0] == "failed"
+    assert ended(cluster, stopped) == ("cancelled", None)
 
 
 def test_at_the_time_limit_scripts_are_told_and_ended(cluster: Cluster) -> None:

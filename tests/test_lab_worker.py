@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -42,6 +43,19 @@ def test_one_fails_and_the_others_hang(cluster: Cluster) -> None:
     assert time.monotonic() - began < 60
     assert cluster.state(run) == ("failed", 3)
     await_true(lambda: not cluster.left(run))
+
+
+def test_a_job_that_slurm_suspends_and_resumes_goes_on(cluster: Cluster) -> None:
+    """For longer than nodes wait for each other's calls; the time does not count."""
+    run = cluster.submit("echo on; sleep 10", nodes=2)
+    await_true(started(run, 2))
+    job_id = json.loads(cluster.ck("status", run.run_id, "--json")[1])["job_id"]
+    cluster.lab.run("head", ["scontrol", "suspend", job_id], check=True)
+    time.sleep(30)
+    assert cluster.state(run) == ("running", None)
+    cluster.lab.run("head", ["scontrol", "resume", job_id], check=True)
+    assert cluster.ck("wait", run.run_id)[0] == 0
+    assert cluster.state(run) == ("succeeded", 0)
 
 
 def test_a_rank_killed_by_a_signal(cluster: Cluster) -> None:

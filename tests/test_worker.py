@@ -148,6 +148,19 @@ def test_a_signal_is_passed_on_and_the_command_may_tidy_up(run: RunFolder, signu
     assert (result(run).exit_code, result(run).reason) == (7, "terminated")
 
 
+def test_to_be_stopped_and_to_go_on_is_no_order_to_end(run: RunFolder) -> None:
+    process = start(run, "echo ready; sleep 3; echo done")
+    wait_until(lambda: run.log(0).exists() and "ready" in log(run))
+    for _ in range(2):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.8)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+    process.wait(20)
+    assert log(run).splitlines() == ["ready", "done"]
+    assert (result(run).exit_code, result(run).reason) == (0, None)
+
+
 def test_a_command_told_to_go_never_counts_as_success(run: RunFolder) -> None:
     process = start(run, 'trap "exit 0" TERM; echo ready; while :; do sleep 0.05; done')
     wait_until(lambda: run.log(0).exists() and "ready" in log(run))

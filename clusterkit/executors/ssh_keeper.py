@@ -4,8 +4,8 @@ Run on the node as `python -m clusterkit.executors.ssh_keeper RUN_FOLDER RANK AT
 slots, leaves the session in which it was started, and says so in one line of JSON; then it waits
 for the other nodes, starts the worker, looks after it, sweeps, and gives the slots back. All it
 knows stands in `keepers/RANK.json`, and its last word in `ends/RANK.json`; one that has gone
-without was killed, or its machine was. With `RUN_FOLDER --check NODE SLOTS` it only says whether it
-could take the slots.
+without was killed, or its machine was. While it lives, it touches `keepers/RANK.heartbeat`.
+With `RUN_FOLDER --check NODE SLOTS` it only says whether it could take the slots.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, read_layout
+from clusterkit.executors.ssh_pulse import beating
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
 from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
@@ -181,7 +182,8 @@ class _Keeper:
         processes.adopt_orphans()
         try:
             # The guardian holds the slots too: they are not free before it has killed the rest.
-            with processes.guarded(self.marker, holding=self.held.descriptors):
+            guard = processes.guarded(self.marker, holding=self.held.descriptors)
+            with guard, beating(self.run.heartbeat(self.rank)):
                 begun()
                 result = self._run()
             self.held.release()

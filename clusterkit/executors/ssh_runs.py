@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterkit import files, node_results, runfolder
 from clusterkit.errors import UserError
-from clusterkit.executors import ssh_mirror
+from clusterkit.executors import ssh_mirror, ssh_pulse
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.holding import began_at, state_of_held
 from clusterkit.executors.ssh_layout import LAYOUT, read_layout
@@ -213,14 +213,32 @@ def _of_attempt(
     head = keepers[0]
     if submission.least is not None and head.rank == 0 and head.ended_as is not None:
         return _ended(head.ended_as, exit_code=head.exit_code)  # whatever became of the others
-    silent = [node for node, life in open_ended.items() if life in {Life.SILENT, None}]
+    silent = [k for k in keepers if open_ended.get(k.node, Life.GONE) in {Life.SILENT, None}]
     if silent:
-        return _ended(JobState.UNKNOWN, reason=f"no answer from {', '.join(silent)}")
+        return _without_answer(run, silent)
     if open_ended:
         cancelled = run.cancelled.exists()
         reason = "; ".join(_epitaph(node, life) for node, life in open_ended.items())
         return _ended(JobState.CANCELLED if cancelled else JobState.FAILED, reason=reason)
     return _together(submission, keepers)
+
+
+def _without_answer(run: RunFolder, silent: Sequence[Keeper]) -> SchedulerState:
+    """Conclude from the heartbeats of keepers whose nodes do not answer, where they are seen."""
+    why = f"no answer from {', '.join(keeper.node for keeper in silent)}"
+    shared = False
+    with suppress(UserError):
+        shared = read_layout(run).shared
+    if not shared:
+        return _ended(JobState.UNKNOWN, reason=why)
+    ages = [ssh_pulse.silent_for_s(run.heartbeat(keeper.rank)) for keeper in silent]
+    known = [age for age in ages if age is not None]
+    if 0.0 in known:
+        return SchedulerState(
+            state=JobState.RUNNING, word="running", reason=f"{why}; heartbeats go on"
+        )
+    last = f", nor a heartbeat for {min(known):.0f} s" if known else ""
+    return _ended(JobState.UNKNOWN, reason=why + last)
 
 
 def _done(keeper: Keeper) -> Keeper:

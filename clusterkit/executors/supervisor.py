@@ -102,8 +102,7 @@ class Supervisor:
             else:
                 self._start(starts)
             while any(worker.poll() is None for worker in self.workers):
-                arrived = signal.sigtimedwait(WATCHED, _POLL_S)
-                if arrived is not None and arrived.si_signo != signal.SIGCHLD:
+                if processes.await_signal(WATCHED, _POLL_S) not in {None, signal.SIGCHLD}:
                     self._terminate(JobState.CANCELLED)
                 _reap_orphans(self.workers)
                 self._keep_time()

@@ -68,13 +68,13 @@ class Watch:
     def until_end(self) -> tuple[int, str | None]:
         """Wait for the command; return its exit code and why it ended, if not by itself."""
         while True:
-            self._heed(signal.sigtimedwait(WATCHED, self._next_look_s()))
+            self._heed(processes.await_signal(WATCHED, self._next_look_s()))
             code = _reap(self.pid)
             if code is not None:
                 if code != 0 and self.reason is None:
                     # Slurm sends SIGTERM to every process of a step, so the command may be gone
                     # before this process has seen its own.
-                    self._heed(signal.sigtimedwait(TERMINATION, _SAME_SIGNAL_S))
+                    self._heed(processes.await_signal(TERMINATION, _SAME_SIGNAL_S))
                     self._heed_others()
                 if code != 0 and self.reason is None and self.noticed:
                     # It has saved what it needs, and left before it was told to.
@@ -84,8 +84,7 @@ class Watch:
                 return self._ending(code)
             self._keep_time()
 
-    def _heed(self, arrived: signal.struct_siginfo | None) -> None:
-        signum = signal.Signals(arrived.si_signo) if arrived is not None else None
+    def _heed(self, signum: signal.Signals | None) -> None:
         if signum in TERMINATION:
             self._terminate(signum)
         elif signum in NOTICES:

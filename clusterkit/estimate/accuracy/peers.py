@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from clusterkit.estimate.results import GIB
 from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Offload, Setup, Sharding
 
+Peer = Callable[[Setup], float | None]
+"""Returns bytes of a GPU, or None for what it does not cover."""
 _BUFFER_FACTOR = 1.5
 _STAGES: Mapping[Sharding, int] = {
     Sharding.NONE: 0,
@@ -67,20 +69,23 @@ def deepspeed_zero3(
     return Need(gpu=layer + int(2 * params / ranks), cpu=cpu)
 
 
-def deepspeed(setup: Setup) -> float | None:
-    """Return what DeepSpeed's functions say of a setup that they are for: states alone."""
+def deepspeed(
+    setup: Setup,
+    *,
+    zero2: Callable[..., Need] = deepspeed_zero2,
+    zero3: Callable[..., Need] = deepspeed_zero3,
+) -> float | None:
+    """Return what DeepSpeed's functions, or these, say of a setup they are for: states alone."""
     if setup.library is not Library.DEEPSPEED or setup.adapter is not None:
         return None
     model, nodes = setup.model, setup.nodes
     per_node = setup.gpus // nodes
     optimizer = setup.offload_optimizer is not Offload.NONE
     if setup.sharding is Sharding.GRADIENTS:
-        return deepspeed_zero2(
-            model.params, gpus_per_node=per_node, nodes=nodes, offload=optimizer
-        ).gpu
+        return zero2(model.params, gpus_per_node=per_node, nodes=nodes, offload=optimizer).gpu
     if setup.sharding is not Sharding.FULL:
         return None
-    return deepspeed_zero3(
+    return zero3(
         model.params,
         model.vocab * model.hidden,
         gpus_per_node=per_node,
@@ -170,10 +175,10 @@ def gpu_mem_calculator(setup: Setup) -> float | None:
     return 1.2 * (states + kept * _KEPT_PART[setup.checkpointing])
 
 
-PEERS: Mapping[str, Callable[[Setup], float | None]] = {
+PEERS: Mapping[str, Peer] = {
     "DeepSpeed's functions": deepspeed,
     "Megatron's formula": megatron,
     "EleutherAI's calculator": eleuther,
     "gpu-mem-calculator": gpu_mem_calculator,
 }
-"""By name; each returns bytes of a GPU, or None for what it does not cover."""
+"""By name."""

@@ -6,11 +6,11 @@ The document that `summary_of` returns is the contract of `estimate --score --js
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.estimate.accuracy.peers import PEERS
+from clusterkit.estimate.accuracy.peers import PEERS, Peer
 from clusterkit.estimate.accuracy.score_memory import (
     Basis,
     FitScore,
@@ -20,7 +20,6 @@ from clusterkit.estimate.accuracy.score_memory import (
 )
 from clusterkit.estimate.accuracy.score_speed import SpeedScore, score_speed
 from clusterkit.estimate.accuracy.truth import Row
-from clusterkit.estimate.setup import Setup
 
 _NINE_TENTHS = 0.9
 WORST = 5
@@ -102,8 +101,8 @@ def _by_basis(scores: Sequence[MemoryScore]) -> Mapping[Basis, Spread]:
     return {basis: spread(errors) for basis, errors in found.items() if errors}
 
 
-def score(rows: Sequence[Row]) -> Scores:
-    """Score every row of a table that can be scored."""
+def score(rows: Sequence[Row], peers: Mapping[str, Peer] = PEERS) -> Scores:
+    """Score every row of a table that can be scored, and what `peers` say of the same setups."""
     memory, no_memory = score_memory(rows)
     speed, no_speed = score_speed(rows)
     measured = [one for one in memory if one.basis is not Basis.ANALYTIC]
@@ -117,15 +116,13 @@ def score(rows: Sequence[Row]) -> Scores:
         memory=memory,
         speed=speed,
         fits=fits,
-        peers={name: _errors(estimate, measured) for name, estimate in PEERS.items()},
+        peers={name: _errors(estimate, measured) for name, estimate in peers.items()},
         without_habits=score_memory(rows, {})[0],
         unused={**unused, **no_memory, **no_speed},
     )
 
 
-def _errors(
-    estimate: Callable[[Setup], float | None], measured: Iterable[MemoryScore]
-) -> tuple[float, ...]:
+def _errors(estimate: Peer, measured: Iterable[MemoryScore]) -> tuple[float, ...]:
     said = ((one, estimate(one.setup)) for one in measured)
     return tuple(need / one.published - 1 for one, need in said if need is not None)
 
