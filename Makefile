@@ -33,7 +33,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 
 .PHONY: test
 test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
-	pytest -n 4 $(PYTEST) tests
+	pytest -n 6 $(PYTEST) tests
 
 .PHONY: lint
 lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter and shellcheck

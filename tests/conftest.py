@@ -19,12 +19,15 @@ pytest_plugins = ("tests.lab.fixtures",)
 
 
 LABS = {
-    "faults": re.compile(r"test_lab_(again|faults|ssh_jobs|worker)"),
-    "ssh": re.compile(r"test_lab_(bad_nodes|elastic|ssh|sweeps|unshared)"),
+    "docker": re.compile(r"test_docker.*"),
+    "faults": re.compile(r"test_lab_(faults|worker)"),
+    "again": re.compile(r"test_lab_(again|bad_nodes|gate|ssh|ssh_jobs)"),
+    "elastic": re.compile(r"test_lab_(elastic|sweeps)"),
+    "training": re.compile(r"test_lab_(deepspeed_filters|training)"),
     "lab": re.compile(r"test_lab.*"),
 }
-"""Tests of the practice cluster that run one after the other; those of the first two mostly wait,
-for a time limit or for a node that has gone."""
+"""Tests that run one after the other, each part on a practice cluster of its own, or on a Docker
+engine. Most of them wait, for a time limit or for a node that has gone: only one part trains."""
 
 
 def pytest_configure() -> None:
