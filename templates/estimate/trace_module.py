@@ -35,6 +35,8 @@ except ModuleNotFoundError as missing:
     print(json.dumps({"refused": "torch"}))
     sys.exit()
 
+from torch.overrides import TorchFunctionMode
+
 # The user's own modules are to be found, none of this folder: it is on the path for this only.
 _HERE = str(Path(__file__).parent)
 sys.path.insert(0, _HERE)
@@ -44,6 +46,7 @@ sys.path.remove(_HERE)
 
 CONFIGS = ("config", "cfg", "args", "model_args", "params", "hparams")
 """Where modules keep what they were built from."""
+FILLS = {torch.Tensor.normal_, torch.Tensor.uniform_}
 CONTAINERS = ("ModuleList", "Sequential", "ModuleDict")
 
 
@@ -121,11 +124,23 @@ def build(factory):
             inspect.signature(factory).bind()
         except TypeError as error:
             raise RefusedError("arguments", why=str(error)) from error
-        with torch.device("meta"):
+        with torch.device("meta"), Unfilled():
             model = factory()
     if not isinstance(model, torch.nn.Module):
         raise RefusedError("module type", name=type(model).__name__)
     return model
+
+
+class Unfilled(TorchFunctionMode):
+    """Fill no meta tensor with random numbers: torch would import its compiler for that."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        fills = getattr(func, "__module__", None) == "torch.nn.init" or func in FILLS
+        filled = args[0] if args else kwargs.get("tensor")
+        if fills and isinstance(filled, torch.Tensor) and filled.is_meta:
+            return filled
+        return func(*args, **kwargs)
 
 
 def find_blocks(model):
