@@ -1,0 +1,1 @@
+"""The images that jobs run in: one catalogue, and what derives from it."""
