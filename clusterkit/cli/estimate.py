@@ -160,4 +160,4 @@ def _draw(path: Path, asked: Asked, tried: Tried, advice: Recommendation, judge:
     from clusterkit.estimate.advice.recommend import nearest_of
 
     subject = nearest_of(tried, advice)
-    draw(path, tried.candidates, subject=subject.name, points=points_of(asked.wish, judge, subject))
+    draw(path, tried.candidates, subject=subject, points=points_of(asked.wish, judge, subject))

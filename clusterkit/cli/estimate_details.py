@@ -83,7 +83,8 @@ def curve(wish: Wish, judge: Judge, one: Candidate) -> Sequence[str]:
     lines = [console.bold(title), f"  {'GPUs':>7}  {'tokens/s':>12}  efficiency"]
     for point in points:
         bar = "#" * round(_BAR * point.efficiency)
-        mark = "  <- asked" if point.gpus == wish.gpus else ""
+        marks = {one.setup.gpus_per_node: "one node", wish.gpus: "asked"}
+        mark = f"  <- {marks[point.gpus]}" if point.gpus in marks else ""
         figures = f"{point.gpus:>7,}  {point.tokens_per_s:>12,.0f}  {point.efficiency:>5.0%}"
         lines.append(f"  {figures}  {bar:<{_BAR}}{mark}".rstrip())
     return lines

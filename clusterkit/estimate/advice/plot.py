@@ -25,11 +25,11 @@ _COLOURS = {
 """Of Okabe and Ito: they can be told apart by people who see few colours."""
 _FORMATS = frozenset({".png", ".svg", ".pdf"})
 _CUT = 2.0
-"""Bars end at so many times the limit; what is beyond is written beside them."""
+"""Bars end at so many times the limit: two strokes, and how long they are, stand beside them."""
 
 
 def draw(
-    path: Path, candidates: Sequence[Candidate], *, subject: str, points: Sequence[Point]
+    path: Path, candidates: Sequence[Candidate], *, subject: Candidate, points: Sequence[Point]
 ) -> None:
     """Draw the candidates' memory and the scaling of `subject` into `path`.
 
@@ -66,7 +66,9 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
             start += shown
         total = one.memory.device.likely / 1e9
         axes.annotate(
-            f"{total:,.0f}" + ("" if one.fits else "  does not fit"),
+            ("" if total <= longest else "// ")
+            + f"{total:,.0f}"
+            + ("" if one.fits else "  does not fit"),
             (start, row),
             xytext=(4, 0),
             textcoords="offset points",
@@ -85,7 +87,7 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
     _bare(axes)
 
 
-def _scaling(axes: Any, subject: str, points: Sequence[Point]) -> None:
+def _scaling(axes: Any, subject: Candidate, points: Sequence[Point]) -> None:
     gpus = [point.gpus for point in points]
     rates = [point.tokens_per_s / point.gpus for point in points]
     axes.plot(gpus, rates, marker="o", color=_COLOURS[Kind.PARAMETERS])
@@ -95,8 +97,12 @@ def _scaling(axes: Any, subject: str, points: Sequence[Point]) -> None:
     axes.set_ylim(0, 1.15 * max(rates))
     axes.yaxis.set_major_formatter(lambda rate, _: f"{rate:,.0f}")
     axes.tick_params(axis="y", labelsize=8)
+    node = subject.setup.gpus_per_node
+    if gpus[0] < node < gpus[-1] or node == gpus[0]:
+        axes.axvline(node, color="grey", linewidth=0.8, linestyle=":")
+        axes.text(node, 0.02 * max(rates), " one node", fontsize=8, color="grey")
     axes.set_xlabel("GPUs, the same micro batch on each")
-    axes.set_ylabel(f"tokens/s of a GPU, {subject}")
+    axes.set_ylabel(f"tokens/s of a GPU, {subject.name}")
     _bare(axes)
 
 
