@@ -97,6 +97,8 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     "torchrun-apptainer": (container(ContainerRuntime.APPTAINER), PLAIN),
     "torchrun-enroot": (container(ContainerRuntime.ENROOT), PLAIN),
     "torchrun-pyxis": (container(ContainerRuntime.PYXIS), PLAIN),
+    "env-slurm": (job("env", args=NASTY_ARGS, processes=7), PLAIN),
+    "env-ssh": (job("env"), RACK),
     "deepspeed-slurm": (
         job(
             "deepspeed",

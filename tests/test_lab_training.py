@@ -26,6 +26,7 @@ JOBS = {
     "zero2": ("deepspeed", "train_deepspeed.py", ("--zero", "2")),
     "zero3": ("deepspeed", "train_deepspeed.py", ("--zero", "3")),
     "horovod": ("horovod", "train_horovod.py", ()),
+    "env": ("env", "train_ddp.py", ()),
 }
 
 
@@ -38,7 +39,13 @@ def losses(output: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("cluster", "job"),
-    [*(("lab", job) for job in JOBS), ("rack", "ddp"), ("rack", "zero2"), ("rack", "horovod")],
+    [
+        *(("lab", job) for job in JOBS),
+        ("rack", "ddp"),
+        ("rack", "zero2"),
+        ("rack", "horovod"),
+        ("rack", "env"),
+    ],
 )
 def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
     framework, script, args = JOBS[job]

@@ -44,6 +44,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
+            "clusterkit_ranks.py": read_data("templates", "ranks", "clusterkit_ranks.py"),
             "sitecustomize.py": read_data("templates", "horovod", "sitecustomize.py"),
         },
     )

@@ -3,30 +3,22 @@
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
 variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
-but horovod; ends with the exit code of the first local rank that failed, as a shell gives it, and
-says which that was in the file CK_FAILURE, where that is set.
+but horovod, and clusterkit_ranks.py beside it.
 """
 
 import argparse
-import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 
+import clusterkit_ranks
 from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
 from horovod.runner.gloo_run import create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 RENDEZVOUS_TIMEOUT_S = 300
-GRACE_S = 10
-OTHERS_TELL_S = 2
-"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
 
 
 def main():
@@ -48,13 +40,12 @@ def main():
     if node == nodes[0]:
         serve_rendezvous(port, assignments)
     wait_for_rendezvous(head, port)
-    ranks = {
-        slot.rank: subprocess.Popen(options.command, env=rank_environment(slot, head, port))
+    environments = {
+        slot.rank: rank_environment(slot, head, port)
         for slot in assignments
         if slot.hostname == node
     }
-    signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
-    sys.exit(wait_for(ranks))
+    sys.exit(clusterkit_ranks.run(options.command, environments))
 
 
 def serve_rendezvous(port, assignments):
@@ -90,69 +81,6 @@ def rank_environment(slot, head, port):
         before = environment["CK_PYTHONPATH"] = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment["CK_TMP"], before)))
     return environment
-
-
-def wait_for(ranks):
-    running = dict(ranks)
-    while running:
-        for rank, process in list(running.items()):
-            code = process.poll()
-            if code is None:
-                continue
-            del running[rank]
-            if code != 0:
-                code = code if code > 0 else 128 - code
-                if lost_another(rank):
-                    end(running.values())
-                    time.sleep(OTHERS_TELL_S)
-                if os.environ.get("CK_FAILURE"):
-                    tell(rank, list(ranks).index(rank), code)
-                end(running.values())
-                return code
-        time.sleep(0.1)
-    return 0
-
-
-def lost_another(rank):
-    return Path(os.environ["CK_TMP"], f"lost-another-{rank}").exists()
-
-
-def output_until_lost(rank):
-    """Return how far the output had come: what others say who fail next is not the rank's own."""
-    output = os.fstat(2)
-    notes = Path(os.environ["CK_TMP"]).glob("lost-another-*")
-    others = (note for note in notes if note.name != f"lost-another-{rank}")
-    sizes = [int(text) for note in others if (text := note.read_text())]
-    return {"inode": output.st_ino, "size": min([output.st_size, *sizes])}
-
-
-def tell(rank, local_rank, code):
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": code,
-        "log": output_until_lost(rank),
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
-
-
-def end(ranks):
-    for rank in ranks:
-        rank.terminate()
-    deadline = time.monotonic() + GRACE_S
-    for rank in ranks:
-        try:
-            rank.wait(max(0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            rank.kill()
 
 
 if __name__ == "__main__":

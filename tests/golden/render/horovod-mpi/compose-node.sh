@@ -38,30 +38,22 @@ cat >"$CK_TMP"/horovod_launch.py <<'CK_FILE'
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
 variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
-but horovod; ends with the exit code of the first local rank that failed, as a shell gives it, and
-says which that was in the file CK_FAILURE, where that is set.
+but horovod, and clusterkit_ranks.py beside it.
 """
 
 import argparse
-import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
 
+import clusterkit_ranks
 from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
 from horovod.runner.gloo_run import create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
 RENDEZVOUS_TIMEOUT_S = 300
-GRACE_S = 10
-OTHERS_TELL_S = 2
-"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
 
 
 def main():
@@ -83,13 +75,12 @@ def main():
     if node == nodes[0]:
         serve_rendezvous(port, assignments)
     wait_for_rendezvous(head, port)
-    ranks = {
-        slot.rank: subprocess.Popen(options.command, env=rank_environment(slot, head, port))
+    environments = {
+        slot.rank: rank_environment(slot, head, port)
         for slot in assignments
         if slot.hostname == node
     }
-    signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
-    sys.exit(wait_for(ranks))
+    sys.exit(clusterkit_ranks.run(options.command, environments))
 
 
 def serve_rendezvous(port, assignments):
@@ -125,6 +116,42 @@ def rank_environment(slot, head, port):
         before = environment["CK_PYTHONPATH"] = environment.get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment["CK_TMP"], before)))
     return environment
+
+
+if __name__ == "__main__":
+    main()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
+"""Run the ranks of one node, and end them together: for the launchers of frameworks without one.
+
+The exit code is that of the first local rank that failed, as a shell gives it; which that was is
+said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
+is given time to come first.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_S = 10
+OTHERS_TELL_S = 2
+"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def run(command, environments):
+    """Start `command` once for each rank, in its environment; return the exit code of the node."""
+    ranks = {
+        rank: subprocess.Popen(command, env=environment)
+        for rank, environment in environments.items()
+    }
+    signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
+    return wait_for(ranks)
 
 
 def wait_for(ranks):
@@ -188,10 +215,6 @@ def end(ranks):
             rank.wait(max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             rank.kill()
-
-
-if __name__ == "__main__":
-    main()
 CK_FILE
 
 cat >"$CK_TMP"/sitecustomize.py <<'CK_FILE'

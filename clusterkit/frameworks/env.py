@@ -1,0 +1,53 @@
+"""env: one process for each slot, told who it is by the variables that scripts read anyway.
+
+For scripts that need no launcher: Lightning, `torch.distributed` with `env://`, `nn.DataParallel`
+with one slot, `torch.distributed.rpc`, `jax.distributed`, and those written for `srun` with one
+task for each GPU.
+"""
+
+from __future__ import annotations
+
+from clusterkit.data import read_data
+from clusterkit.errors import UserError
+from clusterkit.frameworks.base import Framework, LaunchInputs
+from clusterkit.model import NodeCommand, Runtime
+
+
+def command(inputs: LaunchInputs) -> NodeCommand:
+    """Return the command that starts the processes of a node; every node runs the same one."""
+    if inputs.options:
+        raise UserError(
+            f"env has no launcher, and so no option {next(iter(inputs.options))!r}",
+            hint="set variables with --env instead",
+        )
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, "/env_launch.py"),
+            f"--processes={inputs.processes}",
+            inputs.python,
+            "-u",
+            inputs.script,
+            *inputs.args,
+        ),
+        files={
+            "env_launch.py": read_data("templates", "env", "launch.py"),
+            "clusterkit_ranks.py": read_data("templates", "ranks", "clusterkit_ranks.py"),
+        },
+    )
+
+
+FRAMEWORK = Framework(
+    name="env",
+    summary="one process a slot, told who it is: Lightning, JAX, srun-style scripts",
+    package="torch",
+    image="torch",
+    command=command,
+    uneven_slots=True,
+    by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
+    provides=(
+        "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
+        "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "SLURM_PROCID", "SLURM_LOCALID",
+    ),
+)  # fmt: skip

@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# train: what one node runs (env). Rendered by clusterkit 0.1.0.
+# Inside an allocation everything it needs is in the environment. By hand, on each host:
+#   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+set -euo pipefail
+# A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
+# the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
+trap '' USR1 USR2
+
+[[ -n ${CK_NODES:-} ]] || CK_NODES=localhost
+[[ -n ${CK_SLOTS:-} ]] || CK_SLOTS=4
+read -r -a ck_nodes <<<"$CK_NODES"
+read -r -a ck_slots <<<"$CK_SLOTS"
+CK_NNODES=${#ck_nodes[@]}
+while ((${#ck_slots[@]} < CK_NNODES)); do ck_slots+=("${ck_slots[0]}"); done
+CK_SLOTS="${ck_slots[*]:0:CK_NNODES}"
+CK_NODE_RANK=${CK_NODE_RANK:-0}
+CK_NODE_NAME=${ck_nodes[CK_NODE_RANK]}
+CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
+CK_PORT=${CK_PORT:-20000}
+CK_JOB_ID=${CK_JOB_ID:-0}
+CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
+[[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
+CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
+trap 'rm -rf "$CK_TMP"' EXIT
+export CK_NODES CK_SLOTS CK_NNODES CK_NODE_RANK CK_NODE_NAME CK_HEAD_ADDR CK_PORT CK_JOB_ID
+export CK_RESTART_COUNT CK_TMP TMPDIR
+export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
+# Unless told otherwise, the ranks of a node share its cores; each would start a thread on all.
+ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
+
+cat >"$CK_TMP"/env_launch.py <<'CK_FILE'
+"""Start one process for each slot of a node, told who it is: launch.py --processes N COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. Each process
+finds what torch.distributed (`env://`) and Lightning read, and on Slurm the variables that `srun`
+with a task for each slot would have set, which Lightning and JAX prefer there.
+"""
+
+import argparse
+import os
+import sys
+
+import clusterkit_ranks
+
+
+def main():
+    parser = argparse.ArgumentParser(description="start the processes of one node")
+    parser.add_argument("--processes", type=int, required=True, help="on all nodes together")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    node_rank = int(os.environ["CK_NODE_RANK"])
+    world = min(options.processes, sum(slots))
+    first = min(sum(slots[:node_rank]), world)
+    last = min(first + slots[node_rank], world)
+    environments = {
+        first + local: environment_of(first + local, local, last - first, world)
+        for local in range(last - first)
+    }
+    sys.exit(clusterkit_ranks.run(options.command, environments))
+
+
+def environment_of(rank, local_rank, local_world, world):
+    node_rank, nodes = os.environ["CK_NODE_RANK"], os.environ["CK_NNODES"]
+    head, port = os.environ["CK_HEAD_ADDR"], os.environ["CK_PORT"]
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "NODE_RANK": node_rank,
+        "MASTER_ADDR": head,
+        "MASTER_PORT": port,
+        "JAX_COORDINATOR_ADDRESS": f"{head}:{port}",
+    }
+    if "SLURM_JOB_ID" in environment:
+        environment |= {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local_rank),
+            "SLURM_NODEID": node_rank,
+            "SLURM_NNODES": nodes,
+            "SLURM_NTASKS": str(world),
+            "SLURM_NPROCS": str(world),
+            "SLURM_STEP_NUM_TASKS": str(world),
+            "SLURM_NTASKS_PER_NODE": str(local_world),
+        }
+    return environment
+
+
+if __name__ == "__main__":
+    main()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
+"""Run the ranks of one node, and end them together: for the launchers of frameworks without one.
+
+The exit code is that of the first local rank that failed, as a shell gives it; which that was is
+said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
+is given time to come first.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_S = 10
+OTHERS_TELL_S = 2
+"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def run(command, environments):
+    """Start `command` once for each rank, in its environment; return the exit code of the node."""
+    ranks = {
+        rank: subprocess.Popen(command, env=environment)
+        for rank, environment in environments.items()
+    }
+    signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
+    return wait_for(ranks)
+
+
+def wait_for(ranks):
+    running = dict(ranks)
+    while running:
+        for rank, process in list(running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del running[rank]
+            if code != 0:
+                code = code if code > 0 else 128 - code
+                if lost_another(rank):
+                    end(running.values())
+                    time.sleep(OTHERS_TELL_S)
+                if os.environ.get("CK_FAILURE"):
+                    tell(rank, list(ranks).index(rank), code)
+                end(running.values())
+                return code
+        time.sleep(0.1)
+    return 0
+
+
+def lost_another(rank):
+    return Path(os.environ["CK_TMP"], f"lost-another-{rank}").exists()
+
+
+def output_until_lost(rank):
+    """Return how far the output had come: what others say who fail next is not the rank's own."""
+    output = os.fstat(2)
+    notes = Path(os.environ["CK_TMP"]).glob("lost-another-*")
+    others = (note for note in notes if note.name != f"lost-another-{rank}")
+    sizes = [int(text) for note in others if (text := note.read_text())]
+    return {"inode": output.st_ino, "size": min([output.st_size, *sizes])}
+
+
+def tell(rank, local_rank, code):
+    document = {
+        "node": os.environ["CK_NODE_NAME"],
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": code,
+        "log": output_until_lost(rank),
+    }
+    path = os.environ["CK_FAILURE"]
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+
+
+def end(ranks):
+    for rank in ranks:
+        rank.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for rank in ranks:
+        try:
+            rank.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+CK_FILE
+
+[[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
+cd "$CK_WORKDIR"
+ck_command=(
+  python3
+  -u
+  "${CK_TMP}"/env_launch.py
+  --processes=4
+  python3
+  -u
+  train.py
+  --text
+  'it'"'"'s "a" $b `c`'
+  'new
+line'
+  ''
+  '--glob=*'
+  'ü ✓'
+  'a,b;c&d|e'
+)
+export NCCL_SOCKET_IFNAME=lo
+export GLOO_SOCKET_IFNAME=lo
+# In the background, so that a signal is passed on at once and not after the command has ended.
+"${ck_command[@]}" <&0 &
+ck_child=$!
+trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+ck_status=0
+wait "$ck_child" || ck_status=$?
+while kill -0 "$ck_child" 2>/dev/null; do
+  ck_status=0
+  wait "$ck_child" || ck_status=$?
+done
+exit "$ck_status"

@@ -1,0 +1,123 @@
+"""The framework `env`: one process a slot, who is told who it is, and how the node then ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit.data import data_dir
+from clusterkit.errors import UserError
+from clusterkit.frameworks import LaunchInputs, load_framework
+
+LAUNCH = data_dir("templates") / "env" / "launch.py"
+RANKS = data_dir("templates") / "ranks"
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
+TELL = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES}]), flush=True)"
+
+
+def environment(tmp_path: Path, *, node_rank: int, slots: str, **more: str) -> dict[str, str]:
+    nodes = [f"n{number}" for number in range(len(slots.split()))]
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(RANKS),
+        "CK_NODES": " ".join(nodes),
+        "CK_SLOTS": slots,
+        "CK_NNODES": str(len(nodes)),
+        "CK_NODE_RANK": str(node_rank),
+        "CK_NODE_NAME": nodes[node_rank],
+        "CK_HEAD_ADDR": "n0",
+        "CK_PORT": "21000",
+        "CK_TMP": str(tmp_path),
+        "CK_FAILURE": str(tmp_path / "failure.json"),
+        **more,
+    }
+
+
+def words(processes: int, code: str) -> list[str]:
+    return [sys.executable, str(LAUNCH), f"--processes={processes}", sys.executable, "-c", code]
+
+
+def launched(
+    tmp_path: Path, code: str, *, processes: int = 99, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words(processes, code),
+        env=environment(tmp_path, **more),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("node_rank", "slots", "processes", "ranks"),
+    [
+        (0, "2 2", 4, [["0", "0", "4", "2"], ["1", "1", "4", "2"]]),
+        (1, "2 2", 4, [["2", "0", "4", "2"], ["3", "1", "4", "2"]]),
+        (1, "1 3", 4, [["1", "0", "4", "3"], ["2", "1", "4", "3"], ["3", "2", "4", "3"]]),
+        (1, "2 2", 3, [["2", "0", "3", "1"]]),
+        (1, "4 4", 3, []),
+        (0, "1", 8, [["0", "0", "1", "1"]]),
+    ],
+)
+def test_each_process_is_told_who_it_is(
+    tmp_path: Path, node_rank: int, slots: str, processes: int, ranks: list[list[str]]
+) -> None:
+    done = launched(tmp_path, TELL, node_rank=node_rank, slots=slots, processes=processes)
+    assert done.returncode == 0, done.stderr
+    told = sorted(json.loads(line) for line in done.stdout.splitlines())
+    assert told == [[*rank, str(node_rank), "n0"] for rank in ranks]
+
+
+def test_on_slurm_each_is_told_what_srun_would_have(tmp_path: Path) -> None:
+    names = ("PROCID", "LOCALID", "NODEID", "NNODES", "NTASKS", "NPROCS", "NTASKS_PER_NODE")
+    code = f"import os; print(*(os.environ['SLURM_' + name] for name in {names}), flush=True)"
+    done = launched(
+        tmp_path, code, node_rank=1, slots="2 2", SLURM_JOB_ID="7", SLURM_PROCID="1",
+        SLURM_NTASKS="2", SLURM_NTASKS_PER_NODE="1", SLURM_LOCALID="0",
+    )  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == ["2 0 1 2 4 4 2", "3 1 1 2 4 4 2"]
+
+
+@pytest.mark.parametrize(("end", "code"), [("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+def test_the_first_to_fail_is_named_and_the_others_end(tmp_path: Path, end: str, code: int) -> None:
+    body = f"import os, time; time.sleep(300 if os.environ['RANK'] != '4' else 0.2); {end}"
+    began = time.monotonic()
+    done = launched(tmp_path, body, node_rank=1, slots="3 3")
+    assert done.returncode == code
+    assert time.monotonic() - began < 30
+    told = json.loads((tmp_path / "failure.json").read_text())
+    assert (told["node"], told["rank"], told["local_rank"], told["exit_code"]) == ("n1", 4, 1, code)
+
+
+def test_a_signal_reaches_every_process(tmp_path: Path) -> None:
+    body = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b'bye\\n'), os._exit(0)))\n"
+        "os.write(1, b'on\\n'); time.sleep(300)"
+    )
+    started = subprocess.Popen(
+        words(9, body),
+        env=environment(tmp_path, node_rank=0, slots="3"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with started as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["on\n"] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read().split() == ["bye"] * 3
+
+
+def test_it_has_no_options_of_its_own() -> None:
+    with pytest.raises(UserError, match="no option 'max-restarts'"):
+        load_framework("env").command(LaunchInputs(script="x.py", options={"max-restarts": "3"}))
