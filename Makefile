@@ -97,6 +97,8 @@ $(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-whee
 	@echo "installing deepspeed"
 	@$(PIP) install --constraint constraints.txt 'setuptools<80' wheel ninja
 	@DS_BUILD_OPS=0 $(PIP) install --constraint constraints.txt --no-build-isolation deepspeed
+	@echo "installing accelerate and transformers"
+	@$(PIP) install --constraint constraints.txt accelerate transformers
 	@echo "installing horovod (built from source once, some minutes; kept in ~/.cache/clusterkit)"
 	@$(PIP) install --constraint constraints.txt "$$(images/horovod/build-wheel.sh --python $(BIN)/python)"
 	@touch $@

@@ -97,6 +97,13 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     "torchrun-apptainer": (container(ContainerRuntime.APPTAINER), PLAIN),
     "torchrun-enroot": (container(ContainerRuntime.ENROOT), PLAIN),
     "torchrun-pyxis": (container(ContainerRuntime.PYXIS), PLAIN),
+    "accelerate-slurm": (job("accelerate", args=NASTY_ARGS), PLAIN),
+    "accelerate-fsdp": (job("accelerate", launcher_options={"preset": "fsdp"}), RACK),
+    "accelerate-zero3": (
+        job("accelerate", launcher_options={"preset": "zero3", "gradient_clipping": "0.5"}),
+        PLAIN,
+    ),
+    "accelerate-own": (job("accelerate", launcher_options={"config_file": "my own.yaml"}), PLAIN),
     "env-slurm": (job("env", args=NASTY_ARGS, processes=7), PLAIN),
     "env-ssh": (job("env"), RACK),
     "deepspeed-slurm": (

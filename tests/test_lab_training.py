@@ -27,6 +27,7 @@ JOBS = {
     "zero3": ("deepspeed", "train_deepspeed.py", ("--zero", "3")),
     "horovod": ("horovod", "train_horovod.py", ()),
     "env": ("env", "train_ddp.py", ()),
+    "trainer": ("accelerate", "train_trainer.py", ()),
 }
 
 
