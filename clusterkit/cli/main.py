@@ -23,6 +23,7 @@ VERBS = (
     "init",
     "doctor",
     "estimate",
+    "layout",
     "render",
     "preflight",
     "submit",
