@@ -184,7 +184,7 @@ def test_orders_that_a_library_cannot_make() -> None:
     with pytest.raises(UserError, match="no place for cp 2"):
         export(Parallelism(cp=2), Export.DEEPSPEED)
     strange = Parallelism(tp=2, dp=2, pp=2, order=parse_order("pp-dp-tp"))
-    with pytest.raises(UserError, match="Megatron-LM cannot number .* pp-dp-tp-cp-ep"):
+    with pytest.raises(UserError, match=r"Megatron-LM cannot number .* pp-dp-tp-cp-ep"):
         export(strange, Export.MEGATRON)
     # Its experts would be in other stages (initialize_model_parallel asserts that they are not).
     folded = Parallelism(tp=2, cp=2, dp=2, pp=2, order=parse_order("tp-cp-ep-pp-dp"))

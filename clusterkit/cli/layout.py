@@ -87,7 +87,9 @@ def layout(
     target = _target(export)
     fabric = _fabric(topology) if topology else None
     names = _names(hosts, fabric, nodes)
-    count = nodes or len(names) or _enough_nodes(tp * pp * cp * (dp or 1), gpus_per_node, dp)
+    count = nodes if nodes is not None else len(names)
+    if nodes is None and not names:
+        count = _enough_nodes(tp * pp * cp, dp, gpus_per_node)
     wish = Wish(nodes=count, gpus_per_node=gpus_per_node, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
                 order=parse_order(order))  # fmt: skip
     parallelism = arrange(wish)
@@ -134,9 +136,12 @@ def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
 def _target(word: str | None) -> Export | None:
     from clusterkit.layout import Export
 
-    if word is not None and word not in set(Export):
-        raise UserError(f"--export {word} is not known", hint=choices_hint(word, Export))
-    return None if word is None else Export(word)
+    if word is None:
+        return None
+    known = {str(target): target for target in Export}
+    if word not in known:
+        raise UserError(f"--export {word} is not known", hint=choices_hint(word, known))
+    return known[word]
 
 
 def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple[str, ...]:
@@ -160,10 +165,11 @@ def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple
     return names
 
 
-def _enough_nodes(ranks: int, gpus_per_node: int, dp: int | None) -> int:
+def _enough_nodes(model: int, dp: int | None, gpus_per_node: int) -> int:
+    """Return how many machines hold `dp` copies of a model of `model` GPUs."""
     if dp is None:
         raise UserError("how many machines are there?", hint="--nodes N, or --hosts LIST, or --dp")
-    return -(-ranks // max(gpus_per_node, 1))
+    return max(1, -(-model * dp // max(gpus_per_node, 1)))
 
 
 def _fabric(file: str) -> Fabric:

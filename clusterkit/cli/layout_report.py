@@ -13,6 +13,10 @@ from clusterkit.layout import DIMENSIONS, Layout, Pattern, Reach, patterns
 _WIDTH = 80
 _MOST_ROWS = 24
 _LABEL = 8
+_MOST_NAMES = 34
+"""Characters of a hostlist; a longer one has lines of its own."""
+_MOST_RANGES = 24
+"""Characters; of more ranges, only where they begin and end is told."""
 
 
 def headline(layout: Layout) -> str:
@@ -83,9 +87,8 @@ def _nodes(layout: Layout, pattern: Pattern) -> Iterator[str]:
                 *(_ranges([(v, v) for v in row.coordinates[name]]) for name in names),
             )
         )
-    limits = (34, 26)  # what is longer has a line of its own
     widths = [
-        max([len(row[i]) for row in table if len(row[i]) <= (limits[i] if i < 2 else _WIDTH)])
+        max([len(row[i]) for row in table if i or len(row[i]) <= _MOST_NAMES])
         for i in range(len(table[0]))
     ]
     for line in table:
@@ -96,10 +99,9 @@ def _nodes(layout: Layout, pattern: Pattern) -> Iterator[str]:
 
 def _laid_out(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
     cells = list(row)
-    for i in range(2):
-        if len(cells[i]) > widths[i]:
-            yield from _wrapped_list(("", "ranks ")[i] + cells[i])
-            cells[i] = ""
+    if len(cells[0]) > widths[0]:
+        yield from _wrapped_list(cells[0])
+        cells[0] = ""
     yield "  ".join(f"{c:<{w}}" for c, w in zip(cells, widths, strict=True)).rstrip()
 
 
@@ -110,7 +112,8 @@ def _ranges(spans: Sequence[tuple[int, int]]) -> str:
             joined[-1] = (joined[-1][0], high)
         else:
             joined.append((low, high))
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in joined)
+    text = ",".join(str(low) if low == high else f"{low}-{high}" for low, high in joined)
+    return text if len(text) <= _MOST_RANGES else f"{joined[0][0]}..{joined[-1][1]}"
 
 
 def reaches(layout: Layout, *, assumed: bool) -> Sequence[str]:
