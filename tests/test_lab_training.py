@@ -22,6 +22,7 @@ STEPS = "20"
 JOBS = {
     "ddp": ("torchrun", "train_ddp.py", ()),
     "fsdp": ("torchrun", "train_fsdp.py", ()),
+    "tp-fsdp": ("torchrun", "train_tp_fsdp.py", ("--tp", "2")),
     "zero1": ("deepspeed", "train_deepspeed.py", ("--zero", "1")),
     "zero2": ("deepspeed", "train_deepspeed.py", ("--zero", "2")),
     "zero3": ("deepspeed", "train_deepspeed.py", ("--zero", "3")),
