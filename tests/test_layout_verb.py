@@ -159,3 +159,26 @@ def test_what_cannot_be(run: Run, args: tuple[str, ...], message: str) -> None:
 def test_copies_alone_say_how_many_nodes(run: Run) -> None:
     _, out, _ = run("--tp", "4", "--pp", "2", "--dp", "4")
     assert out.startswith("4 nodes x 8 GPUs = 32 ranks: tp 4 x dp 4 x pp 2\n")
+
+
+def test_a_topology_alone_names_the_hosts(run: Run) -> None:
+    code, out, _ = run("--tp", "8", "--pp", "4", "--topology", "-", stdin=TREE)
+    assert code == 0
+    assert "hosts in rank order: n[1,5,2,6,3,7,4,8]\n" in out
+    code, _, err = run("--tp", "8", "--nodes", "4", "--topology", "-", stdin=TREE)
+    assert code == 2
+    assert "the topology has 8 nodes, and --nodes says 4" in err
+    assert "--hosts n[1-4], or --nodes 8" in err
+
+
+def test_a_cluster_without_switches(run: Run) -> None:
+    said = "No topology information available\n"
+    code, _, err = run("--nodes", "2", "--tp", "8", "--topology", "-", stdin=said)
+    assert code == 2
+    assert "<stdin> names no switch with nodes" in err
+
+
+def test_pipelines_longer_than_a_switch_are_warned_of(run: Run) -> None:
+    code, out, _ = run("--tp", "8", "--pp", "8", "--topology", "-", stdin=TREE)
+    assert code == 1
+    assert "8 of 56 pairs of pipeline neighbours are not behind the same" in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -152,9 +153,9 @@ def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple
         return ()
     names = expand(hosts, source="--hosts") if hosts is not None else fabric.nodes if fabric else ()
     where = "--hosts" if hosts is not None else "the topology"
-    twice = sorted({name for name in names if names.count(name) > 1}) if hosts else []
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise UserError(f"--hosts names {fold(twice)} twice", hint="name every machine once")
+        raise UserError(f"{where} names {fold(twice)} twice", hint="name every machine once")
     if not names or (nodes is not None and len(names) != nodes):
         wanted = f", and --nodes says {nodes}" if nodes is not None else ""
         some = fold(names[:nodes]) if nodes and len(names) > nodes else "LIST"
