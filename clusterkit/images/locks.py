@@ -130,7 +130,7 @@ def _ask_pip(wanted: Sequence[str], below: Mapping[str, str], more: Sequence[str
         constraints.write_text("".join(f"{name}=={below[name]}\n" for name in below))
         argv = [
             sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed",
-            "--no-build-isolation", "--disable-pip-version-check", "--no-input",
+            "--disable-pip-version-check", "--no-input",
             "--report", str(folder / "report.json"), "--constraint", str(constraints),
             *more, *wanted,
         ]  # fmt: skip
