@@ -153,12 +153,12 @@ def read_archive(path: Path) -> Archive:
             members = {member.name: member for member in tar}
             names = _layer_names(tar, members)
             places = _places(list(members.values()), tar.offset)
+        layers = [_parts(name, members, places) for name in names]
     except (tarfile.TarError, KeyError, ValueError, TypeError, IndexError) as error:
         raise RemoteError(
             f"docker save has written something else than an image: {error}",
             hint="see what is in it: docker save IMAGE | tar t",
         ) from error
-    layers = [_parts(name, members, places) for name in names]
     return Archive(
         path=path,
         size=path.stat().st_size,
