@@ -35,6 +35,7 @@ VERBS = (
     "hostfile",
     "lint-env",
     "topo",
+    "images",
     "config",
     "explain",
 )

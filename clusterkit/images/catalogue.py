@@ -25,8 +25,7 @@ class Variant(StrEnum):
 VARIANTS: tuple[Variant, ...] = tuple(Variant)
 
 ROOT_IMAGE = (
-    "docker.io/library/debian:bookworm-slim"
-    "@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
+    "debian:bookworm-slim@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
 )
 """What `base` is built from: Debian, for its Python 3.11.
 
@@ -37,6 +36,8 @@ MATRIX: Mapping[str, str] = MappingProxyType(
     {
         "python": "3.11",
         "torch": "2.13.0",
+        "cuda": "13.0",  # torch's wheels bring it, and NCCL
+        "nccl": "2.29.7",
         "numpy": "2.4.6",
         "deepspeed": "0.19.8",
         "horovod": "0.28.1",
@@ -47,6 +48,9 @@ MATRIX: Mapping[str, str] = MappingProxyType(
     }
 )
 """The one version of each thing that images are named for; the lock files pin the rest."""
+
+EPOCH = 1795305600
+"""2026-11-22: the date of images where SOURCE_DATE_EPOCH says no other; moved with the locks."""
 
 PLATFORMS: tuple[str, ...] = ("linux/amd64",)
 """What the lock files hold hashes for."""
