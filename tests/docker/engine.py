@@ -81,7 +81,7 @@ class Engine:
             "--host", f"unix://{self.socket}", "--bridge=none",
             "--iptables=false", "--ip6tables=false", "--ip-masq=false",
             # Containers reach no name server, and torch asks one for the name of each client.
-            "--dns=127.0.0.1",
+            "--dns-opt=timeout:1", "--dns-opt=attempts:1",
             "--default-address-pool", f"base=10.{network}.0.0/16,size=24",
         ]  # fmt: skip
         with (self.root / "log").open("ab") as log:
