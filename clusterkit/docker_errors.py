@@ -21,6 +21,11 @@ _KNOWN = (
         "install Docker there: https://docs.docker.com/engine/install",
     ),
     (
+        re.compile(r"docker: Permission denied"),
+        "no permission to run docker",
+        "look who may: ls -l /usr/bin/docker",
+    ),
+    (
         re.compile(r"permission denied .*(Docker daemon|docker API)", re.IGNORECASE),
         "no permission for the Docker daemon",
         "sudo usermod -aG docker USER there, and log in again",

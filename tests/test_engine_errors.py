@@ -14,6 +14,7 @@ _SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
     [
         ("sh: 4: docker: not found", "there is no docker"),
         ("docker: command not found", "there is no docker"),
+        ("sh: 3: docker: Permission denied", "no permission to run docker"),
         (
             f"permission denied while trying to connect to the Docker daemon socket: {_SOCKET}",
             "no permission for the Docker daemon",

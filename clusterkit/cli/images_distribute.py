@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.images_flags import Json, VariantFlag, size_words
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,16 +54,8 @@ def distribute(
             show_default=False,
         ),
     ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            "--variant",
-            help="Variant of an image of the catalogue.",
-            metavar="cpu|cuda|rocm",
-            show_default=False,
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    variant: VariantFlag = None,
+    json: Json = False,
 ) -> None:
     """Bring an image of this machine's Docker to that of every node, by SSH.
 
@@ -74,10 +68,11 @@ def distribute(
     from clusterkit.sync.distribute import Outcome, distribute_image, require_engines
     from clusterkit.sync.image_archive import find_image
 
-    reference = _reference(name, variant)
+    reference, is_ours = _reference(name, variant)
     spec = load_settings().cluster(cluster)
     require_engines(spec)
-    image = find_image(reference)
+    build = f"clusterkit images build {reference.removeprefix('clusterkit/')}"
+    image = find_image(reference, hint=build if is_ours else None)
     nodes = tuple(host.name for host in hosts_of(Wanted(hosts=hosts), spec, "ssh"))
     with _progress(reference, len(nodes)) as watch:
         done = distribute_image(reference, image, spec, nodes, watch=watch)
@@ -91,18 +86,20 @@ def distribute(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _reference(name: str, variant: str | None) -> str:
-    """Return what Docker calls the image."""
-    from clusterkit.images.catalogue import IMAGES
+def _reference(name: str, variant: str | None) -> tuple[str, bool]:
+    """Return what Docker calls the image, and whether the catalogue has it."""
+    from clusterkit.images.catalogue import IMAGES, VARIANTS, Variant
+    from clusterkit.images.names import read_name, tag_of
 
-    if name in IMAGES:
-        return name
-    if variant is not None:
+    word, colon, behind = name.removeprefix("clusterkit/").partition(":")
+    if word in IMAGES and (not colon or behind in VARIANTS):
+        return tag_of(*read_name(name, variant, Variant.CUDA)), True
+    if variant not in {None, os.environ.get("CLUSTERKIT_IMAGES_VARIANT")}:
         raise UserError(
             f"--variant {variant}: {name} is no image of the catalogue",
             hint="leave it out; the catalogue: clusterkit images list",
         )
-    return name
+    return name, False
 
 
 @contextmanager
@@ -136,9 +133,9 @@ def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds:
         case "saving":
             return f"docker save {reference}"
         case _ if sent >= total:
-            return f"{_size(sent)} sent; the engines unpack it"
+            return f"{size_words(sent)} sent; the engines unpack it"
     rate = f", {sent / 1e6 / seconds:.0f} MB/s" if seconds >= 1 else ""
-    return f"{reference}  {sent / total:4.0%}  {_size(sent)} of {_size(total)}{rate}"
+    return f"{reference}  {sent / total:4.0%}  {size_words(sent)} of {size_words(total)}{rate}"
 
 
 def _report(image: str, done: Iterable[Distributed]) -> None:
@@ -167,12 +164,7 @@ def _details(row: list[Distributed]) -> str:
     one = row[0]
     words = [one.detail] if one.detail else []
     if one.bytes:
-        words.append(f"{_size(one.bytes)} in {max(each.seconds for each in row):.0f} s")
+        words.append(f"{size_words(one.bytes)} in {max(each.seconds for each in row):.0f} s")
     if one.replaced:
         words.append(f"in place of {one.replaced[:_SHORT]}")
     return f"  {', '.join(words)}" if words else ""
-
-
-def _size(count: int) -> str:
-    """Return bytes in the unit that they are told in: 10^9 or 10^6."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -28,7 +28,7 @@ from clusterkit.transport.ssh_session import Session, on_nodes
 _PIECE = 1 << 18
 _UNPACKED = 2
 """An engine keeps what it is sent in its own temporary folder while it unpacks it."""
-_ROOM = 64 << 20
+_ROOM = 16 << 20
 
 Watch = Callable[[str, int, int], None]
 """Called with what is being done, and how many bytes of how many have been sent; by any thread,

@@ -23,7 +23,7 @@ LAYERS = "{{range .RootFS.Layers}}{{.}},{{end}}"
 INSPECT = "{{.Id}} {{.Created}} {{.Architecture}} {{.Size}} " + LAYERS
 """The `--format` of `docker image inspect` that `read_image` reads."""
 _SAVE_WITHIN_S = 7200.0
-_ROOM = 64 << 20
+_ROOM = 16 << 20
 
 Range = tuple[int, int]
 """Where bytes begin in a file, and where they end."""
@@ -73,8 +73,8 @@ def read_layers(text: str) -> tuple[str, ...]:
     return tuple(layer for layer in text.split(",") if layer)
 
 
-def find_image(reference: str) -> ImageFacts:
-    """Return what the engine of this machine says of an image.
+def find_image(reference: str, *, hint: str | None = None) -> ImageFacts:
+    """Return what the engine of this machine says of an image; `hint` says how to get it.
 
     Raises:
         UserError: it has none of that name, or that name would be lost on the way.
@@ -92,7 +92,7 @@ def find_image(reference: str) -> ImageFacts:
     if answer.code != MISSING and "no such image" in answer.errors.lower():
         raise UserError(
             f"the Docker of this machine has no image {reference}",
-            hint=f"docker pull {reference}, or see what there is: docker image ls",
+            hint=hint or f"docker pull {reference}, or see what there is: docker image ls",
         )
     raise _failed(answer.errors)
 
@@ -127,9 +127,10 @@ def save_image(reference: str, image: ImageFacts, folder: Path) -> Archive:
         RemoteError: Docker cannot; in its words.
     """
     free = shutil.disk_usage(folder).free
-    if free < image.size + _ROOM:
+    needed = image.size + _ROOM
+    if free < needed:
         raise UserError(
-            f"{image.size >> 20} MiB are needed in {folder.parent} to save {reference}, "
+            f"{needed >> 20} MiB are needed in {folder.parent} to save {reference}, "
             f"and {free >> 20} MiB are free",
             hint="name a larger disk: TMPDIR=/PATH clusterkit images distribute ...",
         )
