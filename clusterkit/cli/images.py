@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from clusterkit.cli.images_build import build
+from clusterkit.cli.images_distribute import distribute
 from clusterkit.cli.images_keep import export, lock, prune
 from clusterkit.cli.images_look import list_images, show
 from clusterkit.cli.images_prove import prove_images
@@ -23,3 +24,4 @@ app.command("test")(prove_images)
 app.command()(lock)
 app.command()(prune)
 app.command()(export)
+app.command()(distribute)
