@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -214,5 +215,5 @@ def _tell(name: str, news: Step | str, *, verbose: bool) -> None:
 
 
 def _short(text: str, width: int = 72) -> str:
-    line = " ".join(text.split())
+    line = re.sub(r"--mount=\S+ ", "", " ".join(text.split()))
     return line if len(line) <= width else line[: width - 3] + "..."

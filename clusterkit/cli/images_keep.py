@@ -112,7 +112,7 @@ def export(
     from clusterkit.images.names import read_name, tag_of
 
     if to not in Form.__members__.values():
-        raise UserError(f"nothing is exported to {to!r}", hint=choices_hint(to, Form))
+        raise UserError(f"nothing is exported to {to!r}", hint=choices_hint(to, map(str, Form)))
     form = Form(to)
     image, kind = read_name(name, variant)
     path = output or default_path(image.name, kind, form)

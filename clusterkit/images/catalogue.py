@@ -157,7 +157,9 @@ def find_variant(name: str) -> Variant:
         UserError: there is none; with the closest name.
     """
     if name not in Variant.__members__.values():
-        raise UserError(f"no variant is called {name!r}", hint=choices_hint(name, VARIANTS))
+        raise UserError(
+            f"no variant is called {name!r}", hint=choices_hint(name, map(str, VARIANTS))
+        )
     return Variant(name)
 
 

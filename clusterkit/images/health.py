@@ -52,7 +52,10 @@ def prove(
         )
     started = time.monotonic()
     devices, skipped = _devices(variant)
-    run = ["run", "--rm", f"--network={network or 'none'}", "--shm-size=1g", *devices]
+    # Without a network nothing resolves the container's own name, and torchrun asks for it.
+    alone = ("--network=none", "--hostname=localhost")
+    joined = alone if network is None else (f"--network={network}",)
+    run = ["run", "--rm", *joined, "--shm-size=1g", *devices]
     gpus, problem = _look(image, variant, tag, run, asked=bool(devices))
     output = ""
     if problem is None:

@@ -91,7 +91,7 @@ def labels(image: Image, variant: Variant, recipe: str, *, root: str, epoch: int
         LABEL_RECIPE: recipe,
         **{LABEL_VERSION + name: text for name, text in versions(image, variant).items()},
     }
-    return {f"org.opencontainers.image.{key}": text for key, text in oci.items()} | ours
+    return {f"org.opencontainers.image.{key}": text for key, text in oci.items() if text} | ours
 
 
 def read_name(
