@@ -135,7 +135,7 @@ def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds:
         case _ if sent >= total:
             return f"{size_words(sent)} sent; the engines unpack it"
     rate = f", {sent / 1e6 / seconds:.0f} MB/s" if seconds >= 1 else ""
-    return f"{reference}  {sent / total:4.0%}  {size_words(sent)} of {size_words(total)}{rate}"
+    return f"{reference}  {sent / total:.0%}  {size_words(sent)} of {size_words(total)}{rate}"
 
 
 def _report(image: str, done: Iterable[Distributed]) -> None:

@@ -170,6 +170,7 @@ class _Delivery:
         self._total = sum(
             size_of(archive.without(one.lowest)) for one in engines.values() if not one.has_it
         )
+        watch("sending", 0, self._total)
 
     def to(self, session: Session, engine: EngineFacts) -> Distributed:
         """Bring it to one node.
