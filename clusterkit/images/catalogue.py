@@ -81,6 +81,9 @@ def _pinned(*names: str) -> tuple[str, ...]:
     return tuple(f"{name}=={MATRIX[name]}" for name in names)
 
 
+_TOOLKIT = ("toolkit/cuda.txt", "toolkit/complete-cuda.sh")
+"""NVIDIA's compiler by hash, for stages that build."""
+
 _HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 """What horovod 0.28.1 requires (its setup.py); it has no wheel that pip could ask."""
 
@@ -105,6 +108,7 @@ _IMAGES = (
         summary="DeepSpeed: ZeRO, with libaio for NVMe offload",
         version_of="deepspeed",
         packages=(*_pinned("deepspeed"), "ninja"),
+        borrowed=_TOOLKIT,
     ),
     Image(
         name="horovod",
@@ -113,6 +117,7 @@ _IMAGES = (
         version_of="horovod",
         packages=_HOROVOD_NEEDS,
         sources=_pinned("horovod"),
+        borrowed=_TOOLKIT,
     ),
     Image(
         name="accelerate",
@@ -131,7 +136,12 @@ _IMAGES = (
             *_HOROVOD_NEEDS,
         ),
         sources=_pinned("horovod"),
-        borrowed=("horovod/build-wheel.sh",),
+        borrowed=(
+            "horovod/build-wheel.sh",
+            "horovod/test/train_horovod.py",
+            "accelerate/test/train_accelerate.py",
+            *_TOOLKIT,
+        ),
     ),
 )
 
