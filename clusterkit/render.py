@@ -155,7 +155,7 @@ def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[Render
             project=_project(plan),
             summary=summary(plan),
             image=container.image,
-            environment=[(name, value.replace("$", "$$")) for name, value in defaults.items()],
+            environment=tuple(defaults.items()),
             node_script=COMPOSE_NODE,
             script_mount=f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
             workdir_mount=f"{plan.workdir}:{plan.workdir}",

@@ -6,6 +6,9 @@ ck_refuse() {
   exit 125 # as Docker itself, where a container cannot be started
 }
 
+# Asks the command to end; a runtime may know better.
+ck_end() { kill -TERM "$ck_child" 2>/dev/null || true; }
+
 # Leaves in ck_binds what to mount. A source that is not there is refused: Docker would make it.
 ck_find_binds() {
   local mount source target mode

@@ -11,7 +11,7 @@ ck_text() {
 ck_write_override() {
   local item
   echo 'services: {train: {'
-  echo "container_name: $(ck_text "$CK_CONTAINER"), labels: {clusterkit.job: $(ck_text "$CK_CONTAINER")},"
+  echo "labels: {clusterkit.job: $(ck_text "$CK_CONTAINER")},"
   echo "entrypoint: [sh, $(ck_text "$CK_TMP/inside.sh")], working_dir: $(ck_text "$CK_WORKDIR"),"
   [[ -z $ck_user ]] || echo "user: $(ck_text "$ck_user"),"
   [[ $ck_security != *userns* ]] || echo "userns_mode: host,"
@@ -33,9 +33,9 @@ ck_write_override() {
   echo ']}}'
 }
 
-ck_compose() {
-  docker compose --project-name="${CK_CONTAINER,,}" --project-directory="$ck_files" \
-    --file="$ck_files/compose-$CK_NODE_NAME.yaml" --file="$CK_TMP/override.yaml" "$@"
+# The client itself would leave at once, without a word to the container.
+ck_end() {
+  docker kill --signal=TERM "$CK_CONTAINER" >/dev/null 2>&1 || kill -TERM "$ck_child" 2>/dev/null || true
 }
 
 ck_enter() {
@@ -51,10 +51,13 @@ ck_enter() {
   ck_find_names
   ck_write_override >"$CK_TMP/override.yaml"
   ck_inside=()
-  ck_command=(ck_compose up --abort-on-container-exit --exit-code-from=train --no-log-prefix --no-color)
+  ck_leave
+  # Not `up`: `run` has the exit code and the output of the service alone, passes signals on, and
+  # leaves no container where this script is killed.
+  ck_command=(
+    docker compose --ansi=never --project-name="${CK_CONTAINER,,}" --project-directory="$ck_files"
+    --file="$ck_files/compose-$CK_NODE_NAME.yaml" --file="$CK_TMP/override.yaml"
+    run --rm --no-TTY --interactive=false --name="$CK_CONTAINER" train
+  )
 }
 
-# Compose leaves what has ended where it is.
-ck_leave() {
-  ck_compose down --timeout=5 >/dev/null 2>&1 || true
-}

@@ -229,6 +229,9 @@ ck_refuse() {
   exit 125 # as Docker itself, where a container cannot be started
 }
 
+# Asks the command to end; a runtime may know better.
+ck_end() { kill -TERM "$ck_child" 2>/dev/null || true; }
+
 # Leaves in ck_binds what to mount. A source that is not there is refused: Docker would make it.
 ck_find_binds() {
   local mount source target mode
@@ -363,7 +366,8 @@ trap 'ck_leave; rm -rf "$CK_TMP"' EXIT
 # In the background, so that a signal is passed on at once and not after the command has ended.
 ${ck_inside[@]+"${ck_inside[@]}"} "${ck_command[@]}" <&0 {ck_life}>&- &
 ck_child=$!
-trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+# Once: Slurm tells the client as well, and the third time it leaves the container to itself.
+trap 'trap : TERM INT; ck_end' TERM INT
 ck_status=0
 wait "$ck_child" || ck_status=$?
 while kill -0 "$ck_child" 2>/dev/null; do
