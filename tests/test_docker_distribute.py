@@ -16,16 +16,25 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterkit.errors import RemoteError
 from clusterkit.sync import image_nodes
-from clusterkit.sync.image_archive import INSPECT, ImageFacts, chunks, read_image, save_image
+from clusterkit.sync.distribute import Delivery, Outcome
+from clusterkit.sync.image_archive import (
+    INSPECT,
+    ImageFacts,
+    chunks,
+    read_image,
+    save_image,
+    size_of,
+)
 from tests.desk import Desk
 from tests.docker.engine import Engine, EngineError
 from tests.docker.hosts import engine_in, offer
@@ -49,25 +58,13 @@ class Rack:
     engines: dict[str, Engine]
     folder: Path
 
-    def build(self, text: str, *, added: Mapping[str, bytes] | None = None) -> ImageFacts:
-        """Build an image: the same big layer each time, and a small one with this text."""
+    def build(self, text: str, *, beside: str = "big") -> ImageFacts:
+        """Build an image of two layers: the same large file each time, and one with this text."""
         context = self.folder / "context"
-        shutil.rmtree(context, ignore_errors=True)
-        context.mkdir()
-        big = self.folder / "big"
-        if not big.exists():
-            big.write_bytes(os.urandom(BIG))
-        shutil.copy2(big, context / "big")
+        context.mkdir(exist_ok=True)
         (context / "text").write_text(text)
-        for name, data in (added or {}).items():
-            (context / name).write_bytes(data)
-        lines = [
-            "FROM scratch",
-            "COPY big /",
-            "COPY text /",
-            *(f"ADD {name} /" for name in added or ()),
-        ]
-        (context / "Dockerfile").write_text("\n".join(lines) + "\n")
+        lines = f"FROM scratch\nADD {beside} /\nCOPY text /\n"
+        (context / "Dockerfile").write_text(lines)
         build = ("build", "--quiet", "--tag", IMAGE, str(context))
         self.home.run(*build, env={"DOCKER_BUILDKIT": "0"})  # small: no builder to start
         return read_image(self.home.run("image", "inspect", "--format", INSPECT, IMAGE).strip())
@@ -101,6 +98,8 @@ def whole_rack(lab: Lab) -> Iterator[Rack]:
             engine.up()
         for host, engine in engines.items():
             offer(lab, host, engine)
+        (folder / "context").mkdir()
+        (folder / "context" / "big").write_bytes(os.urandom(BIG))
         yield Rack(Desk.of(lab, "distribute"), home, engines, folder)
     except EngineError as error:
         if os.environ.get("CI") == "true":
@@ -255,9 +254,11 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_sent(rack: Rack) ->
 
 
 def test_a_disk_that_fills_up_on_the_way_leaves_nothing(rack: Rack) -> None:
-    image = rack.build("many", added={"many.tar": _many_files(12_000)})
+    (rack.folder / "context" / "many.tar").write_bytes(_many_files(8000))
+    image = rack.build("many", beside="many.tar")
+    (rack.folder / "context" / "many.tar").unlink()
     # A file of one byte takes a page of such a disk, and less in the archive.
-    with small_disk(rack, "n3", "96m") as engine:
+    with small_disk(rack, "n3", "37m") as engine:
         done = rack.distribute(IMAGE, "--hosts", "n3")
         assert done.returncode == 1
         assert done.stdout.splitlines()[0] == "n3  failed  the disk of Docker is full"
@@ -326,13 +327,15 @@ def test_whom_the_daemon_refuses_is_told_so(rack: Rack, tmp_path: Path) -> None:
     image = rack.build("one")
     for tool in ("env", "sh"):
         (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
-    poor = SessionWith(rack.home, "/usr/bin/env", f"PATH={tmp_path}")
+    poor: Any = SessionWith(rack.home, "/usr/bin/env", f"PATH={tmp_path}")
     with pytest.raises(RemoteError, match="here: there is no docker"):
-        image_nodes.look(poor, IMAGE, image)  # type: ignore[arg-type]
+        image_nodes.look(poor, IMAGE, image)
     rack.folder.chmod(0o755)
-    nobody = SessionWith(rack.home, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    nobody: Any = SessionWith(
+        rack.home, "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"
+    )
     with pytest.raises(RemoteError, match="here: no permission for the Docker daemon") as caught:
-        image_nodes.look(nobody, IMAGE, image)  # type: ignore[arg-type]
+        image_nodes.look(nobody, IMAGE, image)
     assert caught.value.hint is not None
     assert "usermod -aG docker" in caught.value.hint
 
@@ -345,11 +348,31 @@ def test_what_is_damaged_on_the_way_is_not_taken(rack: Rack, tmp_path: Path) -> 
     middle = len(pieces) // 2  # of the big layer
     damaged = [*pieces]
     damaged[middle] = bytes([pieces[middle][0] ^ 1]) + pieces[middle][1:]
-    session = SessionWith(rack.engines["n1"])
+    session: Any = SessionWith(rack.engines["n1"])
     with pytest.raises(RemoteError, match=r"invalid diffID|checksum|diff_id"):
-        image_nodes.load(session, IMAGE, image, damaged)  # type: ignore[arg-type]
+        image_nodes.load(session, IMAGE, image, damaged)
     assert rack.digests()["n1"] == ""
-    image_nodes.load(session, IMAGE, image, pieces)  # type: ignore[arg-type]
+    image_nodes.load(session, IMAGE, image, pieces)
+    assert rack.digests()["n1"] == image.digest
+
+
+def test_an_engine_that_wants_all_layers_gets_them(rack: Rack, tmp_path: Path) -> None:
+    image = rack.build("one")
+    with _environment(DOCKER_HOST=f"unix://{rack.home.socket}"):
+        archive = save_image(IMAGE, image, tmp_path)
+    session: Any = SessionWith(rack.engines["n1"])
+    ranges = archive.without(1)
+    with pytest.raises(image_nodes.NotTaken):
+        image_nodes.load(session, IMAGE, image, chunks(archive, ranges, 1 << 18))
+    # It has said that it has the lower one.
+    engine = replace(image_nodes.look(session, IMAGE, image), lowest=1)
+    told: list[tuple[int, int]] = []
+    delivery = Delivery(
+        IMAGE, image, archive, {"here": engine}, lambda _, sent, total: told.append((sent, total))
+    )
+    done = delivery.to(session, engine)
+    assert (done.outcome, done.bytes) == (Outcome.SENT, archive.size + size_of(ranges))
+    assert told[-1] == (done.bytes, done.bytes)
     assert rack.digests()["n1"] == image.digest
 
 
@@ -380,6 +403,9 @@ def test_what_cannot_be_meant_is_refused_at_the_desk(rack: Rack) -> None:
     variant = rack.distribute(IMAGE, "--variant", "cpu")
     assert variant.returncode == 2
     assert f"{IMAGE} is no image of the catalogue" in variant.stderr
+    at_home = rack.desk.clusterkit("images", "distribute", IMAGE, "-c", "local")
+    assert at_home.returncode == 2
+    assert "local is this machine, which has the image already" in at_home.stderr
     small = rack.folder / "smalltmp"
     small.mkdir(exist_ok=True)
     with mounted(rack.desk.lab, "head", "-t", "tmpfs", "-o", "size=20m", "small", str(small)):

@@ -134,11 +134,11 @@ def _bring(
 ) -> dict[str, Distributed | RemoteError]:
     """Send to engines what they lack, or the name alone where that is all."""
     with tempfile.TemporaryDirectory(prefix="clusterkit-image-") as folder:
-        delivery: _Delivery | None = None
+        delivery: Delivery | None = None
         if not all(engine.has_it for engine in engines.values()):
             watch("saving", 0, 0)
             archive = save_image(reference, image, Path(folder))
-            delivery = _Delivery(reference, image, archive, engines, watch)
+            delivery = Delivery(reference, image, archive, engines, watch)
 
         def work(session: Session) -> Distributed:
             engine = engines[session.node]
@@ -150,7 +150,7 @@ def _bring(
         return on_nodes(options, tuple(engines), work)
 
 
-class _Delivery:
+class Delivery:
     """One archive on its way to many nodes."""
 
     def __init__(
@@ -161,6 +161,7 @@ class _Delivery:
         engines: Mapping[str, EngineFacts],
         watch: Watch,
     ) -> None:
+        """Tell `watch` how much will be sent to all `engines`."""
         self._reference = reference
         self._image = image
         self._archive = archive
