@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 EXIT_FINDINGS = 1
 _COLOURS = {"there already": "green", "sent": "green", "failed": "red"}
 _EVERY_S = 0.2
+_SLOW_S = 10.0
+_MB = 10**6
 _SHORT = len("sha256:") + 12
 
 
@@ -164,7 +166,9 @@ def _details(row: list[Distributed]) -> str:
     one = row[0]
     words = [one.detail] if one.detail else []
     if one.bytes:
-        words.append(f"{size_words(one.bytes)} in {max(each.seconds for each in row):.0f} s")
+        seconds = max(each.seconds for each in row)
+        size = size_words(one.bytes) if one.bytes >= _MB else f"{one.bytes / 1e3:.0f} kB"
+        words.append(f"{size} in {seconds:.{int(seconds < _SLOW_S)}f} s")
     if one.replaced:
         words.append(f"in place of {one.replaced[:_SHORT]}")
     return f"  {', '.join(words)}" if words else ""
