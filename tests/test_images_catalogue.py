@@ -11,7 +11,7 @@ import subprocess
 import sys
 import zipfile
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -274,3 +274,18 @@ def matrix() -> str:
 def test_the_tables_of_the_page_are_the_catalogue(made_table: object) -> None:
     page = (ROOT / "docs" / "images.md").read_text()
     assert made_table() in page, made_table()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("image", IMAGES.values(), ids=ids)
+def test_a_build_sees_every_file_that_its_dockerfile_takes(image: Image) -> None:
+    held = assemble(image, Variant.CUDA).files
+    text = held["Dockerfile"].decode().replace("\\\n", " ")
+    lent = [words for words in re.findall(r"--mount=(type=bind\S*)", text) if "from=" not in words]
+    taken = [re.findall(r"source=([^,\s]+)", words)[0] for words in lent]
+    for words in re.findall(r"(?m)^COPY (.*)$", text):
+        if "--from=" not in words:
+            taken += words.split()[:-1]
+    assert taken
+    for name in taken:
+        found = [known for known in held if PurePath(known).match(name.rstrip("/"))]
+        assert found or any(known.startswith(name) for known in held), name

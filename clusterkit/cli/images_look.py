@@ -109,9 +109,10 @@ def show(
 
     image, kind = read_name(name, variant)
     tag = tag_of(image, kind, registry)
+    if sbom is not None:
+        engine.require_engine("look inside")
     present = engine.inspect(tag)[0]
     if present is None and sbom is not None:
-        engine.require_engine("look inside")
         raise UserError(
             f"{tag} is not built here", hint=f"clusterkit images build {image.name}:{kind}"
         )
@@ -157,7 +158,7 @@ def _print(
     listed = ", ".join(f"{name} {text}" for name, text in versions(image, variant).items())
     console.say(f"versions  {listed}")
     if present is None or inside is None:
-        console.say(f"not built here: clusterkit images build {image.name}:{variant}")
+        console.say(f"not seen in an engine here: clusterkit images build {image.name}:{variant}")
         return
     console.say(f"digest    {present.id}")
     console.say(f"size      {size_words(present.size_bytes)}")
