@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterkit.model import ContainerPlan, ContainerRuntime, GpuRequest, NodeCommand
+from clusterkit.render import render
 from clusterkit.runfolder import RunFolder
 from tests.docker import Engine
 from tests.docker.engine import MissingEngineError
@@ -17,11 +21,14 @@ from tests.docker.hosts import engine_in, offer
 from tests.lab import Lab
 from tests.lab.hosts import pids, read_cmdline
 from tests.lab_jobs import Cluster, await_true, started
+from tests.plans import make_cluster, make_plan
 
 pytestmark = [pytest.mark.docker, pytest.mark.lab]
 
 HOSTS = ("n1", "n2")
 IMAGE = "debian-base:bookworm"
+USER, GROUP = 4711, 4712
+"""Known to nobody: neither the host nor the image has a name for them."""
 WAYS = (("ssh", "docker"), ("slurm", "docker"), ("ssh", "compose"))
 """How nodes are reached, and what starts their containers."""
 LONG = f"8640.{os.getpid()}"
@@ -203,3 +210,52 @@ def test_ranks_hear_of_the_time_limit_and_nothing_outlives_it(rack: Docks) -> No
     assert state == "timeout"
     assert all("rank told" in log for log in logs(run))
     rack.await_nothing(run)
+
+
+def test_what_keeps_a_container_from_starting_is_said(rack: Docks) -> None:
+    for options, words in (
+        ({"image": "no/such:image"}, ("no image no/such:image", "images distribute")),
+        ({"mounts": ["/not/there:/data"]}, ("/not/there is not there", "--mount")),
+        ({"env": {"DOCKER_HOST": "unix:///not/there"}}, ("no Docker daemon answers", "systemctl")),
+    ):
+        run, state, code = rack.end("true", **options)
+        assert (state, code) == ("failed", 125)
+        assert all(f"error: {host}: " in log for host, log in zip(HOSTS, logs(run), strict=True))
+        assert all(word in log for word in words for log in logs(run))
+
+
+@pytest.fixture
+def by_hand(engines: dict[str, Engine], lab: Lab) -> Callable[..., Any]:
+    """Return what runs a node script on the first host as a user of no name, in a folder of his."""
+    folder = Path(tempfile.mkdtemp(dir=lab.shared))  # not below a folder that only root may enter
+    os.chown(folder, USER, USER)
+    container = ContainerPlan(runtime=ContainerRuntime.DOCKER, image=IMAGE)
+    cluster = make_cluster(folder, gpu_request=GpuRequest.NONE)
+    command = NodeCommand(argv=("bash", "-c", "id -u; id -G; touch mine; exit 3"))
+    plan = make_plan(cluster, nodes=1, container=container, command=command, workdir=str(folder))
+    script = next(file.text for file in render(plan) if file.name == "node.sh")
+
+    def run(*groups: int) -> subprocess.CompletedProcess[str]:
+        ids = [f"--reuid={USER}", f"--regid={USER}", f"--groups={','.join(map(str, groups))}"]
+        words = ["setpriv", *ids, "bash", "-c", script]
+        engine = engines[HOSTS[0]].socket
+        engine.parent.chmod(0o755)
+        os.chown(engine, 0, GROUP)
+        return lab.run(HOSTS[0], words, cwd="/", env={"HOME": "/"})
+
+    run.folder = folder  # type: ignore[attr-defined]
+    return run
+
+
+def test_files_belong_to_who_submits(by_hand: Callable[..., Any]) -> None:
+    done = by_hand(USER, GROUP)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == f"{USER}\n{USER} {GROUP}\n"
+    assert (by_hand.folder / "mine").stat().st_uid == USER  # type: ignore[attr-defined]
+
+
+def test_who_may_not_use_docker_is_told_how(by_hand: Callable[..., Any]) -> None:
+    done = by_hand(USER)
+    assert done.returncode == 125
+    assert "may not use Docker: " in done.stderr
+    assert "usermod -aG docker" in done.stderr

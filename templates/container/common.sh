@@ -55,6 +55,7 @@ if [[ -n $ck_gpus && (-e /dev/nvidiactl || -e /dev/dxg) ]]; then
 elif [[ -n $ck_gpus && -e /dev/kfd ]]; then
   CK_GPUS=amd
 fi
+ck_me=$(id -un 2>/dev/null || id -u) # not every user has a name on every node
 # The name of the container tells whose it is, and there is never a second one.
 CK_CONTAINER=clusterkit-${CK_JOB_UID:-$CK_JOB_ID-$CK_NODE_RANK-$$}
 CK_CONTAINER=${CK_CONTAINER//[^A-Za-z0-9_.-]/-}

@@ -27,7 +27,7 @@ ck_write_override() {
   echo "], volumes: ["
   for item in "${ck_binds[@]}"; do echo "$(ck_text "$item"),"; done
   echo "], environment: ["
-  for item in HOME="$CK_TMP/home" USER="$(id -un)" LOGNAME="$(id -un)" ${ck_names[@]+"${ck_names[@]}"}; do
+  for item in HOME="$CK_TMP/home" USER="$ck_me" LOGNAME="$ck_me" ${ck_names[@]+"${ck_names[@]}"}; do
     echo "$(ck_text "$item"),"
   done
   echo ']}}'

@@ -7,8 +7,8 @@ ck_ask_engine() {
   if ! ck_security=$(docker info --format '{{.ServerVersion}} {{.SecurityOptions}}' 2>&1) ||
     [[ ! $ck_security =~ ^[0-9] ]]; then
     [[ ${ck_security,,} != *'permission denied'* ]] || ck_refuse \
-      "$(id -un) may not use Docker: ${ck_security##*$'\n'}" \
-      "sudo usermod -aG docker $(id -un), and log in anew; or rootless Docker; or apptainer"
+      "$ck_me may not use Docker: ${ck_security##*$'\n'}" \
+      "sudo usermod -aG docker $ck_me, and log in anew; or rootless Docker; or apptainer"
     ck_refuse "no Docker daemon answers: ${ck_security##*$'\n'}" \
       "sudo systemctl start docker; or set DOCKER_HOST where it listens elsewhere"
   fi
@@ -57,7 +57,7 @@ ck_enter() {
   [[ -z $CK_GPUS && ! -d /dev/infiniband ]] || ck_inside+=(--ulimit=memlock=-1)
   for item in "${ck_binds[@]}"; do ck_inside+=(--volume="$item"); done
   # The user may be unknown in the image: then Python finds home and name only here.
-  ck_inside+=(--env=HOME="$CK_TMP/home" --env=USER="$(id -un)" --env=LOGNAME="$(id -un)")
+  ck_inside+=(--env=HOME="$CK_TMP/home" --env=USER="$ck_me" --env=LOGNAME="$ck_me")
   # By name, never by value: no value can be misquoted, or shows in `ps`.
   for item in ${ck_names[@]+"${ck_names[@]}"}; do ck_inside+=(--env="$item"); done
   # Not the image's own entrypoint: a banner, or a python that takes our words for its script.

@@ -9,6 +9,8 @@ if [ "$(readlink /proc/self/ns/pid)" != "$CK_PID_NAMESPACE" ] && [ -p "$CK_TMP/l
     read -r _ <"$CK_TMP/life"
     kill -s KILL -- -1
   ) </dev/null >/dev/null 2>&1 &)
+else
+  echo $$ >"$CK_TMP/pid"
 fi
 cd "$CK_WORKDIR" || exit 125
 if [ -n "$CK_GPUS" ] && command -v python3 >/dev/null; then

@@ -139,6 +139,8 @@ if [ "$(readlink /proc/self/ns/pid)" != "$CK_PID_NAMESPACE" ] && [ -p "$CK_TMP/l
     read -r _ <"$CK_TMP/life"
     kill -s KILL -- -1
   ) </dev/null >/dev/null 2>&1 &)
+else
+  echo $$ >"$CK_TMP/pid"
 fi
 cd "$CK_WORKDIR" || exit 125
 if [ -n "$CK_GPUS" ] && command -v python3 >/dev/null; then
@@ -277,6 +279,7 @@ if [[ -n $ck_gpus && (-e /dev/nvidiactl || -e /dev/dxg) ]]; then
 elif [[ -n $ck_gpus && -e /dev/kfd ]]; then
   CK_GPUS=amd
 fi
+ck_me=$(id -un 2>/dev/null || id -u) # not every user has a name on every node
 # The name of the container tells whose it is, and there is never a second one.
 CK_CONTAINER=clusterkit-${CK_JOB_UID:-$CK_JOB_ID-$CK_NODE_RANK-$$}
 CK_CONTAINER=${CK_CONTAINER//[^A-Za-z0-9_.-]/-}

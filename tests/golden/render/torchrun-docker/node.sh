@@ -139,6 +139,8 @@ if [ "$(readlink /proc/self/ns/pid)" != "$CK_PID_NAMESPACE" ] && [ -p "$CK_TMP/l
     read -r _ <"$CK_TMP/life"
     kill -s KILL -- -1
   ) </dev/null >/dev/null 2>&1 &)
+else
+  echo $$ >"$CK_TMP/pid"
 fi
 cd "$CK_WORKDIR" || exit 125
 if [ -n "$CK_GPUS" ] && command -v python3 >/dev/null; then
@@ -278,6 +280,7 @@ if [[ -n $ck_gpus && (-e /dev/nvidiactl || -e /dev/dxg) ]]; then
 elif [[ -n $ck_gpus && -e /dev/kfd ]]; then
   CK_GPUS=amd
 fi
+ck_me=$(id -un 2>/dev/null || id -u) # not every user has a name on every node
 # The name of the container tells whose it is, and there is never a second one.
 CK_CONTAINER=clusterkit-${CK_JOB_UID:-$CK_JOB_ID-$CK_NODE_RANK-$$}
 CK_CONTAINER=${CK_CONTAINER//[^A-Za-z0-9_.-]/-}
@@ -298,8 +301,8 @@ ck_ask_engine() {
   if ! ck_security=$(docker info --format '{{.ServerVersion}} {{.SecurityOptions}}' 2>&1) ||
     [[ ! $ck_security =~ ^[0-9] ]]; then
     [[ ${ck_security,,} != *'permission denied'* ]] || ck_refuse \
-      "$(id -un) may not use Docker: ${ck_security##*$'\n'}" \
-      "sudo usermod -aG docker $(id -un), and log in anew; or rootless Docker; or apptainer"
+      "$ck_me may not use Docker: ${ck_security##*$'\n'}" \
+      "sudo usermod -aG docker $ck_me, and log in anew; or rootless Docker; or apptainer"
     ck_refuse "no Docker daemon answers: ${ck_security##*$'\n'}" \
       "sudo systemctl start docker; or set DOCKER_HOST where it listens elsewhere"
   fi
@@ -348,7 +351,7 @@ ck_enter() {
   [[ -z $CK_GPUS && ! -d /dev/infiniband ]] || ck_inside+=(--ulimit=memlock=-1)
   for item in "${ck_binds[@]}"; do ck_inside+=(--volume="$item"); done
   # The user may be unknown in the image: then Python finds home and name only here.
-  ck_inside+=(--env=HOME="$CK_TMP/home" --env=USER="$(id -un)" --env=LOGNAME="$(id -un)")
+  ck_inside+=(--env=HOME="$CK_TMP/home" --env=USER="$ck_me" --env=LOGNAME="$ck_me")
   # By name, never by value: no value can be misquoted, or shows in `ps`.
   for item in ${ck_names[@]+"${ck_names[@]}"}; do ck_inside+=(--env="$item"); done
   # Not the image's own entrypoint: a banner, or a python that takes our words for its script.

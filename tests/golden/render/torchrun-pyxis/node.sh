@@ -139,6 +139,8 @@ if [ "$(readlink /proc/self/ns/pid)" != "$CK_PID_NAMESPACE" ] && [ -p "$CK_TMP/l
     read -r _ <"$CK_TMP/life"
     kill -s KILL -- -1
   ) </dev/null >/dev/null 2>&1 &)
+else
+  echo $$ >"$CK_TMP/pid"
 fi
 cd "$CK_WORKDIR" || exit 125
 if [ -n "$CK_GPUS" ] && command -v python3 >/dev/null; then
@@ -277,6 +279,7 @@ if [[ -n $ck_gpus && (-e /dev/nvidiactl || -e /dev/dxg) ]]; then
 elif [[ -n $ck_gpus && -e /dev/kfd ]]; then
   CK_GPUS=amd
 fi
+ck_me=$(id -un 2>/dev/null || id -u) # not every user has a name on every node
 # The name of the container tells whose it is, and there is never a second one.
 CK_CONTAINER=clusterkit-${CK_JOB_UID:-$CK_JOB_ID-$CK_NODE_RANK-$$}
 CK_CONTAINER=${CK_CONTAINER//[^A-Za-z0-9_.-]/-}
@@ -299,12 +302,17 @@ ck_enter() {
   mounts=$(printf ',%s' "${ck_binds[@]}")
   ck_inside=(
     srun --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$SLURMD_NODENAME"
-    --cpu-bind=none --mpi=none --unbuffered --export=ALL --input=none
+    --mem=0 --mpi=none --unbuffered --export=ALL --input=none
     --container-image="$ck_image" --container-mounts="${mounts#,}" --container-workdir="$CK_WORKDIR"
   )
   # srun inherits sbatch's --cpus-per-task in some releases only (not in 22.05).
   [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || ck_inside+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
   ck_inside+=(sh "$CK_TMP/inside.sh")
+}
+
+# srun would kill its step at once; the image has the processes of the node.
+ck_end() {
+  kill -TERM "$(cat "$CK_TMP/pid" 2>/dev/null || echo "$ck_child")" 2>/dev/null || true
 }
 
 ck_leave() { :; }
