@@ -409,3 +409,11 @@ def test_a_date_that_is_no_number_is_refused(run: Run) -> None:
     done = run("build", "base:cpu", SOURCE_DATE_EPOCH="today")
     assert done.returncode == 2
     assert "SOURCE_DATE_EPOCH" in done.stderr
+
+
+def test_what_was_built_before_a_failure_is_said(run: Run) -> None:
+    rest = "*torch-cpu) echo 'no space left on device'; exit 1 ;;"
+    done = run("build", "torch:cpu", docker=engine(rest))
+    assert done.returncode == 2
+    assert done.stdout.startswith("clusterkit/base:cpu  314 MB  sha256:abababababab  in ")
+    assert "torch:cpu was not built" in done.stderr

@@ -167,10 +167,13 @@ def _build(
 
     builder = require_builder()
     done: list[Built] = []
-    with _listener(verbose=verbose) as listen:
-        for built in build_all(targets, wishes, builder=builder, push=push, listen=listen):
-            done.append(built)
-            if not json:
+    try:
+        with _listener(verbose=verbose) as listen:
+            done += build_all(targets, wishes, builder=builder, push=push, listen=listen)
+    finally:
+        # Not between the steps: what shows them on a terminal takes stdout as well.
+        if not json:
+            for built in done:
                 console.say(_end_line(built))
     if json:
         console.json_document({"images": done})
@@ -214,6 +217,6 @@ def _tell(name: str, news: Step | str, *, verbose: bool) -> None:
         console.note(console.dim(f"{name}  {_short(news.name)}  {how}"))
 
 
-def _short(text: str, width: int = 72) -> str:
+def _short(text: str, width: int = 56) -> str:
     line = re.sub(r"--mount=\S+ ", "", " ".join(text.split()))
     return line if len(line) <= width else line[: width - 3] + "..."

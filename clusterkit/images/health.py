@@ -61,7 +61,7 @@ def prove(
     if problem is None:
         answer = engine.ask(*run, tag, *image.health, timeout_s=timeout_s)
         output = "\n".join((answer.output + answer.errors).strip().splitlines()[-_SHOWN_LINES:])
-        problem = _judge(image, variant, answer, timeout_s)
+        problem = _judge(image, tag, answer, timeout_s)
     return Health(
         name=image.name,
         variant=variant,
@@ -109,7 +109,7 @@ def _look(
     return seen.count, driver.explain(variant, seen)
 
 
-def _judge(image: Image, variant: Variant, answer: Answer, timeout_s: float) -> Problem | None:
+def _judge(image: Image, tag: str, answer: Answer, timeout_s: float) -> Problem | None:
     if answer.code == 0:
         return None
     if answer.code == TIMED_OUT:
@@ -119,6 +119,5 @@ def _judge(image: Image, variant: Variant, answer: Answer, timeout_s: float) -> 
     command = " ".join(image.health)
     return Problem(
         message=f"the health test ended with code {answer.code}",
-        hint=f"look for yourself: docker run --rm -it clusterkit/{image.name}:{variant} bash, "
-        f"then {command}",
+        hint=f"look for yourself: docker run --rm -it {tag} bash, then {command}",
     )
