@@ -19,7 +19,7 @@ IMAGE = ImageFacts(
 HAS_IT = EngineFacts(architecture="amd64", named=IMAGE, has_it=True, lowest=1, free=None)
 
 
-@pytest.mark.parametrize("runtime", [None, ContainerRuntime.DOCKER])
+@pytest.mark.parametrize("runtime", [None, ContainerRuntime.DOCKER, ContainerRuntime.COMPOSE])
 def test_clusters_that_may_have_docker_are_taken(runtime: ContainerRuntime | None) -> None:
     require_engines(ClusterSpec(name="c", kind=ClusterKind.SLURM, container_runtime=runtime))
 

@@ -70,9 +70,11 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         paths=_shared(cluster, paths, via),
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
-        container_runtime=cluster.container_runtime.value if cluster.container_runtime else None,
+        container_runtime=_engine(cluster.container_runtime),
         image=wanted.image or cluster.image,
-        image_digest=_digest_here(cluster.container_runtime, wanted.image or cluster.image, via),
+        image_digest=_digest_here(
+            _engine(cluster.container_runtime), wanted.image or cluster.image, via
+        ),
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
     )
@@ -127,7 +129,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         env=plan.env,
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
-        container_runtime=plan.container.runtime.value if plan.container else None,
+        container_runtime=_engine(plan.container.runtime if plan.container else None),
         image=plan.container.image if plan.container else None,
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
@@ -216,6 +218,11 @@ def _uses_gpus(cluster: ClusterSpec, *, asked: bool = False) -> bool | None:
     if cluster.kind is ClusterKind.SLURM and cluster.gpu_request is GpuRequest.NONE:
         return False
     return True if asked else None
+
+
+def _engine(runtime: ContainerRuntime | None) -> str | None:
+    """Return what has to be on the nodes: Compose starts containers of Docker."""
+    return "docker" if runtime is ContainerRuntime.COMPOSE else runtime.value if runtime else None
 
 
 def _digest_here(runtime: str | None, image: str | None, via: str) -> str | None:

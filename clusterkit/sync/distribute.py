@@ -69,7 +69,7 @@ def require_engines(cluster: ClusterSpec) -> None:
             f"cluster {cluster.name} is this machine, which has the image already",
             hint="name another cluster: --cluster NAME",
         )
-    if cluster.container_runtime not in {None, ContainerRuntime.DOCKER}:
+    if cluster.container_runtime not in {None, ContainerRuntime.DOCKER, ContainerRuntime.COMPOSE}:
         raise UserError(
             f"jobs on {cluster.name} run in {cluster.container_runtime}, which does not look into "
             "a node's Docker",
