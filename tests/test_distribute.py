@@ -55,7 +55,7 @@ def test_nodes_of_another_architecture_get_nothing(monkeypatch: pytest.MonkeyPat
             node="n2",
             outcome=Outcome.FAILED,
             detail="the image is for amd64, and the node is arm64",
-            hint="build it for both: clusterkit images build --platform",
+            hint="name an image for arm64, for those nodes alone: --hosts LIST",
         ),
         Distributed(node="n3", outcome=Outcome.FAILED, detail="no route", hint="look"),
     )

@@ -404,6 +404,8 @@ def test_what_cannot_be_meant_is_refused_at_the_desk(rack: Rack) -> None:
     assert not_built.returncode == 2
     assert "no image clusterkit/torch:cpu" in not_built.stderr
     assert "hint: clusterkit images build torch:cpu" in not_built.stderr
+    elsewhere = rack.distribute("torch:cpu", "--registry", "r.example:5000/ai")
+    assert "no image r.example:5000/ai/clusterkit/torch:cpu" in elsewhere.stderr
     variant = rack.distribute(IMAGE, "--variant", "cpu")
     assert variant.returncode == 2
     assert f"{IMAGE} is no image of the catalogue" in variant.stderr

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.images_flags import Json, VariantFlag, size_words
+from clusterkit.cli.images_flags import Json, Registry, VariantFlag, size_words
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def distribute(
         ),
     ] = None,
     variant: VariantFlag = None,
+    registry: Registry = "",
     json: Json = False,
 ) -> None:
     """Bring an image of this machine's Docker to that of every node, by SSH.
@@ -70,10 +71,10 @@ def distribute(
     from clusterkit.sync.distribute import Outcome, distribute_image, require_engines
     from clusterkit.sync.image_archive import find_image
 
-    reference, is_ours = _reference(name, variant)
+    reference, is_ours = _reference(name, variant, registry)
     spec = load_settings().cluster(cluster)
     require_engines(spec)
-    build = f"clusterkit images build {reference.removeprefix('clusterkit/')}"
+    build = f"clusterkit images build {reference.rpartition('/')[2]}"
     image = find_image(reference, hint=build if is_ours else None)
     nodes = tuple(host.name for host in hosts_of(Wanted(hosts=hosts), spec, "ssh"))
     with _progress(reference, len(nodes)) as watch:
@@ -88,14 +89,14 @@ def distribute(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _reference(name: str, variant: str | None) -> tuple[str, bool]:
+def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool]:
     """Return what Docker calls the image, and whether the catalogue has it."""
-    from clusterkit.images.catalogue import IMAGES, VARIANTS, Variant
+    from clusterkit.images.catalogue import IMAGES, VARIANTS
     from clusterkit.images.names import read_name, tag_of
 
     word, colon, behind = name.removeprefix("clusterkit/").partition(":")
     if word in IMAGES and (not colon or behind in VARIANTS):
-        return tag_of(*read_name(name, variant, Variant.CUDA)), True
+        return tag_of(*read_name(name, variant), registry), True
     if variant not in {None, os.environ.get("CLUSTERKIT_IMAGES_VARIANT")}:
         raise UserError(
             f"--variant {variant}: {name} is no image of the catalogue",

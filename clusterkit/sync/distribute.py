@@ -118,7 +118,7 @@ def _without_sending(
             node=node,
             outcome=Outcome.FAILED,
             detail=why,
-            hint="build it for both: clusterkit images build --platform",
+            hint=f"name an image for {answer.architecture}, for those nodes alone: --hosts LIST",
         )
     if answer.named is not None and answer.named.is_same(image):
         return Distributed(node=node, outcome=Outcome.THERE)
