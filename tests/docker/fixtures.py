@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,13 @@ def engine() -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def images(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     """Give the images, with what their builds need of this machine."""
-    folder = tmp_path_factory.mktemp("lent")
+    with images_on(engine, tmp_path_factory.mktemp("lent")) as found:
+        yield found
+
+
+@contextmanager
+def images_on(engine: Engine, folder: Path) -> Iterator[Images]:
+    """Give the images of an engine; what their builds are lent is written to `folder`."""
     wheels = os.environ.get("PIP_FIND_LINKS") or "/opt/wheels"
     with _served(wheels) as server:
         address = f"127.0.0.1:{server.server_port}"
