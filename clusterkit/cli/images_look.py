@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as jsonlib
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,11 +42,13 @@ def list_images(variant: VariantFlag = None, registry: Registry = "", json: Json
         console.json_document({"images": rows, "engine": unknown or "answers"})
         return
     widths = [max(len(row[key]) for row in rows) for key in ("tag", "version")]
-    for row in rows:
-        size = size_words(row["size_bytes"]) if row["size_bytes"] else ""
-        state = console.coloured(f"{row['state']:<9}", _COLOURS[row["state"]])
-        line = f"{row['tag']:<{widths[0]}}  {row['version']:<{widths[1]}}  {state}  {size:>7}  "
-        console.say(line + row["summary"])
+    for image, here in groupby(rows, key=itemgetter("name")):
+        console.say(f"{console.bold(image)}: {IMAGES[image].summary}")
+        for row in here:
+            size = size_words(row["size_bytes"]) if row["size_bytes"] else ""
+            state = console.coloured(f"{row['state']:<9}", _COLOURS[row["state"]])
+            line = f"  {row['tag']:<{widths[0]}}  {row['version']:<{widths[1]}}  {state}  {size:>7}"
+            console.say(line.rstrip())
     if unknown:
         console.warn(unknown)
 
