@@ -101,11 +101,18 @@ def images(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @contextmanager
 def images_on(engine: Engine, folder: Path) -> Iterator[Images]:
     """Give the images of an engine; what their builds are lent is written to `folder`."""
-    wheels = os.environ.get("PIP_FIND_LINKS") or "/opt/wheels"
+    wheels = os.environ.get("PIP_FIND_LINKS") or _find_links()
     with _served(wheels) as server:
         address = f"127.0.0.1:{server.server_port}"
         yield Images(engine, _lent(folder, address), address)
         server.shutdown()
+
+
+def _find_links() -> str:
+    """Return the folder of wheels that this machine's pip knows; an empty one where it has none."""
+    argv = [sys.executable, "-m", "pip", "config", "get", "global.find-links"]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    return done.stdout.strip() or "/var/empty"
 
 
 def _served(wheels: str) -> http.server.ThreadingHTTPServer:
