@@ -125,8 +125,7 @@ def test_a_name_carries_its_variant() -> None:
     assert names.read_name("torch:cpu", None) == (IMAGES["torch"], Variant.CPU)
     assert names.read_name("clusterkit/torch", "rocm") == (IMAGES["torch"], Variant.ROCM)
     assert names.read_name("torch", None)[1] is Variant.CUDA
-    with pytest.raises(UserError, match="differ"):
-        names.read_name("torch:cpu", "cuda")
+    assert names.read_name("torch:cpu", "cuda")[1] is Variant.CPU  # an environment may say cuda
 
 
 @pytest.mark.parametrize("text", ["https://reg.example", "Reg.example", "reg.example/", "a b"])

@@ -29,7 +29,9 @@ _VERSIONS = """case "$*" in
 *Client.Version*) echo {client} ;;
 "buildx version") exit {buildx} ;;
 "buildx inspect") echo "Driver: {driver}" ;;
-"image inspect"*) echo '[{image}]'; exit {there} ;;
+"image inspect"*)
+  [ {there} = 0 ] && echo '[{image}]' && exit
+  echo 'Error: No such image: x' >&2; exit 1 ;;
 """
 
 
@@ -363,11 +365,15 @@ def test_an_export_without_its_tool_is_refused(run: Run) -> None:
 def test_prune_takes_only_what_later_builds_replaced(run: Run, tmp_path: Path) -> None:
     old = json.dumps(
         [{"Id": "sha256:01", "RepoTags": ["clusterkit/base:cpu-0123456789ab"], "Size": 1,
-          "Created": "", "Config": {"Labels": None}}]
+          "Created": "", "Config": {"Labels": {"io.clusterkit.image": "base"}}}]
     )  # fmt: skip
+    built_on_it = old.replace("clusterkit/base:cpu-0123456789ab", "my/train:cpu-0123456789ab")
+    untagged = old.replace('"clusterkit/base:cpu-0123456789ab"', "")
     docker = (
-        "case \"$*\" in *' sha256:01') echo '" + old + "'; exit 0 ;; esac\n"
-        + engine("'image ls'*) echo sha256:01; echo sha256:02 ;;")
+        "case \"$*\" in *' sha256:01') echo '" + old + "'; exit 0 ;;\n"
+        "*' sha256:03') echo '" + built_on_it + "'; exit 0 ;;\n"
+        "*' sha256:04') echo '" + untagged + "'; exit 0 ;; esac\n"
+        + engine("'image ls'*) for n in 1 2 3 4; do echo sha256:0$n; done ;;")
     )  # fmt: skip
     dry = run("prune", "--dry-run", docker=docker)
     assert dry.stdout.splitlines() == ["clusterkit/base:cpu-0123456789ab  0 MB", "1 would go"]

@@ -15,7 +15,7 @@ VariantFlag = Annotated[
     str | None,
     typer.Option(
         "--variant",
-        help="cpu, cuda or rocm; or write NAME:VARIANT. Without it, cuda.",
+        help="cpu, cuda or rocm, of names without :VARIANT. Without it, cuda.",
         envvar="CLUSTERKIT_IMAGES_VARIANT",
         metavar="VARIANT",
         show_default=False,

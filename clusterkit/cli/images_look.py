@@ -113,9 +113,13 @@ def show(
 
     image, kind = read_name(name, variant)
     tag = tag_of(image, kind, registry)
-    if sbom is not None:
-        engine.require_engine("look inside")
-    present = engine.inspect(tag)[0]
+    present = None
+    try:
+        present = engine.inspect(tag)[0]
+    except UserError as error:
+        if sbom is not None:
+            raise
+        console.warn(str(error))
     if present is None and sbom is not None:
         raise UserError(
             f"{tag} is not built here", hint=f"clusterkit images build {image.name}:{kind}"

@@ -97,7 +97,11 @@ def require_builder() -> Engine:
 
 
 def inspect(*images: str) -> tuple[Present | None, ...]:
-    """Return what the engine has of these names, None where it has nothing."""
+    """Return what the engine has of these names, None where it has nothing.
+
+    Raises:
+        UserError: no engine answers.
+    """
     return tuple(_inspect(image) for image in images)
 
 
@@ -114,9 +118,9 @@ def labelled(label: str) -> tuple[Present, ...]:
 
 def _inspect(image: str) -> Present | None:
     answer = ask("image", "inspect", image)
-    if answer.code:
+    if answer.code and "no such image" in answer.errors.lower():
         return None
-    found: dict[str, Any] = json.loads(answer.output)[0]
+    found: dict[str, Any] = json.loads(require(answer, f"look at {image}"))[0]
     return Present(
         id=found["Id"],
         tags=tuple(found.get("RepoTags") or ()),

@@ -87,7 +87,7 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
         raise UserError(f"there is a file {path} already", hint="--force replaces it")
     engine.require_engine("export")
     if engine.inspect(tag)[0] is None:
-        raise UserError(f"{tag} is not here", hint="clusterkit images build NAME")
+        raise UserError(f"{tag} is not here", hint=f"clusterkit images build {_asked(tag)}")
     files.create_folder(path.parent)
     with (
         files.explained(path.parent),
@@ -107,13 +107,19 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
     return Exported(tag=tag, form=form, path=path, size_bytes=size, sha256=digest)
 
 
+def _asked(tag: str) -> str:
+    return tag.rpartition("clusterkit/")[2]
+
+
 def superseded(*, everything: bool) -> tuple[Present, ...]:
     """Return the images of the catalogue that a later build has taken the names of.
+
+    An image that somebody built on one of ours has its labels too, but a name of its own or none.
 
     Raises:
         UserError: no engine answers.
     """
-    ours = engine.labelled(LABEL_IMAGE)
+    ours = [image for image in engine.labelled(LABEL_IMAGE) if _is_ours(image)]
     return tuple(image for image in ours if everything or _only_recipes(image.tags))
 
 
@@ -126,6 +132,12 @@ def _remove(image: Present) -> Removed:
     answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
     refused = docker_trouble(answer.errors).message if answer.code else None
     return Removed(id=image.id, tags=image.tags, size_bytes=image.size_bytes, refused=refused)
+
+
+def _is_ours(image: Present) -> bool:
+    name = f"clusterkit/{image.labels[LABEL_IMAGE]}"
+    repositories = {tag.rpartition(":")[0] for tag in image.tags}
+    return bool(repositories) and all(f"/{each}".endswith(f"/{name}") for each in repositories)
 
 
 def _only_recipes(tags: Sequence[str]) -> bool:

@@ -97,14 +97,12 @@ def labels(image: Image, variant: Variant, recipe: str, *, root: str, epoch: int
 def read_name(
     word: str, variant: str | None, default: Variant = Variant.CUDA
 ) -> tuple[Image, Variant]:
-    """Read `NAME` or `NAME:VARIANT`, beside a variant that was given apart.
+    """Read `NAME:VARIANT`, or `NAME` with a variant that was given apart, perhaps long ago.
 
     Raises:
-        UserError: unknown names, or two variants that differ.
+        UserError: unknown names.
     """
     name, colon, behind = word.removeprefix("clusterkit/").partition(":")
-    if colon and variant is not None and behind != variant:
-        raise UserError(f"{word!r} and --variant {variant} differ", hint=f"give only {word}")
     return find_image(name), find_variant(behind) if colon else find_variant(variant or default)
 
 
