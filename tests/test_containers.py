@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.model import ContainerPlan, ContainerRuntime
 from clusterkit.plan import make_plan
@@ -191,3 +192,32 @@ def test_a_torch_that_will_not_see_the_gpus_is_named(
     )
     assert said in done.stderr
     assert done.stderr.startswith("clusterkit: warning: n1: ")
+
+
+@pytest.mark.parametrize(
+    ("listed", "devices"),
+    [
+        ("GPU 0: NVIDIA H100 (UUID: GPU-a1)\nGPU 1: NVIDIA H100 (UUID: GPU-b2)", "GPU-a1,GPU-b2"),
+        (
+            "GPU 0: H100 (UUID: GPU-a1)\n  MIG (UUID: MIG-c3)\n  MIG (UUID: MIG-d4)",
+            "MIG-c3,MIG-d4",
+        ),
+        ("", ""),
+    ],
+)
+def test_docker_is_given_the_gpus_that_the_job_sees(
+    tmp_path: Path, listed: str, devices: str
+) -> None:
+    """By UUID: its daemon is outside of the job's cgroup, where the numbers are others."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n[ \"$*\" = -L ] && printf '%s\\n' '{listed}'\n")
+    smi.chmod(0o755)
+    text = data_dir("templates").joinpath("container", "docker.sh").read_text()
+    done = subprocess.run(
+        ["bash", "-euc", f'{text}\nck_find_devices; printf %s "$ck_devices"'],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == devices

@@ -324,6 +324,18 @@ ck_find_user() {
   [[ $CK_GPUS != amd ]] || ck_groups+=("$(stat -c %g /dev/kfd)")
 }
 
+# Leaves in ck_devices the GPUs that this script sees, by UUID: the daemon is outside of the job's
+# cgroup, where all GPUs are, with other numbers than Slurm's CUDA_VISIBLE_DEVICES has for its own.
+ck_find_devices() {
+  local listed kind
+  listed=$(nvidia-smi -L 2>/dev/null || true)
+  for kind in MIG GPU; do
+    ck_devices=$(sed -n "s/.*(UUID: \($kind-[^)]*\)).*/\1/p" <<<"$listed")
+    [[ -z $ck_devices ]] || break
+  done
+  ck_devices=${ck_devices//$'\n'/,}
+}
+
 ck_enter() {
   local item
   ck_ask_engine
@@ -343,7 +355,10 @@ ck_enter() {
   [[ $ck_security != *userns* ]] || ck_inside+=(--userns=host)
   for item in ${ck_groups[@]+"${ck_groups[@]}"}; do ck_inside+=(--group-add="$item"); done
   case $CK_GPUS in
-    nvidia) ck_inside+=(--gpus=all) ;; # CUDA_VISIBLE_DEVICES says which, as outside
+    nvidia)
+      ck_find_devices
+      ck_inside+=("--gpus=${ck_devices:+\"device=}${ck_devices:-all}${ck_devices:+\"}") # a field of CSV
+      ;;
     amd) ck_inside+=(--device=/dev/kfd --device=/dev/dri --security-opt=seccomp=unconfined) ;;
   esac
   [[ ! -d /dev/infiniband ]] || ck_inside+=(--device=/dev/infiniband --cap-add=IPC_LOCK)
