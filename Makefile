@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # shells that are no sh
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
-               iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish
+               iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish docker.io mmdebstrap
 DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 PYTEST ?= -q
 
@@ -35,13 +35,18 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
 	pytest -n 6 $(PYTEST) tests
 
+.PHONY: test-docker
+test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
+	pytest $(PYTEST) -m docker tests
+
 .PHONY: lint
-lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter and shellcheck
+lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter, shellcheck and hadolint
 	ruff check .
 	ruff format --check .
 	mypy
 	lint-imports
-	git ls-files '*.sh' | xargs -r shellcheck
+	git ls-files '*.sh' 'images/*/bin/*' 'images/*/test/health' | xargs -r shellcheck
+	git ls-files '*Dockerfile' | xargs -r hadolint
 
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)

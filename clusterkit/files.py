@@ -53,8 +53,13 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
 
 def write_text(path: Path, text: str, *, mode: int = PUBLIC) -> None:
     """Replace `path` by a file that holds `text`, at once and with these permissions."""
+    write_bytes(path, text.encode(), mode=mode)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
+    """Replace `path` by a file that holds `data`, at once and with these permissions."""
     with explained(path):
-        written = _write_beside(path, text, mode)
+        written = _write_beside(path, data, mode)
         try:
             written.replace(path)
         except BaseException:
@@ -72,7 +77,7 @@ def require_place(path: Path) -> None:
     with explained(path):
         if path.exists() and not path.is_file():
             raise UserError(f"cannot write {path}: what is there is no file")
-        _write_beside(path, "", PRIVATE).unlink()
+        _write_beside(path, b"", PRIVATE).unlink()
 
 
 def write_new(path: Path, text: str, *, mode: int = PUBLIC) -> None:
@@ -98,7 +103,7 @@ def create_text(path: Path, text: str, *, mode: int = PUBLIC) -> bool:
     Exactly one of any number of callers, on any number of nodes, gets True.
     """
     with explained(path):
-        written = _write_beside(path, text, mode)
+        written = _write_beside(path, text.encode(), mode)
         try:
             _name_once(written, path)
         except FileExistsError:
@@ -280,15 +285,15 @@ def _name_once(written: Path, path: Path) -> None:
         written.replace(path)
 
 
-def _write_beside(path: Path, text: str, mode: int) -> Path:
-    """Write `text` into a new file beside `path`, safe on the disk, and return its name."""
+def _write_beside(path: Path, data: bytes, mode: int) -> Path:
+    """Write `data` into a new file beside `path`, safe on the disk, and return its name."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     written = Path(name)
     try:
         # mkstemp creates with 0600; whoever sees the final name sees the final permissions too.
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
+        with os.fdopen(descriptor, "wb") as stream:
             os.fchmod(descriptor, mode)
-            stream.write(text)
+            stream.write(data)
             stream.flush()
             os.fsync(descriptor)
     except BaseException:

@@ -39,6 +39,7 @@ class ContainerRuntime(StrEnum):
     """What starts a framework inside an image."""
 
     DOCKER = "docker"
+    COMPOSE = "compose"
     APPTAINER = "apptainer"
     ENROOT = "enroot"
     PYXIS = "pyxis"
@@ -178,6 +179,8 @@ class JobSpec:
     """`--set FRAMEWORK.KEY=VALUE`: options handed to the framework's own launcher."""
     image: str | None = None
     container: ContainerRuntime | None = None
+    mounts: tuple[str, ...] = ()
+    """What the container sees beside the cluster's mounts, `SOURCE:TARGET[:ro]`."""
     requeue: int = 0
     spares: int = 0
     """How many more nodes to have at hand, for those that fail."""

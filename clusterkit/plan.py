@@ -145,7 +145,8 @@ def _inputs(
         max_nodes=job.max_nodes,
         slots=slots,
         processes=processes,
-        python=cluster.python or "python3",
+        # That of the site is not in the image.
+        python="python3" if _container(job, cluster) else cluster.python or "python3",
         options=job.launcher_options,
         srun_args=cluster.srun_args,
         cpus_per_rank=cluster.cpus_per_node and max(1, cluster.cpus_per_node // max(slots)),
@@ -182,6 +183,6 @@ def _container(job: JobSpec, cluster: ClusterSpec) -> ContainerPlan | None:
     return ContainerPlan(
         runtime=runtime,
         image=image,
-        mounts=cluster.mounts,
+        mounts=(*cluster.mounts, *job.mounts),
         shm_size=cluster.shm_size,
     )

@@ -11,6 +11,7 @@ from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequ
 from clusterkit.presets import check_preset
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOUNT = re.compile(r"[^:\0]+:/[^:\0]*(:[^:\0]+)?")
 _TAKEN = re.compile(r"(?i:CK)_.*|BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID")
 """Variables of the node script, and those that bash lets nobody set."""
 
@@ -152,23 +153,43 @@ def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> list[P
         return [
             Problem(
                 message=f"--image {job.image} needs a container runtime",
-                hint="--container docker|apptainer|enroot|pyxis, or container_runtime: in the "
-                "cluster's configuration",
+                hint="--container docker|compose|apptainer|enroot|pyxis, or container_runtime: in "
+                "the cluster's configuration",
                 key="image",
             )
         ]
     if job.container is not None and job.image is None and cluster.image is None:
         message = f"--container {job.container} needs an image"
         return [Problem(message=message, hint="--image NAME", key="container")]
+    problems = _check_mounts(job, cluster)
     if runtime is not None and ":" in workdir:
-        return [Problem(message=f"no image can mount the folder {workdir}: it has a colon")]
+        message = f"no image can mount the folder {workdir}: it has a colon"
+        problems.append(Problem(message=message))
+    return problems + _check_runtime(runtime, cluster)
+
+
+def _check_mounts(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
+    if job.mounts and job.image is None and cluster.image is None:
+        message = f"--mount {job.mounts[0]}: the job runs in no image"
+        return [Problem(message=message, hint="--image NAME --container docker", key="mount")]
+    return [
+        Problem(
+            message=f"--mount {mount}: no mount",
+            hint="SOURCE:TARGET or SOURCE:TARGET:ro, TARGET an absolute path",
+            key="mount",
+        )
+        for mount in job.mounts
+        if not _MOUNT.fullmatch(mount)
+    ]
+
+
+def _check_runtime(runtime: ContainerRuntime | None, cluster: ClusterSpec) -> list[Problem]:
     if runtime is ContainerRuntime.PYXIS and cluster.kind is not ClusterKind.SLURM:
-        return [
-            Problem(
-                message=f"pyxis is a plugin of Slurm, and {cluster.name} is {cluster.kind}",
-                hint="--container docker, apptainer or enroot",
-            )
-        ]
+        message = f"pyxis is a plugin of Slurm, and {cluster.name} is {cluster.kind}"
+        return [Problem(message=message, hint="--container docker, apptainer or enroot")]
+    if runtime is ContainerRuntime.COMPOSE and cluster.kind is ClusterKind.SLURM:
+        message = f"compose is for clusters without Slurm, and {cluster.name} has it"
+        return [Problem(message=message, hint="--container docker, apptainer, enroot or pyxis")]
     return []
 
 

@@ -8,16 +8,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from clusterkit import __version__, hostfile
-from clusterkit.containers import container_words, pyxis_arguments
+from clusterkit.containers import container_files, container_functions
 from clusterkit.data import read_data
 from clusterkit.frameworks import load_framework
 from clusterkit.model import (
     PORT_STRIDE,
     ClusterKind,
+    ContainerPlan,
+    ContainerRuntime,
     GpuRequest,
     Host,
     LaunchPlan,
     RenderedFile,
+    Runtime,
     Word,
 )
 from clusterkit.presets import preset_text
@@ -49,17 +52,16 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
 
 
 def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
-    prefix = container_words(
-        plan.container,
-        workdir=plan.workdir,
-        environment=(*plan.command.env, *plan.env, *plan.secrets),
-        gpus=plan.cluster.gpu_request is not GpuRequest.NONE,
-    )
+    container = plan.container
     text = _render(
         "node/node.sh.j2",
         plan,
-        argv=(*prefix, *plan.command.argv),
+        argv=plan.command.argv,
         env=_environment(plan),
+        names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),
+        files={**plan.command.files, **(container_files() if container else {})},
+        gpus="" if plan.cluster.gpu_request is GpuRequest.NONE else "1",
+        container_functions=container_functions(container.runtime) if container else "",
         default_nodes=" ".join(plan.node_names) or "localhost",
         default_slots=_slots(plan),
         default_port=str(plan.cluster.port_range[0]),
@@ -82,10 +84,7 @@ def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:
         port_range=f"{low}-{high}",
         requeue=str(plan.requeue),
         nodes=str(plan.nodes),
-        srun_args=(
-            *plan.cluster.srun_args,
-            *pyxis_arguments(plan.container, workdir=plan.workdir),
-        ),
+        srun_args=plan.cluster.srun_args,
         node_script=node_script.rstrip("\n"),
     )
     return [RenderedFile(name="job.sbatch", text=text, executable=True)]
@@ -103,13 +102,15 @@ def _hostfile(plan: LaunchPlan) -> list[RenderedFile]:
 
 
 def _compose(plan: LaunchPlan) -> list[RenderedFile]:
+    if plan.container and plan.container.runtime is ContainerRuntime.COMPOSE:
+        return _compose_of_hosts(plan, plan.container)
     inside = _inside_the_image(plan)
     container = plan.container
     default_image = f"clusterkit/{load_framework(plan.framework).image}:latest"
     text = _render(
         "compose/compose.yaml.j2",
         plan,
-        project=re.sub(r"[^a-z0-9_-]+", "-", plan.name.lower()).strip("-_") or "train",
+        project=_project(plan),
         summary=summary(inside),
         image=container.image if container else plan.cluster.image or default_image,
         node_script=COMPOSE_NODE,
@@ -121,6 +122,47 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
         gpus=None if plan.cluster.gpu_request is GpuRequest.NONE else "all",
     )
     return [RenderedFile(name="compose.yaml", text=text), _node(inside, name=COMPOSE_NODE)]
+
+
+def _project(plan: LaunchPlan) -> str:
+    """Return a name that Compose accepts for a project."""
+    return re.sub(r"[^a-z0-9_-]+", "-", plan.name.lower()).strip("-_") or "train"
+
+
+def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[RenderedFile]:
+    """Return a file for each host, and the node script that all of them run inside the image.
+
+    What stands in them for the runtime variables are defaults, for use by hand: `submit` knows
+    better, and says so in a second file.
+    """
+    names = (*plan.node_names, *plan.spare_names) or tuple(f"node-{k}" for k in range(plan.nodes))
+    used = plan.node_names or names
+    cluster = dataclasses.replace(plan.cluster, modules=(), setup=())
+    inside = dataclasses.replace(plan, cluster=cluster, container=None)
+    files = []
+    for rank, host in enumerate(names):
+        defaults = {
+            Runtime.NODES.name: " ".join(used),
+            Runtime.SLOTS.name: _slots(plan),
+            Runtime.NODE_RANK.name: str(rank),
+            **plan.env,
+        }
+        text = _render(
+            "compose/host.yaml.j2",
+            plan,
+            host=host,
+            file_name=f"compose-{host}.yaml",
+            project=_project(plan),
+            summary=summary(plan),
+            image=container.image,
+            environment=tuple(defaults.items()),
+            node_script=COMPOSE_NODE,
+            script_mount=f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
+            workdir_mount=f"{plan.workdir}:{plan.workdir}",
+            gpus=plan.cluster.gpu_request is not GpuRequest.NONE,
+        )
+        files.append(RenderedFile(name=f"compose-{host}.yaml", text=text))
+    return [*files, _node(inside, name=COMPOSE_NODE)]
 
 
 def _inside_the_image(plan: LaunchPlan) -> LaunchPlan:

@@ -15,7 +15,7 @@ from tests.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab.layout import default_root
 
-pytest_plugins = ("tests.lab.fixtures",)
+pytest_plugins = ("tests.docker.fixtures", "tests.lab.fixtures")
 
 
 LABS = {

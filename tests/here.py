@@ -24,6 +24,10 @@ class TalkHere:
         self.process.stdin.write(data)
         self.process.stdin.flush()
 
+    def end_input(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def line(self) -> bytes | None:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

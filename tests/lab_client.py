@@ -12,7 +12,14 @@ import sys
 
 from clusterkit import runfolder
 from clusterkit.executors import submit_plan
-from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, JobSpec
+from clusterkit.model import (
+    ClusterKind,
+    ClusterSpec,
+    ContainerRuntime,
+    GpuRequest,
+    Host,
+    JobSpec,
+)
 from clusterkit.plan import make_plan
 from clusterkit.render import render
 
@@ -21,6 +28,8 @@ def main(run_dir: str, body: str, options: str = "{}") -> None:
     """Submit the job and print its run folder, before and after it was handed over."""
     wanted = json.loads(options)
     kind = ClusterKind(wanted.pop("kind", "slurm"))
+    if "container" in wanted:
+        wanted["container"] = ContainerRuntime(wanted["container"])
     hosts = tuple(Host(name=name) for name in wanted.pop("hosts", ()))
     cluster = ClusterSpec(
         name="lab",

@@ -566,6 +566,41 @@ def test_an_image_file_that_is_not_there_fails() -> None:
     assert found == {"n1": "pass", "n2": "fail", "n3": "pass"}
 
 
+@pytest.mark.parametrize(
+    ("here", "second", "verdicts_of"),
+    [
+        ("sha256:0123", "0123", ("pass", "pass")),
+        ("sha256:0123", "4567", ("pass", "fail")),
+        # Most nodes have another build than the one that is meant.
+        ("sha256:4567", "4567", ("fail", "pass")),
+        # Whoever asks may be the one that is behind.
+        ("sha256:89ab", "0123", ("warn", "warn")),
+        ("sha256:89ab", "4567", ("fail", "fail")),
+    ],
+)
+def test_an_image_is_compared_with_that_of_the_machine_that_asks(
+    here: str, second: str, verdicts_of: tuple[str, str]
+) -> None:
+    job = replace(_docker(), image_digest=here)
+    found = rulings(env_image.CHECK, _containers(_IMAGE.replace("0123", second), job))
+    assert {name: ruling.verdict for name, ruling in found.items()} == {
+        "n1": verdicts_of[0],
+        "n2": verdicts_of[1],
+        "n3": verdicts_of[0],
+    }
+    for ruling in found.values():
+        assert ("images distribute" in ruling.command) == (ruling.verdict != "pass")
+
+
+def test_an_image_that_this_machine_has_is_brought_and_not_pulled() -> None:
+    lacking = _IMAGE.replace("sha256:0123", "")
+    found = rulings(env_image.CHECK, _containers(lacking, _docker()))
+    assert found["n2"].command.startswith("docker pull ")
+    job = replace(_docker(), image_digest="sha256:0123")
+    found = rulings(env_image.CHECK, _containers(lacking, job))
+    assert found["n2"].command.startswith("clusterkit images distribute ")
+
+
 NO_JOB = PreflightJob(hosts=("n1",))
 
 

@@ -49,7 +49,11 @@ def test_every_package_that_is_imported_has_its_reason() -> None:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     others = {name.lower() for name in found - {*sys.stdlib_module_names, "clusterkit"}}
-    called = {"yaml": "pyyaml", "pydantic_core": "pydantic"}
+    called = {
+        "yaml": "pyyaml",
+        "pydantic_core": "pydantic",
+        "prometheus_client": "prometheus-client",
+    }
     assert {called.get(name, name) for name in others} <= rows
 
 

@@ -88,12 +88,13 @@ def test_compose_files_follow_the_current_specification(case: str) -> None:
     text = next(file.text for file in render(plan(case)) if file.name == "compose.yaml")
     document = yaml.safe_load(text)
     assert "version" not in document
-    assert set(document) == {"name", "services"}
+    assert set(document) == {"name", "x-train", "services"}
     service = document["services"]["train"]
     assert service["shm_size"]
     assert "./compose-node.sh:/clusterkit/node.sh:ro" in service["volumes"]
     gpus = service.get("deploy", {})
     assert bool(gpus) == (CASES[case][1].gpu_request != "none")
+    assert "deploy" not in document["services"].get("cpu", {})
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -54,6 +54,19 @@ def test_an_image_is_looked_for_with_the_runtime_of_the_cluster() -> None:
     assert (job.container_runtime, job.image) == ("apptainer", "/i/a.sif")
 
 
+def test_compose_is_looked_for_as_docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # this machine has no Docker
+    spec = ClusterSpec(
+        name="rack", kind=ClusterKind.SSH, container_runtime=ContainerRuntime.COMPOSE
+    )
+    job = aim(Wanted(hosts="n1", image="torch:1"), spec).job
+    assert (job.container_runtime, job.image_digest) == ("docker", None)
+    client = tmp_path / "docker"
+    client.write_text("#!/bin/sh\necho sha256:ab\n")
+    client.chmod(0o755)
+    assert aim(Wanted(hosts="n1", image="torch:1"), spec).job.image_digest == "sha256:ab"
+
+
 def test_folders_are_the_same_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

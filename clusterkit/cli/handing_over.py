@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
 from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ContainerRuntime, LaunchPlan
+from clusterkit.model import ClusterKind, LaunchPlan
 from clusterkit.shell import Secret
 from clusterkit.ties import After, Ties, dependency
 
@@ -36,21 +36,17 @@ class Wishes:
     after: tuple[str, ...] = ()
 
 
-def require_runnable(plan: LaunchPlan, *, dry_run: bool) -> None:
-    """Refuse a job whose script is not there, or whose image `submit` cannot enter.
+def require_runnable(plan: LaunchPlan) -> None:
+    """Refuse a job whose script is not there.
 
     Raises:
         UserError: that is so.
     """
-    if plan.container is None:  # an image may have a script that this machine has not
-        # Without a copy of this folder, it is the nodes that have to have the script.
-        if plan.cluster.kind is not ClusterKind.SSH or plan.cluster.shared_filesystem or plan.sync:
-            _require_script(plan.script, Path(plan.workdir))
-    elif plan.container.runtime is ContainerRuntime.PYXIS and not dry_run:
-        raise UserError(
-            "submit cannot run its worker inside a pyxis image yet",
-            hint="clusterkit render with the same flags, then sbatch rendered/job.sbatch",
-        )
+    if plan.container is not None:
+        return  # an image may have a script that this machine has not
+    # Without a copy of this folder, it is the nodes that have to have the script.
+    if plan.cluster.kind is not ClusterKind.SSH or plan.cluster.shared_filesystem or plan.sync:
+        _require_script(plan.script, Path(plan.workdir))
 
 
 def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:

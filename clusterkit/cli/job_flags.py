@@ -148,9 +148,18 @@ class JobFlags:
         str | None,
         _option(
             "--container",
-            help_text="docker, apptainer, enroot or pyxis.",
+            help_text="docker, compose, apptainer, enroot or pyxis.",
             panel="Container",
             metavar="RUNTIME",
+        ),
+    ] = None
+    mount: Annotated[
+        list[str] | None,
+        _option(
+            "--mount",
+            help_text="What the container sees, SOURCE:TARGET[:ro]; repeatable.",
+            panel="Container",
+            metavar="SOURCE:TARGET",
         ),
     ] = None
     array: Annotated[

@@ -215,6 +215,7 @@ def _job_spec(
         launcher_options=launcher,
         image=values.get("image"),
         container=container,
+        mounts=tuple(values.get("mount", ())),
         requeue=values.get("requeue", 0),
         spares=values.get("spares", 0),
         deepspeed_preset=values.get("ds_preset"),

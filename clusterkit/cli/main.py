@@ -36,6 +36,7 @@ VERBS = (
     "hostfile",
     "lint-env",
     "topo",
+    "images",
     "config",
     "explain",
 )

@@ -133,6 +133,15 @@ def preflight(
             metavar="FILE",
         ),
     ] = None,
+    prometheus: Annotated[
+        Path | None,
+        _option(
+            "--prometheus",
+            help_text="Write metrics for node exporter's textfile collector.",
+            panel="Output",
+            metavar="FILE",
+        ),
+    ] = None,
     drain_command: Annotated[
         bool,
         _option(
@@ -162,12 +171,18 @@ def preflight(
 
     selected, ignored = _words("--select", select), _words("--ignore", ignore)
     chosen = select_checks(all_checks(), select=selected, ignore=ignored)
-    places = output.Places(bundle=save, page=html, hostfile=write_hostfile, excluded=write_excluded)
+    places = output.Places(
+        bundle=save,
+        page=html,
+        hostfile=write_hostfile,
+        excluded=write_excluded,
+        metrics=prometheus,
+    )
     if replay is not None:
         _refuse_beside_replay(
             save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,
             framework=framework, gpus_per_node=gpus_per_node, path=path, env=env, image=image,
-            network=network or None,
+            network=network or None, prometheus=prometheus,
             cluster=None if cluster == os.environ.get(_CLUSTER) else cluster,
         )  # fmt: skip
         bundle = _replayed(replay)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Places:
     page: Path | None = None
     hostfile: Path | None = None
     excluded: Path | None = None
+    metrics: Path | None = None
 
     def require(self) -> None:
         """Check them before nodes are asked, which may take long; makes the folder of the bundle.
@@ -74,8 +76,11 @@ class Places:
         Raises:
             UserError: one of them cannot be written.
         """
+        from clusterkit.metrics import require_metrics
         from clusterkit.preflight.bundle import prepare_folder
 
+        if self.metrics is not None:
+            require_metrics(self.metrics)
         for flag, what, path, check in (
             ("--html", "file", self.page, files.require_place),
             ("--write-hostfile", "file", self.hostfile, files.require_place),
@@ -98,6 +103,7 @@ class Places:
             (_write_page, self.page),
             (_write_usable, self.hostfile),
             (_write_excluded, self.excluded),
+            (_write_metrics, self.metrics),
         ):
             if path is None:
                 continue
@@ -120,6 +126,13 @@ def _write_page(path: Path, bundle: Bundle, report: Report) -> None:
 
     files.write_text(path, page(bundle, report))
     console.note(f"page         {path}")
+
+
+def _write_metrics(path: Path, _: Bundle, report: Report) -> None:
+    from clusterkit.metrics import write_preflight
+
+    write_preflight(path, report, now=time.time())
+    console.note(f"metrics      {path}")
 
 
 def _write_usable(path: Path, bundle: Bundle, report: Report) -> None:

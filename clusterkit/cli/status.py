@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from clusterkit import hostlist, node_results, runfolder
+from clusterkit import hostlist, metrics, node_results, runfolder
 from clusterkit.cli import console
 from clusterkit.cli.job_args import (
     JOB_HELP,
@@ -60,13 +62,27 @@ def status(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.", metavar="N")
     ] = 20,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            "--prometheus",
+            help="Write these jobs as metrics too, for node exporter's textfile collector.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
     wanted = _states(state)
     if job is None:
-        _list(limit, wanted, cluster, as_json=json)
+        _list(limit, wanted, cluster, as_json=json, prometheus=prometheus)
         return
+    if prometheus is not None:
+        raise UserError(
+            "--prometheus tells of all jobs, and JOB is one",
+            hint=f"clusterkit status --limit 0 --prometheus {prometheus}",
+        )
     if wanted or cluster:
         raise UserError(
             "--state and --cluster choose from the list of jobs, and JOB is one",
@@ -97,7 +113,16 @@ def _states(text: str | None) -> frozenset[JobState]:
     return frozenset(JobState(name) for name in names)
 
 
-def _list(limit: int, states: frozenset[JobState], cluster: str | None, *, as_json: bool) -> None:
+def _list(
+    limit: int,
+    states: frozenset[JobState],
+    cluster: str | None,
+    *,
+    as_json: bool,
+    prometheus: Path | None = None,
+) -> None:
+    if prometheus is not None:
+        metrics.require_metrics(prometheus)
     runs = all_runs()
     total = len(runs)
     if states or cluster:  # known of a job once it has been looked at, so all of them are
@@ -110,6 +135,8 @@ def _list(limit: int, states: frozenset[JobState], cluster: str | None, *, as_js
     else:
         jobs = load_jobs(runs[-limit:] if limit else runs)
     _warn_of_damage(runs if states or cluster or not limit else runs[-limit:], jobs)
+    if prometheus is not None:
+        metrics.write_jobs(prometheus, jobs, now=time.time())
     if as_json:
         console.json_document({"jobs": [document_of(job) for job in jobs], "total": total})
         return

@@ -104,7 +104,7 @@ def _submit_one(request: JobRequest, wishes: Wishes) -> None:
     plan = request.plan()
     with request.placing():
         mode = chosen_mode(wishes.preflight, plan)
-        require_runnable(plan, dry_run=wishes.dry_run)
+        require_runnable(plan)
         after = conditions_of(wishes.after, plan)
     if wishes.dry_run:
         show_plan(tied(plan, after), as_json=wishes.json)

@@ -84,7 +84,7 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
     plans = request.plans(sweep)
     with request.placing():
         mode = chosen_mode(wishes.preflight, plans[0])
-        require_runnable(plans[0], dry_run=wishes.dry_run)
+        require_runnable(plans[0])
         after = conditions_of(wishes.after, plans[0])
     _require_few_conditions(after, len(plans))
     if wishes.dry_run:

@@ -69,6 +69,10 @@ def _memory(text: str) -> str:
     return re.sub(r"i?b$", "", text.strip(), flags=re.IGNORECASE)
 
 
+def _shm_size(text: str) -> str:
+    return text if text == "host" else _memory(text)
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -192,6 +196,7 @@ CountOrZero = Annotated[int, Field(ge=0, le=100_000)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 TimeLimit = Annotated[str, AfterValidator(_time)]
 Memory = Annotated[str, AfterValidator(_memory)]
+ShmSize = Annotated[str, AfterValidator(_shm_size)]
 PortRange = Annotated[tuple[int, int], BeforeValidator(_ports)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]

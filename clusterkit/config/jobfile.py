@@ -58,6 +58,7 @@ class JobFile(BaseModel):
     name: fields.Text | None = _key("Name of the job.", "llama-7b")
     image: fields.Text | None = _key("Image to run in.", "clusterkit/torch:latest")
     container: ContainerRuntime | None = _key("What starts the image.", "apptainer")
+    mount: fields.Mounts | None = _key("What the container sees.", "[/data:/data:ro]")
     env: fields.Environment | None = _key("Environment of every process.", "{NCCL_DEBUG: WARN}")
     secret: fields.VariableNames | None = _key(
         "Variables of your shell that the job gets unseen.", "[WANDB_API_KEY]"

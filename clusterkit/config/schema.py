@@ -158,8 +158,9 @@ class ClusterModel(BaseModel):
         "mpi",
     )
     container_runtime: ContainerRuntime | None = _key(
-        "What starts a job inside its image: `docker`, `apptainer`, `enroot`, or `pyxis` (the "
-        "srun plug-in, Slurm only). Without it, jobs run without a container.",
+        "What starts a job inside its image: `docker`, `compose` (a Docker Compose file for each "
+        "host; not under Slurm), `apptainer`, `enroot`, or `pyxis` (the srun plug-in, Slurm only). "
+        "Without it, jobs run without a container.",
         "apptainer",
     )
     image: fields.Text | None = _key(
@@ -169,9 +170,9 @@ class ClusterModel(BaseModel):
     mounts: fields.Mounts | None = _key(
         "Folders that a container sees, SOURCE:TARGET or SOURCE:TARGET:ro.", "[/data:/data:ro]"
     )
-    shm_size: fields.Memory | None = _key(
+    shm_size: fields.ShmSize | None = _key(
         "Size of /dev/shm inside a Docker container; data loaders and NCCL fill the 64 MB that "
-        "Docker gives by itself.",
+        "Docker gives by itself. `host` shares that of the node (--ipc=host).",
         "32g",
     )
     run_dir: fields.Text | None = _key(

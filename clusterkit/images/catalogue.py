@@ -25,8 +25,7 @@ class Variant(StrEnum):
 VARIANTS: tuple[Variant, ...] = tuple(Variant)
 
 ROOT_IMAGE = (
-    "docker.io/library/debian:bookworm-slim"
-    "@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
+    "debian:bookworm-slim@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
 )
 """What `base` is built from: Debian, for its Python 3.11.
 
@@ -37,6 +36,8 @@ MATRIX: Mapping[str, str] = MappingProxyType(
     {
         "python": "3.11",
         "torch": "2.13.0",
+        "cuda": "13.0",  # torch's wheels bring it, and NCCL
+        "nccl": "2.29.7",
         "numpy": "2.4.6",
         "deepspeed": "0.19.8",
         "horovod": "0.28.1",
@@ -47,6 +48,9 @@ MATRIX: Mapping[str, str] = MappingProxyType(
     }
 )
 """The one version of each thing that images are named for; the lock files pin the rest."""
+
+EPOCH = 1795305600
+"""2026-11-22: the date of images where SOURCE_DATE_EPOCH says no other; moved with the locks."""
 
 PLATFORMS: tuple[str, ...] = ("linux/amd64",)
 """What the lock files hold hashes for."""
@@ -77,6 +81,9 @@ def _pinned(*names: str) -> tuple[str, ...]:
     return tuple(f"{name}=={MATRIX[name]}" for name in names)
 
 
+_TOOLKIT = ("toolkit/cuda.txt", "toolkit/complete-cuda.sh")
+"""NVIDIA's compiler by hash, for stages that build."""
+
 _HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
 """What horovod 0.28.1 requires (its setup.py); it has no wheel that pip could ask."""
 
@@ -101,6 +108,7 @@ _IMAGES = (
         summary="DeepSpeed: ZeRO, with libaio for NVMe offload",
         version_of="deepspeed",
         packages=(*_pinned("deepspeed"), "ninja"),
+        borrowed=_TOOLKIT,
     ),
     Image(
         name="horovod",
@@ -109,6 +117,7 @@ _IMAGES = (
         version_of="horovod",
         packages=_HOROVOD_NEEDS,
         sources=_pinned("horovod"),
+        borrowed=_TOOLKIT,
     ),
     Image(
         name="accelerate",
@@ -127,7 +136,12 @@ _IMAGES = (
             *_HOROVOD_NEEDS,
         ),
         sources=_pinned("horovod"),
-        borrowed=("horovod/build-wheel.sh",),
+        borrowed=(
+            "horovod/build-wheel.sh",
+            "horovod/test/train_horovod.py",
+            "accelerate/test/train_accelerate.py",
+            *_TOOLKIT,
+        ),
     ),
 )
 
@@ -153,7 +167,9 @@ def find_variant(name: str) -> Variant:
         UserError: there is none; with the closest name.
     """
     if name not in Variant.__members__.values():
-        raise UserError(f"no variant is called {name!r}", hint=choices_hint(name, VARIANTS))
+        raise UserError(
+            f"no variant is called {name!r}", hint=choices_hint(name, map(str, VARIANTS))
+        )
     return Variant(name)
 
 

@@ -6,7 +6,6 @@ its lock says; the parents' packages only constrain the choice.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from clusterkit import files
 from clusterkit.commands import run_command
 from clusterkit.data import data_dir
 from clusterkit.errors import RemoteError, UserError
@@ -27,6 +27,9 @@ SOURCE_LOCK = "source.txt"
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 _RESOLVE_S = 1800.0
+_SHOWN_LINES = 20
+_KEPT_VARIABLES = frozenset({"PIP_CERT", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT"})
+"""Of pip's: how a machine reaches an index, not which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +82,25 @@ def requirements(image: Image) -> tuple[str, ...]:
     return (*own, *image.packages)
 
 
-def resolve(image: Image, below: Mapping[str, str], pip: Sequence[str] = ()) -> tuple[Pin, ...]:
+def below(image: Image, variant: Variant) -> Mapping[str, str]:
+    """Return name -> version of what the images below this one hold.
+
+    Raises:
+        UserError: one of them has no lock file.
+    """
+    found: dict[str, str] = {}
+    for known in lineage(image)[:-1]:
+        found |= read_lock(lock_path(known, variant))
+    return found
+
+
+def resolve(
+    image: Image, below: Mapping[str, str], pip_conf: Path | None = None
+) -> tuple[Pin, ...]:
     """Ask pip which packages this image adds to those `below`, by a dry run.
 
     Nothing is installed; where a file has metadata beside it (PEP 658) only that is downloaded.
-    `pip` are more arguments, such as an index.
+    Of pip's settings only those in `pip_conf` count.
 
     Raises:
         UserError: this Python is not the one of the images.
@@ -91,7 +108,8 @@ def resolve(image: Image, below: Mapping[str, str], pip: Sequence[str] = ()) -> 
     """
     _require_python()
     wanted = [line for known in lineage(image) for line in requirements(known)]
-    return tuple(sorted(_added(_ask_pip(wanted, below, pip), below), key=_by_name))
+    pins = (pin for pin in _ask_pip(wanted, below, pip_conf) if pin.name not in below)
+    return tuple(sorted(pins, key=lambda pin: pin.name))
 
 
 def render_lock(image: Image, variant: str, pins: Iterable[Pin]) -> str:
@@ -102,14 +120,6 @@ def render_lock(image: Image, variant: str, pins: Iterable[Pin]) -> str:
         *(str(pin) for pin in pins),
         "",
     ))  # fmt: skip
-
-
-def _by_name(pin: Pin) -> str:
-    return pin.name
-
-
-def _added(pins: Iterable[Pin], below: Mapping[str, str]) -> Iterator[Pin]:
-    return (pin for pin in pins if pin.name not in below)
 
 
 def _require_python() -> None:
@@ -123,23 +133,26 @@ def _require_python() -> None:
         )
 
 
-def _ask_pip(wanted: Sequence[str], below: Mapping[str, str], more: Sequence[str]) -> Iterator[Pin]:
+def _ask_pip(
+    wanted: Sequence[str], below: Mapping[str, str], pip_conf: Path | None
+) -> Iterator[Pin]:
     with tempfile.TemporaryDirectory(prefix="clusterkit-lock-") as name:
-        folder = Path(name)
-        constraints = folder / "below.txt"
-        constraints.write_text("".join(f"{name}=={below[name]}\n" for name in below))
+        constraints, report = Path(name) / "below.txt", Path(name) / "report.json"
+        files.write_text(constraints, "".join(f"{name}=={below[name]}\n" for name in below))
         argv = [
             sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed",
-            "--no-build-isolation", "--disable-pip-version-check", "--no-input",
-            "--report", str(folder / "report.json"), "--constraint", str(constraints),
-            *more, *wanted,
+            "--disable-pip-version-check", "--no-input",
+            "--report", str(report), "--constraint", str(constraints), *wanted,
         ]  # fmt: skip
-        answer = run_command(argv, environment=_environment(), timeout_s=_RESOLVE_S)
-        if answer.code:
-            said = "\n".join(answer.errors.strip().splitlines()[-20:])
-            raise RemoteError(f"pip finds no set of packages for this:\n{said}")
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    for item in report["install"]:
+        answer = run_command(argv, environment=_environment(pip_conf), timeout_s=_RESOLVE_S)
+        document = files.read_json(report)
+        if answer.code or document is None:
+            said = "\n".join(answer.errors.strip().splitlines()[-_SHOWN_LINES:])
+            raise RemoteError(
+                f"pip finds no set of packages for this:\n{said}",
+                hint="an index of your own is named in a pip.conf: --pip-conf FILE",
+            )
+    for item in document["install"]:
         yield Pin(
             name=normal(item["metadata"]["name"]),
             version=item["metadata"]["version"],
@@ -147,6 +160,12 @@ def _ask_pip(wanted: Sequence[str], below: Mapping[str, str], more: Sequence[str
         )
 
 
-def _environment() -> dict[str, str]:
+def _environment(pip_conf: Path | None) -> dict[str, str]:
+    """Return an environment in which pip knows no index of this machine's own."""
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith("PIP_") or name in _KEPT_VARIABLES
+    }
     # DeepSpeed's setup.py would compile its ops to tell its requirements.
-    return {**os.environ, "DS_BUILD_OPS": "0"}
+    return {**kept, "PIP_CONFIG_FILE": str(pip_conf or os.devnull), "DS_BUILD_OPS": "0"}

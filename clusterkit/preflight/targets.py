@@ -13,7 +13,14 @@ from clusterkit.checks.base import Check, Tier
 from clusterkit.commands import MISSING, run_command
 from clusterkit.directives import gpu_request
 from clusterkit.errors import UserError, choices_hint
-from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest, Host, LaunchPlan
+from clusterkit.model import (
+    ClusterKind,
+    ClusterSpec,
+    ContainerRuntime,
+    GpuRequest,
+    Host,
+    LaunchPlan,
+)
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.collect import collect
 from clusterkit.preflight.hosts import hosts_of
@@ -25,6 +32,7 @@ from clusterkit.transport.base import Reply, Transport
 VIAS = ("ssh", "srun", "local")
 _USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
 _ALLOCATED_WITHIN_S = 10
+_DOCKER_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +70,11 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         paths=_shared(cluster, paths, via),
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
-        container_runtime=cluster.container_runtime.value if cluster.container_runtime else None,
+        container_runtime=_engine(cluster.container_runtime),
         image=wanted.image or cluster.image,
+        image_digest=_digest_here(
+            _engine(cluster.container_runtime), wanted.image or cluster.image, via
+        ),
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
     )
@@ -96,8 +107,11 @@ def aim_plan(plan: LaunchPlan) -> Target:
     if target.slurm and not plan.node_names:
         hosts = _in_service(hosts, plan.nodes)
     paths = target.job.paths
+    job = job_of_plan(plan, hosts)
     job = dataclasses.replace(
-        job_of_plan(plan, hosts), paths=(*paths, plan.workdir) if paths else ()
+        job,
+        paths=(*paths, plan.workdir) if paths else (),
+        image_digest=_digest_here(job.container_runtime, job.image, _USUAL_VIA[cluster.kind]),
     )
     return dataclasses.replace(target, job=job)
 
@@ -115,7 +129,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         env=plan.env,
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
-        container_runtime=plan.container.runtime.value if plan.container else None,
+        container_runtime=_engine(plan.container.runtime if plan.container else None),
         image=plan.container.image if plan.container else None,
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
@@ -204,6 +218,20 @@ def _uses_gpus(cluster: ClusterSpec, *, asked: bool = False) -> bool | None:
     if cluster.kind is ClusterKind.SLURM and cluster.gpu_request is GpuRequest.NONE:
         return False
     return True if asked else None
+
+
+def _engine(runtime: ContainerRuntime | None) -> str | None:
+    """Return what has to be on the nodes: Compose starts containers of Docker."""
+    return "docker" if runtime is ContainerRuntime.COMPOSE else runtime.value if runtime else None
+
+
+def _digest_here(runtime: str | None, image: str | None, via: str) -> str | None:
+    """Return the digest of a job's image in this machine's Docker; None where that is not known."""
+    if runtime != ContainerRuntime.DOCKER or not image or via == "local":
+        return None
+    argv = ("docker", "image", "inspect", "--format", "{{.Id}}", image)
+    answer = run_command(argv, timeout_s=_DOCKER_WITHIN_S)
+    return answer.output.strip() or None if answer.code == 0 else None
 
 
 def _shared(cluster: ClusterSpec, paths: tuple[str, ...], via: str) -> tuple[str, ...]:

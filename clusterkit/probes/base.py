@@ -58,6 +58,8 @@ class PreflightJob:
     network_interface: str | None = None
     container_runtime: str | None = None
     image: str | None = None
+    image_digest: str | None = None
+    """Of the image in the Docker of the machine that asks; None where it has none."""
     allowed_names: tuple[str, ...] = ()
     """Variables that the site vouches for; the lint leaves them alone (globs)."""
     asked_by: str | None = None

@@ -54,7 +54,7 @@ class Talk:
         self.send(script.encode())
 
     def send(self, data: bytes) -> None:
-        """Send bytes, as fast as the node takes them.
+        """Send bytes, as fast as the node takes them; what it says meanwhile is a sign of life.
 
         Raises:
             OSError: the other side has closed.
@@ -66,8 +66,14 @@ class Talk:
             except TimeoutError:
                 if self._channel.closed:
                     raise
+                if self._channel.recv_ready():
+                    self._fill()
                 continue
             self._moved()
+
+    def end_input(self) -> None:
+        """Let the script find the end of its input."""
+        self._channel.shutdown_write()
 
     def line(self) -> bytes | None:
         """Return the next line without its end; None where the output has ended."""

@@ -88,7 +88,7 @@ class Watch:
         if signum in TERMINATION:
             self._terminate(signum)
         elif signum in NOTICES:
-            _pass_on(signum)
+            _pass_on(signum, self.run.marker(self.me.rank))
             if signum is signal.SIGUSR2:
                 self._heed_notice()
 
@@ -245,10 +245,15 @@ def _reap(pid: int) -> int | None:
     return code
 
 
-def _pass_on(signum: signal.Signals) -> None:
-    """Give a notice to every descendant that has a handler for it; it would kill the others."""
+def _pass_on(signum: signal.Signals, marker: str) -> None:
+    """Give a notice to every process that has a handler for it; it would kill the others.
+
+    Those of a Docker container are no descendants, and known by the marker alone.
+    """
+    below = processes.descendants(os.getpid())
+    found = below | processes.marked(marker)
     if "SLURM_STEP_ID" in os.environ:
-        return  # slurmstepd has sent it to every process of the step already
-    for pid in processes.descendants(os.getpid()):
+        found -= below  # slurmstepd has sent it to every process of the step already
+    for pid in found:
         if processes.catches(pid, signum):
             processes.send(pid, signum)

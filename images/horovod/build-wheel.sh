@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Build a Horovod wheel against the PyTorch of one Python, once, and keep it outside the repository.
 #
-#   usage: build-wheel.sh [--python PY] [--output DIR] [--with gloo|nccl]
+#   usage: build-wheel.sh [--python PY] [--output DIR] [--with gloo|nccl] [--lock FILE]
 #
 #   --python PY   interpreter whose torch the wheel is linked against   (default: python3)
 #   --output DIR  where wheels are kept   (default: $CLUSTERKIT_WHEELS, else ~/.cache/clusterkit/wheels)
 #   --with KIND   gloo: CPU tensors only; nccl: GPU tensors over NCCL as well, needs nvcc   (default: gloo)
+#   --lock FILE   take Horovod's source by the hash in this lock file, and the build tools from the given
+#                 Python: in an image nothing comes in that is not pinned
 #
 # The last line of stdout is the path of the wheel; everything else goes to stderr. The file name carries
 # the versions of Horovod, torch and Python, so an up-to-date wheel is found again and nothing is built:
@@ -19,6 +21,7 @@ readonly horovod_version=0.28.1 # the last release
 python=python3
 output=${CLUSTERKIT_WHEELS:-$HOME/.cache/clusterkit/wheels}
 kind=gloo
+lock=
 
 say() { printf 'build-wheel: %s\n' "$*" >&2; }
 die() {
@@ -31,10 +34,11 @@ die() {
 while (($#)); do
     case $1 in
         -h | --help) sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-        --python | --output | --with) (($# > 1)) || die "$1 needs a value" ;;&
+        --python | --output | --with | --lock) (($# > 1)) || die "$1 needs a value" ;;&
         --python) python=$2 ;;
         --output) output=$2 ;;
         --with) kind=$2 ;;
+        --lock) lock=$2 ;;
         *) die "unknown argument: $1" "type: build-wheel.sh --help" ;;
     esac
     shift 2
@@ -78,9 +82,14 @@ pip() { "$python" -m pip --quiet --disable-pip-version-check --no-input "$@" >&2
 # setup.py is of 2023: it asks for its run-time requirements while building (setup_requires), and predates
 # setuptools 80. Its CMake run imports torch, so the build cannot be isolated from the given Python.
 say "fetching horovod $horovod_version and its build tools"
-pip install --target "$work/tools" 'setuptools<80' wheel packaging cloudpickle psutil pyyaml cffi
-export PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH}
-pip download --no-deps --no-build-isolation --no-binary horovod --dest "$work" "horovod==$horovod_version"
+wanted=("horovod==$horovod_version")
+if [[ $lock ]]; then
+    wanted=(--require-hashes --requirement "$lock")
+else
+    pip install --target "$work/tools" 'setuptools<80' wheel packaging cloudpickle psutil pyyaml cffi
+    export PYTHONPATH=$work/tools${PYTHONPATH:+:$PYTHONPATH}
+fi
+pip download --no-deps --no-build-isolation --no-binary horovod --dest "$work" "${wanted[@]}"
 tar -xzf "$work/horovod-$horovod_version.tar.gz" -C "$work"
 source=$work/horovod-$horovod_version
 

@@ -80,6 +80,8 @@ class Engine:
             "--exec-root", str(self.root / "exec"), "--pidfile", str(self.root / "pid"),
             "--host", f"unix://{self.socket}", "--bridge=none",
             "--iptables=false", "--ip6tables=false", "--ip-masq=false",
+            # Containers reach no name server, and torch asks one for the name of each client.
+            "--dns-opt=timeout:1", "--dns-opt=attempts:1",
             "--default-address-pool", f"base=10.{network}.0.0/16,size=24",
         ]  # fmt: skip
         with (self.root / "log").open("ab") as log:
@@ -107,7 +109,7 @@ class Engine:
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + _DOWN_S
-            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+            while self._pid() is not None and time.monotonic() < deadline:  # no zombie has words
                 time.sleep(0.1)
         if not keep:
             shutil.rmtree(self.root, ignore_errors=True)

@@ -3,6 +3,7 @@
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+# shellcheck disable=SC2034,SC2329 # not every container runtime needs all of it
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
 # the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
@@ -129,42 +130,81 @@ if __name__ == "__main__":
         time.sleep(OTHERS_LEAVE_S)
 CK_FILE
 
+cat >"$CK_TMP"/inside.sh <<'CK_FILE'
+#!/bin/sh
+# The first process of a container, below its init: inside.sh COMMAND...
+# Notices of a time limit are for ranks that handle them, and must not end their launcher.
+trap '' USR1 USR2
+# A container is no child of the node script, and would outlive one that is killed. Only where its
+# processes are all there are in their namespace: elsewhere this would end those of the user.
+if [ "$(readlink /proc/self/ns/pid)" != "$CK_PID_NAMESPACE" ] && [ -p "$CK_TMP/life" ]; then
+  ( (
+    read -r _ <"$CK_TMP/life"
+    kill -s KILL -- -1
+  ) </dev/null >/dev/null 2>&1 &)
+else
+  echo $$ >"$CK_TMP/pid"
+fi
+cd "$CK_WORKDIR" || exit 125
+if [ -n "$CK_GPUS" ] && command -v python3 >/dev/null; then
+  python3 "$CK_TMP/look.py" "$CK_GPUS" "$CK_DRIVER" || true
+fi
+exec "$@"
+CK_FILE
+
+cat >"$CK_TMP"/look.py <<'CK_FILE'
+"""Say why the torch of an image will not see the node's GPUs: look.py nvidia|amd DRIVER.
+
+Reads torch's own version file, and imports nothing of it: that would take seconds. The oldest
+drivers are those of NVIDIA's release notes on minor version compatibility, by CUDA's version.
+"""
+
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}
+DEVICES = {
+    "nvidia": ("CUDA", "cuda", ("/dev/nvidiactl", "/dev/dxg")),
+    "amd": ("ROCm", "hip", ("/dev/kfd",)),
+}
+
+
+def complaint(kind, driver):
+    spec = find_spec("torch")
+    if spec is None or not spec.origin:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    platform, variable, devices = DEVICES[kind]
+    torch, built_for = (told(text, name) for name in ("__version__", variable))
+    if not built_for:
+        return f"torch {torch} of the image is no {platform} build, and the node has such GPUs"
+    if not any(Path(device).exists() for device in devices):
+        return f"the container got no {devices[0]}: is the node's container toolkit set up?"
+    oldest = OLDEST_DRIVER.get(built_for.split(".")[0]) if kind == "nvidia" and driver else None
+    if oldest and int(driver.split(".")[0]) < oldest:
+        needed = f"needs driver {oldest} or later, and the node has {driver}"
+        return f"torch {torch} of the image (CUDA {built_for}) {needed}"
+    return None
+
+
+def told(text, name):
+    found = re.search(rf"(?m)^{name}(?:\s*:[^=]*)?\s*=\s*['\"](.*?)['\"]", text)
+    return found.group(1) if found else ""
+
+
+if __name__ == "__main__":
+    said = complaint(sys.argv[1], sys.argv[2])
+    if said:
+        node = os.environ.get("CK_NODE_NAME", "")
+        print(f"clusterkit: warning: {node}: {said}", file=sys.stderr)
+CK_FILE
+
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
 cd "$CK_WORKDIR"
 ck_command=(
-  docker
-  run
-  --rm
-  --init
-  --network=host
-  --gpus=all
-  --shm-size=16g
-  --ulimit=memlock=-1
-  --ulimit=stack=67108864
-  '--workdir=/home/ada/my project'
-  --volume='/home/ada/my project:/home/ada/my project'
-  --volume="${CK_TMP}":"${CK_TMP}"
-  --volume=/data:/data:ro
-  --env=CK_JOB_ID
-  --env=CK_RESTART_COUNT
-  --env=CK_NNODES
-  --env=CK_NODE_RANK
-  --env=CK_NODE_NAME
-  --env=CK_NODES
-  --env=CK_SLOTS
-  --env=CK_HEAD_ADDR
-  --env=CK_PORT
-  --env=CK_TMP
-  --env=CK_RESULTS
-  --env=CK_VISIBLE_DEVICES
-  --env=CK_JOB_UID
-  --env=CK_FAILURE
-  --env=OMP_NUM_THREADS
-  --env=CUDA_VISIBLE_DEVICES
-  --env=GLOO_SOCKET_IFNAME
-  --env=NCCL_SOCKET_IFNAME
-  --env=A
-  registry.example/team/torch:2
   python3
   -u
   "${CK_TMP}"/agent.py
@@ -176,23 +216,183 @@ ck_command=(
   train.py
 )
 export A='b c'
-# The word on the first rank to fail goes to a folder that the container has, and out afterwards.
-ck_failure=${CK_FAILURE:-}
-if [[ -n $ck_failure ]]; then CK_FAILURE=$CK_TMP/failure.json; fi
+
+ck_image=registry.example/team/torch:2
+ck_shm=16g
+ck_gpus=1
+ck_mounts=(
+  /data:/data:ro
+)
+ck_names=(
+  A
+)
+# shellcheck shell=bash disable=SC2034,SC2154,SC2329
+# What the container of a node gets of it. Set above: ck_image, ck_mounts (SOURCE:TARGET[:ro]),
+# ck_names (variables of the job), ck_shm, ck_gpus (not empty: the job wants GPUs).
+ck_refuse() {
+  printf 'clusterkit: error: %s: %s\n  hint: %s\n' "$CK_NODE_NAME" "$1" "$2" >&2
+  exit 125 # as Docker itself, where a container cannot be started
+}
+
+# Asks the command to end; a runtime may know better.
+ck_end() { kill -TERM "$ck_child" 2>/dev/null || true; }
+
+# Leaves in ck_binds what to mount. A source that is not there is refused: Docker would make it.
+ck_find_binds() {
+  local mount source target mode
+  local -A taken=()
+  ck_binds=()
+  for mount in ${ck_mounts[@]+"${ck_mounts[@]}"}; do
+    IFS=: read -r source target mode <<<"$mount"
+    case $source in
+      \~ | \~/*) source=$HOME${source#\~} ;;
+      . | .. | ./* | ../*) source=$PWD/$source ;;
+    esac
+    if [[ $source == */* && ! -e $source ]]; then
+      ck_refuse "$source is not there, and is to be mounted at $target" \
+        "make it on every node, or correct --mount, or mounts: in clusterkit.yaml"
+    fi
+    taken[$target]=1
+    ck_binds+=("$source:$target${mode:+:$mode}")
+  done
+  # The folder to start in, and those that launchers write to.
+  for source in "$PWD" "$CK_TMP" "${CK_RESULTS:-}" "${CK_FAILURE:+${CK_FAILURE%/*}}" "${CK_ROUNDS:+${CK_ROUNDS%/*}}"; do
+    [[ -d $source && $source != / && -z ${taken[$source]:-} ]] || continue
+    taken[$source]=1
+    ck_binds+=("$source:$source")
+  done
+}
+
+# Adds to ck_names what ranks need of their node beside the job's own variables.
+ck_find_names() {
+  local name
+  for name in $(compgen -e); do
+    case $name in
+      CK_* | FI_* | GLOO_* | NCCL_* | RCCL_* | SLURM_* | TORCH_* | UCX_*) ck_names+=("$name") ;;
+      CUDA_DEVICE_* | CUDA_VISIBLE_DEVICES | HIP_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES) ck_names+=("$name") ;;
+      OMP_NUM_THREADS) ck_names+=("$name") ;;
+    esac
+  done
+}
+
+# CK_GPUS: nvidia, amd, or empty where the job wants none or the node has none.
+CK_GPUS='' CK_DRIVER=
+if [[ -n $ck_gpus && (-e /dev/nvidiactl || -e /dev/dxg) ]]; then
+  CK_GPUS=nvidia
+  CK_DRIVER=$(sed -n 's/^NVRM.* \([0-9]\{3,\}\.[0-9.]*\) .*/\1/p' /proc/driver/nvidia/version 2>/dev/null || true)
+elif [[ -n $ck_gpus && -e /dev/kfd ]]; then
+  CK_GPUS=amd
+fi
+ck_me=$(id -un 2>/dev/null || id -u) # not every user has a name on every node
+# The name of the container tells whose it is, and there is never a second one.
+CK_CONTAINER=clusterkit-${CK_JOB_UID:-$CK_JOB_ID-$CK_NODE_RANK-$$}
+CK_CONTAINER=${CK_CONTAINER//[^A-Za-z0-9_.-]/-}
+CK_WORKDIR=$PWD
+CK_PID_NAMESPACE=$(readlink /proc/self/ns/pid)
+export CK_GPUS CK_DRIVER CK_CONTAINER CK_WORKDIR CK_PID_NAMESPACE
+mkdir "$CK_TMP/home"
+# Held open by this script alone: inside.sh ends a container whose node script has gone.
+mkfifo "$CK_TMP/life"
+exec {ck_life}<>"$CK_TMP/life"
+
+# shellcheck shell=bash disable=SC2034,SC2154,SC2329
+# Docker: its daemon starts the container, which is no child of this script.
+ck_ask_engine() {
+  command -v docker >/dev/null || ck_refuse "there is no docker" \
+    "install Docker there, or choose another --container"
+  # Without a daemon some clients still exit with 0.
+  if ! ck_security=$(docker info --format '{{.ServerVersion}} {{.SecurityOptions}}' 2>&1) ||
+    [[ ! $ck_security =~ ^[0-9] ]]; then
+    [[ ${ck_security,,} != *'permission denied'* ]] || ck_refuse \
+      "$ck_me may not use Docker: ${ck_security##*$'\n'}" \
+      "sudo usermod -aG docker $ck_me, and log in anew; or rootless Docker; or apptainer"
+    ck_refuse "no Docker daemon answers: ${ck_security##*$'\n'}" \
+      "sudo systemctl start docker; or set DOCKER_HOST where it listens elsewhere"
+  fi
+  if ! docker image inspect "$ck_image" >/dev/null 2>&1; then
+    echo "clusterkit: $CK_NODE_NAME pulls $ck_image"
+    docker pull --quiet "$ck_image" || ck_refuse "no image $ck_image, and it cannot be pulled" \
+      "clusterkit images distribute brings images to nodes without a registry; or correct --image"
+  fi
+  [[ $CK_GPUS != nvidia ]] || command -v nvidia-ctk nvidia-container-cli >/dev/null ||
+    echo "clusterkit: warning: $CK_NODE_NAME has GPUs, but no NVIDIA container toolkit" >&2
+}
+
+# Files belong to who submitted: a rootless daemon maps its root to that user by itself.
+ck_find_user() {
+  ck_user='' ck_groups=()
+  [[ $ck_security != *rootless* ]] || return 0
+  ck_user=$(id -u):$(id -g)
+  read -r -a ck_groups <<<"$(id -G)"
+  [[ $CK_GPUS != amd ]] || ck_groups+=("$(stat -c %g /dev/kfd)")
+}
+
+# Leaves in ck_devices the GPUs that this script sees, by UUID: the daemon is outside of the job's
+# cgroup, where all GPUs are, with other numbers than Slurm's CUDA_VISIBLE_DEVICES has for its own.
+ck_find_devices() {
+  local listed kind
+  listed=$(nvidia-smi -L 2>/dev/null || true)
+  for kind in MIG GPU; do
+    ck_devices=$(sed -n "s/.*(UUID: \($kind-[^)]*\)).*/\1/p" <<<"$listed")
+    [[ -z $ck_devices ]] || break
+  done
+  ck_devices=${ck_devices//$'\n'/,}
+}
+
+ck_enter() {
+  local item
+  ck_ask_engine
+  ck_find_user
+  ck_find_binds
+  ck_find_names
+  ck_inside=(
+    docker run --rm --init --name="$CK_CONTAINER" --label="clusterkit.job=$CK_CONTAINER"
+    --network=host --ulimit=stack=67108864 --workdir="$CK_WORKDIR"
+  )
+  if [[ $ck_shm == host ]]; then
+    ck_inside+=(--ipc=host)
+  else
+    ck_inside+=(--shm-size="$ck_shm")
+  fi
+  [[ -z $ck_user ]] || ck_inside+=(--user="$ck_user")
+  [[ $ck_security != *userns* ]] || ck_inside+=(--userns=host)
+  for item in ${ck_groups[@]+"${ck_groups[@]}"}; do ck_inside+=(--group-add="$item"); done
+  case $CK_GPUS in
+    nvidia)
+      ck_find_devices
+      ck_inside+=("--gpus=${ck_devices:+\"device=}${ck_devices:-all}${ck_devices:+\"}") # a field of CSV
+      ;;
+    amd) ck_inside+=(--device=/dev/kfd --device=/dev/dri --security-opt=seccomp=unconfined) ;;
+  esac
+  [[ ! -d /dev/infiniband ]] || ck_inside+=(--device=/dev/infiniband --cap-add=IPC_LOCK)
+  # RDMA and pinned memory; a daemon without the right to raise limits refuses it.
+  [[ -z $CK_GPUS && ! -d /dev/infiniband ]] || ck_inside+=(--ulimit=memlock=-1)
+  for item in "${ck_binds[@]}"; do ck_inside+=(--volume="$item"); done
+  # The user may be unknown in the image: then Python finds home and name only here.
+  ck_inside+=(--env=HOME="$CK_TMP/home" --env=USER="$ck_me" --env=LOGNAME="$ck_me")
+  # By name, never by value: no value can be misquoted, or shows in `ps`.
+  for item in ${ck_names[@]+"${ck_names[@]}"}; do ck_inside+=(--env="$item"); done
+  # Not the image's own entrypoint: a banner, or a python that takes our words for its script.
+  ck_inside+=(--entrypoint=sh "$ck_image" "$CK_TMP/inside.sh")
+  ck_leave
+}
+
+# What an earlier attempt left here, or this one: a client that is killed takes nothing with it.
+ck_leave() {
+  docker rm --force "$CK_CONTAINER" >/dev/null 2>&1 || true
+}
+
+ck_enter
+trap 'ck_leave; rm -rf "$CK_TMP"' EXIT
 # In the background, so that a signal is passed on at once and not after the command has ended.
-"${ck_command[@]}" <&0 &
+${ck_inside[@]+"${ck_inside[@]}"} "${ck_command[@]}" <&0 {ck_life}>&- &
 ck_child=$!
-trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+# Once: Slurm tells the client as well, and the third time it leaves the container to itself.
+trap 'trap : TERM INT; ck_end' TERM INT
 ck_status=0
 wait "$ck_child" || ck_status=$?
 while kill -0 "$ck_child" 2>/dev/null; do
   ck_status=0
   wait "$ck_child" || ck_status=$?
 done
-if [[ -n $ck_failure && -s $CK_FAILURE ]]; then
-  ck_draft=$ck_failure.$CK_NODE_RANK
-  # A link replaces nothing: whichever node comes first names the rank.
-  cp "$CK_FAILURE" "$ck_draft" && ln "$ck_draft" "$ck_failure" || true
-  rm -f "$ck_draft"
-fi 2>/dev/null
 exit "$ck_status"

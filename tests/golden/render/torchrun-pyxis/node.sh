@@ -3,6 +3,7 @@
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+# shellcheck disable=SC2034,SC2329 # not every container runtime needs all of it
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
 # the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
@@ -129,6 +130,78 @@ if __name__ == "__main__":
         time.sleep(OTHERS_LEAVE_S)
 CK_FILE
 
+cat >"$CK_TMP"/inside.sh <<'CK_FILE'
+#!/bin/sh
+# The first process of a container, below its init: inside.sh COMMAND...
+# Notices of a time limit are for ranks that handle them, and must not end their launcher.
+trap '' USR1 USR2
+# A container is no child of the node script, and would outlive one that is killed. Only where its
+# processes are all there are in their namespace: elsewhere this would end those of the user.
+if [ "$(readlink /proc/self/ns/pid)" != "$CK_PID_NAMESPACE" ] && [ -p "$CK_TMP/life" ]; then
+  ( (
+    read -r _ <"$CK_TMP/life"
+    kill -s KILL -- -1
+  ) </dev/null >/dev/null 2>&1 &)
+else
+  echo $$ >"$CK_TMP/pid"
+fi
+cd "$CK_WORKDIR" || exit 125
+if [ -n "$CK_GPUS" ] && command -v python3 >/dev/null; then
+  python3 "$CK_TMP/look.py" "$CK_GPUS" "$CK_DRIVER" || true
+fi
+exec "$@"
+CK_FILE
+
+cat >"$CK_TMP"/look.py <<'CK_FILE'
+"""Say why the torch of an image will not see the node's GPUs: look.py nvidia|amd DRIVER.
+
+Reads torch's own version file, and imports nothing of it: that would take seconds. The oldest
+drivers are those of NVIDIA's release notes on minor version compatibility, by CUDA's version.
+"""
+
+import os
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}
+DEVICES = {
+    "nvidia": ("CUDA", "cuda", ("/dev/nvidiactl", "/dev/dxg")),
+    "amd": ("ROCm", "hip", ("/dev/kfd",)),
+}
+
+
+def complaint(kind, driver):
+    spec = find_spec("torch")
+    if spec is None or not spec.origin:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    platform, variable, devices = DEVICES[kind]
+    torch, built_for = (told(text, name) for name in ("__version__", variable))
+    if not built_for:
+        return f"torch {torch} of the image is no {platform} build, and the node has such GPUs"
+    if not any(Path(device).exists() for device in devices):
+        return f"the container got no {devices[0]}: is the node's container toolkit set up?"
+    oldest = OLDEST_DRIVER.get(built_for.split(".")[0]) if kind == "nvidia" and driver else None
+    if oldest and int(driver.split(".")[0]) < oldest:
+        needed = f"needs driver {oldest} or later, and the node has {driver}"
+        return f"torch {torch} of the image (CUDA {built_for}) {needed}"
+    return None
+
+
+def told(text, name):
+    found = re.search(rf"(?m)^{name}(?:\s*:[^=]*)?\s*=\s*['\"](.*?)['\"]", text)
+    return found.group(1) if found else ""
+
+
+if __name__ == "__main__":
+    said = complaint(sys.argv[1], sys.argv[2])
+    if said:
+        node = os.environ.get("CK_NODE_NAME", "")
+        print(f"clusterkit: warning: {node}: {said}", file=sys.stderr)
+CK_FILE
+
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
 cd "$CK_WORKDIR"
 ck_command=(
@@ -143,23 +216,121 @@ ck_command=(
   train.py
 )
 export A='b c'
-# The word on the first rank to fail goes to a folder that the container has, and out afterwards.
-ck_failure=${CK_FAILURE:-}
-if [[ -n $ck_failure ]]; then CK_FAILURE=$CK_TMP/failure.json; fi
+
+ck_image=registry.example/team/torch:2
+ck_shm=16g
+ck_gpus=1
+ck_mounts=(
+)
+ck_names=(
+  A
+)
+# shellcheck shell=bash disable=SC2034,SC2154,SC2329
+# What the container of a node gets of it. Set above: ck_image, ck_mounts (SOURCE:TARGET[:ro]),
+# ck_names (variables of the job), ck_shm, ck_gpus (not empty: the job wants GPUs).
+ck_refuse() {
+  printf 'clusterkit: error: %s: %s\n  hint: %s\n' "$CK_NODE_NAME" "$1" "$2" >&2
+  exit 125 # as Docker itself, where a container cannot be started
+}
+
+# Asks the command to end; a runtime may know better.
+ck_end() { kill -TERM "$ck_child" 2>/dev/null || true; }
+
+# Leaves in ck_binds what to mount. A source that is not there is refused: Docker would make it.
+ck_find_binds() {
+  local mount source target mode
+  local -A taken=()
+  ck_binds=()
+  for mount in ${ck_mounts[@]+"${ck_mounts[@]}"}; do
+    IFS=: read -r source target mode <<<"$mount"
+    case $source in
+      \~ | \~/*) source=$HOME${source#\~} ;;
+      . | .. | ./* | ../*) source=$PWD/$source ;;
+    esac
+    if [[ $source == */* && ! -e $source ]]; then
+      ck_refuse "$source is not there, and is to be mounted at $target" \
+        "make it on every node, or correct --mount, or mounts: in clusterkit.yaml"
+    fi
+    taken[$target]=1
+    ck_binds+=("$source:$target${mode:+:$mode}")
+  done
+  # The folder to start in, and those that launchers write to.
+  for source in "$PWD" "$CK_TMP" "${CK_RESULTS:-}" "${CK_FAILURE:+${CK_FAILURE%/*}}" "${CK_ROUNDS:+${CK_ROUNDS%/*}}"; do
+    [[ -d $source && $source != / && -z ${taken[$source]:-} ]] || continue
+    taken[$source]=1
+    ck_binds+=("$source:$source")
+  done
+}
+
+# Adds to ck_names what ranks need of their node beside the job's own variables.
+ck_find_names() {
+  local name
+  for name in $(compgen -e); do
+    case $name in
+      CK_* | FI_* | GLOO_* | NCCL_* | RCCL_* | SLURM_* | TORCH_* | UCX_*) ck_names+=("$name") ;;
+      CUDA_DEVICE_* | CUDA_VISIBLE_DEVICES | HIP_VISIBLE_DEVICES | ROCR_VISIBLE_DEVICES) ck_names+=("$name") ;;
+      OMP_NUM_THREADS) ck_names+=("$name") ;;
+    esac
+  done
+}
+
+# CK_GPUS: nvidia, amd, or empty where the job wants none or the node has none.
+CK_GPUS='' CK_DRIVER=
+if [[ -n $ck_gpus && (-e /dev/nvidiactl || -e /dev/dxg) ]]; then
+  CK_GPUS=nvidia
+  CK_DRIVER=$(sed -n 's/^NVRM.* \([0-9]\{3,\}\.[0-9.]*\) .*/\1/p' /proc/driver/nvidia/version 2>/dev/null || true)
+elif [[ -n $ck_gpus && -e /dev/kfd ]]; then
+  CK_GPUS=amd
+fi
+ck_me=$(id -un 2>/dev/null || id -u) # not every user has a name on every node
+# The name of the container tells whose it is, and there is never a second one.
+CK_CONTAINER=clusterkit-${CK_JOB_UID:-$CK_JOB_ID-$CK_NODE_RANK-$$}
+CK_CONTAINER=${CK_CONTAINER//[^A-Za-z0-9_.-]/-}
+CK_WORKDIR=$PWD
+CK_PID_NAMESPACE=$(readlink /proc/self/ns/pid)
+export CK_GPUS CK_DRIVER CK_CONTAINER CK_WORKDIR CK_PID_NAMESPACE
+mkdir "$CK_TMP/home"
+# Held open by this script alone: inside.sh ends a container whose node script has gone.
+mkfifo "$CK_TMP/life"
+exec {ck_life}<>"$CK_TMP/life"
+
+# shellcheck shell=bash disable=SC2034,SC2154,SC2329
+# Pyxis: a step of its own within this node's share of the job enters the image, so that the image
+# needs no more than the training does.
+ck_enter() {
+  local mounts
+  srun --help 2>&1 | grep -q -- --container-image || ck_refuse "srun knows no --container-image" \
+    "pyxis is not installed on this cluster: choose another --container"
+  ck_find_binds
+  mounts=$(printf ',%s' "${ck_binds[@]}")
+  ck_inside=(
+    srun --overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --nodelist="$SLURMD_NODENAME"
+    --mem=0 --mpi=none --unbuffered --export=ALL --input=none
+    --container-image="$ck_image" --container-mounts="${mounts#,}" --container-workdir="$CK_WORKDIR"
+  )
+  # srun inherits sbatch's --cpus-per-task in some releases only (not in 22.05).
+  [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || ck_inside+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+  ck_inside+=(sh "$CK_TMP/inside.sh")
+}
+
+# srun would kill its step at once; the image has the processes of the node.
+ck_end() {
+  kill -TERM "$(cat "$CK_TMP/pid" 2>/dev/null || echo "$ck_child")" 2>/dev/null || true
+}
+
+ck_leave() { :; }
+
+ck_enter
+trap 'ck_leave; rm -rf "$CK_TMP"' EXIT
 # In the background, so that a signal is passed on at once and not after the command has ended.
-"${ck_command[@]}" <&0 &
+${ck_inside[@]+"${ck_inside[@]}"} "${ck_command[@]}" <&0 {ck_life}>&- &
 ck_child=$!
-trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+# Once: Slurm tells the client as well, and the third time it leaves the container to itself.
+trap 'trap : TERM INT; ck_end' TERM INT
 ck_status=0
 wait "$ck_child" || ck_status=$?
 while kill -0 "$ck_child" 2>/dev/null; do
   ck_status=0
   wait "$ck_child" || ck_status=$?
 done
-if [[ -n $ck_failure && -s $CK_FAILURE ]]; then
-  ck_draft=$ck_failure.$CK_NODE_RANK
-  # A link replaces nothing: whichever node comes first names the rank.
-  cp "$CK_FAILURE" "$ck_draft" && ln "$ck_draft" "$ck_failure" || true
-  rm -f "$ck_draft"
-fi 2>/dev/null
 exit "$ck_status"

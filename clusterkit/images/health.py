@@ -1,0 +1,123 @@
+"""Prove a built image: its torch sees the driver, and its own health test trains on two ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterkit.commands import TIMED_OUT, Answer
+from clusterkit.data import data_dir
+from clusterkit.errors import Problem, UserError
+from clusterkit.images import driver, engine
+from clusterkit.images.catalogue import Image, Variant, lineage
+from clusterkit.images.inside import PYTHON
+
+_LOOK_S = 180.0
+_SHOWN_LINES = 40
+_NO_RUNTIME = "could not select device driver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How an image did."""
+
+    name: str
+    variant: str
+    tag: str
+    healthy: bool
+    gpus: int
+    """That torch sees inside."""
+    output: str
+    """The end of what its health test printed."""
+    problem: Problem | None
+    skipped: str | None
+    """What could not be tested here, and why."""
+    seconds: float
+
+
+def prove(
+    image: Image, variant: Variant, tag: str, *, network: str | None, timeout_s: float
+) -> Health:
+    """Run the health test of an image that is built here.
+
+    Raises:
+        UserError: it is not built here, or no engine answers.
+    """
+    engine.require_engine("test")
+    if engine.inspect(tag)[0] is None:
+        raise UserError(
+            f"{tag} is not built here", hint=f"clusterkit images build {image.name}:{variant}"
+        )
+    started = time.monotonic()
+    devices, skipped = _devices(variant)
+    # Without a network nothing resolves the container's own name, and torchrun asks for it.
+    alone = ("--network=none", "--hostname=localhost")
+    joined = alone if network is None else (f"--network={network}",)
+    run = ["run", "--rm", *joined, "--shm-size=1g", *devices]
+    gpus, problem = _look(image, variant, tag, run, asked=bool(devices))
+    output = ""
+    if problem is None:
+        answer = engine.ask(*run, tag, *image.health, timeout_s=timeout_s)
+        output = "\n".join((answer.output + answer.errors).strip().splitlines()[-_SHOWN_LINES:])
+        problem = _judge(image, tag, answer, timeout_s)
+    return Health(
+        name=image.name,
+        variant=variant,
+        tag=tag,
+        healthy=problem is None,
+        gpus=gpus,
+        output=output,
+        problem=problem,
+        skipped=skipped,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _devices(variant: Variant) -> tuple[tuple[str, ...], str | None]:
+    """Return the arguments that bring this machine's GPUs in, or why there are none."""
+    if variant is Variant.CUDA:
+        if driver.NVIDIA_DRIVER.exists():
+            return ("--gpus=all",), None
+        return (), "no NVIDIA driver on this machine: tested without a GPU"
+    if variant is Variant.ROCM:
+        if driver.AMD_DRIVER.exists():
+            return ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"), None
+        return (), "no AMD GPU on this machine: tested without a GPU"
+    return (), None
+
+
+def _look(
+    image: Image, variant: Variant, tag: str, run: Sequence[str], *, asked: bool
+) -> tuple[int, Problem | None]:
+    if not asked or not any(known.name == "torch" for known in lineage(image)):
+        return 0, None
+    program = (data_dir("images") / "gpus.py").read_text(encoding="utf-8")
+    words = (*run, "--entrypoint", PYTHON, tag, "-I", "-c", program)
+    answer = engine.ask(*words, timeout_s=_LOOK_S)
+    if _NO_RUNTIME in answer.errors:
+        return 0, Problem(
+            message="Docker here cannot bring GPUs into containers: it has no NVIDIA runtime",
+            hint="install nvidia-container-toolkit; nvidia-ctk runtime configure --runtime=docker; "
+            "restart Docker",
+        )
+    if answer.code:
+        last = answer.errors.strip().splitlines()[-1:] or ["it says nothing"]
+        return 0, Problem(message=f"torch cannot be imported in {tag}: {last[0]}")
+    seen = driver.read_seen(json.loads(answer.output))
+    return seen.count, driver.explain(variant, seen)
+
+
+def _judge(image: Image, tag: str, answer: Answer, timeout_s: float) -> Problem | None:
+    if answer.code == 0:
+        return None
+    if answer.code == TIMED_OUT:
+        return Problem(
+            message=f"the health test did not end in {timeout_s:.0f} s", hint="--timeout SECONDS"
+        )
+    command = " ".join(image.health)
+    return Problem(
+        message=f"the health test ended with code {answer.code}",
+        hint=f"look for yourself: docker run --rm -it {tag} bash, then {command}",
+    )

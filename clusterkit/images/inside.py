@@ -1,0 +1,87 @@
+"""What is inside a built image: read from the image itself, not from what should be there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from clusterkit import __version__
+from clusterkit.data import data_dir
+from clusterkit.errors import RemoteError
+from clusterkit.images import engine
+from clusterkit.images.engine import Present
+from clusterkit.images.locks import normal
+
+PYTHON = "/opt/venv/bin/python"
+_LOOK_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What an image says of itself."""
+
+    system: str
+    user: str
+    python: str
+    torch: str | None
+    torch_cuda: str | None
+    torch_hip: str | None
+    python_packages: Mapping[str, str]
+    debian_packages: Mapping[str, str]
+
+
+def read_manifest(image: str) -> Manifest:
+    """Look into an image.
+
+    Raises:
+        RemoteError: it cannot be run, or is none of ours.
+    """
+    program = (data_dir("images") / "manifest.py").read_text(encoding="utf-8")
+    words = ("run", "--rm", "--network=none", "--entrypoint", PYTHON, image, "-I", "-c", program)
+    answer = engine.ask(*words, timeout_s=_LOOK_S)
+    if answer.code:
+        last = answer.errors.strip().splitlines()[-1:] or ["it says nothing"]
+        raise RemoteError(f"cannot look into {image}: {last[0]}")
+    found: dict[str, Any] = json.loads(answer.output)
+    return Manifest(**found)
+
+
+def bill_of_materials(tag: str, present: Present, inside: Manifest) -> Mapping[str, Any]:
+    """Return the packages of an image as CycloneDX 1.5 (cyclonedx.org/docs/1.5/json)."""
+    distribution = inside.system.split()[0].lower()
+    components = [
+        *(
+            _component(name, version, f"pkg:pypi/{normal(name)}@{quote(version)}")
+            for name, version in inside.python_packages.items()
+        ),
+        *(
+            _component(name, version, f"pkg:deb/{distribution}/{name}@{quote(version)}")
+            for name, version in inside.debian_packages.items()
+        ),
+    ]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "tools": {
+                "components": [
+                    {"type": "application", "name": "clusterkit", "version": __version__}
+                ]
+            },
+            "component": {
+                "type": "container",
+                "name": tag,
+                "bom-ref": tag,
+                "version": present.id,
+            },
+        },
+        "components": components,
+    }
+
+
+def _component(name: str, version: str, purl: str) -> Mapping[str, str]:
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}

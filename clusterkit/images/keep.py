@@ -1,0 +1,152 @@
+"""Take images out of the engine: into a file, or away."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from clusterkit import files
+from clusterkit.commands import run_command
+from clusterkit.docker_errors import docker_trouble
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.images import engine
+from clusterkit.images.engine import Present
+from clusterkit.images.names import LABEL_IMAGE
+
+_RECIPE_TAG = re.compile(r".*:[a-z]+-[0-9a-f]{12}")
+_EXPORT_S = 7200.0
+_BLOCK = 1 << 20
+
+
+class Form(StrEnum):
+    """What an image is exported to."""
+
+    TAR = "tar"
+    ENROOT = "enroot"
+    APPTAINER = "apptainer"
+
+
+_SUFFIX = {Form.TAR: ".tar", Form.ENROOT: ".sqsh", Form.APPTAINER: ".sif"}
+_INSTALL = {
+    Form.ENROOT: "https://github.com/NVIDIA/enroot/blob/master/doc/installation.md",
+    Form.APPTAINER: "https://apptainer.org/docs/admin/main/installation.html",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A file that holds an image."""
+
+    tag: str
+    form: Form
+    path: Path
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """An image that went, or why it did not."""
+
+    id: str
+    tags: tuple[str, ...]
+    size_bytes: int
+    refused: str | None
+
+
+def default_path(name: str, variant: str, form: Form) -> Path:
+    """Return what the file is called where nobody says."""
+    return Path(f"{name}-{variant}{_SUFFIX[form]}")
+
+
+def export_command(tag: str, form: Form, path: Path) -> tuple[str, ...]:
+    """Return the command that writes an image of the engine into a file."""
+    return {
+        Form.TAR: ("docker", "save", "--output", str(path), tag),
+        Form.ENROOT: ("enroot", "import", "--output", str(path), f"dockerd://{tag}"),
+        Form.APPTAINER: ("apptainer", "build", str(path), f"docker-daemon:{tag}"),
+    }[form]
+
+
+def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
+    """Write an image into a file, whole or not at all.
+
+    Raises:
+        UserError: it is not there, a tool is missing, or a file is in the way.
+        RemoteError: the tool failed, as on a full disk.
+    """
+    if form is not Form.TAR and shutil.which(form) is None:
+        raise UserError(f"{form} is not installed here", hint=_INSTALL[form])
+    if path.exists() and not force:
+        raise UserError(f"there is a file {path} already", hint="--force replaces it")
+    engine.require_engine("export")
+    if engine.inspect(tag)[0] is None:
+        raise UserError(f"{tag} is not here", hint=f"clusterkit images build {_asked(tag)}")
+    files.create_folder(path.parent)
+    with (
+        files.explained(path.parent),
+        tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as name,
+    ):
+        written = Path(name) / path.name
+        answer = run_command(export_command(tag, form, written), timeout_s=_EXPORT_S)
+        if answer.code or not written.exists():
+            trouble = docker_trouble(answer.errors or answer.output)
+            free = shutil.disk_usage(path.parent).free / 1e9
+            raise RemoteError(
+                f"{tag} was not written to {path}: {trouble.message}",
+                hint=f"{free:.1f} GB are free in {path.parent.absolute()}",
+            )
+        size, digest = written.stat().st_size, _digest(written)
+        files.give_name(written, path)
+    return Exported(tag=tag, form=form, path=path, size_bytes=size, sha256=digest)
+
+
+def _asked(tag: str) -> str:
+    return tag.rpartition("clusterkit/")[2]
+
+
+def superseded(*, everything: bool) -> tuple[Present, ...]:
+    """Return the images of the catalogue that a later build has taken the names of.
+
+    An image that somebody built on one of ours has its labels too, but a name of its own or none.
+
+    Raises:
+        UserError: no engine answers.
+    """
+    ours = [image for image in engine.labelled(LABEL_IMAGE) if _is_ours(image)]
+    return tuple(image for image in ours if everything or _only_recipes(image.tags))
+
+
+def remove(images: Sequence[Present]) -> tuple[Removed, ...]:
+    """Remove images with all their names; what a container or a child needs stays."""
+    return tuple(_remove(image) for image in images)
+
+
+def _remove(image: Present) -> Removed:
+    answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
+    refused = docker_trouble(answer.errors).message if answer.code else None
+    return Removed(id=image.id, tags=image.tags, size_bytes=image.size_bytes, refused=refused)
+
+
+def _is_ours(image: Present) -> bool:
+    name = f"clusterkit/{image.labels[LABEL_IMAGE]}"
+    repositories = {tag.rpartition(":")[0] for tag in image.tags}
+    return bool(repositories) and all(f"/{each}".endswith(f"/{name}") for each in repositories)
+
+
+def _only_recipes(tags: Sequence[str]) -> bool:
+    return all(_RECIPE_TAG.fullmatch(tag) for tag in tags)
+
+
+def _digest(path: Path) -> str:
+    whole = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            whole.update(block)
+    return whole.hexdigest()

@@ -1,0 +1,96 @@
+"""All compose files, against the schema of the Compose specification; and what is beside them."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from clusterkit.render import render
+from tests.render_cases import CASES, plan
+
+ROOT = Path(__file__).resolve().parent.parent
+MONITORING = ROOT / "compose" / "monitoring"
+DASHBOARD = json.loads((MONITORING / "grafana/dashboards/cluster.json").read_text())
+
+
+@cache
+def validator() -> Any:
+    found = importlib.resources.files("check_jsonschema") / "builtin_schemas/vendor"
+    schema = json.loads((found / "compose-spec.json").read_text())
+    return jsonschema.validators.validator_for(schema)(schema)
+
+
+def problems(text: str) -> list[str]:
+    return [
+        f"{error.json_path}: {error.message}"
+        for error in validator().iter_errors(yaml.safe_load(text))
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_compose_files_follow_the_specification(case: str) -> None:
+    files = [file for file in render(plan(case)) if file.name.endswith((".yaml", ".yml"))]
+    assert files
+    assert {file.name: problems(file.text) for file in files} == {file.name: [] for file in files}
+
+
+@pytest.mark.parametrize("name", ["slurm", "rack", "monitoring"])
+def test_clusters_follow_the_specification(name: str) -> None:
+    assert problems((ROOT / "compose" / name / "compose.yaml").read_text()) == []
+
+
+def test_the_schema_would_find_a_mistake() -> None:
+    assert problems("services: {a: {imge: b}}") != []
+
+
+def expressions() -> Iterator[str]:
+    for panel in DASHBOARD["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", ()))
+    rules = yaml.safe_load((MONITORING / "prometheus/rules.yml").read_text())
+    yield from (rule["expr"] for group in rules["groups"] for rule in group["rules"])
+
+
+def test_what_is_shown_is_what_is_collected() -> None:
+    asked = {name for text in expressions() for name in re.findall(r"\b[A-Za-z]+_\w+\b", text)}
+    counters = (MONITORING / "dcgm/counters.csv").read_text().splitlines()
+    fields = {line.partition(",")[0] for line in counters if not line.startswith("#")}
+    assert {name for name in asked if name.startswith("DCGM_")} == fields
+    ours = set(re.findall(r"`(clusterkit_\w+)`", (ROOT / "docs/how-to/metrics.md").read_text()))
+    assert {name for name in asked if name.startswith("clusterkit_")} <= ours
+    assert ours <= set(
+        re.findall(r'"(clusterkit_\w+)"', (ROOT / "clusterkit/metrics.py").read_text())
+    )
+
+
+def test_the_dashboard_holds_together() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    source = yaml.safe_load(
+        (MONITORING / "grafana/provisioning/datasources/prometheus.yaml").read_text()
+    )["datasources"][0]
+    used = {json.dumps(p["datasource"]) for p in panels if "datasource" in p}
+    assert used == {json.dumps({"type": source["type"], "uid": source["uid"]})}
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) == 23
+
+
+def test_temperature_has_its_line_at_85() -> None:
+    (panel,) = (panel for panel in DASHBOARD["panels"] if panel["title"] == "Temperature")
+    defaults = panel["fieldConfig"]["defaults"]
+    assert defaults["custom"]["thresholdsStyle"]["mode"] == "line"
+    assert defaults["thresholds"]["steps"][-1] == {"color": "red", "value": 85}

@@ -1,0 +1,45 @@
+"""What Docker's clients say, explained. The sentences were recorded from 20.10.24 and 28.2.2."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterkit.docker_errors import docker_trouble
+
+_SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("sh: 4: docker: not found", "there is no docker"),
+        ("docker: command not found", "there is no docker"),
+        ("sh: 3: docker: Permission denied", "no permission to run docker"),
+        (
+            f"permission denied while trying to connect to the Docker daemon socket: {_SOCKET}",
+            "no permission for the Docker daemon",
+        ),
+        (
+            f"Got permission denied while trying to connect to the Docker daemon socket: {_SOCKET}",
+            "no permission for the Docker daemon",
+        ),
+        (
+            "Cannot connect to the Docker daemon at unix:///nosuch. Is the docker daemon running?",
+            "the Docker daemon does not answer",
+        ),
+        (
+            "Error processing tar file(exit status 1): write /usr/x: no space left on device",
+            "the disk of Docker is full",
+        ),
+        (
+            "\nError response from daemon: No such image: nosuch:1\n",
+            "No such image: nosuch:1",
+        ),
+        ("Error: No such image: nosuch:1", "No such image: nosuch:1"),
+        ("", "docker says nothing"),
+    ],
+)
+def test_what_docker_says_is_explained(said: str, message: str) -> None:
+    trouble = docker_trouble(said)
+    assert trouble.message == message
+    assert bool(trouble.hint) == (message[0].islower() and "says" not in message)

@@ -1,0 +1,425 @@
+"""`clusterkit images ...` where something is missing or fails: what is said, and the exit code.
+
+`docker` here is a script that says what Docker's own client was heard to say (20.10.24, 28.2.2).
+Real builds are in test_docker_images.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterkit.errors import Problem
+from clusterkit.images import driver
+from clusterkit.images.catalogue import Variant
+from clusterkit.images.keep import Form, export_command
+from clusterkit.images.progress import Progress, StepState
+from clusterkit.images.trouble import explain_failure
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+_VERSIONS = """case "$*" in
+*Server.Version*) echo 20.10.24 ;;
+*Client.Version*) echo {client} ;;
+"buildx version") exit {buildx} ;;
+"buildx inspect") echo "Driver: {driver}" ;;
+"image inspect"*)
+  [ {there} = 0 ] && echo '[{image}]' && exit
+  echo 'Error: No such image: x' >&2; exit 1 ;;
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs clusterkit with a `docker` of its own, or with none."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+
+    def call(
+        *words: str, docker: str | None = None, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        if docker is not None:
+            (programs / "docker").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/said\n{docker}')
+            (programs / "docker").chmod(0o755)
+        (programs / "sh").exists() or (programs / "sh").symlink_to("/bin/sh")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("DOCKER")}
+        return subprocess.run(
+            [sys.executable, "-m", "clusterkit", "images", *words],
+            cwd=tmp_path,
+            env={**kept, "PATH": str(programs), **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return call
+
+
+def engine(
+    rest: str = "",
+    *,
+    client: str = "20.10.24",
+    buildx: bool = True,
+    driver: str = "docker",
+    there: bool = True,
+) -> str:
+    """Return the script of a docker whose engine answers."""
+    image = {
+        "Id": "sha256:" + "ab" * 32,
+        "RepoTags": ["clusterkit/base:cpu"],
+        "RepoDigests": [],
+        "Size": 314_000_000,
+        "Created": "2026-11-22T00:00:00Z",
+        "Config": {"Labels": {"io.clusterkit.image": "base"}},
+    }
+    start = _VERSIONS.format(
+        client=client,
+        buildx=int(not buildx),
+        driver=driver,
+        image=json.dumps(image),
+        there=int(not there),
+    )
+    return f"{start}{rest}\nesac\n"
+
+
+def test_without_docker_it_says_how_to_get_it(run: Run) -> None:
+    done = run("build", "base:cpu")
+    assert done.returncode == 2
+    assert "there is no docker on this machine" in done.stderr
+    assert "hint: apt-get install docker.io" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (
+            (
+                "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. "
+                "Is the docker daemon running?"
+            ),
+            "the Docker daemon does not answer",
+        ),
+        (
+            (
+                "Got permission denied while trying to connect to the Docker daemon socket at "
+                "unix:///var/run/docker.sock: dial unix /var/run/docker.sock: connect: permission "
+                "denied"
+            ),
+            "no permission for the Docker daemon",
+        ),
+    ],
+)
+@pytest.mark.parametrize("words", [("build", "base:cpu"), ("test", "base:cpu"), ("prune",)])
+def test_an_engine_that_does_not_let_us_in(
+    run: Run, said: str, message: str, words: tuple[str, ...]
+) -> None:
+    done = run(*words, "--json", docker=f"echo '{said}' >&2; exit 1")
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert document["schema"] == 1
+    assert message in document["error"]["problems"][0]["message"]
+    assert document["error"]["problems"][0]["hint"]
+
+
+def test_the_list_stands_also_without_an_engine(run: Run) -> None:
+    done = run("list", "--variant", "cpu")
+    assert done.returncode == 0
+    assert "clusterkit/torch:cpu" in done.stdout
+    assert "unknown" in done.stdout
+    assert "there is no docker" in done.stderr
+
+
+def test_a_new_client_without_buildx_is_refused_with_what_to_install(run: Run) -> None:
+    done = run("build", "base:cpu", docker=engine(client="28.2.2", buildx=False))
+    assert done.returncode == 2
+    assert "docker 28.2.2 needs its plugin buildx" in done.stderr
+    assert "docker-buildx-plugin" in done.stderr
+
+
+def test_an_old_client_without_buildx_builds_with_buildkit(run: Run, tmp_path: Path) -> None:
+    done = run(
+        "build", "base:cpu", "--json",
+        docker=engine('build*) echo "BUILDKIT=$DOCKER_BUILDKIT" >&2 ;;', buildx=False)
+        + f'echo "$DOCKER_BUILDKIT" >>{tmp_path}/buildkit',
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (image,) = json.loads(done.stdout)["images"]
+    assert image["tag"] == "clusterkit/base:cpu"
+    assert image["digest"] == "sha256:" + "ab" * 32
+    assert "1" in (tmp_path / "buildkit").read_text().split()
+    said = (tmp_path / "said").read_text()
+    assert "build --progress=plain --build-arg=PARENT=debian:bookworm-slim@sha256:" in said
+    assert "buildx build" not in said
+
+
+def test_a_builder_of_its_own_gets_all_in_one_bake(run: Run, tmp_path: Path) -> None:
+    rest = (
+        f'"buildx bake"*) for f in $*; do case $f in *bake.json) read -r x <$f; '
+        f'while read -r l; do echo "$l"; done <$f >{tmp_path}/bake.json;; esac; done ;;'
+    )
+    done = run(
+        "build", "torch:cpu", "--push", "--registry", "reg.example",
+        docker=engine(rest, driver="docker-container"), HTTPS_PROXY="http://u:secret@proxy:1",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("pushed") == 2
+    said = (tmp_path / "said").read_text()
+    assert "--load --push" in said
+    assert "secret" not in said
+    assert '"HTTPS_PROXY": "http://u:secret@proxy:1"' in (tmp_path / "bake.json").read_text()
+    assert (
+        '"reg.example/clusterkit/base:cpu": "target:base-cpu"'
+        in (tmp_path / "bake.json").read_text()
+    )
+
+
+def test_a_push_that_is_refused_says_where_to_log_in(run: Run) -> None:
+    done = run(
+        "build", "base:cpu", "--push", "--registry", "reg.example",
+        docker=engine("push*) echo 'denied: requested access' >&2; exit 1 ;;"),
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "denied: requested access" in done.stderr
+    assert "hint: docker login reg.example" in done.stderr
+
+
+FAILED_STEP = """#6 [2/3] RUN install-python requirements.txt
+#6 0.213 Collecting torch
+#6 1.5 {said}
+#6 ERROR: executor failed running [/bin/sh -c install-python requirements.txt]: exit code: 1
+------
+ > [2/3] RUN install-python requirements.txt:
+------
+failed to solve with frontend dockerfile.v0: failed to build LLB: exit code: 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("ERROR: Could not install packages: [Errno 28] No space left on device", "make room"),
+        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "PyTorch's own index"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS", "find out why"),
+        ("SSLError: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", "--ca FILE"),
+        ("Temporary failure resolving 'deb.example.org'", "--network host"),
+        ("E: Unable to locate package python3-nosuch", "--apt-sources FILE"),
+        ("ERROR: No matching distribution found for einops==0.8.2", "--pip-conf FILE"),
+    ],
+)
+def test_a_failed_step_is_shown_with_its_own_output(said: str, hint: str) -> None:
+    progress = Progress()
+    for line in FAILED_STEP.format(said=said).splitlines():
+        progress.feed(line)
+    error = explain_failure("torch:cpu", progress, 1)
+    assert "[2/3] RUN install-python requirements.txt" in error.message
+    assert f"  | {said}" in error.message
+    assert "Collecting torch" in error.message
+    assert hint in (error.hint or "")
+
+
+def test_a_base_image_that_cannot_be_pulled_is_named() -> None:
+    progress = Progress()
+    name = "[internal] load metadata for docker.io/library/debian:bookworm-slim@sha256:47"
+    progress.feed(f"#3 {name}")
+    progress.feed("#3 ERROR: failed to do request: lookup registry: no such host")
+    error = explain_failure("base:cpu", progress, 1)
+    assert "debian:bookworm-slim@sha256:47 cannot be pulled" in error.message
+    assert "--root IMAGE" in (error.hint or "")
+
+
+def test_a_disk_that_fills_in_the_middle_ends_the_build_with_words(run: Run) -> None:
+    lines = [
+        "#5 [2/3] COPY bin/ /usr/local/bin/",
+        "#5 ERROR: write /var/lib/docker/overlay2/x: no space left on device",
+    ]
+    text = "; ".join(f"echo '{line}'" for line in lines)
+    done = run("build", "base:cpu", docker=engine(f"'buildx build'*) {text}; exit 1 ;;"))
+    assert done.returncode == 2
+    assert "no space left on device" in done.stderr
+    assert "hint: make room there" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_progress_of_a_build_is_read() -> None:
+    progress = Progress()
+    lines = """#1 [internal] load build definition from Dockerfile
+#1 transferring dockerfile: 128B done
+#1 DONE 0.0s
+#5 [stage-1 1/2] FROM docker.io/library/debian-base:bookworm
+#5 sha256:498b3ff378c734e60c6706c85ccce10dcccc20adca1743cc98d7da65de458f1f
+#5 CACHED
+#6 [stage-1 2/2] RUN make
+#6 0.31 hello
+#6 DONE 12.5s"""
+    changes = [step for line in lines.splitlines() if (step := progress.feed(line))]
+    assert len(changes) == 6
+    cached, made = progress.steps["5"], progress.steps["6"]
+    assert (cached.state, made.state, made.seconds) == (StepState.CACHED, StepState.DONE, 12.5)
+    assert list(made.output) == ["hello"]
+    assert [step.internal for step in progress.steps.values()] == [True, False, False]
+    assert progress.failed is None
+
+
+DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Release Build\nGCC version: 12.2.0\n"
+
+
+def seen(**more: object) -> driver.Seen:
+    """Return what torch says in a container that has everything, changed by `more`."""
+    document = {
+        "torch": "2.13.0+cu130", "cuda": "13.0", "hip": None, "count": 8, "said": [],
+        "devices": ["/dev/nvidia0"], "driver": DRIVER.format("580.82.07"), "visible": None,
+    }  # fmt: skip
+    return driver.read_seen({**document, **more})
+
+
+def test_a_torch_that_sees_its_gpus_needs_no_explanation() -> None:
+    assert driver.explain(Variant.CUDA, seen()) is None
+    assert driver.explain(Variant.CPU, seen(count=0, cuda=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("variant", "facts", "message", "hint"),
+    [
+        ("cuda", {"cuda": None, "torch": "2.13.0+cpu"}, "not built for cuda", "lock file"),
+        ("cuda", {"driver": DRIVER.format("550.54.15")}, "driver 550.54.15 is too old", "580"),
+        ("cuda", {"devices": []}, "given no GPU", "--gpus all"),
+        ("cuda", {"driver": ""}, "runs no NVIDIA driver", "modprobe"),
+        ("cuda", {"visible": ""}, "CUDA_VISIBLE_DEVICES='' hides", "unset"),
+        ("cuda", {"said": ["CUDA error 802: system not yet initialized"]}, "NVSwitch", "fabric"),
+        ("cuda", {"said": ["CUDA error: unknown error"]}, "unknown error", "nvidia-smi"),
+        ("rocm", {"hip": "7.1", "devices": []}, "no AMD GPU", "/dev/kfd"),
+        ("rocm", {"hip": None}, "not built for rocm", "lock file"),
+    ],
+)
+def test_a_torch_that_sees_no_driver_is_explained(
+    variant: str, facts: dict[str, object], message: str, hint: str
+) -> None:
+    found = driver.explain(Variant(variant), seen(**{"count": 0, **facts}))
+    assert isinstance(found, Problem)
+    assert message in found.message
+    assert hint in (found.hint or "")
+
+
+def test_an_unhealthy_image_is_a_finding(run: Run) -> None:
+    docker = engine("run*) echo 'ImportError: torch' >&2; exit 3 ;;")
+    done = run("test", "base:cpu", "--json", docker=docker)
+    assert done.returncode == 1
+    (image,) = json.loads(done.stdout)["images"]
+    assert not image["healthy"]
+    assert image["output"] == "ImportError: torch"
+    assert "code 3" in image["problem"]["message"]
+
+
+def test_an_image_that_is_not_built_is_named_with_the_command(run: Run) -> None:
+    for words in (("test", "base:cpu"), ("show", "base:cpu", "--sbom", "x.json")):
+        done = run(*words, docker=engine(there=False))
+        assert done.returncode == 2
+        assert "clusterkit images build base:cpu" in done.stderr
+
+
+def test_images_are_exported_whole_or_not_at_all(run: Run, tmp_path: Path) -> None:
+    save = (
+        'save*) [ "$FAIL" ] && { echo "write x: no space left on device" >&2; exit 1; }; '
+        'echo archive >"$3" ;;'
+    )
+    failed = run("export", "base:cpu", "--to", "tar", docker=engine(save), FAIL="1")
+    assert failed.returncode == 2
+    assert "the disk of Docker is full" in failed.stderr
+    assert "are free in" in failed.stderr
+    assert not list(tmp_path.glob("*.tar*"))
+    done = run("export", "base:cpu", "--to", "tar", "--json", docker=engine(save))
+    assert json.loads(done.stdout)["size_bytes"] == len("archive\n")
+    assert (tmp_path / "base-cpu.tar").read_text() == "archive\n"
+    again = run("export", "base:cpu", "--to", "tar", docker=engine(save))
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "command"),
+    [
+        (Form.ENROOT, "enroot import --output x.sqsh dockerd://clusterkit/torch:cuda"),
+        (Form.APPTAINER, "apptainer build x.sqsh docker-daemon:clusterkit/torch:cuda"),
+        (Form.TAR, "docker save --output x.sqsh clusterkit/torch:cuda"),
+    ],
+)
+def test_the_command_of_each_export(form: Form, command: str) -> None:
+    words = export_command("clusterkit/torch:cuda", form, Path("x.sqsh"))
+    assert " ".join(words) == command
+
+
+def test_an_export_without_its_tool_is_refused(run: Run) -> None:
+    for form in ("enroot", "apptainer"):
+        done = run("export", "base:cpu", "--to", form, docker=engine())
+        assert done.returncode == 2
+        assert f"{form} is not installed here" in done.stderr
+    assert "did you mean 'enroot'" in run("export", "base", "--to", "enrot").stderr
+
+
+def test_prune_takes_only_what_later_builds_replaced(run: Run, tmp_path: Path) -> None:
+    old = json.dumps(
+        [{"Id": "sha256:01", "RepoTags": ["clusterkit/base:cpu-0123456789ab"], "Size": 1,
+          "Created": "", "Config": {"Labels": {"io.clusterkit.image": "base"}}}]
+    )  # fmt: skip
+    built_on_it = old.replace("clusterkit/base:cpu-0123456789ab", "my/train:cpu-0123456789ab")
+    untagged = old.replace('"clusterkit/base:cpu-0123456789ab"', "")
+    docker = (
+        "case \"$*\" in *' sha256:01') echo '" + old + "'; exit 0 ;;\n"
+        "*' sha256:03') echo '" + built_on_it + "'; exit 0 ;;\n"
+        "*' sha256:04') echo '" + untagged + "'; exit 0 ;; esac\n"
+        + engine("'image ls'*) for n in 1 2 3 4; do echo sha256:0$n; done ;;")
+    )  # fmt: skip
+    dry = run("prune", "--dry-run", docker=docker)
+    assert dry.stdout.splitlines() == ["clusterkit/base:cpu-0123456789ab  0 MB", "1 would go"]
+    assert "image rm" not in (tmp_path / "said").read_text()
+    done = run("prune", "--json", docker=docker)
+    assert [image["id"] for image in json.loads(done.stdout)["removed"]] == ["sha256:01"]
+    assert "image rm clusterkit/base:cpu-0123456789ab" in (tmp_path / "said").read_text()
+
+
+def test_output_builds_nothing_and_writes_all_that_a_build_needs(run: Run, tmp_path: Path) -> None:
+    done = run("build", "torch:cpu", "--output", "out")
+    assert done.returncode == 0, done.stderr
+    written = {str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/**/*")}
+    assert {"build.sh", "docker-bake.json", "torch-cpu/requirements.txt"} <= written
+    assert any(name.startswith("base-cpu/clusterkit-") for name in written)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("build", "tourch"), "did you mean 'torch'?"),
+        (("build", "torch:cupa"), "did you mean 'cuda'?"),
+        (("build", "torch:cpu", "--push"), "--push without a registry"),
+        (("build", "torch:cpu", "--build-arg", "X"), "--build-arg NAME=VALUE"),
+        (("build", "torch:cpu", "--ca", "nosuch.pem"), "'ca' is not there"),
+        (("build", "torch:rocm"), "images lock"),
+        (("build", "torch:cpu", "--registry", "https://x"), "no registry"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_docker_is_asked(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
+    done = run(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_date_that_is_no_number_is_refused(run: Run) -> None:
+    done = run("build", "base:cpu", SOURCE_DATE_EPOCH="today")
+    assert done.returncode == 2
+    assert "SOURCE_DATE_EPOCH" in done.stderr
+
+
+def test_what_was_built_before_a_failure_is_said(run: Run) -> None:
+    rest = "*torch-cpu) echo 'no space left on device'; exit 1 ;;"
+    done = run("build", "torch:cpu", docker=engine(rest))
+    assert done.returncode == 2
+    assert done.stdout.startswith("clusterkit/base:cpu  314 MB  sha256:abababababab  in ")
+    assert "torch:cpu was not built" in done.stderr
