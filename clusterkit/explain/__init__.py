@@ -22,7 +22,9 @@ def all_topics() -> Mapping[str, Topic]:
     for module in pkgutil.iter_modules(__path__):
         if module.name != "topic":
             provider = importlib.import_module(f"{__name__}.{module.name}")
-            found |= {topic.name: topic for topic in provider.topics()}
+            for topic in provider.topics():
+                known = found.get(topic.name)
+                found[topic.name] = known.beside(topic) if known is not None else topic
     return found
 
 
