@@ -22,9 +22,7 @@ def all_topics() -> Mapping[str, Topic]:
     for module in pkgutil.iter_modules(__path__):
         if module.name != "topic":
             provider = importlib.import_module(f"{__name__}.{module.name}")
-            for topic in provider.topics():
-                known = found.get(topic.name)
-                found[topic.name] = known.beside(topic) if known is not None else topic
+            found |= {topic.name: topic for topic in provider.topics()}
     return found
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from clusterkit.config.reference import cluster_keys
 from clusterkit.errors import UserError
+from clusterkit.explain.config_keys import key_facts
 from clusterkit.explain.topic import Topic, paragraphs, table
 from clusterkit.frameworks import framework_names, load_framework
 
@@ -33,9 +35,13 @@ def _topic(name: str) -> Topic:
         rows.append(("sets", ", ".join(framework.provides)))
     if framework.by_hand:
         rows.append(("by hand", framework.by_hand))
+    text = paragraphs(f"{framework.summary}.") + "\n\n" + table(rows)
+    if name in cluster_keys():
+        key = cluster_keys()[name]
+        text += f"\n\n{paragraphs("As a key of a cluster: " + key.description)}\n\n{table(key_facts(key))}"
     return Topic(
         name=name,
         summary=framework.summary,
-        text=paragraphs(f"{framework.summary}.") + "\n\n" + table(rows),
+        text=text,
         group="frameworks",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 WIDTH = 80
 
@@ -20,10 +20,6 @@ class Topic:
     """The explanation, laid out for 80 columns."""
     group: str | None = None
     """The topic that lists this one; None for one that is listed by itself."""
-
-    def beside(self, other: Topic) -> Topic:
-        """Return both topics of one name as one: `env` is a key and a framework."""
-        return replace(self, text=f"{self.text}\n\n{other.text}")
 
 
 def paragraphs(*texts: str) -> str:

@@ -87,8 +87,11 @@ def hold_store():
 
 def serves_store():
     # With c10d, whichever agent comes first serves it, and no port is among the arguments.
-    static = f"--master-port={os.environ['CK_PORT']}" in sys.argv
-    return static and os.environ["CK_NODE_RANK"] == "0" and os.environ["CK_NNODES"] != "1"
+    return f"--master-port={os.environ['CK_PORT']}" in sys.argv and is_head()
+
+
+def is_head():
+    return os.environ["CK_NODE_RANK"] == "0" and os.environ["CK_NNODES"] != "1"
 
 
 def tell(error):
