@@ -38,7 +38,8 @@ def _topic(name: str) -> Topic:
     text = paragraphs(f"{framework.summary}.") + "\n\n" + table(rows)
     if name in cluster_keys():
         key = cluster_keys()[name]
-        text += f"\n\n{paragraphs("As a key of a cluster: " + key.description)}\n\n{table(key_facts(key))}"
+        text += "\n\n" + paragraphs("As a key of a cluster:", key.description)
+        text += "\n\n" + table(key_facts(key))
     return Topic(
         name=name,
         summary=framework.summary,
