@@ -141,7 +141,8 @@ def _built(target: Target, steps: Mapping[str, Step], seconds: float, *, pushed:
             f"docker says that it built {tag}, and does not have it",
             hint="docker buildx ls: a builder of its own keeps images to itself",
         )
-    own = [step for step in steps.values() if not step.internal]
+    # FROM makes nothing, and BuildKit does not always say that it was cached.
+    own = [step for step in steps.values() if not step.internal and "] FROM " not in step.name]
     return Built(
         name=target.image.name,
         variant=target.variant,
