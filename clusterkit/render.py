@@ -29,6 +29,7 @@ from clusterkit.templating import render_template, template_path
 KINDS = ("sbatch", "node", "hostfile", "compose", "config")
 
 
+_VARIANT = {True: "cuda", False: "cpu"}
 COMPOSE_NODE = "compose-node.sh"
 """The node script inside the image: one host, and nothing of the site around it."""
 
@@ -106,7 +107,9 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
         return _compose_of_hosts(plan, plan.container)
     inside = _inside_the_image(plan)
     container = plan.container
-    default_image = f"clusterkit/{load_framework(plan.framework).image}:latest"
+    gpus = plan.cluster.gpu_request is not GpuRequest.NONE
+    # As the catalogue calls them (images/catalogue.py).
+    default_image = f"clusterkit/{load_framework(plan.framework).image}:{_VARIANT[gpus]}"
     text = _render(
         "compose/compose.yaml.j2",
         plan,
@@ -119,7 +122,7 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
         workdir_mount=f"{plan.workdir}:{plan.workdir}",
         mounts=container.mounts if container else plan.cluster.mounts,
         shm_size=container.shm_size if container else plan.cluster.shm_size,
-        gpus=None if plan.cluster.gpu_request is GpuRequest.NONE else "all",
+        gpus="all" if gpus else None,
     )
     return [RenderedFile(name="compose.yaml", text=text), _node(inside, name=COMPOSE_NODE)]
 

@@ -14,6 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from clusterkit.images.catalogue import IMAGES, VARIANTS
+from clusterkit.images.names import tag_of
 from clusterkit.render import render
 from tests.render_cases import CASES, plan
 
@@ -41,6 +43,14 @@ def test_rendered_compose_files_follow_the_specification(case: str) -> None:
     files = [file for file in render(plan(case)) if file.name.endswith((".yaml", ".yml"))]
     assert files
     assert {file.name: problems(file.text) for file in files} == {file.name: [] for file in files}
+
+
+def test_images_that_nobody_names_are_those_of_the_catalogue() -> None:
+    known = {tag_of(image, variant) for image in IMAGES.values() for variant in VARIANTS}
+    texts = (file.text for case in CASES for file in render(plan(case), only=("compose",)))
+    named = set(re.findall(r'^  image: "(clusterkit/[^"]+)"$', "\n".join(texts), re.MULTILINE))
+    assert named
+    assert named <= known
 
 
 @pytest.mark.parametrize("name", ["slurm", "rack", "monitoring"])

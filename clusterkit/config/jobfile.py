@@ -56,7 +56,7 @@ class JobFile(BaseModel):
     processes: fields.Count | None = _key("Total number of ranks, where less than slots.", "6")
     time: fields.TimeLimit | None = _key("Time limit.", "4:00:00")
     name: fields.Text | None = _key("Name of the job.", "llama-7b")
-    image: fields.Text | None = _key("Image to run in.", "clusterkit/torch:latest")
+    image: fields.Text | None = _key("Image to run in.", "clusterkit/torch:cuda")
     container: ContainerRuntime | None = _key("What starts the image.", "apptainer")
     mount: fields.Mounts | None = _key("What the container sees.", "[/data:/data:ro]")
     env: fields.Environment | None = _key("Environment of every process.", "{NCCL_DEBUG: WARN}")
