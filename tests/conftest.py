@@ -20,14 +20,14 @@ pytest_plugins = ("tests.docker.fixtures", "tests.lab.fixtures")
 
 LABS = {
     "docker": re.compile(r"test_docker.*"),
-    "faults": re.compile(r"test_lab_(faults|worker)"),
-    "again": re.compile(r"test_lab_(again|bad_nodes|gate|ssh|ssh_jobs)"),
-    "elastic": re.compile(r"test_lab_(elastic|sweeps)"),
-    "training": re.compile(r"test_lab_(deepspeed_filters|training)"),
+    "faults": re.compile(r"test_lab_(accounting|faults|worker)"),
+    "again": re.compile(r"test_lab_(again|bad_nodes|gate|ssh|ssh_jobs|unshared)"),
+    "elastic": re.compile(r"test_lab_(elastic|jobs|sweeps)"),
     "lab": re.compile(r"test_lab.*"),
 }
 """Tests that run one after the other, each part on a practice cluster of its own, or on a Docker
-engine. Most of them wait, for a time limit or for a node that has gone: only one part trains."""
+engine. Most of them wait, for a time limit or for a node that has gone: only the last part trains.
+"""
 
 
 def pytest_configure() -> None:
