@@ -33,7 +33,7 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 
 .PHONY: test
 test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
-	pytest -n 4 $(PYTEST) -m 'not docker' tests
+	pytest -n 3 $(PYTEST) -m 'not docker' tests
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters

@@ -20,14 +20,12 @@ pytest_plugins = ("tests.docker.fixtures", "tests.lab.fixtures")
 
 LABS = {
     "docker": re.compile(r"test_docker.*"),
-    "faults": re.compile(r"test_lab_(accounting|faults|worker)"),
-    "again": re.compile(r"test_lab_(again|bad_nodes|gate|ssh|ssh_jobs|unshared)"),
-    "elastic": re.compile(r"test_lab_(elastic|jobs|sweeps)"),
+    "faults": re.compile(r"test_lab_(again|faults|ssh_jobs|worker)"),
+    "ssh": re.compile(r"test_lab_(accounting|bad_nodes|elastic|gate|ssh|sweeps|unshared)"),
     "lab": re.compile(r"test_lab.*"),
 }
 """Tests that run one after the other, each part on a practice cluster of its own, or on a Docker
-engine. Most of them wait, for a time limit or for a node that has gone: only the last part trains.
-"""
+engine. More parts at once are no faster on two cores: jobs wait for processors, and miss times."""
 
 
 def pytest_configure() -> None:
