@@ -6,7 +6,7 @@ What its nodes reported counts first, then what the scheduler says. A job that n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit import elastic, node_results
 from clusterkit.attempts import starts_again
@@ -19,6 +19,8 @@ _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
 
+_BY_CANCEL = frozenset({"cancelled", "terminated", "peer"})
+"""How nodes end that are told so one after the other."""
 _ABSENCE = {
     ClusterKind.LOCAL: "its controller has gone",
     ClusterKind.SLURM: "Slurm no longer lists it",
@@ -66,6 +68,10 @@ class Evidence:
 
 def judge(evidence: Evidence) -> JobStatus:
     """Conclude the state of a job from everything that is known of it."""
+    failure = evidence.first_failure
+    if evidence.cancelled and failure is not None and failure.lost is not None:
+        # Cancelled while it was not over: nodes that end one after the other miss each other.
+        evidence = replace(evidence, first_failure=None)
     names = tuple(result.node for result in evidence.results.nodes)
     state, reason = _state(evidence)
     elastic_job = evidence.submission.least is not None
@@ -138,7 +144,7 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
     if evidence.first_failure is not None:
         return JobState.FAILED, node_results.blame(evidence.first_failure)
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
-    if reasons == {"cancelled"}:
+    if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
         return JobState.CANCELLED, None
     if reasons != {"terminated"}:
         return JobState.FAILED, said.reason
