@@ -162,6 +162,13 @@ def test_cancelled() -> None:
     assert verdict(node(0), node(1), cancelled=True) == ("succeeded", 0)
 
 
+def test_nodes_that_miss_each_other_while_a_job_is_cancelled_are_no_failure() -> None:
+    gone = node_results.lost(1, "n1", "no longer answers")
+    for ended in (node(0, 143, "terminated"), node(0, 143, "peer"), node(0, 143, "cancelled")):
+        for said in (says(JobState.CANCELLED), says(JobState.FAILED), None):
+            assert verdict(ended, said=said, gone=gone, cancelled=True)[0] == "cancelled"
+
+
 def test_find_by_every_name(tmp_path: Path) -> None:
     first = make_run(tmp_path, "alpha", now=1e9, job_id="41")
     second = make_run(tmp_path, "beta", now=2e9, job_id="42")
