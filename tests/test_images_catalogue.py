@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 from clusterkit import __version__
 from clusterkit.data import data_dir
 from clusterkit.errors import UserError
-from clusterkit.images import names
+from clusterkit.images import driver, names
 from clusterkit.images.bake import bake_document, build_command, build_script
 from clusterkit.images.catalogue import (
     IMAGES,
@@ -288,3 +289,11 @@ def test_a_build_sees_every_file_that_its_dockerfile_takes(image: Image) -> None
     for name in taken:
         found = [known for known in held if PurePath(known).match(name.rstrip("/"))]
         assert found or any(known.startswith(name) for known in held), name
+
+
+def test_the_look_into_an_image_knows_the_same_drivers() -> None:
+    """It runs in the image, by itself, and so has a copy of the table."""
+    look = runpy.run_path(str(data_dir("templates") / "container" / "look.py"))
+    assert {int(cuda): branch for cuda, branch in look["OLDEST_DRIVER"].items()} == {
+        **driver.OLDEST_DRIVER
+    }
