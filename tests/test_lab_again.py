@@ -100,13 +100,12 @@ def losses(text: str) -> dict[int, float]:
     }
 
 
-@pytest.mark.parametrize(("kind", "limit"), [("rack", "0:25"), ("lab", "1")])
-def test_after_the_time_limit_training_goes_on_where_it_was(
-    desk: Desk, kind: str, limit: str
-) -> None:
+@pytest.mark.parametrize("kind", ["rack", "lab"])
+def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk, kind: str) -> None:
+    # A minute for each attempt: two nodes that import torch on a busy machine take half of it.
     document = desk.submit(
         *("--cluster", kind, "--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1"),
-        *("--time", limit, "--requeue", "1", "--preflight", "off"),
+        *("--time", "1", "--requeue", "1", "--preflight", "off"),
         *(str(CHECKOUT / "examples/train_ddp.py"), "--steps", "20000", "--log-every", "1"),
         *("--checkpoint-dir", "saved", "--checkpoint-every", "100000"),
     )
