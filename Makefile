@@ -17,7 +17,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
                iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish docker.io mmdebstrap
+# Spark runs on Java
+DEBIAN_FRAMEWORKS := openmpi-bin mpich openjdk-17-jre-headless
 DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
+# frameworks whose packages are large: each has a virtual environment of its own on top of ours
+HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
 PYTEST ?= -q
 
 .PHONY: help
@@ -33,11 +37,15 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 
 .PHONY: test
 test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
-	pytest -n 3 $(PYTEST) -m 'not docker' tests
+	pytest -n 3 $(PYTEST) -m 'not docker and not frameworks' tests
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
 	pytest $(PYTEST) -m docker tests
+
+.PHONY: test-frameworks
+test-frameworks: $(HEAVY:%=.venvs/%.done) ## Train with TensorFlow, Ray, Spark, JAX, Lightning, Open MPI
+	pytest $(PYTEST) -m frameworks tests
 
 .PHONY: lint
 lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter, shellcheck and hadolint
@@ -77,7 +85,7 @@ lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it
 
 .PHONY: clean
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venvs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # --- set-up: each step leaves a mark, and runs again when what it depends on has changed ----------
 
@@ -109,11 +117,20 @@ $(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-whee
 	@$(PIP) install --constraint constraints.txt "$$(images/horovod/build-wheel.sh --python $(BIN)/python)"
 	@touch $@
 
-.PHONY: debian-venv debian-test debian-bench
+.venvs/%.done: tests/frameworks/%.txt $(VENV)/test.done | debian-frameworks
+	@echo "installing $*"
+	@rm -rf .venvs/$* && $(PYTHON) -m venv .venvs/$*
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  >"$$(.venvs/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+	@.venvs/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install --requirement $<
+	@touch $@
+
+.PHONY: debian-venv debian-test debian-bench debian-frameworks
 debian-venv: packages = $(DEBIAN_VENV)
 debian-test: packages = $(DEBIAN_TEST)
 debian-bench: packages = $(DEBIAN_BENCH)
-debian-venv debian-test debian-bench:
+debian-frameworks: packages = $(DEBIAN_FRAMEWORKS)
+debian-venv debian-test debian-bench debian-frameworks:
 	@missing=$$(for package in $(packages); do \
 	  dpkg-query -W -f='$${Status}' $$package 2>/dev/null | grep -q 'ok installed' || echo $$package; done); \
 	if [ -z "$$missing" ]; then exit 0; fi; \

@@ -1,0 +1,1 @@
+"""Frameworks with large packages: each has its own virtual environment, `make test-frameworks`."""
