@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from clusterkit.images.catalogue import IMAGES, VARIANTS
+from clusterkit.images.catalogue import IMAGES, ROOT_IMAGE, VARIANTS
 from clusterkit.images.names import tag_of
 from clusterkit.render import render
 from tests.render_cases import CASES, plan
@@ -56,6 +56,11 @@ def test_images_that_nobody_names_are_those_of_the_catalogue() -> None:
 @pytest.mark.parametrize("name", ["slurm", "rack", "monitoring"])
 def test_clusters_follow_the_specification(name: str) -> None:
     assert problems((ROOT / "compose" / name / "compose.yaml").read_text()) == []
+
+
+def test_monitoring_is_built_on_the_root_of_the_catalogue() -> None:
+    assert f"PARENT: ${{PARENT:-{ROOT_IMAGE}}}\n" in (MONITORING / "compose.yaml").read_text()
+    assert f"ARG PARENT={ROOT_IMAGE}\n" in (MONITORING / "Dockerfile").read_text()
 
 
 def test_the_schema_would_find_a_mistake() -> None:

@@ -92,10 +92,11 @@ def _bake(
     path = folder / BAKE_FILE
     files.write_json(path, document, mode=files.PRIVATE)  # a proxy's address may hold a password
     command = ["docker", "buildx", "bake", "--progress=plain", "--file", str(path), "--load"]
-    command += ["--push"] if push else []
     started = time.monotonic()
     steps = _run(command, ", ".join(target.name for target in targets), builder, listen)
     for target in targets:
+        if push:  # bake refuses --load and --push at once
+            _push(target, listen)
         yield _built(target, steps, time.monotonic() - started, pushed=push)
 
 

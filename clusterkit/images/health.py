@@ -105,7 +105,13 @@ def _look(
     if answer.code:
         last = answer.errors.strip().splitlines()[-1:] or ["it says nothing"]
         return 0, Problem(message=f"torch cannot be imported in {tag}: {last[0]}")
-    seen = driver.read_seen(json.loads(answer.output))
+    try:
+        seen = driver.read_seen(json.loads(answer.output))
+    except ValueError:
+        return 0, Problem(
+            message=f"{tag} says more than what its torch sees: {answer.output.strip()[:200]!r}",
+            hint=f"look for what prints at the start of Python: docker run --rm {tag} python -c ''",
+        )
     return seen.count, driver.explain(variant, seen)
 
 
