@@ -81,6 +81,18 @@ _TRAINING = {
 }
 """The same for a verb that asks about training, and starts none."""
 
+_LAYOUT = {
+    **{option: ours for option, ours in _TRAINING.items() if ours in {"--tp N", "--pp N"}},
+    **dict.fromkeys(("--data-parallel", "--data-parallel-size", "--replicas", "-dp"), "--dp N"),
+    **dict.fromkeys(("--context-parallel", "--context-parallel-size", "-cp"), "--cp N"),
+    **dict.fromkeys(("--expert-parallel", "--expert-model-parallel-size", "-ep"), "--ep N"),
+    **{option: ours for option, (ours, _) in HABITS.items() if ours.startswith("--nodes")},
+    **{option: ours for option, (ours, _) in HABITS.items() if ours.startswith("--gpus-per")},
+    "--nvlink": "--island N",
+    **dict.fromkeys(("--facts", "--measurements", "--preflight", "--replay"), "--bundle DIR"),
+}
+"""The same for a verb that lays out ranks."""
+
 BARE = frozenset({"exclusive", "hold"})
 SBATCH = BARE | {
     "account", "begin", "comment", "constraint", "cpus-per-gpu", "cpus-per-task",
@@ -90,7 +102,11 @@ SBATCH = BARE | {
 """Options of sbatch that clusterkit hands on under `--set`; those in `BARE` take no value."""
 
 
-_VALUED = frozenset(option for option, instead in _TRAINING.items() if instead.endswith(("N", "E")))
+_VALUED = frozenset(
+    option
+    for option, instead in (_TRAINING | _LAYOUT).items()
+    if instead.endswith(("N", "E", "DIR"))
+)
 
 
 def takes_value(option: str) -> bool:
@@ -100,7 +116,12 @@ def takes_value(option: str) -> bool:
 
 def is_habit(option: str) -> bool:
     """Tell whether it is an option of others, with a value or without."""
-    return option in HABITS or option in _TRAINING or option.removeprefix("--") in SBATCH
+    return (
+        option in HABITS
+        or option in _TRAINING
+        or option in _LAYOUT
+        or option.removeprefix("--") in SBATCH
+    )
 
 
 def ours(option: str, words: Sequence[str], known: Collection[str]) -> str | None:
@@ -110,6 +131,8 @@ def ours(option: str, words: Sequence[str], known: Collection[str]) -> str | Non
     for it.
     """
     value = _value_of(option, words) if takes_value(option) else None
+    if "--island" in known:
+        return _filled(_LAYOUT[option], value) if option in _LAYOUT else None
     if "--micro-batch" in known:
         return _filled(_TRAINING[option], value) if option in _TRAINING else None
     if option.removeprefix("--") in SBATCH and option.startswith("--"):

@@ -55,6 +55,15 @@ def layout(
             show_default=False,
         ),
     ] = None,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            "--bundle",
+            help="What `preflight --network --save` measured: likewise, without a topology.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
     keep_order: Annotated[
         bool, typer.Option("--keep-order", help="Take --hosts in their order nevertheless.")
     ] = False,
@@ -86,7 +95,7 @@ def layout(
     from clusterkit.layout import export as exported
 
     target = _target(export)
-    fabric = _fabric(topology) if topology else None
+    fabric = _fabric(topology, bundle)
     names = _names(hosts, fabric, nodes)
     count = nodes if nodes is not None else len(names)
     if nodes is None and not names:
@@ -152,7 +161,8 @@ def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple
     if hosts is None and fabric is None:
         return ()
     names = expand(hosts, source="--hosts") if hosts is not None else fabric.nodes if fabric else ()
-    where = "--hosts" if hosts is not None else "the topology"
+    known = "--bundle" if fabric is not None and fabric.measured else "the topology"
+    where = "--hosts" if hosts is not None else known
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise UserError(f"{where} names {fold(twice)} twice", hint="name every machine once")
@@ -173,28 +183,60 @@ def _enough_nodes(model: int, dp: int | None, gpus_per_node: int) -> int:
     return max(1, -(-model * dp // max(gpus_per_node, 1)))
 
 
-def _fabric(file: str) -> Fabric:
-    from clusterkit.config.document import read_text
+def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
+    """Return what is known of the network; None where nothing is."""
     from clusterkit.layout import parse_fabric
 
-    source = "<stdin>" if file == "-" else file
-    text = sys.stdin.read() if file == "-" else read_text(Path(file), source=source)
+    if topology is None:
+        return _measured(Path(bundle)) if bundle is not None else None
+    if bundle is not None:
+        raise UserError(
+            "--topology and --bundle both say which machines are near each other",
+            hint="leave one out; switches are surer than measurements",
+        )
+    source = "<stdin>" if topology == "-" else topology
+    what = "- or a file with what `scontrol show topology` printed"
+    text = sys.stdin.read() if topology == "-" else _text(topology, what=what)
     return parse_fabric(text, source=source)
 
 
-def _islands(island: str | None, wish: Wish) -> Islands:
+def _measured(folder: Path) -> Fabric:
+    from clusterkit.checks.net_evidence import read_links
+    from clusterkit.layout import measured_fabric
+    from clusterkit.preflight.bundle_reader import read_bundle
+    from clusterkit.preflight.evaluate import evidence_of
+
+    evidence = evidence_of(read_bundle(folder))
+    links = read_links(evidence)
+    nodes = [node.name for node in evidence.nodes]
+    fabric = measured_fabric(nodes, latencies_us=links.latencies_us, rates=links.rates)
+    if not fabric.leaves:
+        raise UserError(
+            f"{folder}: nothing was measured between the nodes",
+            hint="clusterkit preflight --network --save DIR",
+        )
+    return fabric
+
+
+def _text(file: str, *, what: str) -> str:
+    """Return a file that a flag names; what the flag takes is told where there is none."""
     from clusterkit.config.document import read_text
+
+    if not Path(file).exists():
+        raise UserError(f"there is no file {file}", hint=what)
+    return read_text(Path(file), source=file)
+
+
+def _islands(island: str | None, wish: Wish) -> Islands:
     from clusterkit.layout import even_islands, islands_of_groups
     from clusterkit.topology import NoMatrix, islands, parse_topology
 
     if island is None or island.isdecimal():
         return even_islands(int(island or wish.gpus_per_node), wish.gpus_per_node)
+    what = "--island N, or a file with what `nvidia-smi topo -m` printed"
     try:
-        matrix = parse_topology(read_text(Path(island), source=island))
+        matrix = parse_topology(_text(island, what=what))
     except NoMatrix as error:
-        raise UserError(
-            f"{island} holds no topology matrix: {error}",
-            hint="a number of GPUs, or a file with what `nvidia-smi topo -m` printed",
-        ) from error
+        raise UserError(f"{island} holds no topology matrix: {error}", hint=what) from error
     groups = [[matrix.gpus.index(gpu) for gpu in joined.gpus] for joined in islands(matrix)]
     return islands_of_groups(groups, wish.gpus_per_node, gpus=len(matrix.gpus), source=island)

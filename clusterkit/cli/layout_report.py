@@ -123,7 +123,8 @@ def reaches(layout: Layout, *, assumed: bool) -> Sequence[str]:
         groups = layout.groups(name)
         far = _farthest(layout, groups)
         nodes = max(len({layout.node(rank) for rank in group}) for group in groups)
-        table.append((name, str(len(groups[0])), str(len(groups)), _where(far, nodes)))
+        where = _where(far, nodes, measured=layout.measured)
+        table.append((name, str(len(groups[0])), str(len(groups)), where))
     lines = [f"{n:<4}{size:>6}{groups:>8}  {where}".rstrip() for n, size, groups, where in table]
     if layout.switches is not None:
         lines += ["", *_hosts_in_order(layout)]
@@ -137,12 +138,13 @@ def _farthest(layout: Layout, groups: Sequence[Sequence[int]]) -> Reach:
     return max(far, key=list(Reach).index)
 
 
-def _where(reach: Reach, nodes: int) -> str:
+def _where(reach: Reach, nodes: int, *, measured: bool) -> str:
     if reach is Reach.ISLAND:
         return "one NVLink island" + (f", {nodes} nodes" if nodes > 1 else "")
     if reach is Reach.NODE:
         return "one node"
-    return f"{nodes} nodes" + (" behind one switch" if reach is Reach.SWITCH else "")
+    near = " near each other" if measured else " behind one switch"
+    return f"{nodes} nodes" + (near if reach is Reach.SWITCH else "")
 
 
 def _hosts_in_order(layout: Layout) -> Sequence[str]:
@@ -181,6 +183,7 @@ def document(layout: Layout, odd: Sequence[Problem], *, assumed: bool) -> Mappin
         "sizes": {**{name: getattr(of, name) for name in DIMENSIONS}, "edp": of.edp},
         "hosts": layout.hosts,
         "switches": layout.switches,
+        "measured": layout.measured,
         "island": {
             "assumed": assumed,
             "slots": layout.islands.parts,

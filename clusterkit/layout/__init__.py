@@ -4,6 +4,7 @@ from clusterkit.layout.cautions import cautions
 from clusterkit.layout.exports import Export, export, variables
 from clusterkit.layout.fabric import Fabric, Leaf, parse_fabric
 from clusterkit.layout.islands import Islands, even_islands, islands_of_groups
+from clusterkit.layout.measured import measured_fabric
 from clusterkit.layout.mesh import Mesh
 from clusterkit.layout.parallelism import (
     DIMENSIONS,
@@ -35,6 +36,7 @@ __all__ = [
     "even_islands",
     "export",
     "islands_of_groups",
+    "measured_fabric",
     "near_first",
     "parse_fabric",
     "parse_order",

@@ -64,10 +64,11 @@ def _pipeline(layout: Layout) -> Iterator[Problem]:
     pairs = tuple(layout.neighbours())
     far = sum(1 for pair in pairs if layout.reach(pair) is Reach.NETWORK)
     if far:
+        where = "near each other" if layout.measured else "behind the same switch"
+        group = "group of near hosts" if layout.measured else "switch"
         yield Problem(
-            message=f"{far} of {len(pairs)} pairs of pipeline neighbours are not behind the same "
-            "switch",
-            hint="hosts in numbers that fill pipelines, so many of each switch, or smaller --pp",
+            message=f"{far} of {len(pairs)} pairs of pipeline neighbours are not {where}",
+            hint=f"hosts in numbers that fill pipelines, so many of each {group}, or smaller --pp",
             key="pp",
         )
 
@@ -75,9 +76,16 @@ def _pipeline(layout: Layout) -> Iterator[Problem]:
 def _unknown(layout: Layout) -> Iterator[Problem]:
     if layout.switches is None or None not in layout.switches:
         return
-    unknown = [h for h, s in zip(layout.hosts, layout.switches, strict=True) if s is None]
+    unknown = fold_set(h for h, s in zip(layout.hosts, layout.switches, strict=True) if s is None)
+    if layout.measured:
+        yield Problem(
+            message=f"nothing was measured between {unknown} and the others",
+            hint="clusterkit preflight --network --save DIR, and look at what it says of them",
+            key="bundle",
+        )
+        return
     yield Problem(
-        message=f"the topology does not know {fold_set(unknown)}",
+        message=f"the topology does not know {unknown}",
         hint="look at the names in `scontrol show topology`",
         key="topology",
     )

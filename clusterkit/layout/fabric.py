@@ -1,4 +1,4 @@
-"""The switches between nodes, as `scontrol show topology` prints them."""
+"""The switches between nodes, as `scontrol show topology` prints them, or what stands for them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Fabric:
     """The switches of a cluster; those that hang on the same switch stand together."""
 
     leaves: tuple[Leaf, ...]
+    measured: bool = False
+    """Whether these are no switches, but groups of nodes that were measured to be near."""
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -69,12 +69,12 @@ class Parallelism:
 
 
 def parse_order(text: str) -> tuple[str, ...]:
-    """Return the dimensions of an order such as `tp-dp-pp`; those left out come last.
+    """Return the dimensions of an order such as `tp-dp-pp` or `tp,dp,pp`; those left out come last.
 
     Raises:
         UserError: a word is no dimension, or stands there twice.
     """
-    words = tuple(text.strip().lower().split("-"))
+    words = tuple(text.strip().lower().replace(",", "-").split("-"))
     for word in words:
         if word not in DIMENSIONS:
             raise UserError(

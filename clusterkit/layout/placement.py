@@ -41,6 +41,8 @@ class Layout:
     """The island of each node, where one goes over nodes; else the number of the node."""
     switches: tuple[str | None, ...] | None
     """The switch of each node, None where the topology does not know it; None without topology."""
+    measured: bool = False
+    """Whether these are groups of nodes that were measured to be near, instead of switches."""
 
     @property
     def nodes(self) -> int:
@@ -112,6 +114,7 @@ def place(
         islands=islands,
         rack=tuple(rack[host] for host in hosts),
         switches=tuple(of.get(host) for host in hosts) if fabric else None,
+        measured=fabric is not None and fabric.measured,
     )
 
 

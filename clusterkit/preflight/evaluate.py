@@ -24,15 +24,7 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
     A node with a `fail` is not usable; with `strict`, one with a `warn` or `unknown` neither.
     Whatever `checks` are: a node that was not reached is named, and not usable.
     """
-    facts = [
-        NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
-        for reply in bundle.replies
-    ]
-    evidence = Evidence(
-        job=bundle.job,
-        nodes=tuple(node for node in facts if node.reach.problem is None),
-        unreached=tuple(node for node in facts if node.reach.problem is not None),
-    )
+    evidence = evidence_of(bundle)
     reach = ssh_reachable.CHECK
     if evidence.unreached and all(check.id != reach.id for check in checks):
         checks = (reach, *checks)
@@ -43,6 +35,19 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
         unasked=tuple(reply.node for reply in bundle.replies if reply.node in unasked),
         strict=strict,
         seconds=bundle.seconds,
+    )
+
+
+def evidence_of(bundle: Bundle) -> Evidence:
+    """Return what checks judge of a bundle."""
+    facts = [
+        NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
+        for reply in bundle.replies
+    ]
+    return Evidence(
+        job=bundle.job,
+        nodes=tuple(node for node in facts if node.reach.problem is None),
+        unreached=tuple(node for node in facts if node.reach.problem is not None),
     )
 
 
