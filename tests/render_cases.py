@@ -106,6 +106,11 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     "accelerate-own": (job("accelerate", launcher_options={"config_file": "my own.yaml"}), PLAIN),
     "env-slurm": (job("env", args=NASTY_ARGS, processes=7), PLAIN),
     "env-ssh": (job("env"), RACK),
+    "spark-slurm": (
+        job("spark", args=NASTY_ARGS, launcher_options={"executor.memory": "8g"}),
+        PLAIN,
+    ),
+    "spark-ssh": (job("spark"), RACK),
     "deepspeed-slurm": (
         job(
             "deepspeed",

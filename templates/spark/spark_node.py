@@ -1,0 +1,262 @@
+"""What runs of Spark on one node, and where: for launch.py beside it."""
+
+import ctypes
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_S = 4
+"""From SIGTERM to SIGKILL; clusterkit's own grace time is 8 s."""
+TAIL_LINES = 30
+_PR_SET_CHILD_SUBREAPER = 36
+_SIOCGIFADDR = 0x8915
+_SPARE_SIGNAL = "63"
+
+
+class Spark:
+    """The part of a Spark cluster that runs on this node."""
+
+    def __init__(self, script):
+        self.name, self.rank = os.environ["CK_NODE_NAME"], int(os.environ["CK_NODE_RANK"])
+        self.slots = int(os.environ["CK_SLOTS"].split()[self.rank])
+        check_java()
+        self.home = spark_home()
+        self.address = own_address()
+        self.gpus = own_gpus(self.slots)
+        self.tmp = Path(os.environ["CK_TMP"])
+        self.logs = log_folder()
+        self.environment = environment_of(self.home, self.address, script)
+        self.children = {}
+
+    def about(self):
+        """Return what the first node has to know."""
+        return {
+            "name": self.name,
+            "address": self.address,
+            "slots": self.slots,
+            "gpus": len(self.gpus),
+        }
+
+    def start_worker(self, master):
+        """Start this node's worker; its ports are whatever the system gives."""
+        if self.gpus:
+            self.offer_gpus()
+        self.start_daemon(
+            "worker",
+            "org.apache.spark.deploy.worker.Worker",
+            *("--host", self.address, "--webui-port", "0"),
+            *("--cores", str(self.slots), "--work-dir", str(self.tmp / "work")),
+            master,
+        )
+
+    def start_daemon(self, name, kind, *words):
+        """Start a part of the cluster, whose output goes to a file."""
+        with (self.logs / f"{name}.log").open("ab") as out:
+            self.children[name] = subprocess.Popen(
+                [str(self.home / "bin" / "spark-class"), kind, *words],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def offer_gpus(self):
+        """Let the worker give each task GPUs of its own.
+
+        Under CUDA_VISIBLE_DEVICES TorchDistributor leaves every rank of a node on the first GPU:
+        it believes that somebody has chosen for it.
+        """
+        path = self.tmp / "gpus.json"
+        what = {"componentName": "spark.worker", "resourceName": "gpu"}
+        path.write_text(json.dumps([{"id": what, "addresses": self.gpus}]))
+        self.environment.pop("CUDA_VISIBLE_DEVICES", None)
+        self.environment["SPARK_WORKER_OPTS"] += (
+            f' "-Dspark.worker.resourcesFile={path}"'
+            f" -Dspark.worker.resource.gpu.amount={len(self.gpus)}"
+        )
+
+    def broken(self):
+        """Return which part has ended, if one has."""
+        ended = (name for name in ("master", "worker") if name in self.children)
+        return next((name for name in ended if self.children[name].poll() is not None), None)
+
+    def blame(self, name):
+        """End this node because of one of its parts, with its last words."""
+        code = self.children[name].returncode
+        code = code if code >= 0 else 128 - code
+        message = f"the Spark {name} has ended, exit code {code}"
+        tell(self.name, self.rank, code or 1, message)
+        fail(f"{message}, on {self.name}", self.tail(name), code=code or 1)
+
+    def tail(self, name):
+        """Return the last lines of a part's output."""
+        with (self.logs / f"{name}.log").open(errors="replace") as lines:
+            return "".join(deque(lines, TAIL_LINES))
+
+    def end(self):
+        """End everything that was started here, and keep what the executors have said."""
+        running = [child for child in self.children.values() if child.poll() is None]
+        for child in running:
+            child.terminate()
+        deadline = time.monotonic() + GRACE_S
+        for child in running:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0, deadline - time.monotonic()))
+        # Python workers have process groups of their own, and survive an executor that is killed.
+        while left := [pid for pid in descendants(os.getpid()) if is_alive(pid)]:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        if self.logs.parent != self.tmp:
+            for path in (self.tmp / "work").glob("app-*/*/std*"):
+                app, executor = path.parts[-3:-1]
+                with suppress(OSError):
+                    shutil.copyfile(path, self.logs / f"{app}-{executor}.{path.name}")
+
+
+def check_java():
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        if not os.access(Path(home, "bin", "java"), os.X_OK):
+            fail(f"there is no bin/java in JAVA_HOME, {home}, on {os.environ['CK_NODE_NAME']}")
+    elif shutil.which("java") is None:
+        fail(
+            f"no Java on {os.environ['CK_NODE_NAME']}, which Spark runs on: install Java 17 "
+            "(Debian: openjdk-17-jre-headless), load its module, or set JAVA_HOME"
+        )
+
+
+def spark_home():
+    """Return the folder of Spark: that of SPARK_HOME, or of this Python's pyspark."""
+    given = os.environ.get("SPARK_HOME")
+    found = None if given else importlib.util.find_spec("pyspark")
+    if not given and (found is None or found.origin is None):
+        fail(
+            f"no Spark on {os.environ['CK_NODE_NAME']}: {sys.executable} -m pip install pyspark, "
+            "or set SPARK_HOME"
+        )
+    home = Path(given or Path(found.origin).parent)
+    if not (home / "bin" / "spark-class").is_file():
+        whose = "SPARK_HOME" if given else "pyspark (the client alone?)"
+        fail(f"there is no bin/spark-class in {home}, of {whose}, on {os.environ['CK_NODE_NAME']}")
+    return home
+
+
+def own_address():
+    """Return the address at which the other nodes reach this one.
+
+    It is that of the interface that Gloo is given as well; a local job says it, all its nodes being
+    one machine.
+    """
+    if given := os.environ.get("CK_NODE_ADDR"):
+        return given
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        if interface:
+            with suppress(OSError):
+                request = struct.pack("256s", interface.encode()[:15])
+                return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+        probe.connect((os.environ["CK_HEAD_ADDR"], 9))  # of UDP: nothing is sent
+        return probe.getsockname()[0]
+
+
+def own_gpus(slots):
+    """Return the numbers of as many GPUs as there are slots; none where there are too few."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        there = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*"))
+        numbers = [str(number) for number in range(sum(name.isdigit() for name in there))]
+    else:
+        numbers = [text.strip() for text in chosen.split(",")]
+    whole = len(numbers) >= slots and all(text.isdigit() for text in numbers)
+    return numbers[:slots] if whole else []
+
+
+def log_folder():
+    """Return where output is kept: with the job's results, where they can be written."""
+    places = [Path(os.environ["CK_TMP"], "logs")]
+    if os.environ.get("CK_RESULTS"):
+        places.insert(0, Path(os.environ["CK_RESULTS"], "spark", os.environ["CK_NODE_NAME"]))
+    for place in places:
+        with suppress(OSError):  # inside an image there may be no run folder
+            place.mkdir(parents=True, exist_ok=True)
+            return place
+    return fail(f"cannot write to {places[-1]}")
+
+
+def environment_of(home, address, script):
+    """Return the environment of all parts; executors and their Python inherit it."""
+    before = os.environ.get("PYTHONPATH", "")
+    beside = str(Path(script).absolute().parent)
+    return {
+        "SPARK_MASTER_OPTS": "",
+        "SPARK_WORKER_OPTS": "",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": address,
+        "SPARK_LOCAL_DIRS": str(Path(os.environ["CK_TMP"], "local")),
+        "PYTHONUNBUFFERED": "1",
+        # Python puts the folder of a script on its path; for executors nobody would.
+        "PYTHONPATH": os.pathsep.join(filter(None, (beside, before))),
+        # Java takes SIGUSR2 for itself, and dies of one that it has not sent.
+        "_JAVA_SR_SIGNUM": _SPARE_SIGNAL,
+    }
+
+
+def tell(node, rank, code, message):
+    """Name this node as the first to fail, in the file CK_FAILURE, where that is set."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": code, "message": message}
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first node counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+
+
+def adopt_orphans():
+    """Become the parent of every descendant whose own parent dies."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid):
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in path.read_text().split():
+                yield int(child)
+                yield from descendants(child)
+
+
+def is_alive(pid):
+    with suppress(OSError):
+        # The name stands in parentheses, and may hold some itself.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def say(text):
+    print(f"clusterkit: {text}", flush=True)
+
+
+def fail(text, details="", code=1):
+    print(f"{details}clusterkit: error: {text}", file=sys.stderr, flush=True)
+    sys.exit(code)

@@ -1,0 +1,130 @@
+"""The framework `spark` without Spark: what it hands on, refuses, and misses on a node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterkit.data import data_dir
+from clusterkit.errors import UserError
+from clusterkit.frameworks import LaunchInputs, load_framework
+from clusterkit.model import NodeCommand
+
+LAUNCH = data_dir("templates") / "spark" / "launch.py"
+
+
+def command(script: str = "x.py", **options: str) -> NodeCommand:
+    inputs = LaunchInputs(script=script, nodes=3, slots=(2, 2, 1), processes=5, options=options)
+    return load_framework("spark").command(inputs)
+
+
+def test_a_key_of_spark_is_set_by_its_own_name() -> None:
+    argv = command(**{"executor.memory": "2g", "jars.packages": "a:b:1"}).argv
+    assert argv[3:] == (
+        "--processes=5",
+        "--conf=spark.executor.memory=2g",
+        "--conf=spark.jars.packages=a:b:1",
+        "x.py",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("master", "the cluster is the job's own"),
+        ("cores.max", "--processes"),
+        ("worker.timeout", "--env SPARK_DAEMON_JAVA_OPTS=-Dspark.worker.timeout=7"),
+    ],
+)
+def test_what_programs_cannot_set_is_refused(key: str, hint: str) -> None:
+    with pytest.raises(UserError, match=f"spark.{key} is ") as refused:
+        command(**{key: "7"})
+    assert hint in str(refused.value.problems[0].hint)
+
+
+def test_a_script_that_spark_submit_would_not_know_is_refused() -> None:
+    assert command("program.jar").argv[-1] == "program.jar"
+    with pytest.raises(UserError, match=r"ends in neither \.py nor \.jar"):
+        command("train")
+
+
+def launched(tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the launcher as the only node, named w7, without any Spark or Java."""
+    environment = {
+        "PATH": str(tmp_path),
+        "CK_NODES": "w7",
+        "CK_SLOTS": "2",
+        "CK_NODE_RANK": "0",
+        "CK_NODE_NAME": "w7",
+        "CK_HEAD_ADDR": "127.0.0.1",
+        "CK_PORT": "21000",
+        "CK_TMP": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+    return subprocess.run(
+        [sys.executable, "-S", str(LAUNCH), "--processes=2", "x.py"],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def executable(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\nexit 9\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_node_without_java_is_named(tmp_path: Path) -> None:
+    done = launched(tmp_path)
+    assert done.returncode == 1
+    assert "no Java on w7" in done.stderr
+    assert "openjdk-17-jre-headless" in done.stderr
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    done = launched(tmp_path, JAVA_HOME="/opt/jdk")
+    assert "there is no bin/java in JAVA_HOME, /opt/jdk, on w7" in done.stderr
+
+
+def test_a_node_without_spark_is_told_what_to_install(tmp_path: Path) -> None:
+    executable(tmp_path / "java")
+    done = launched(tmp_path)
+    assert done.returncode == 1
+    assert f"no Spark on w7: {sys.executable} -m pip install pyspark" in done.stderr
+
+
+def test_a_spark_home_without_spark_is_named(tmp_path: Path) -> None:
+    java = executable(tmp_path / "jdk" / "bin" / "java")
+    done = launched(tmp_path, JAVA_HOME=str(java.parents[1]), SPARK_HOME=str(tmp_path))
+    assert f"there is no bin/spark-class in {tmp_path}, of SPARK_HOME, on w7" in done.stderr
+
+
+def test_a_master_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    """A port that is taken ends it, for example."""
+    executable(tmp_path / "java")
+    (executable(tmp_path / "spark/bin/spark-class")).write_text(
+        "#!/bin/sh\necho 'java.net.BindException: Address already in use'\nexit 1\n"
+    )
+    results = tmp_path / "results"
+    failure = tmp_path / "failure.json"
+    done = launched(
+        tmp_path,
+        SPARK_HOME=str(tmp_path / "spark"),
+        CK_RESULTS=str(results),
+        CK_FAILURE=str(failure),
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+    )
+    assert done.returncode == 1
+    assert "BindException: Address already in use" in done.stderr
+    assert "the Spark master has ended, exit code 1, on w7" in done.stderr
+    assert '"node": "w7"' in failure.read_text()
+    assert "BindException" in (results / "spark" / "w7" / "master.log").read_text()
