@@ -349,3 +349,17 @@ def test_options_after_the_script_are_the_scripts(desk: Path) -> None:
     document = json.loads(done.stdout)
     assert document["plan"]["nodes"] == 1
     assert document["plan"]["args"] == ["--nodes", "7", "--json", "-n"]
+
+
+def test_a_script_for_another_framework_is_warned_of_once(desk: Path) -> None:
+    (desk / "train.py").write_text("import horovod.torch as hvd\n\nhvd.init()\n")
+    words = (*TORCHRUN, "--nodes", "2", "--array", "lr=1,2", "train.py", "{lr}")
+    for verb in (("submit", "--dry-run"), ("render",), ("submit", "--dry-run", "--json")):
+        done = run(desk, *verb, *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("warning:") == 1
+        assert "train.py is written for Horovod, and torchrun is to start it" in done.stderr
+        assert "  --> train.py:3\n3 | hvd.init()\nhint: --framework horovod\n" in done.stderr
+    for words in ((*TORCHRUN, "--gpus-per-node", "1"), ("--framework", "horovod")):
+        done = run(desk, "submit", "--dry-run", *words, "train.py")
+        assert "warning:" not in done.stderr

@@ -49,6 +49,14 @@ def require_runnable(plan: LaunchPlan) -> None:
         _require_script(plan.script, Path(plan.workdir))
 
 
+def remark_on_script(plan: LaunchPlan) -> None:
+    """Warn where the job's script is written for another framework."""
+    from clusterkit.scripts import cautions
+
+    for problem in cautions(plan):
+        console.warn(str(problem))
+
+
 def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
     """Return what the job has to wait for, by the words of `--after`.
 

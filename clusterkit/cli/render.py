@@ -46,6 +46,7 @@ def render(
 
     sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
+    from clusterkit.cli.handing_over import remark_on_script
     from clusterkit.cli.job_request import read_request
     from clusterkit.render import KINDS
     from clusterkit.render import render as render_files
@@ -62,9 +63,12 @@ def render(
                 f"{'--stdout' if stdout else '--diff'} is for one job, and this is an array",
                 hint="--output DIR writes each job into a folder of its own",
             )
-        _render_array(sweep, request.plans(sweep), kinds, output=None if json else output)
+        plans = request.plans(sweep)
+        remark_on_script(plans[0])
+        _render_array(sweep, plans, kinds, output=None if json else output)
         return
     plan = request.plan()
+    remark_on_script(plan)
     rendered = render_files(plan, only=kinds)
     if diff:
         _diff(rendered, output, as_json=json)

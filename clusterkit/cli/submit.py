@@ -98,7 +98,13 @@ def submit(
 
 
 def _submit_one(request: JobRequest, wishes: Wishes) -> None:
-    from clusterkit.cli.handing_over import conditions_of, hand_over, require_runnable, tied
+    from clusterkit.cli.handing_over import (
+        conditions_of,
+        hand_over,
+        remark_on_script,
+        require_runnable,
+        tied,
+    )
     from clusterkit.cli.submit_gate import chosen_mode, pass_gate
 
     plan = request.plan()
@@ -106,6 +112,7 @@ def _submit_one(request: JobRequest, wishes: Wishes) -> None:
         mode = chosen_mode(wishes.preflight, plan)
         require_runnable(plan)
         after = conditions_of(wishes.after, plan)
+    remark_on_script(plan)
     if wishes.dry_run:
         show_plan(tied(plan, after), as_json=wishes.json)
         return

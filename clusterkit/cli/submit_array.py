@@ -15,6 +15,7 @@ from clusterkit.cli.handing_over import (
     Wishes,
     conditions_of,
     hand_over,
+    remark_on_script,
     require_runnable,
     tied,
 )
@@ -87,6 +88,7 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
         require_runnable(plans[0])
         after = conditions_of(wishes.after, plans[0])
     _require_few_conditions(after, len(plans))
+    remark_on_script(plans[0])
     if wishes.dry_run:
         _show(sweep, plans, after, as_json=wishes.json)
         return
