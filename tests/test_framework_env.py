@@ -78,6 +78,38 @@ def test_each_process_is_told_who_it_is(
     assert told == [[*rank, str(node_rank), "n0"] for rank in ranks]
 
 
+def test_fewer_processes_a_node_are_spread_over_all_nodes(tmp_path: Path) -> None:
+    wide = [*words(8, TELL)]
+    wide.insert(3, "--per-node=2")
+    told = [
+        subprocess.run(
+            wide,
+            env=environment(tmp_path, node_rank=node, slots="4 1 3"),
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
+        for node in range(3)
+    ]
+    ranks = [sorted(json.loads(line)[:4] for line in said.splitlines()) for said in told]
+    assert ranks == [
+        [["0", "0", "5", "2"], ["1", "1", "5", "2"]],
+        [["2", "0", "5", "1"]],
+        [["3", "0", "5", "2"], ["4", "1", "5", "2"]],
+    ]
+
+
+def test_rpc_finds_the_interface_of_gloo(tmp_path: Path) -> None:
+    code = "import os; print(os.environ.get('TP_SOCKET_IFNAME'), flush=True)"
+    for more, found in (
+        ({}, "None"),
+        ({"GLOO_SOCKET_IFNAME": "ib0"}, "ib0"),
+        ({"GLOO_SOCKET_IFNAME": "ib0", "TP_SOCKET_IFNAME": "eth1"}, "eth1"),
+    ):
+        assert launched(tmp_path, code, node_rank=0, slots="1", **more).stdout.strip() == found
+
+
 def test_on_slurm_each_is_told_what_srun_would_have(tmp_path: Path) -> None:
     names = ("PROCID", "LOCALID", "NODEID", "NNODES", "NTASKS", "NPROCS", "NTASKS_PER_NODE")
     code = f"import os; print(*(os.environ['SLURM_' + name] for name in {names}), flush=True)"
@@ -118,6 +150,12 @@ def test_a_signal_reaches_every_process(tmp_path: Path) -> None:
         assert process.stdout.read().split() == ["bye"] * 3
 
 
-def test_it_has_no_options_of_its_own() -> None:
+@pytest.mark.parametrize("number", ["", "0", "two", "-1"])
+def test_a_number_of_processes_that_is_none(number: str) -> None:
+    with pytest.raises(UserError, match=r"env\.per-node is"):
+        load_framework("env").command(LaunchInputs(script="x.py", options={"per-node": number}))
+
+
+def test_it_has_no_other_options() -> None:
     with pytest.raises(UserError, match="no option 'max-restarts'"):
         load_framework("env").command(LaunchInputs(script="x.py", options={"max-restarts": "3"}))

@@ -2,7 +2,7 @@
 
 For scripts that need no launcher: Lightning, `torch.distributed` with `env://`, `nn.DataParallel`
 with one slot, `torch.distributed.rpc`, `jax.distributed`, and those written for `srun` with one
-task for each GPU.
+task for each GPU. `--set env.per-node=1` starts one process a node instead, for all of its GPUs.
 """
 
 from __future__ import annotations
@@ -12,20 +12,27 @@ from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import NodeCommand, Runtime
 
+PER_NODE = "per-node"
+
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the command that starts the processes of a node; every node runs the same one."""
-    if inputs.options:
+    odd = next((name for name in inputs.options if name != PER_NODE), None)
+    if odd is not None:
         raise UserError(
-            f"env has no launcher, and so no option {next(iter(inputs.options))!r}",
-            hint="set variables with --env instead",
+            f"env has no launcher, and so no option {odd!r}",
+            hint=f"set variables with --env instead, and processes of a node with {PER_NODE}",
         )
+    per_node = inputs.options.get(PER_NODE)
+    if per_node is not None and not (per_node.isdecimal() and int(per_node) > 0):
+        raise UserError(f"env.{PER_NODE} is {per_node!r}", hint="a number of processes, such as 1")
     return NodeCommand(
         argv=(
             inputs.python,
             "-u",
             (Runtime.TMP, "/env_launch.py"),
             f"--processes={inputs.processes}",
+            *((f"--per-node={per_node}",) if per_node is not None else ()),
             inputs.python,
             "-u",
             inputs.script,

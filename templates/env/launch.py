@@ -1,5 +1,7 @@
 """Start one process for each slot of a node, told who it is: launch.py --processes N COMMAND...
 
+With --per-node K, at most K on each node.
+
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. Each process
 finds what torch.distributed (`env://`) and Lightning read, and on Slurm the variables that `srun`
 with a task for each slot would have set, which Lightning and JAX prefer there.
@@ -15,10 +17,13 @@ import clusterkit_ranks
 def main():
     parser = argparse.ArgumentParser(description="start the processes of one node")
     parser.add_argument("--processes", type=int, required=True, help="on all nodes together")
+    parser.add_argument("--per-node", type=int, help="fewer than a node has slots")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
 
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    if options.per_node is not None:
+        slots = [min(count, options.per_node) for count in slots]
     node_rank = int(os.environ["CK_NODE_RANK"])
     world = min(options.processes, sum(slots))
     first = min(sum(slots[:node_rank]), world)
@@ -44,6 +49,9 @@ def environment_of(rank, local_rank, local_world, world):
         "MASTER_PORT": port,
         "JAX_COORDINATOR_ADDRESS": f"{head}:{port}",
     }
+    if interface := environment.get("GLOO_SOCKET_IFNAME"):
+        # TensorPipe, below torch.distributed.rpc, would take that of the host's own name as well.
+        environment.setdefault("TP_SOCKET_IFNAME", interface)
     if "SLURM_JOB_ID" in environment:
         environment |= {
             "SLURM_PROCID": str(rank),

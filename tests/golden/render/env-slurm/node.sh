@@ -48,6 +48,8 @@ fi
 cat >"$CK_TMP"/env_launch.py <<'CK_FILE'
 """Start one process for each slot of a node, told who it is: launch.py --processes N COMMAND...
 
+With --per-node K, at most K on each node.
+
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. Each process
 finds what torch.distributed (`env://`) and Lightning read, and on Slurm the variables that `srun`
 with a task for each slot would have set, which Lightning and JAX prefer there.
@@ -63,10 +65,13 @@ import clusterkit_ranks
 def main():
     parser = argparse.ArgumentParser(description="start the processes of one node")
     parser.add_argument("--processes", type=int, required=True, help="on all nodes together")
+    parser.add_argument("--per-node", type=int, help="fewer than a node has slots")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
 
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    if options.per_node is not None:
+        slots = [min(count, options.per_node) for count in slots]
     node_rank = int(os.environ["CK_NODE_RANK"])
     world = min(options.processes, sum(slots))
     first = min(sum(slots[:node_rank]), world)
@@ -92,6 +97,9 @@ def environment_of(rank, local_rank, local_world, world):
         "MASTER_PORT": port,
         "JAX_COORDINATOR_ADDRESS": f"{head}:{port}",
     }
+    if interface := environment.get("GLOO_SOCKET_IFNAME"):
+        # TensorPipe, below torch.distributed.rpc, would take that of the host's own name as well.
+        environment.setdefault("TP_SOCKET_IFNAME", interface)
     if "SLURM_JOB_ID" in environment:
         environment |= {
             "SLURM_PROCID": str(rank),
@@ -132,17 +140,20 @@ OTHERS_TELL_S = 2
 """How long a rank that has lost another one is not blamed, for that one's node to come first."""
 
 
-def run(command, environments):
-    """Start `command` once for each rank, in its environment; return the exit code of the node."""
+def run(command, environments, over=lambda _: None):
+    """Start `command` once for each rank, in its environment; return the exit code of the node.
+
+    `over` is asked again and again, of the ranks that still run, how the node is to end now.
+    """
     ranks = {
         rank: subprocess.Popen(command, env=environment)
         for rank, environment in environments.items()
     }
     signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
-    return wait_for(ranks)
+    return wait_for(ranks, over)
 
 
-def wait_for(ranks):
+def wait_for(ranks, over):
     running = dict(ranks)
     while running:
         for rank, process in list(running.items()):
@@ -159,6 +170,12 @@ def wait_for(ranks):
                     tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
+        code = over(set(running))
+        if code is not None:
+            end(running.values())
+            if code:
+                time.sleep(OTHERS_TELL_S)
+            return code
         time.sleep(0.1)
     return 0
 
