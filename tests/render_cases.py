@@ -106,11 +106,22 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     "accelerate-own": (job("accelerate", launcher_options={"config_file": "my own.yaml"}), PLAIN),
     "env-slurm": (job("env", args=NASTY_ARGS, processes=7), PLAIN),
     "env-ssh": (job("env"), RACK),
+    "mpi-slurm": (job("mpi", args=NASTY_ARGS, processes=7), PLAIN),
+    "mpi-ssh": (job("mpi", launcher_options={"flavour": "mpich", "map-by": "numa"}), RACK),
+    "mpi-srun": (
+        job("mpi", script="./a.out", launcher_options={"launcher": "srun", "pmi": "pmix_v4"}),
+        cluster(PLAIN, srun_args=("--cpu-bind=none",)),
+    ),
     "spark-slurm": (
         job("spark", args=NASTY_ARGS, launcher_options={"executor.memory": "8g"}),
         PLAIN,
     ),
     "spark-ssh": (job("spark"), RACK),
+    "ray-slurm": (job("ray", args=NASTY_ARGS), PLAIN),
+    "ray-elastic": (
+        job("ray", max_nodes=3, launcher_options={"num-cpus": "8", "resources": '{"a": 1}'}),
+        RACK,
+    ),
     "deepspeed-slurm": (
         job(
             "deepspeed",

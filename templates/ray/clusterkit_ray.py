@@ -1,0 +1,227 @@
+"""The Ray of one node of a job, beside whatever other Ray there is on the machine.
+
+`ray start --block` runs as a child, with ports of the job and a folder of its own, and is ended by
+a signal: `ray stop` would end every Ray that the user has there. Needs Ray 2.55 or later, whose
+nodes may each have a folder of their own.
+"""
+
+import collections
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PORTS = {
+    "node-manager-port": 2,
+    "object-manager-port": 3,
+    "runtime-env-agent-port": 4,
+    "dashboard-agent-listen-port": 5,
+    "dashboard-agent-grpc-port": 6,
+    "metrics-export-port": 7,
+}
+"""Of the ten ports of the job. 0 is the head's own, 1 where the nodes meet, 9 clusterkit's."""
+CLIENT_PORT = 8
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_enable_metrics_collection": "0",
+    # Ray itself would take a minute to give up a node whose network is silent.
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
+    # A busy machine is no failure; the job has a time limit for its start.
+    "RAY_raylet_start_wait_time_s": "120",
+}
+STARTED = "Ray runtime started"
+GRACE_S = 4
+LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
+LONGEST_PATH = 107
+"""Bytes of the path of a Unix socket (unix(7))."""
+LEAST_STORE = 256 << 20
+MEMORY_SHARE = 0.3
+"""Ray's own share for objects, here of what the job may use."""
+SHM_SHARE = 0.8
+BECOME_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
+
+
+class Ray:
+    """The processes of this node: `up` once they have joined, `said` what they said last."""
+
+    def __init__(self, options):
+        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)  # what loses its parent comes here
+        self.folder = folder()
+        self.up = threading.Event()
+        self.said = collections.deque(maxlen=40)
+        self.process = subprocess.Popen(
+            [*command(self.folder), *options],
+            env={**SETTINGS, **without_address(os.environ)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        """Keep what Ray says: its advice on how to connect and stop is not for this job."""
+        for line in self.process.stdout:
+            self.said.append(line.rstrip())
+            if STARTED in line:
+                self.up.set()
+
+    def ended(self):
+        """Tell whether it is gone; of those that it consists of, each ends all."""
+        return self.process.poll() is not None
+
+    def end(self):
+        """End all processes below this one, and remove their folder."""
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_S)
+        deadline = time.monotonic() + GRACE_S
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def command(own_folder):
+    """Return the words that start Ray on this node: as the head, or to join the one there."""
+    slots = os.environ["CK_SLOTS"].split()
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    words += ["--disable-usage-stats", f"--temp-dir={own_folder}"]
+    words += [f"--node-ip-address={own_address()}", f"--node-name={os.environ['CK_NODE_NAME']}"]
+    words += [f"--num-cpus={slots[int(os.environ['CK_NODE_RANK'])]}", *memory_words(own_folder)]
+    words += [f"--{name}={port}" for name, port in ports().items()]
+    if not is_head():
+        return [*words, f"--address={head_address()}"]
+    first = int(os.environ["CK_PORT"])
+    words += ["--head", f"--port={first}", f"--ray-client-server-port={first + CLIENT_PORT}"]
+    return [*words, "--include-dashboard=false"]
+
+
+def is_head():
+    return os.environ["CK_NODE_RANK"] == "0"
+
+
+def on_one_machine():
+    """Tell whether all nodes are on this machine, each with a loopback address."""
+    return "CK_NODE_ADDR" in os.environ
+
+
+def own_address():
+    """Return the address of this node as the others see it.
+
+    Ray replaces 127.0.0.1 by what it takes for the address of the machine, so nodes on one machine
+    count from 127.0.0.2. A head may know its own name as loopback (Debian: 127.0.1.1), and is
+    then reached from where the second node is.
+    """
+    if on_one_machine():
+        return f"127.0.0.{int(os.environ['CK_NODE_RANK']) + 2}"
+    nodes, head = os.environ["CK_NODES"].split(), os.environ["CK_HEAD_ADDR"]
+    address = socket.gethostbyname(head)
+    if is_head() and not address.startswith("127."):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Sends nothing: the kernel says from which address it would.
+        probe.connect((nodes[1] if is_head() and len(nodes) > 1 else address, 9))
+        return probe.getsockname()[0]
+
+
+def head_address():
+    """Return where the head's Ray is, for who joins it and for the driver."""
+    if is_head():
+        host = own_address()
+    elif on_one_machine():
+        host = "127.0.0.2"
+    else:
+        host = socket.gethostbyname(os.environ["CK_HEAD_ADDR"])
+    return f"{host}:{os.environ['CK_PORT']}"
+
+
+def ports():
+    """Return the port of each listener; those of workers the kernel chooses, as free ones."""
+    first = int(os.environ["CK_PORT"])
+    # Other nodes on the same machine have no ports of their own.
+    shared = on_one_machine() and not is_head()
+    found = {name: 0 if shared else first + place for name, place in PORTS.items()}
+    return {**found, "min-worker-port": 0, "max-worker-port": 0}
+
+
+def folder():
+    """Return a new folder that nobody else reads, with a path short enough for sockets."""
+    inside = Path(os.environ["CK_TMP"], "ray")
+    if len(os.fsencode(inside)) + LONGEST_SOCKET <= LONGEST_PATH:
+        inside.mkdir(mode=0o700)
+        return inside
+    return Path(tempfile.mkdtemp(prefix="ck-ray-", dir="/tmp"))
+
+
+def memory_words(own_folder):
+    """Return how much memory objects may take, and where, if /dev/shm is too small for them."""
+    share = int(os.environ["CK_NNODES"]) if on_one_machine() else 1
+    wanted = max(LEAST_STORE, int(MEMORY_SHARE * memory_bytes() / share))
+    room = 0
+    with suppress(OSError):  # there may be none
+        found = os.statvfs("/dev/shm")
+        room = int(SHM_SHARE * found.f_bavail * found.f_frsize / share)
+    if room >= LEAST_STORE:
+        return [f"--object-store-memory={min(wanted, room)}"]
+    print(
+        f"clusterkit: /dev/shm of {os.environ['CK_NODE_NAME']} has room for {room >> 20} MiB: Ray "
+        f"keeps its objects in {own_folder}, which is slower",
+        flush=True,
+    )
+    return [f"--object-store-memory={LEAST_STORE}", f"--plasma-directory={own_folder}"]
+
+
+def memory_bytes():
+    """Return how much memory the job may use here: what is free, Slurm's limit, the cgroup's."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    limits = [int(free) << 10]
+    if os.environ.get("SLURM_MEM_PER_NODE", "0").isdigit():
+        limits.append(int(os.environ.get("SLURM_MEM_PER_NODE", "0")) << 20)
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        with suppress(OSError, ValueError):  # no limit: "max", or no such file
+            if not controllers:
+                limits.append(int(Path(f"/sys/fs/cgroup{path}/memory.max").read_text()))
+            elif "memory" in controllers.split(","):
+                file = Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")
+                limits.append(int(file.read_text()))
+    return min(limit for limit in limits if limit)
+
+
+def without_address(environment):
+    """Return the environment without a Ray that the user may be connected to."""
+    return {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+
+
+def descendants(root):
+    """Return the processes below `root` that have not ended."""
+    children = collections.defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                children[int(parent)].append((int(entry.name), state))
+    found, ahead = [], [root]
+    while ahead:
+        for pid, state in children[ahead.pop()]:
+            ahead.append(pid)
+            if state != "Z":
+                found.append(pid)
+    return found

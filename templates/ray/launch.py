@@ -1,0 +1,313 @@
+"""Run a Ray cluster on the nodes of a job, and a program on it: launch.py OPTIONS COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
+node starts the head of the cluster and tells the others when to join; once they have, it runs the
+command, the driver, with RAY_ADDRESS. With the driver the cluster ends, on all nodes. The nodes
+talk over one connection each to CK_PORT + 1, in lines of JSON. Of more nodes than --min-nodes some
+may come late, or be lost; the log of the first node tells who is there, and so does the file
+CK_ROUNDS, where that is set, a JSON line each time. Needs Ray, and clusterkit_ray.py beside it.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import clusterkit_ray
+
+GATHER_S = 10
+"""How long more nodes than the fewest are waited for, once those are there."""
+BEAT_S = 2
+SILENCE_S = 10
+HEAD_SILENCE_S = 20
+"""Later than clusterkit itself misses the first node, so that it is blamed, not who misses it."""
+BLAME_S = 20
+"""How long after the loss of a node the job goes on, for clusterkit to end it with its name."""
+OTHERS_TELL_S = 2
+"""How long after the driver has failed a lost node may show that it was that one's doing."""
+GRACE_S = 3
+
+
+def main():
+    parser = argparse.ArgumentParser(description="run a Ray cluster, and a program on it")
+    parser.add_argument("--min-nodes", type=int, required=True)
+    parser.add_argument("--start-timeout", type=int, default=300, help="in seconds, of all nodes")
+    parser.add_argument("--ray", action="append", default=[], help="for `ray start`")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    name = os.environ["CK_NODE_NAME"]
+    if find_spec("ray") is None:
+        sys.exit(
+            f"{sys.executable} on {name} has no Ray: {sys.executable} -m pip install 'ray[train]'"
+        )
+    signal.signal(signal.SIGTERM, leave)
+    node = Head(options) if clusterkit_ray.is_head() else Member(options)
+    try:
+        code = node.run()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        node.end()
+    sys.exit(code)
+
+
+def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
+def say(words):
+    print(f"clusterkit: {words}", flush=True)
+
+
+def send(connection, message):
+    with suppress(OSError):  # whoever reads from it notices as well
+        connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Member:
+    """A node that joins the cluster of the first one, and leaves with it."""
+
+    def __init__(self, options):
+        self.options = options
+        self.ray = None
+        self.told = set()
+        self.connection = None
+
+    def run(self):
+        """Do what the head says until it says that this is the end; return the exit code."""
+        name, joined = os.environ["CK_NODE_NAME"], False
+        self.connection = connect(self.options.start_timeout)
+        send(self.connection, {"node": name})
+        threading.Thread(target=self.listen, daemon=True).start()
+        beat_at = 0
+        while "end" not in self.told:
+            if "gone" in self.told:
+                say(f"{name} no longer hears the first node")
+                time.sleep(OTHERS_TELL_S)
+                return 1
+            if "join" in self.told and self.ray is None:
+                self.ray = clusterkit_ray.Ray(self.options.ray)
+            if self.ray and self.ray.ended():
+                say(f"Ray has ended on {name}:")
+                print("\n".join(self.ray.said), flush=True)
+                return 1
+            if self.ray and self.ray.up.is_set() and not joined:
+                joined = True
+                send(self.connection, {"joined": True})
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_S
+                send(self.connection, {})
+            time.sleep(0.1)
+        return 0
+
+    def listen(self):
+        """Note what the head says, until it has gone."""
+        with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
+            for line in lines:
+                self.told |= json.loads(line).keys()
+        self.told.add("gone")
+
+    def end(self):
+        """End the Ray of this node."""
+        if self.connection:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+        if self.ray:
+            self.ray.end()
+
+
+def connect(patience_s):
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            # As long a silence later ends what is read from it.
+            return socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"no Ray head at {head}:{port} after {patience_s} s: {error}")
+            time.sleep(0.2)
+
+
+class Other:
+    """Another node as the head sees it: `state` is how far it has come."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.state = "its Ray is starting"
+
+
+class Head:
+    """The first node: it gathers the others, runs the driver, and ends the cluster."""
+
+    def __init__(self, options):
+        self.options = options
+        self.names = os.environ["CK_NODES"].split()
+        self.others = {}
+        self.lost = set()
+        self.shown = None
+        self.ready = threading.Event()
+        self.ending = False
+        self.driver = self.ray = None
+
+    @property
+    def elastic(self):
+        """Whether nodes may be lost."""
+        return self.options.min_nodes < len(self.names)
+
+    def run(self):
+        """Run the driver on a cluster that is complete; return the exit code of the job."""
+        listener = socket.create_server(("", int(os.environ["CK_PORT"]) + 1))
+        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
+        self.ray = clusterkit_ray.Ray(self.options.ray)
+        why = self.gather() or self.drive()
+        if why is None:
+            return self.exit_code()
+        say(why)
+        if self.lost:
+            time.sleep(BLAME_S)
+        return 1
+
+    def gather(self):
+        """Wait for the nodes; return what is wrong, if they do not all come."""
+        deadline, enough_at = time.monotonic() + self.options.start_timeout, None
+        while True:
+            now = time.monotonic()
+            if self.ray.up.is_set():
+                self.ready.set()
+            missing = [name for name in self.names if name not in self.members()]
+            if not missing:
+                return None
+            if why := self.wrong():
+                return why
+            if len(self.names) - len(missing) >= self.options.min_nodes:
+                enough_at = enough_at or now
+                if now - enough_at >= GATHER_S:
+                    return None
+            elif now > deadline:
+                told = ", ".join(f"{name} ({self.state(name)})" for name in missing)
+                return f"after {self.options.start_timeout} s Ray lacks nodes: {told}"
+            time.sleep(0.1)
+
+    def members(self):
+        """Return the nodes of which Ray has one, in rank order."""
+        joined = {name for name, other in list(self.others.items()) if other.state == "joined"}
+        if self.ray.up.is_set():
+            joined.add(self.names[0])
+        return [name for name in self.names if name in joined]
+
+    def state(self, name):
+        """Return why a node is missing."""
+        if name == self.names[0]:
+            return "its Ray is starting"
+        return self.others[name].state if name in self.others else "nothing was heard of it"
+
+    def wrong(self):
+        """Return what makes it impossible to go on; None where nothing does."""
+        if self.ray.ended():
+            said = "\n".join(self.ray.said)
+            return f"Ray has ended on {self.names[0]}, the first node:\n{said}"
+        if self.lost and not self.elastic:
+            return f"the job cannot go on without {' '.join(sorted(self.lost))}"
+        if len(self.names) - len(self.lost) < self.options.min_nodes:
+            return f"fewer than {self.options.min_nodes} nodes are left of {' '.join(self.names)}"
+        return None
+
+    def drive(self):
+        """Run the driver to its end; return what ended it before."""
+        environment = {**os.environ, "RAY_ADDRESS": clusterkit_ray.head_address()}
+        self.show()
+        self.driver = subprocess.Popen(self.options.command, env=environment)
+        while self.driver.poll() is None:
+            if why := self.wrong():
+                return why
+            self.show()
+            time.sleep(0.1)
+        deadline = time.monotonic() + (OTHERS_TELL_S if self.driver.returncode else 0)
+        while time.monotonic() < deadline:
+            if why := self.wrong():
+                return why
+            time.sleep(0.1)
+        return None
+
+    def exit_code(self):
+        """Return how the driver ended, as a shell gives it."""
+        code = self.driver.returncode
+        return code if code >= 0 else 128 - code
+
+    def show(self):
+        """Say who is there, if that has changed."""
+        names = self.members()
+        if names == self.shown:
+            return
+        self.shown = names
+        say(f"Ray on {len(names)} nodes: {' '.join(names)}")
+        if self.elastic and os.environ.get("CK_ROUNDS"):
+            # Inside an image the run folder may not be there.
+            with suppress(OSError), Path(os.environ["CK_ROUNDS"]).open("a") as out:
+                out.write(json.dumps({"nodes": names}) + "\n")
+
+    def accept(self, listener):
+        """Take the calls of the others."""
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        """Keep one node for as long as it is heard."""
+        connection.settimeout(SILENCE_S)
+        name = None
+        unheard = suppress(OSError, ValueError, KeyError, TypeError)
+        with unheard, connection, connection.makefile("r") as lines:
+            name = self.welcome(json.loads(lines.readline())["node"], connection)
+            for line in lines if name else ():
+                if "joined" in json.loads(line):
+                    self.others[name].state = "joined"
+        if name and self.others.pop(name) and not self.ending:
+            self.lost.add(name)
+            say(f"lost {name}")
+
+    def welcome(self, name, connection):
+        """Take a node in, unless it is none of the job or was there before; return its name."""
+        if name not in self.names[1:] or name in self.others or name in self.lost:
+            return None
+        self.others[name] = Other(connection)
+        threading.Thread(target=self.tell, args=(connection,), daemon=True).start()
+        return name
+
+    def tell(self, connection):
+        """Let a node know when to join, and again and again that the head is there."""
+        while connection.fileno() >= 0:
+            ready = self.ready.wait(BEAT_S)
+            send(connection, {"join": True} if ready else {})
+            time.sleep(BEAT_S if ready else 0)
+
+    def end(self):
+        """End the driver and the Ray of all nodes."""
+        self.ending = True
+        for other in list(self.others.values()):
+            send(other.connection, {"end": True})
+        if self.driver and self.driver.poll() is None:
+            self.driver.terminate()
+            try:
+                self.driver.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.driver.kill()
+        # Who goes first might take the word with it that this is the end.
+        deadline = time.monotonic() + GRACE_S
+        while self.others and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self.ray:
+            self.ray.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,607 @@
+#!/usr/bin/env bash
+# train: what one node runs (ray). Rendered by clusterkit 0.1.0.
+# Inside an allocation everything it needs is in the environment. By hand, on each host:
+#   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+set -euo pipefail
+# A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
+# the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
+trap '' USR1 USR2
+
+[[ -n ${CK_NODES:-} ]] || CK_NODES=localhost
+[[ -n ${CK_SLOTS:-} ]] || CK_SLOTS=4
+read -r -a ck_nodes <<<"$CK_NODES"
+read -r -a ck_slots <<<"$CK_SLOTS"
+CK_NNODES=${#ck_nodes[@]}
+while ((${#ck_slots[@]} < CK_NNODES)); do ck_slots+=("${ck_slots[0]}"); done
+CK_SLOTS="${ck_slots[*]:0:CK_NNODES}"
+CK_NODE_RANK=${CK_NODE_RANK:-0}
+CK_NODE_NAME=${ck_nodes[CK_NODE_RANK]}
+CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
+CK_PORT=${CK_PORT:-20000}
+CK_JOB_ID=${CK_JOB_ID:-0}
+CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
+[[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
+CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
+trap 'rm -rf "$CK_TMP"' EXIT
+export CK_NODES CK_SLOTS CK_NNODES CK_NODE_RANK CK_NODE_NAME CK_HEAD_ADDR CK_PORT CK_JOB_ID
+export CK_RESTART_COUNT CK_TMP TMPDIR
+export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
+# Unless told otherwise, the ranks of a node share its cores; each would start a thread on all.
+ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
+
+cat >"$CK_TMP"/ray_launch.py <<'CK_FILE'
+"""Run a Ray cluster on the nodes of a job, and a program on it: launch.py OPTIONS COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
+node starts the head of the cluster and tells the others when to join; once they have, it runs the
+command, the driver, with RAY_ADDRESS. With the driver the cluster ends, on all nodes. The nodes
+talk over one connection each to CK_PORT + 1, in lines of JSON. Of more nodes than --min-nodes some
+may come late, or be lost; the log of the first node tells who is there, and so does the file
+CK_ROUNDS, where that is set, a JSON line each time. Needs Ray, and clusterkit_ray.py beside it.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import clusterkit_ray
+
+GATHER_S = 10
+"""How long more nodes than the fewest are waited for, once those are there."""
+BEAT_S = 2
+SILENCE_S = 10
+HEAD_SILENCE_S = 20
+"""Later than clusterkit itself misses the first node, so that it is blamed, not who misses it."""
+BLAME_S = 20
+"""How long after the loss of a node the job goes on, for clusterkit to end it with its name."""
+OTHERS_TELL_S = 2
+"""How long after the driver has failed a lost node may show that it was that one's doing."""
+GRACE_S = 3
+
+
+def main():
+    parser = argparse.ArgumentParser(description="run a Ray cluster, and a program on it")
+    parser.add_argument("--min-nodes", type=int, required=True)
+    parser.add_argument("--start-timeout", type=int, default=300, help="in seconds, of all nodes")
+    parser.add_argument("--ray", action="append", default=[], help="for `ray start`")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    name = os.environ["CK_NODE_NAME"]
+    if find_spec("ray") is None:
+        sys.exit(
+            f"{sys.executable} on {name} has no Ray: {sys.executable} -m pip install 'ray[train]'"
+        )
+    signal.signal(signal.SIGTERM, leave)
+    node = Head(options) if clusterkit_ray.is_head() else Member(options)
+    try:
+        code = node.run()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        node.end()
+    sys.exit(code)
+
+
+def leave(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
+
+
+def say(words):
+    print(f"clusterkit: {words}", flush=True)
+
+
+def send(connection, message):
+    with suppress(OSError):  # whoever reads from it notices as well
+        connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Member:
+    """A node that joins the cluster of the first one, and leaves with it."""
+
+    def __init__(self, options):
+        self.options = options
+        self.ray = None
+        self.told = set()
+        self.connection = None
+
+    def run(self):
+        """Do what the head says until it says that this is the end; return the exit code."""
+        name, joined = os.environ["CK_NODE_NAME"], False
+        self.connection = connect(self.options.start_timeout)
+        send(self.connection, {"node": name})
+        threading.Thread(target=self.listen, daemon=True).start()
+        beat_at = 0
+        while "end" not in self.told:
+            if "gone" in self.told:
+                say(f"{name} no longer hears the first node")
+                time.sleep(OTHERS_TELL_S)
+                return 1
+            if "join" in self.told and self.ray is None:
+                self.ray = clusterkit_ray.Ray(self.options.ray)
+            if self.ray and self.ray.ended():
+                say(f"Ray has ended on {name}:")
+                print("\n".join(self.ray.said), flush=True)
+                return 1
+            if self.ray and self.ray.up.is_set() and not joined:
+                joined = True
+                send(self.connection, {"joined": True})
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_S
+                send(self.connection, {})
+            time.sleep(0.1)
+        return 0
+
+    def listen(self):
+        """Note what the head says, until it has gone."""
+        with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
+            for line in lines:
+                self.told |= json.loads(line).keys()
+        self.told.add("gone")
+
+    def end(self):
+        """End the Ray of this node."""
+        if self.connection:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+        if self.ray:
+            self.ray.end()
+
+
+def connect(patience_s):
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            # As long a silence later ends what is read from it.
+            return socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"no Ray head at {head}:{port} after {patience_s} s: {error}")
+            time.sleep(0.2)
+
+
+class Other:
+    """Another node as the head sees it: `state` is how far it has come."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.state = "its Ray is starting"
+
+
+class Head:
+    """The first node: it gathers the others, runs the driver, and ends the cluster."""
+
+    def __init__(self, options):
+        self.options = options
+        self.names = os.environ["CK_NODES"].split()
+        self.others = {}
+        self.lost = set()
+        self.shown = None
+        self.ready = threading.Event()
+        self.ending = False
+        self.driver = self.ray = None
+
+    @property
+    def elastic(self):
+        """Whether nodes may be lost."""
+        return self.options.min_nodes < len(self.names)
+
+    def run(self):
+        """Run the driver on a cluster that is complete; return the exit code of the job."""
+        listener = socket.create_server(("", int(os.environ["CK_PORT"]) + 1))
+        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
+        self.ray = clusterkit_ray.Ray(self.options.ray)
+        why = self.gather() or self.drive()
+        if why is None:
+            return self.exit_code()
+        say(why)
+        if self.lost:
+            time.sleep(BLAME_S)
+        return 1
+
+    def gather(self):
+        """Wait for the nodes; return what is wrong, if they do not all come."""
+        deadline, enough_at = time.monotonic() + self.options.start_timeout, None
+        while True:
+            now = time.monotonic()
+            if self.ray.up.is_set():
+                self.ready.set()
+            missing = [name for name in self.names if name not in self.members()]
+            if not missing:
+                return None
+            if why := self.wrong():
+                return why
+            if len(self.names) - len(missing) >= self.options.min_nodes:
+                enough_at = enough_at or now
+                if now - enough_at >= GATHER_S:
+                    return None
+            elif now > deadline:
+                told = ", ".join(f"{name} ({self.state(name)})" for name in missing)
+                return f"after {self.options.start_timeout} s Ray lacks nodes: {told}"
+            time.sleep(0.1)
+
+    def members(self):
+        """Return the nodes of which Ray has one, in rank order."""
+        joined = {name for name, other in list(self.others.items()) if other.state == "joined"}
+        if self.ray.up.is_set():
+            joined.add(self.names[0])
+        return [name for name in self.names if name in joined]
+
+    def state(self, name):
+        """Return why a node is missing."""
+        if name == self.names[0]:
+            return "its Ray is starting"
+        return self.others[name].state if name in self.others else "nothing was heard of it"
+
+    def wrong(self):
+        """Return what makes it impossible to go on; None where nothing does."""
+        if self.ray.ended():
+            said = "\n".join(self.ray.said)
+            return f"Ray has ended on {self.names[0]}, the first node:\n{said}"
+        if self.lost and not self.elastic:
+            return f"the job cannot go on without {' '.join(sorted(self.lost))}"
+        if len(self.names) - len(self.lost) < self.options.min_nodes:
+            return f"fewer than {self.options.min_nodes} nodes are left of {' '.join(self.names)}"
+        return None
+
+    def drive(self):
+        """Run the driver to its end; return what ended it before."""
+        environment = {**os.environ, "RAY_ADDRESS": clusterkit_ray.head_address()}
+        self.show()
+        self.driver = subprocess.Popen(self.options.command, env=environment)
+        while self.driver.poll() is None:
+            if why := self.wrong():
+                return why
+            self.show()
+            time.sleep(0.1)
+        deadline = time.monotonic() + (OTHERS_TELL_S if self.driver.returncode else 0)
+        while time.monotonic() < deadline:
+            if why := self.wrong():
+                return why
+            time.sleep(0.1)
+        return None
+
+    def exit_code(self):
+        """Return how the driver ended, as a shell gives it."""
+        code = self.driver.returncode
+        return code if code >= 0 else 128 - code
+
+    def show(self):
+        """Say who is there, if that has changed."""
+        names = self.members()
+        if names == self.shown:
+            return
+        self.shown = names
+        say(f"Ray on {len(names)} nodes: {' '.join(names)}")
+        if self.elastic and os.environ.get("CK_ROUNDS"):
+            # Inside an image the run folder may not be there.
+            with suppress(OSError), Path(os.environ["CK_ROUNDS"]).open("a") as out:
+                out.write(json.dumps({"nodes": names}) + "\n")
+
+    def accept(self, listener):
+        """Take the calls of the others."""
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        """Keep one node for as long as it is heard."""
+        connection.settimeout(SILENCE_S)
+        name = None
+        unheard = suppress(OSError, ValueError, KeyError, TypeError)
+        with unheard, connection, connection.makefile("r") as lines:
+            name = self.welcome(json.loads(lines.readline())["node"], connection)
+            for line in lines if name else ():
+                if "joined" in json.loads(line):
+                    self.others[name].state = "joined"
+        if name and self.others.pop(name) and not self.ending:
+            self.lost.add(name)
+            say(f"lost {name}")
+
+    def welcome(self, name, connection):
+        """Take a node in, unless it is none of the job or was there before; return its name."""
+        if name not in self.names[1:] or name in self.others or name in self.lost:
+            return None
+        self.others[name] = Other(connection)
+        threading.Thread(target=self.tell, args=(connection,), daemon=True).start()
+        return name
+
+    def tell(self, connection):
+        """Let a node know when to join, and again and again that the head is there."""
+        while connection.fileno() >= 0:
+            ready = self.ready.wait(BEAT_S)
+            send(connection, {"join": True} if ready else {})
+            time.sleep(BEAT_S if ready else 0)
+
+    def end(self):
+        """End the driver and the Ray of all nodes."""
+        self.ending = True
+        for other in list(self.others.values()):
+            send(other.connection, {"end": True})
+        if self.driver and self.driver.poll() is None:
+            self.driver.terminate()
+            try:
+                self.driver.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.driver.kill()
+        # Who goes first might take the word with it that this is the end.
+        deadline = time.monotonic() + GRACE_S
+        while self.others and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self.ray:
+            self.ray.end()
+
+
+if __name__ == "__main__":
+    main()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_ray.py <<'CK_FILE'
+"""The Ray of one node of a job, beside whatever other Ray there is on the machine.
+
+`ray start --block` runs as a child, with ports of the job and a folder of its own, and is ended by
+a signal: `ray stop` would end every Ray that the user has there. Needs Ray 2.55 or later, whose
+nodes may each have a folder of their own.
+"""
+
+import collections
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PORTS = {
+    "node-manager-port": 2,
+    "object-manager-port": 3,
+    "runtime-env-agent-port": 4,
+    "dashboard-agent-listen-port": 5,
+    "dashboard-agent-grpc-port": 6,
+    "metrics-export-port": 7,
+}
+"""Of the ten ports of the job. 0 is the head's own, 1 where the nodes meet, 9 clusterkit's."""
+CLIENT_PORT = 8
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SCHEDULER_EVENTS": "0",
+    "RAY_enable_metrics_collection": "0",
+    # Ray itself would take a minute to give up a node whose network is silent.
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
+    # A busy machine is no failure; the job has a time limit for its start.
+    "RAY_raylet_start_wait_time_s": "120",
+}
+STARTED = "Ray runtime started"
+GRACE_S = 4
+LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
+LONGEST_PATH = 107
+"""Bytes of the path of a Unix socket (unix(7))."""
+LEAST_STORE = 256 << 20
+MEMORY_SHARE = 0.3
+"""Ray's own share for objects, here of what the job may use."""
+SHM_SHARE = 0.8
+BECOME_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
+
+
+class Ray:
+    """The processes of this node: `up` once they have joined, `said` what they said last."""
+
+    def __init__(self, options):
+        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)  # what loses its parent comes here
+        self.folder = folder()
+        self.up = threading.Event()
+        self.said = collections.deque(maxlen=40)
+        self.process = subprocess.Popen(
+            [*command(self.folder), *options],
+            env={**SETTINGS, **without_address(os.environ)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        """Keep what Ray says: its advice on how to connect and stop is not for this job."""
+        for line in self.process.stdout:
+            self.said.append(line.rstrip())
+            if STARTED in line:
+                self.up.set()
+
+    def ended(self):
+        """Tell whether it is gone; of those that it consists of, each ends all."""
+        return self.process.poll() is not None
+
+    def end(self):
+        """End all processes below this one, and remove their folder."""
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_S)
+        deadline = time.monotonic() + GRACE_S
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def command(own_folder):
+    """Return the words that start Ray on this node: as the head, or to join the one there."""
+    slots = os.environ["CK_SLOTS"].split()
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+    words += ["--disable-usage-stats", f"--temp-dir={own_folder}"]
+    words += [f"--node-ip-address={own_address()}", f"--node-name={os.environ['CK_NODE_NAME']}"]
+    words += [f"--num-cpus={slots[int(os.environ['CK_NODE_RANK'])]}", *memory_words(own_folder)]
+    words += [f"--{name}={port}" for name, port in ports().items()]
+    if not is_head():
+        return [*words, f"--address={head_address()}"]
+    first = int(os.environ["CK_PORT"])
+    words += ["--head", f"--port={first}", f"--ray-client-server-port={first + CLIENT_PORT}"]
+    return [*words, "--include-dashboard=false"]
+
+
+def is_head():
+    return os.environ["CK_NODE_RANK"] == "0"
+
+
+def on_one_machine():
+    """Tell whether all nodes are on this machine, each with a loopback address."""
+    return "CK_NODE_ADDR" in os.environ
+
+
+def own_address():
+    """Return the address of this node as the others see it.
+
+    Ray replaces 127.0.0.1 by what it takes for the address of the machine, so nodes on one machine
+    count from 127.0.0.2. A head may know its own name as loopback (Debian: 127.0.1.1), and is
+    then reached from where the second node is.
+    """
+    if on_one_machine():
+        return f"127.0.0.{int(os.environ['CK_NODE_RANK']) + 2}"
+    nodes, head = os.environ["CK_NODES"].split(), os.environ["CK_HEAD_ADDR"]
+    address = socket.gethostbyname(head)
+    if is_head() and not address.startswith("127."):
+        return address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Sends nothing: the kernel says from which address it would.
+        probe.connect((nodes[1] if is_head() and len(nodes) > 1 else address, 9))
+        return probe.getsockname()[0]
+
+
+def head_address():
+    """Return where the head's Ray is, for who joins it and for the driver."""
+    if is_head():
+        host = own_address()
+    elif on_one_machine():
+        host = "127.0.0.2"
+    else:
+        host = socket.gethostbyname(os.environ["CK_HEAD_ADDR"])
+    return f"{host}:{os.environ['CK_PORT']}"
+
+
+def ports():
+    """Return the port of each listener; those of workers the kernel chooses, as free ones."""
+    first = int(os.environ["CK_PORT"])
+    # Other nodes on the same machine have no ports of their own.
+    shared = on_one_machine() and not is_head()
+    found = {name: 0 if shared else first + place for name, place in PORTS.items()}
+    return {**found, "min-worker-port": 0, "max-worker-port": 0}
+
+
+def folder():
+    """Return a new folder that nobody else reads, with a path short enough for sockets."""
+    inside = Path(os.environ["CK_TMP"], "ray")
+    if len(os.fsencode(inside)) + LONGEST_SOCKET <= LONGEST_PATH:
+        inside.mkdir(mode=0o700)
+        return inside
+    return Path(tempfile.mkdtemp(prefix="ck-ray-", dir="/tmp"))
+
+
+def memory_words(own_folder):
+    """Return how much memory objects may take, and where, if /dev/shm is too small for them."""
+    share = int(os.environ["CK_NNODES"]) if on_one_machine() else 1
+    wanted = max(LEAST_STORE, int(MEMORY_SHARE * memory_bytes() / share))
+    room = 0
+    with suppress(OSError):  # there may be none
+        found = os.statvfs("/dev/shm")
+        room = int(SHM_SHARE * found.f_bavail * found.f_frsize / share)
+    if room >= LEAST_STORE:
+        return [f"--object-store-memory={min(wanted, room)}"]
+    print(
+        f"clusterkit: /dev/shm of {os.environ['CK_NODE_NAME']} has room for {room >> 20} MiB: Ray "
+        f"keeps its objects in {own_folder}, which is slower",
+        flush=True,
+    )
+    return [f"--object-store-memory={LEAST_STORE}", f"--plasma-directory={own_folder}"]
+
+
+def memory_bytes():
+    """Return how much memory the job may use here: what is free, Slurm's limit, the cgroup's."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    limits = [int(free) << 10]
+    if os.environ.get("SLURM_MEM_PER_NODE", "0").isdigit():
+        limits.append(int(os.environ.get("SLURM_MEM_PER_NODE", "0")) << 20)
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        with suppress(OSError, ValueError):  # no limit: "max", or no such file
+            if not controllers:
+                limits.append(int(Path(f"/sys/fs/cgroup{path}/memory.max").read_text()))
+            elif "memory" in controllers.split(","):
+                file = Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")
+                limits.append(int(file.read_text()))
+    return min(limit for limit in limits if limit)
+
+
+def without_address(environment):
+    """Return the environment without a Ray that the user may be connected to."""
+    return {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+
+
+def descendants(root):
+    """Return the processes below `root` that have not ended."""
+    children = collections.defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                children[int(parent)].append((int(entry.name), state))
+    found, ahead = [], [root]
+    while ahead:
+        for pid, state in children[ahead.pop()]:
+            ahead.append(pid)
+            if state != "Z":
+                found.append(pid)
+    return found
+CK_FILE
+
+[[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
+cd "$CK_WORKDIR"
+ck_command=(
+  python3
+  -u
+  "${CK_TMP}"/ray_launch.py
+  --min-nodes=1
+  --start-timeout=300
+  --ray=--num-cpus=8
+  '--ray=--resources={"a": 1}'
+  python3
+  -u
+  train.py
+)
+export NCCL_SOCKET_IFNAME=lo
+export GLOO_SOCKET_IFNAME=lo
+# In the background, so that a signal is passed on at once and not after the command has ended.
+"${ck_command[@]}" <&0 &
+ck_child=$!
+trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+ck_status=0
+wait "$ck_child" || ck_status=$?
+while kill -0 "$ck_child" 2>/dev/null; do
+  ck_status=0
+  wait "$ck_child" || ck_status=$?
+done
+exit "$ck_status"
