@@ -261,6 +261,7 @@ class _Keeper:
             **scrubbed_environment(),
             **layout.environment,
             **nodes.variables(self.rank, executor="ssh"),
+            "CK_TOKEN": layout.token,  # for launchers: who is of this job
         }
         if not layout.ours:
             environment[processes.MARKER] = self.marker

@@ -1,0 +1,3 @@
+#!/bin/sh
+# What mpirun calls in place of ssh, in the folder where this file is: agent.sh HOST COMMAND...
+exec "$CK_MPI_PYTHON" -u mpi_nodes.py "$@"
