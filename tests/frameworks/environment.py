@@ -21,3 +21,25 @@ def desk_of(lab: Lab, name: str, environment: str) -> Desk:
     text = CONFIG.format(python=python_of(environment))
     (desk.folder / "clusterkit.yaml").write_text(text)
     return desk
+
+
+def desk_with_local(lab: Lab, name: str, environment: str) -> Desk:
+    """Return such a desk whose clusters are `lab`, `rack`, and `here`: the head host itself."""
+    desk = desk_of(lab, name, environment)
+    with (desk.folder / "clusterkit.yaml").open("a") as config:
+        config.write(f"  here: {{kind: local, python: {python_of(environment)}, run_dir: runs}}\n")
+    return desk
+
+
+def left(desk: Desk, run_dir: str) -> list[str]:
+    """Return the command lines of a job's processes on all hosts."""
+    found = []
+    for host in ("head", *desk.lab.nodes):
+        for process in desk.lab.processes(host):
+            try:
+                environ = Path(f"/proc/{process.pid}/environ").read_bytes()
+            except OSError:
+                continue
+            if Path(run_dir).name.encode() in environ:
+                found.append(f"{host}: {' '.join(process.argv)}")
+    return found
