@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusterkit.data import read_data
+from clusterkit.errors import UserError, choices_hint
 from clusterkit.model import NodeCommand, Runtime, Word
 
 OPTIONS = ("launcher", "flavour", "mpirun", "map-by", "bind-to", "pmi")
 """What `--set mpi.KEY=VALUE` may name."""
+_CHOICES = {"launcher": ("mpirun", "srun"), "flavour": ("openmpi", "mpich", "intel")}
 _FILES = {
     "mpi_launch.py": "launch.py",
     "mpi_nodes.py": "nodes.py",
@@ -31,7 +33,7 @@ def mpi_command(
 ) -> NodeCommand:
     """Return the command that starts `program` as `processes` ranks.
 
-    `options` are some of `OPTIONS`. With the launcher `srun` it runs on the first node alone.
+    `options` have been checked. With the launcher `srun` it runs on the first node alone.
     """
     srun = options.get("launcher") == "srun"
     return NodeCommand(
@@ -47,3 +49,31 @@ def mpi_command(
         files={name: read_data("templates", "mpi", source) for name, source in _FILES.items()},
         once=srun,
     )
+
+
+def check_options(framework: str, options: Mapping[str, str], *, under_slurm: bool) -> None:
+    """Refuse `--set FRAMEWORK.KEY=VALUE` that the launcher does not know.
+
+    Raises:
+        UserError: with what it knows.
+    """
+    for key, value in options.items():
+        if key not in OPTIONS:
+            raise UserError(
+                f"{framework} has no option {key!r} under MPI",
+                hint=f"{choices_hint(key, OPTIONS)}; parameters of MPI itself are variables: "
+                "--env OMPI_MCA_...=, MPIR_CVAR_...=, I_MPI_...=",
+            )
+        if value not in _CHOICES.get(key, (value,)):
+            raise UserError(f"{framework}.{key}={value}", hint=choices_hint(value, _CHOICES[key]))
+        if not value:
+            raise UserError(f"{framework}.{key} has no value", hint=f"{framework}.{key}=VALUE")
+    srun = options.get("launcher") == "srun"
+    if srun and not under_slurm:
+        raise UserError(
+            f"{framework}.launcher=srun: only a Slurm cluster has srun",
+            hint="leave it out: mpirun starts the ranks",
+        )
+    if "pmi" in options and not srun:
+        hint = f"--set {framework}.launcher=srun, or leave it out"
+        raise UserError(f"{framework}.pmi is for srun", hint=hint)

@@ -48,13 +48,13 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     container = _container(job, cluster)
     if command.once and container is not None:
         raise UserError(
-            f"{framework.name} over MPI starts its ranks by srun, outside any image",
-            hint="start the container in the script itself, or set horovod_controller: gloo",
+            f"srun starts the ranks of {framework.name}, outside any image",
+            hint=f"let mpirun start them inside: --set {framework.name}.launcher=mpirun",
         )
     if command.once and job.spares:
         raise UserError(
-            f"--spares {job.spares}: {framework.name} over MPI takes all nodes that it is given",
-            hint="leave it out, or set horovod_controller: gloo",
+            f"--spares {job.spares}: {framework.name} under srun takes all nodes that it is given",
+            hint=f"leave it out, or --set {framework.name}.launcher=mpirun",
         )
     directives = sbatch_directives(
         job, cluster, name=_job_name(job), once=command.once, slots=max(slots)

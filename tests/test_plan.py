@@ -11,6 +11,7 @@ from clusterkit.directives import OURS
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import (
+    ClusterSpec,
     ContainerRuntime,
     GpuRequest,
     HorovodController,
@@ -95,14 +96,39 @@ def test_pyxis_needs_slurm() -> None:
     refused("plugin of Slurm", base=RACK, image="x", container=ContainerRuntime.PYXIS)
 
 
-def test_an_mpi_built_horovod_needs_slurm_and_no_image() -> None:
+def test_under_srun_there_is_no_image_and_no_spare() -> None:
     mpi = {"horovod_controller": HorovodController.MPI}
-    refused("only a Slurm cluster", framework="horovod", base=cluster(RACK, **mpi))
+    inside = {"image": "x", "container_runtime": ContainerRuntime.DOCKER}
     refused(
         "outside any image",
+        "--set horovod.launcher=mpirun",
         framework="horovod",
-        base=cluster(PLAIN, image="x", container_runtime=ContainerRuntime.DOCKER, **mpi),
+        base=cluster(PLAIN, **inside, **mpi),
     )
+    srun = {"launcher": "srun"}
+    refused(
+        "takes all nodes",
+        "--set mpi.launcher=mpirun",
+        framework="mpi",
+        base=PLAIN,
+        launcher_options=srun,
+        spares=1,
+        requeue=1,
+    )
+    refused("only a Slurm cluster", framework="mpi", base=RACK, launcher_options=srun)
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "once"),
+    [(PLAIN, {}, True), (PLAIN, {"launcher": "mpirun"}, False), (RACK, {}, False)],
+)
+def test_an_mpi_built_horovod_has_srun_where_slurm_is(
+    base: ClusterSpec, options: dict[str, str], once: bool
+) -> None:
+    wanted = cluster(base, horovod_controller=HorovodController.MPI)
+    plan = make_plan(job("horovod", launcher_options=options), wanted, workdir="/tmp")
+    assert plan.command.once is once
+    assert (f"--launcher={'srun' if once else 'mpirun'}") in plan.command.argv
 
 
 def test_more_nodes_than_hosts() -> None:

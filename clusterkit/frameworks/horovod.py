@@ -3,7 +3,7 @@
 With gloo, every node runs `templates/horovod/launch.py`: the first node serves Horovod's own
 rendezvous, and each node starts its local ranks with the HOROVOD_* variables that `horovodrun`
 would have set over SSH; a job of `--nodes MIN:MAX` runs `elastic.py` there, with Horovod's elastic
-driver on the first node. With MPI under Slurm, `srun --mpi=pmix` starts one task a rank.
+driver on the first node. With MPI, `srun` starts one task a rank under Slurm, and mpirun elsewhere.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from clusterkit.data import read_data
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
 from clusterkit.model import HorovodController, NodeCommand, Runtime
+from clusterkit.mpi_words import OPTIONS, check_options, mpi_command
 
 _RESETS = "reset-limit"
 """How often the ranks of an elastic job may begin anew; a compose file has a job of one host."""
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
-    """Return the command of each node, or the one `srun` of an MPI-built Horovod."""
+    """Return the command of each node, or of the first one alone where `srun` starts the ranks."""
     if inputs.horovod_controller is HorovodController.MPI:
         return _over_mpi(inputs)
     elastic = inputs.max_nodes is not None
     known = {_RESETS} if elastic or inputs.one_host else set()
+    known |= set(OPTIONS) if inputs.one_host else set()
     unknown = [option for option in inputs.options if option not in known]
     if unknown:
         raise UserError(
@@ -76,30 +78,14 @@ def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
             "an MPI-built Horovod cannot change its number of nodes",
             hint=f"--nodes {inputs.max_nodes}, or horovod_controller: gloo for this cluster",
         )
-    if not inputs.under_slurm:
-        raise UserError(
-            "an MPI-built Horovod is started by srun, which only a Slurm cluster has",
-            hint="set horovod_controller: gloo for this cluster",
-        )
-    return NodeCommand(
-        argv=(
-            "srun",
-            "--mpi=pmix",
-            "--kill-on-bad-exit=1",
-            "--unbuffered",
-            "--export=ALL",
-            # srun inherits sbatch's in some releases only (not in 22.05).
-            *((f"--cpus-per-task={inputs.cpus_per_rank}",) if inputs.cpus_per_rank else ()),
-            *inputs.srun_args,
-            f"--ntasks={inputs.processes}",
-            f"--ntasks-per-node={inputs.slots[0]}",
-            *option_words(inputs.options),
-            inputs.python,
-            "-u",
-            inputs.script,
-            *inputs.args,
-        ),
-        once=True,
+    options = {"launcher": "srun" if inputs.under_slurm else "mpirun", **inputs.options}
+    check_options("horovod", options, under_slurm=inputs.under_slurm)
+    return mpi_command(
+        (inputs.python, "-u", inputs.script, *inputs.args),
+        python=inputs.python,
+        processes=inputs.processes,
+        options=options,
+        srun_args=inputs.srun_args,
     )
 
 

@@ -6,25 +6,18 @@ such as the nccl-tests: each rank finds the variables of MPI, and those of torch
 
 from __future__ import annotations
 
-from clusterkit.errors import UserError, choices_hint
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import NodeCommand
-from clusterkit.mpi_words import OPTIONS, mpi_command
-
-_CHOICES = {"launcher": ("mpirun", "srun"), "flavour": ("openmpi", "mpich", "intel")}
+from clusterkit.mpi_words import check_options, mpi_command
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the command of each node, or the one of the first under `srun`."""
     options = dict(inputs.options)
-    _check(options)
     if inputs.one_host:
-        options.pop("launcher", None)  # a compose file has no Slurm
-    elif options.get("launcher") == "srun" and not inputs.under_slurm:
-        raise UserError(
-            "mpi.launcher=srun: only a Slurm cluster has srun",
-            hint="leave it out: mpirun starts the ranks",
-        )
+        # A compose file has no Slurm.
+        options = {k: v for k, v in options.items() if k not in {"launcher", "pmi"}}
+    check_options("mpi", options, under_slurm=inputs.under_slurm)
     python = (inputs.python, "-u") if inputs.script.endswith(".py") else ()
     return mpi_command(
         (*python, inputs.script, *inputs.args),
@@ -35,26 +28,10 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     )
 
 
-def _check(options: dict[str, str]) -> None:
-    for key, value in options.items():
-        if key not in OPTIONS:
-            raise UserError(
-                f"mpi has no option {key!r}",
-                hint=f"{choices_hint(key, OPTIONS)}; parameters of MPI itself are variables: "
-                "--env OMPI_MCA_...=, MPIR_CVAR_...=, I_MPI_...=",
-            )
-        if key in _CHOICES and value not in _CHOICES[key]:
-            raise UserError(f"mpi.{key}={value}", hint=choices_hint(value, _CHOICES[key]))
-        if not value:
-            raise UserError(f"mpi.{key} has no value", hint=f"--set mpi.{key}=VALUE")
-    if "pmi" in options and options.get("launcher") != "srun":
-        raise UserError("mpi.pmi is for srun", hint="--set mpi.launcher=srun, or leave it out")
-
-
 FRAMEWORK = Framework(
     name="mpi",
     summary="mpirun without SSH, or srun: Open MPI, MPICH, Intel MPI; any program",
-    package="torch",
+    package="",
     image="torch",
     command=command,
     uneven_slots=True,

@@ -45,16 +45,603 @@ if [[ -z ${GLOO_SOCKET_IFNAME:-} ]] && ck_dev=$(ck_interface 2>/dev/null) && [[ 
   export GLOO_SOCKET_IFNAME=$ck_dev
 fi
 
+cat >"$CK_TMP"/mpi_launch.py <<'CK_FILE'
+"""Start the ranks of a job under MPI: launch.py --processes N [OPTIONS] COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
+node runs mpirun, of Open MPI, MPICH or Intel MPI, whichever is there; it starts its daemons on the
+nodes by mpi_nodes.py, which needs no SSH. With `--launcher srun` this runs on the first node alone,
+and Slurm starts the ranks. Each rank starts through mpi_rank.sh. Needs Python's own library.
+"""
+
+import argparse
+import fcntl
+import ipaddress
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import mpi_nodes
+
+PROGRAMS = {
+    "openmpi": ("mpirun.openmpi", "mpirun", "mpiexec"),
+    "mpich": ("mpirun.mpich", "mpiexec.hydra", "mpirun", "mpiexec"),
+    "intel": ("mpiexec.hydra", "mpirun"),
+}
+ANY = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
+SAYS = {"openmpi": r"\(Open MPI\) (\d+)", "intel": r"Intel\(R\) MPI", "mpich": r"HYDRA"}
+PMI = {"openmpi": ("pmix", "pmi2"), "mpich": ("pmi2", "pmix"), "intel": ("pmi2", "pmix")}
+NOT_FOUND = 127
+ADDRESS_AND_MASK = (0x8915, 0x891B)
+"""SIOCGIFADDR and SIOCGIFNETMASK, netdevice(7)."""
+
+
+def main():
+    options = parse()
+    environment = {"CK_MPI_PYTHON": sys.executable}
+    if os.geteuid() == 0:
+        # Open MPI warns root, who may harm the machine. Whoever gives jobs to nodes as root knows.
+        for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+            environment |= {name: "1", f"{name}_CONFIRM": "1"}
+    os.environ.update(environment)
+    # MPI's programs pass notices on to every rank; whoever sends them has sent them to the ranks.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+    if options.launcher == "srun":
+        sys.exit(run(*over_srun(options)))
+    prepare_ranks(options.command)
+    if os.environ["CK_NODE_RANK"] != "0":
+        sys.exit(mpi_nodes.Node().run())
+    head = mpi_nodes.Head()
+    try:
+        program, flavour, version = find_mpirun(options)
+        code = run(*over_mpirun(options, program, flavour, version))
+    except LookupError as error:
+        print(f"clusterkit: {error.args[0]}", file=sys.stderr, flush=True)
+        code = NOT_FOUND
+    head.end(code)
+    sys.exit(code)
+
+
+def parse():
+    parser = argparse.ArgumentParser(description="start the ranks of a job under MPI")
+    parser.add_argument("--processes", type=int, required=True, help="on all nodes together")
+    parser.add_argument("--launcher", choices=("mpirun", "srun"), default="mpirun")
+    parser.add_argument("--flavour", choices=tuple(PROGRAMS))
+    parser.add_argument("--mpirun", help="the program, where it has another name")
+    parser.add_argument("--map-by", default="slot")
+    parser.add_argument("--bind-to", default="none")
+    parser.add_argument("--pmi", help="what srun is to offer its ranks")
+    parser.add_argument("--srun-arg", action="append", default=[])
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    return parser.parse_args()
+
+
+def run(words, more):
+    """Run mpirun or srun to its end; return its exit code as a shell gives it."""
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, **more)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def prepare_ranks(command):
+    """Write down for the ranks of this node what they run, and where."""
+    tmp = Path(os.environ["CK_TMP"])
+    before = os.environ.get("TMPDIR", "/tmp")
+    lines = [
+        f"cd {shlex.quote(os.getcwd())} || exit",  # noqa: PTH109
+        f"TMPDIR={shlex.quote(before)}",
+        f"set -- {shlex.join(command)}",
+    ]
+    (tmp / "mpi_command.sh").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    # Where MPI keeps its own files; a folder of the node's own, that goes with the job.
+    os.environ["TMPDIR"] = str(tmp)
+    os.environ["CK_MPI_OUTPUT"] = f"/proc/{os.getpid()}/fd"
+
+
+def shares(processes):
+    """Return how many ranks each node has: the first nodes are filled first."""
+    left = min(processes, sum(int(count) for count in os.environ["CK_SLOTS"].split()))
+    found = []
+    for slots in os.environ["CK_SLOTS"].split():
+        found.append(min(int(slots), left))
+        left -= found[-1]
+    return found
+
+
+# mpirun
+
+
+def find_mpirun(options):
+    """Return the program, whose it is, and its version.
+
+    Raises:
+        LookupError: with what to do.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    names = (options.mpirun,) if options.mpirun else PROGRAMS.get(options.flavour, ANY)
+    for name in names:
+        program = shutil.which(name, path=path)
+        if program is None:
+            continue
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        for flavour, pattern in SAYS.items():
+            match = re.search(pattern, done.stdout + done.stderr)
+            if match and options.flavour in {None, flavour}:
+                return program, flavour, int(match[1]) if match.groups() else 0
+    wanted = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}.get(options.flavour)
+    raise LookupError(
+        f"no {' or '.join(names)} of {wanted or 'Open MPI, MPICH or Intel MPI'} on "
+        f"{os.environ['CK_NODE_NAME']}: install it (openmpi-bin), load the site's module "
+        "(modules: in the cluster's configuration), or let Slurm start the ranks: "
+        "--set mpi.launcher=srun"
+    )
+
+
+def over_mpirun(options, program, flavour, version):
+    """Return the command of mpirun, and how to run it."""
+    parts = shares(options.processes)
+    hosts = [(n, count) for n, count in zip(os.environ["CK_NODES"].split(), parts, strict=True)]
+    form = "{} slots={}\n" if flavour == "openmpi" else "{}:{}\n"
+    text = "".join(form.format(name, count) for name, count in hosts if count)
+    tmp = Path(os.environ["CK_TMP"])
+    (tmp / "mpi_hostfile").write_text(text, encoding="utf-8")
+    if flavour == "openmpi":
+        words, environment = open_mpi(options, version, len(hosts))
+    else:
+        words, environment = hydra(options, flavour)
+    rank = ["sh", "-c", '. "$CK_TMP/mpi_rank.sh"']
+    words = [program, *words, "-np", str(sum(parts)), *rank]
+    # Names of files are relative to this folder, whatever stands in its own name.
+    return words, {"cwd": tmp, "env": {**environment, **os.environ}}
+
+
+def open_mpi(options, version, nodes):
+    """Return words and variables for Open MPI 4, or for PRRTE, which starts the ranks since 5."""
+    prefix, rsh = ("OMPI_MCA", "rsh") if version < 5 else ("PRTE_MCA", "ssh")
+    ours = {
+        # Slurm's own ways, which would start daemons by srun, and count tasks instead of slots.
+        "plm": rsh,
+        "ras": "^slurm",
+        f"plm_{rsh}_agent": "sh mpi_agent.sh",
+        f"plm_{rsh}_no_tree_spawn": "1",
+        f"plm_{rsh}_num_concurrent": str(max(nodes, 1)),
+        ("orte" if version < 5 else "prte") + "_leave_session_attached": "1",
+        "odls_base_sigkill_timeout": str(mpi_nodes.GRACE_S),
+    }
+    environment = {f"{prefix}_{name}": value for name, value in ours.items()}
+    networks = networks_of(os.environ.get("GLOO_SOCKET_IFNAME", ""))
+    if networks:
+        # Otherwise it tries all interfaces but the loopback. Names may differ between nodes.
+        environment |= {"OMPI_MCA_btl_tcp_if_include": networks}
+        environment |= {"OMPI_MCA_oob_tcp_if_include": networks} if version < 5 else {}
+        environment |= {"PRTE_MCA_prte_if_include": networks} if version >= 5 else {}
+    words = ["--hostfile", "mpi_hostfile", "--wdir", "/"]
+    return [*words, "--map-by", options.map_by, "--bind-to", options.bind_to], environment
+
+
+def networks_of(interfaces):
+    """Return the networks of interfaces of this node, as `10.0.0.5/24,...`."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for name in filter(None, interfaces.split(",")):
+            request = struct.pack("256s", name.encode())
+            with suppress(OSError):  # of IPv6 alone, or not there
+                parts = [fcntl.ioctl(any_socket, what, request)[20:24] for what in ADDRESS_AND_MASK]
+                address, mask = (socket.inet_ntoa(part) for part in parts)
+                found.append(str(ipaddress.IPv4Interface(f"{address}/{mask}")))
+    return ",".join(found)
+
+
+def hydra(options, flavour):
+    """Return words and variables for MPICH and Intel MPI."""
+    words = ["-f", "mpi_hostfile", "-genvnone", "-wdir", "/"]
+    if flavour == "intel":
+        words += ["-bootstrap", "rsh", "-bootstrap-exec", "/bin/sh"]
+        environment = {"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "mpi_agent.sh"}
+        environment |= {"I_MPI_PIN": "0"} if options.bind_to == "none" else {}
+        return words, environment
+    environment = {"HYDRA_LAUNCHER_EXTRA_ARGS": "mpi_agent.sh"}
+    words += ["-rmk", "user", "-launcher", "rsh", "-launcher-exec", "/bin/sh"]
+    if options.bind_to != "none":
+        words += ["-bind-to", options.bind_to]
+        words += ["-map-by", options.map_by] if options.map_by != "slot" else []
+    return words, environment
+
+
+# srun
+
+
+def over_srun(options):
+    """Return the command of srun, which starts a task for each rank, and how to run it."""
+    parts = shares(options.processes)
+    nodes = os.environ["CK_NODES"].split()
+    tasks = Path(os.environ["CK_TMP"], "mpi_tasks")
+    lines = [f"{name}\n" * count for name, count in zip(nodes, parts, strict=True)]
+    tasks.write_text("".join(lines), encoding="utf-8")
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    words = [
+        "srun",
+        f"--mpi={options.pmi or offered(options)}",
+        f"--ntasks={sum(parts)}",
+        f"--nodes={sum(1 for count in parts if count)}",
+        # Exactly as planned, with uneven nodes as well: a line for each rank in SLURM_HOSTFILE.
+        "--distribution=arbitrary",
+        "--kill-on-bad-exit=1",
+        "--unbuffered",
+        "--export=ALL",
+        # srun inherits sbatch's in some releases only (not in 22.05).
+        *([f"--cpus-per-task={cpus}"] if cpus else []),
+        *options.srun_arg,
+        "sh",
+        "-c",
+        Path(os.environ["CK_TMP"], "mpi_rank.sh").read_text(encoding="utf-8"),
+        "rank",
+        *options.command,
+    ]
+    told = {"SLURM_HOSTFILE": str(tasks), "CK_MPI_SHARES": " ".join(str(part) for part in parts)}
+    return words, {"env": os.environ | told}
+
+
+def offered(options):
+    """Return what this Slurm offers to ranks, of what their MPI understands."""
+    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
+    there = set((done.stdout + done.stderr).split())
+    try:
+        flavour = options.flavour or find_mpirun(options)[1]
+    except LookupError:
+        flavour = "openmpi"
+    for name in PMI[flavour]:
+        if name in there:
+            return name
+    sys.exit(
+        f"clusterkit: this Slurm offers none of {' '.join(PMI[flavour])} (srun --mpi=list): "
+        "leave --set mpi.launcher=srun out, and mpirun starts the ranks"
+    )
+
+
+if __name__ == "__main__":
+    main()
+CK_FILE
+
+cat >"$CK_TMP"/mpi_nodes.py <<'CK_FILE'
+"""Let mpirun start its daemons without SSH: each node has called the first one, and waits for them.
+
+mpirun starts a daemon on each node (orted, prted, hydra_pmi_proxy) through a program that it calls
+like ssh, with a host and a command. Ours is this file as a program, in the folder of the job on the
+first node: it hands the command to `Head` there by agent.sock, and waits until it has ended. Each
+node keeps a connection (`Node`) to CK_PORT + 1 of the first node, gets the command, and runs it as
+a child of its own. Both sides of a connection send lines of JSON, each with a signature by CK_TOKEN
+(HMAC-SHA256), which every node of a submitted job has, over what both sides began with and a count.
+"""
+
+import hmac
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+SOCKET = "agent.sock"
+START_S = 600
+GRACE_S = 5
+"""How long a daemon has to end by itself: below the 8 s after which a node's worker kills."""
+LOST = 255
+"""As ssh's own for a connection that broke."""
+
+
+class Line:
+    """One side of a connection between the first node and another."""
+
+    def __init__(self, connection, *, asks):
+        self.connection = connection
+        self.asks = asks
+        self.lines = connection.makefile("r", encoding="utf-8")
+        self.lock = threading.Lock()
+        self.sent = self.heard = 0
+        own = secrets.token_hex(16)
+        connection.sendall(f"{own}\n".encode())
+        theirs = self.lines.readline().strip()
+        self.start = f"{own} {theirs}" if asks else f"{theirs} {own}"
+
+    def sign(self, by_asker, count, text):
+        """Return the signature of one message of one side."""
+        words = f"{self.start} {by_asker} {count} {text}".encode()
+        return hmac.new(os.environ.get("CK_TOKEN", "").encode(), words, "sha256").hexdigest()
+
+    def send(self, **message):
+        """Send a message; nothing where the other side has gone, which whoever reads notices."""
+        with self.lock, suppress(OSError):
+            text = json.dumps(message)
+            line = f"{self.sign(self.asks, self.sent, text)} {text}\n"
+            self.sent += 1
+            self.connection.sendall(line.encode())
+
+    def messages(self):
+        """Yield what the other side sends, until it has gone or is not who it should be."""
+        with suppress(OSError, ValueError):
+            for line in self.lines:
+                signature, _, text = line.rstrip("\n").partition(" ")
+                if not hmac.compare_digest(signature, self.sign(not self.asks, self.heard, text)):
+                    return
+                self.heard += 1
+                yield json.loads(text)
+
+
+class Daemons:
+    """The commands that run on this node for mpirun."""
+
+    def __init__(self):
+        self.running = []
+
+    def run(self, command):
+        """Run a command to its end; return its exit code."""
+        words = ["sh", "-c", command]
+        daemon = subprocess.Popen(words, cwd=os.environ["CK_TMP"], stdin=subprocess.DEVNULL)
+        self.running.append(daemon)
+        code = daemon.wait()
+        return code if code >= 0 else 128 - code
+
+    def end(self):
+        """End what does not end by itself."""
+        deadline = time.monotonic() + GRACE_S
+        for act in (None, "terminate", "kill"):
+            for daemon in self.running:
+                if act is not None:
+                    getattr(daemon, act)()
+                with suppress(subprocess.TimeoutExpired):
+                    daemon.wait(max(0.2, deadline - time.monotonic()))
+
+
+# What the first node does
+
+
+class Head:
+    """The first node, to which all others come."""
+
+    def __init__(self):
+        self.others = set(os.environ["CK_NODES"].split()) - {os.environ["CK_NODE_NAME"]}
+        self.came = set()
+        self.lines = {}
+        self.codes = {}
+        self.changed = threading.Condition()
+        self.daemons = Daemons()
+        self.listen(socket.create_server(("", int(os.environ["CK_PORT"]) + 1)), self.serve_node)
+        asked = socket.socket(socket.AF_UNIX)
+        here = os.getcwd()  # noqa: PTH109 - a socket's name must be short: it is a relative one
+        os.chdir(os.environ["CK_TMP"])
+        asked.bind(SOCKET)
+        os.chdir(here)
+        asked.listen(socket.SOMAXCONN)
+        self.listen(asked, self.serve_agent)
+
+    def listen(self, server, serve):
+        """Serve each connection by a thread of its own."""
+
+        def accept():
+            while True:
+                connection, _ = server.accept()
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+
+    def serve_node(self, connection):
+        """Know a node for as long as it is there."""
+        connection.settimeout(START_S)
+        with connection, suppress(OSError):
+            line = Line(connection, asks=False)
+            messages = line.messages()
+            name = next(messages, {}).get("node")
+            with self.changed:
+                if name not in self.others - self.came:
+                    return
+                connection.settimeout(None)
+                self.came.add(name)
+                self.lines[name] = line
+                self.changed.notify_all()
+            for message in messages:
+                with self.changed:
+                    self.codes[name, message["ended"]] = message["code"]
+                    self.changed.notify_all()
+            with self.changed:
+                del self.lines[name]
+                self.changed.notify_all()
+
+    def serve_agent(self, connection):
+        """Have the command of an agent run, and tell it the exit code."""
+        with connection, connection.makefile("r") as lines, suppress(OSError):
+            asked = json.loads(lines.readline())
+            code = self.run_on(asked["host"], asked["command"], asked["id"])
+            connection.sendall(f"{code}\n".encode())
+
+    def run_on(self, name, command, number):
+        """Run a command on a node, for as long as that is there; return its exit code."""
+        if name in {os.environ["CK_NODE_NAME"], "localhost"}:
+            return self.daemons.run(command)
+        with self.changed:
+            if not self.changed.wait_for(lambda: name in self.lines, START_S):
+                print(f"clusterkit: {name} has not come within {START_S} s", flush=True)
+                return LOST
+            self.lines[name].send(run=number, command=command)
+            key = name, number
+            self.changed.wait_for(lambda: key in self.codes or name not in self.lines)
+            return self.codes.pop(key, LOST)
+
+    def end(self, code):
+        """Let every node end with this exit code."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.came == self.others, GRACE_S)
+            for line in self.lines.values():
+                line.send(end=code)
+            self.changed.wait_for(lambda: not self.lines, 2 * GRACE_S)
+        self.daemons.end()
+
+
+# What every other node does
+
+
+class Node:
+    """A node that does what the first one says."""
+
+    def __init__(self):
+        self.daemons = Daemons()
+        signal.signal(signal.SIGTERM, self.heed)
+
+    def run(self):
+        """Run what comes until the end is told; return the exit code."""
+        connection = connect()
+        with suppress(OSError):
+            line = Line(connection, asks=True)
+            line.send(node=os.environ["CK_NODE_NAME"])
+            for message in line.messages():
+                if "end" in message:
+                    self.daemons.end()
+                    return message["end"]
+                threading.Thread(target=self.start, args=(line, message), daemon=True).start()
+        self.daemons.end()
+        name = os.environ["CK_NODE_NAME"]
+        print(f"clusterkit: {name} no longer hears the first node", flush=True)
+        return 1
+
+    def start(self, line, message):
+        """Run a command, and tell how it has ended."""
+        line.send(ended=message["run"], code=self.daemons.run(message["command"]))
+
+    def heed(self, *_):
+        """End, but let the first node end the ranks in order where it does; on SIGTERM."""
+        self.daemons.end()
+        os._exit(128 + signal.SIGTERM)
+
+
+def connect():
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            connection = socket.create_connection((head, port), timeout=10)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"clusterkit: nobody at {head}:{port} after {START_S} s: {error}")
+            time.sleep(0.2)
+        else:
+            connection.settimeout(None)
+            return connection
+
+
+# What mpirun calls in place of ssh
+
+
+def ask(words):
+    while words[0].startswith("-"):
+        words = words[1:]
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(SOCKET)
+        asked = {"host": words[0], "command": " ".join(words[1:]), "id": secrets.token_hex(8)}
+        connection.sendall(json.dumps(asked).encode() + b"\n")
+        answer = connection.makefile("r").readline().strip()
+    return int(answer) if answer else LOST
+
+
+if __name__ == "__main__":
+    sys.exit(ask(sys.argv[1:]))
+CK_FILE
+
+cat >"$CK_TMP"/mpi_agent.sh <<'CK_FILE'
+#!/bin/sh
+# What mpirun calls in place of ssh, in the folder where this file is: agent.sh HOST COMMAND...
+exec "$CK_MPI_PYTHON" -u mpi_nodes.py "$@"
+CK_FILE
+
+cat >"$CK_TMP"/mpi_rank.sh <<'CK_FILE'
+#!/bin/sh
+# Starts one rank under mpirun or srun: rank.sh COMMAND...
+# MPI has told it who it is, and it tells torch.distributed. Under mpirun the command of this node
+# stands in mpi_command.sh beside this file, and what it prints goes to the log of this node and not
+# through MPI to that of the first one.
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-$SLURM_PROCID}}}
+world=${OMPI_COMM_WORLD_SIZE:-${PMI_SIZE:-${SLURM_STEP_NUM_TASKS:-}}}
+local=${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}
+local_world=${OMPI_COMM_WORLD_LOCAL_SIZE:-${MPI_LOCALNRANKS:-}}
+message=
+if [ -n "${CK_MPI_SHARES:-}" ]; then # srun has started it, with the environment of the first node
+  CK_NODE_RANK=$SLURM_NODEID
+  local_world=$(echo "$CK_MPI_SHARES" | cut -d ' ' -f "$((SLURM_NODEID + 1))")
+  message="on $(echo "$CK_NODES" | cut -d ' ' -f "$((SLURM_NODEID + 1))"), started by srun"
+  export CK_NODE_RANK
+else
+  # shellcheck disable=SC1091 # written where the job runs
+  . "$CK_TMP/mpi_command.sh"
+  if (: >>"$CK_MPI_OUTPUT/1" 2>>"$CK_MPI_OUTPUT/2") 2>/dev/null; then
+    exec >>"$CK_MPI_OUTPUT/1" 2>>"$CK_MPI_OUTPUT/2"
+  fi
+fi
+RANK=$rank WORLD_SIZE=$world LOCAL_RANK=$local LOCAL_WORLD_SIZE=$local_world
+NODE_RANK=$CK_NODE_RANK MASTER_ADDR=$CK_HEAD_ADDR MASTER_PORT=$CK_PORT
+JAX_COORDINATOR_ADDRESS=$CK_HEAD_ADDR:$CK_PORT
+export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT
+export JAX_COORDINATOR_ADDRESS
+if [ -n "${SLURM_JOB_ID:-}" ]; then # as srun with a task for each rank sets them
+  SLURM_PROCID=$rank SLURM_LOCALID=$local SLURM_NODEID=$CK_NODE_RANK SLURM_NNODES=$CK_NNODES
+  SLURM_NTASKS=$world SLURM_NPROCS=$world SLURM_STEP_NUM_TASKS=$world
+  SLURM_NTASKS_PER_NODE=$local_world
+  export SLURM_PROCID SLURM_LOCALID SLURM_NODEID SLURM_NNODES SLURM_NTASKS SLURM_NPROCS
+  export SLURM_STEP_NUM_TASKS SLURM_NTASKS_PER_NODE
+fi
+# Notices of the time limit are for scripts that handle them. Hydra hands down that they are blocked
+# for itself: bits 9 and 11.
+trap '' USR1 USR2
+blocked=$(sed -n 's/^SigBlk:[[:space:]]*/0x/p' /proc/self/status 2>/dev/null)
+if [ $((${blocked:-0} & 0xa00)) != 0 ]; then
+  set -- "$CK_MPI_PYTHON" -c 'import os, signal, sys
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGUSR2})
+os.execvp(sys.argv[1], sys.argv[1:])' "$@"
+fi
+"$@" <&0 &
+child=$!
+trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
+status=0
+wait "$child" || status=$?
+while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
+  status=0
+  wait "$child" || status=$?
+done
+# MPI knows exit codes of its own; who links its word to the name of all is first, as a link
+# replaces nothing.
+if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then
+  # How far the output had come, so that what others say who fail next is not taken for its own.
+  log=$(stat -L -c '{"inode": %i, "size": %s}' /dev/fd/3 3>&2 2>/dev/null) || log=null
+  draft=$CK_FAILURE.$RANK
+  {
+    printf '{"node": "%s", "rank": %d, "local_rank": %d, "exit_code": %d, "message": "%s", "log": %s}\n' \
+      "$CK_NODE_NAME" "$RANK" "$LOCAL_RANK" "$status" "$message" "$log" >"$draft" &&
+      ln "$draft" "$CK_FAILURE"
+    rm -f "$draft"
+  } 2>/dev/null
+fi
+exit "$status"
+CK_FILE
+
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
 cd "$CK_WORKDIR"
 ck_command=(
-  srun
-  --mpi=pmix
-  --kill-on-bad-exit=1
-  --unbuffered
-  --export=ALL
-  --ntasks=8
-  --ntasks-per-node=4
+  python3
+  -u
+  "${CK_TMP}"/mpi_launch.py
+  --processes=8
+  --launcher=srun
   python3
   -u
   train.py

@@ -628,7 +628,6 @@ ck_command=(
   -u
   "${CK_TMP}"/mpi_launch.py
   --processes=4
-  --pmi=pmix_v4
   ./a.out
 )
 export NCCL_SOCKET_IFNAME=lo

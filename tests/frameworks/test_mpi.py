@@ -1,0 +1,158 @@
+"""Open MPI and MPICH of Debian on the practice cluster: trained under, broken, cancelled."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.desk import CHECKOUT, Desk
+from tests.lab.lab import Lab
+from tests.test_lab_training import losses
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.lab]
+
+TRAINING = str(CHECKOUT / "examples" / "train_ddp.py")
+FLAVOURS = ("openmpi", "mpich")
+HERE = f"  here: {{kind: local, gpus_per_node: 2, python: {sys.executable}, run_dir: runs}}\n"
+NODES = {"lab": ("--nodes", "3"), "rack": ("--nodes", "3"), "here": ("--nodes", "2")}
+
+SUM = """
+# The sum of all ranks by MPI itself, with no package for it.
+import ctypes, os, sys
+
+if sys.argv[1] == "openmpi":
+    mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+    names = "ompi_mpi_comm_world", "ompi_mpi_int", "ompi_mpi_op_sum"
+    world, integer, add = (
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name))) for name in names
+    )
+else:
+    mpi = ctypes.CDLL("libmpich.so.12", ctypes.RTLD_GLOBAL)
+    world, integer, add = 0x44000000, 0x4C000405, 0x58000003
+mpi.MPI_Init(None, None)
+mine, total, rank = ctypes.c_int(int(os.environ["RANK"])), ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Comm_rank(world, ctypes.byref(rank))
+assert rank.value == mine.value, (rank.value, mine.value)
+mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, integer, add, world)
+print("rank", rank.value, "sum", total.value, "on", os.environ["CK_NODE_NAME"], flush=True)
+mpi.MPI_Finalize()
+"""
+
+FAILING = """
+import os, sys, time
+print("rank", os.environ["RANK"], "is there", flush=True)
+if os.environ["RANK"] == "3":
+    time.sleep(1)
+    print("the disk of rank 3 is full", flush=True)
+    sys.exit(7)
+time.sleep(300)
+"""
+
+WAITING = "import time\nprint('on', flush=True)\ntime.sleep(300)\n"
+
+
+@pytest.fixture
+def desk(lab: Lab, request: pytest.FixtureRequest) -> Desk:
+    desk = Desk.of(lab, re.sub(r"\W+", "-", request.node.nodeid))
+    with (desk.folder / "clusterkit.yaml").open("a") as config:
+        config.write(HERE)
+    return desk
+
+
+def submitted(desk: Desk, cluster: str, script: str, *words: str, flags: tuple[str, ...]) -> Any:
+    where = ("--framework", "mpi", "--cluster", cluster, *NODES[cluster])
+    return desk.submit(*where, *flags, script, *words)
+
+
+def output_of(desk: Desk, job: dict[str, Any]) -> str:
+    return desk.clusterkit("logs", job["job_id"]).stdout
+
+
+def left(job: dict[str, Any]) -> Iterator[str]:
+    """Yield the command line of each process of a job, on whatever host."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if Path(job["run_dir"]).name.encode() in (folder / "environ").read_bytes():
+                yield (folder / "cmdline").read_text().replace("\0", " ")
+
+
+def flavour_of(name: str) -> tuple[str, ...]:
+    return ("--set", f"mpi.flavour={name}")
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("cluster", NODES)
+def test_torch_trains(cluster: str, flavour: str, desk: Desk) -> None:
+    flags = ("--wait", "--gpus-per-node", "2" if cluster == "here" else "1", *flavour_of(flavour))
+    done = submitted(desk, cluster, TRAINING, "--steps", "10", flags=flags)
+    output = output_of(desk, done)
+    assert (done["state"], done["exit_code"]) == ("succeeded", 0), output
+    assert f"world size {4 if cluster == 'here' else 3}" in output
+    first, last = losses(output)
+    assert last < first
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("cluster", NODES)
+def test_ranks_reach_each_other_by_mpi(cluster: str, flavour: str, desk: Desk) -> None:
+    script = desk.write("sum.py", SUM)
+    flags = ("--wait", "--gpus-per-node", "2", *flavour_of(flavour))
+    done = submitted(desk, cluster, script, flavour, flags=flags)
+    output = output_of(desk, done)
+    assert done["state"] == "succeeded", output
+    ranks = 4 if cluster == "here" else 6
+    node = "node-{}".format if cluster == "here" else lambda k: f"n{k + 1}"
+    for rank in range(ranks):
+        assert f"rank {rank} sum {sum(range(ranks))} on {node(rank // 2)}\n" in output
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_nodes_may_differ_in_slots(flavour: str, desk: Desk) -> None:
+    script = desk.write("sum.py", SUM)
+    flags = ("--wait", "--gpus-per-node", "1,3,2", "--processes", "5", *flavour_of(flavour))
+    output = output_of(desk, submitted(desk, "rack", script, flavour, flags=flags))
+    told = re.findall(r"rank (\d) sum 10 on (n\d)\n", output)
+    assert sorted(told) == [("0", "n1"), ("1", "n2"), ("2", "n2"), ("3", "n2"), ("4", "n3")]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("cluster", ["lab", "rack"])
+def test_the_rank_that_fails_is_named_and_ends_the_job(
+    cluster: str, flavour: str, desk: Desk
+) -> None:
+    script = desk.write("failing.py", FAILING)
+    flags = ("--wait", "--gpus-per-node", "2", *flavour_of(flavour))
+    done = submitted(desk, cluster, script, flags=flags)
+    assert (done["state"], done["exit_code"]) == ("failed", 7), output_of(desk, done)
+    told = json.loads(desk.clusterkit("status", done["job_id"], "--json").stdout)["failure"]
+    assert [told[name] for name in ("node", "rank", "exit_code")] == ["n2", 3, 7]
+    assert "the disk of rank 3 is full" in told["tail"]
+    assert not list(left(done))
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("cluster", NODES)
+def test_a_cancelled_job_leaves_nothing(cluster: str, flavour: str, desk: Desk) -> None:
+    script = desk.write("waiting.py", WAITING)
+    flags = ("--gpus-per-node", "2", *flavour_of(flavour))
+    done = submitted(desk, cluster, script, flags=flags)
+    ranks = 4 if cluster == "here" else 6
+    deadline = time.monotonic() + 90
+    while output_of(desk, done).count("on\n") < ranks:
+        assert time.monotonic() < deadline, output_of(desk, done)
+        time.sleep(0.5)
+    began = time.monotonic()
+    assert desk.clusterkit("cancel", done["job_id"]).returncode == 0
+    desk.clusterkit("wait", done["job_id"])
+    assert desk.state(done["job_id"]) == "cancelled"
+    assert time.monotonic() - began < 30
+    assert not list(left(done))
+    assert not list(Path("/tmp").glob(f"clusterkit-{done['job_id']}-*"))
