@@ -253,6 +253,8 @@ class NodeCommand:
     slot_filter: SlotFilter | None = None
     once: bool = False
     """Whether it runs once, on the first node, and reaches the other nodes by itself (MPI)."""
+    processes: int | None = None
+    """How many processes it starts on all nodes, where that is not one for each slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,8 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     command = framework.command(inputs)
     if command.slot_filter is not None:
         processes = command.slot_filter.processes
+    if command.processes is not None:
+        processes = command.processes
     container = _container(job, cluster)
     if command.once and container is not None:
         raise UserError(

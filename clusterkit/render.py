@@ -108,8 +108,9 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
     inside = _inside_the_image(plan)
     container = plan.container
     gpus = plan.cluster.gpu_request is not GpuRequest.NONE
-    # As the catalogue calls them (images/catalogue.py).
-    default_image = f"clusterkit/{load_framework(plan.framework).image}:{_VARIANT[gpus]}"
+    default_image = load_framework(plan.framework).image
+    if "/" not in default_image:  # as the catalogue calls them (images/catalogue.py)
+        default_image = f"clusterkit/{default_image}:{_VARIANT[gpus]}"
     text = _render(
         "compose/compose.yaml.j2",
         plan,
@@ -179,7 +180,7 @@ def _inside_the_image(plan: LaunchPlan) -> LaunchPlan:
         nodes=1,
         max_nodes=None,
         slots=plan.slots[:1],
-        processes=plan.slots[0],
+        processes=plan.one_host_command.processes or plan.slots[0],
         node_names=(),
         command=plan.one_host_command,
         container=None,

@@ -117,6 +117,11 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
         PLAIN,
     ),
     "spark-ssh": (job("spark"), RACK),
+    "tensorflow-slurm": (job("tensorflow", args=NASTY_ARGS), PLAIN),
+    "tensorflow-ps": (
+        job("tensorflow", processes=7, launcher_options={"per": "slot", "ps": "2"}),
+        RACK,
+    ),
     "ray-slurm": (job("ray", args=NASTY_ARGS), PLAIN),
     "ray-elastic": (
         job("ray", max_nodes=3, launcher_options={"num-cpus": "8", "resources": '{"a": 1}'}),

@@ -124,6 +124,14 @@ class JobFlags:
             metavar="NAME",
         ),
     ] = None
+    ps: Annotated[
+        int | None,
+        _option(
+            "--ps",
+            help_text="Parameter servers among the processes; short for --set tensorflow.ps=K.",
+            metavar="K",
+        ),
+    ] = None
     requeue: Annotated[
         int | None,
         _option(

@@ -190,6 +190,11 @@ def _job_spec(
         {**from_file.get(key, {}), **parse_pairs(f"--{key}", values.get(key, ()), problems)}
         for key in ("env", "set")
     )
+    if "ps" in values and framework == "tensorflow":
+        settings["tensorflow.ps"] = str(values["ps"])
+    elif "ps" in values and framework:
+        hint = "--framework tensorflow, or leave --ps out"
+        problems.append(Problem(message=f"--ps is not for {framework}", hint=hint, key="ps"))
     sbatch, launcher = _split_settings(settings, framework, problems)
     container = _parse_container(values.get("container"), problems)
     excluded = _parse_exclude(values.get("exclude", ""), problems)

@@ -87,6 +87,9 @@ class JobFile(BaseModel):
     )
     spares: fields.CountOrZero | None = _key("Nodes at hand for those that fail.", "1")
     ds_preset: fields.Text | None = _key("DeepSpeed configuration to render.", "zero3")
+    ps: fields.CountOrZero | None = _key(
+        "Parameter servers among the processes; short for `tensorflow.ps` in `set`.", "1"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,17 +157,20 @@ OTHERS_TELL_S = 2
 """How long a rank that has lost another one is not blamed, for that one's node to come first."""
 
 
-def run(command, environments):
-    """Start `command` once for each rank, in its environment; return the exit code of the node."""
+def run(command, environments, over=lambda _: None):
+    """Start `command` once for each rank, in its environment; return the exit code of the node.
+
+    `over` is asked again and again, of the ranks that still run, how the node is to end now.
+    """
     ranks = {
         rank: subprocess.Popen(command, env=environment)
         for rank, environment in environments.items()
     }
     signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
-    return wait_for(ranks)
+    return wait_for(ranks, over)
 
 
-def wait_for(ranks):
+def wait_for(ranks, over):
     running = dict(ranks)
     while running:
         for rank, process in list(running.items()):
@@ -184,6 +187,12 @@ def wait_for(ranks):
                     tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
+        code = over(set(running))
+        if code is not None:
+            end(running.values())
+            if code:
+                time.sleep(OTHERS_TELL_S)
+            return code
         time.sleep(0.1)
     return 0
 

@@ -1,0 +1,116 @@
+"""Start the TensorFlow processes of one node, each with its TF_CONFIG: launch.py FLAGS COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. Ranks have
+their roles in the order of TensorFlow's own SlurmClusterResolver: chief, evaluator, ps, worker.
+A ps serves for ever, and so do the workers of a ParameterServerStrategy: the job is over when its
+chief has ended, or all workers where no chief has any ps. What is left then is taken down.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+import clusterkit_ranks
+import tensorflow_meeting
+
+
+def main():
+    parser = argparse.ArgumentParser(description="start the processes of one node")
+    parser.add_argument(
+        "--processes", type=int, help="one a slot, so many on all nodes together; else one a node"
+    )
+    for role in ("chief", "evaluator", "ps"):
+        parser.add_argument(f"--{role}", type=int, default=0)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+
+    if os.environ.pop("TF_CONFIG", None) is not None:
+        print("clusterkit: the TF_CONFIG that was set gives way to the job's own", file=sys.stderr)
+    shares = shares_of(options.processes)
+    tasks = tasks_of(options, sum(shares))
+    node_rank = int(os.environ["CK_NODE_RANK"])
+    first = sum(shares[:node_rank])
+    environments = {
+        rank: environment_of(rank, rank - first, options, shares)
+        for rank in range(first, first + shares[node_rank])
+    }
+    if len(tasks) == 1:  # MirroredStrategy, which is for no TF_CONFIG
+        sys.exit(clusterkit_ranks.run(options.command, environments))
+
+    meeting = tensorflow_meeting.Meeting(len(environments))
+    for rank, environment in environments.items():
+        environment["TF_CONFIG"] = tf_config(tasks, meeting.addresses, rank)
+    awaited = {rank for rank in environments if decides(tasks[rank][0], options)}
+    meeting.release_ports()
+    code = clusterkit_ranks.run(
+        options.command, environments, lambda running: meeting.over(not awaited & running)
+    )
+    sys.exit(meeting.leave(code))
+
+
+def shares_of(processes):
+    """Return how many processes each node has, in rank order."""
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    if processes is None:
+        return [1 for _ in slots]
+    shares = []
+    for count in slots:
+        shares.append(min(count, processes - sum(shares)))
+    return shares
+
+
+def tasks_of(options, world):
+    """Return role and index of every rank."""
+    counts = {role: getattr(options, role) for role in ("chief", "evaluator", "ps")}
+    counts["worker"] = world - sum(counts.values())
+    if counts["worker"] < 1:
+        sys.exit(f"clusterkit: {world} processes leave no worker beside {vars(options)}")
+    return [(role, index) for role, count in counts.items() for index in range(count)]
+
+
+def decides(role, options):
+    """Tell whether the job goes on until a process of this role has ended."""
+    return role == "chief" or (role == "worker" and not (options.ps and options.chief))
+
+
+def tf_config(tasks, addresses, rank):
+    role, index = tasks[rank]
+    cluster = {}
+    for (other, _), address in zip(tasks, addresses, strict=True):
+        # An evaluator counts those of its own kind; to all others it does not belong.
+        if other != "evaluator" or role == "evaluator":
+            cluster.setdefault(other, []).append(address)
+    return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
+
+
+def environment_of(rank, local_rank, options, shares):
+    environment = dict(os.environ)
+    node_rank = int(environment["CK_NODE_RANK"])
+    if options.ps:
+        # Or a coordinator waits for a server that has gone, instead of being told.
+        environment.setdefault("GRPC_FAIL_FAST", "use_caller")
+    if options.processes is not None:
+        # TensorFlow takes all memory of all GPUs that it sees, and a thread for each core.
+        slots = int(environment["CK_SLOTS"].split()[node_rank])
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        gpus = [str(slot) for slot in range(slots)] if visible is None else visible.split(",")
+        if len(gpus) >= slots:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
+        environment.setdefault("TF_NUM_INTRAOP_THREADS", environment["OMP_NUM_THREADS"])
+    if "SLURM_JOB_ID" in environment:
+        # As `srun` sets them for a task for each process; SlurmClusterResolver reads them.
+        environment |= {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local_rank),
+            "SLURM_NTASKS": str(sum(shares)),
+            "SLURM_NPROCS": str(sum(shares)),
+            "SLURM_STEP_NUM_TASKS": str(sum(shares)),
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
+            "SLURM_STEP_NODELIST": ",".join(environment["CK_NODES"].split()),
+        }
+    return environment
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,485 @@
+#!/usr/bin/env bash
+# train: what one node runs (tensorflow). Rendered by clusterkit 0.1.0.
+# Inside an allocation everything it needs is in the environment. By hand, on each host:
+#   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
+set -euo pipefail
+# A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
+# the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
+trap '' USR1 USR2
+
+[[ -n ${CK_NODES:-} ]] || CK_NODES=localhost
+[[ -n ${CK_SLOTS:-} ]] || CK_SLOTS='4 4'
+read -r -a ck_nodes <<<"$CK_NODES"
+read -r -a ck_slots <<<"$CK_SLOTS"
+CK_NNODES=${#ck_nodes[@]}
+while ((${#ck_slots[@]} < CK_NNODES)); do ck_slots+=("${ck_slots[0]}"); done
+CK_SLOTS="${ck_slots[*]:0:CK_NNODES}"
+CK_NODE_RANK=${CK_NODE_RANK:-0}
+CK_NODE_NAME=${ck_nodes[CK_NODE_RANK]}
+CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
+CK_PORT=${CK_PORT:-20000}
+CK_JOB_ID=${CK_JOB_ID:-0}
+CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
+[[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
+CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
+trap 'rm -rf "$CK_TMP"' EXIT
+export CK_NODES CK_SLOTS CK_NNODES CK_NODE_RANK CK_NODE_NAME CK_HEAD_ADDR CK_PORT CK_JOB_ID
+export CK_RESTART_COUNT CK_TMP TMPDIR
+export CK_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-}
+# Unless told otherwise, the ranks of a node share its cores; each would start a thread on all.
+ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
+
+# Gloo takes the interface of the host's own name, often the wrong one (127.0.1.1): name the one
+# that has the head's address, or leads to it.
+ck_interface() {
+  local addr dev
+  addr=$(getent ahostsv4 "$CK_HEAD_ADDR" | awk 'NR == 1 { print $1 }')
+  dev=$(ip -4 -o addr show | awk -v addr="$addr" '{ split($4, a, "/"); if (a[1] == addr) print $2 }')
+  [[ -n $dev ]] || dev=$(ip -4 route get "$addr" | sed -n 's/.* dev \([^ ]*\).*/\1/p')
+  printf '%s\n' "${dev%%$'\n'*}"
+}
+if [[ -z ${GLOO_SOCKET_IFNAME:-} ]] && ck_dev=$(ck_interface 2>/dev/null) && [[ -n $ck_dev ]]; then
+  export GLOO_SOCKET_IFNAME=$ck_dev
+fi
+
+cat >"$CK_TMP"/tensorflow_launch.py <<'CK_FILE'
+"""Start the TensorFlow processes of one node, each with its TF_CONFIG: launch.py FLAGS COMMAND...
+
+Runs once on every node of a job, with clusterkit's CK_* variables in its environment. Ranks have
+their roles in the order of TensorFlow's own SlurmClusterResolver: chief, evaluator, ps, worker.
+A ps serves for ever, and so do the workers of a ParameterServerStrategy: the job is over when its
+chief has ended, or all workers where no chief has any ps. What is left then is taken down.
+"""
+
+import argparse
+import json
+import os
+import sys
+
+import clusterkit_ranks
+import tensorflow_meeting
+
+
+def main():
+    parser = argparse.ArgumentParser(description="start the processes of one node")
+    parser.add_argument(
+        "--processes", type=int, help="one a slot, so many on all nodes together; else one a node"
+    )
+    for role in ("chief", "evaluator", "ps"):
+        parser.add_argument(f"--{role}", type=int, default=0)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+
+    if os.environ.pop("TF_CONFIG", None) is not None:
+        print("clusterkit: the TF_CONFIG that was set gives way to the job's own", file=sys.stderr)
+    shares = shares_of(options.processes)
+    tasks = tasks_of(options, sum(shares))
+    node_rank = int(os.environ["CK_NODE_RANK"])
+    first = sum(shares[:node_rank])
+    environments = {
+        rank: environment_of(rank, rank - first, options, shares)
+        for rank in range(first, first + shares[node_rank])
+    }
+    if len(tasks) == 1:  # MirroredStrategy, which is for no TF_CONFIG
+        sys.exit(clusterkit_ranks.run(options.command, environments))
+
+    meeting = tensorflow_meeting.Meeting(len(environments))
+    for rank, environment in environments.items():
+        environment["TF_CONFIG"] = tf_config(tasks, meeting.addresses, rank)
+    awaited = {rank for rank in environments if decides(tasks[rank][0], options)}
+    meeting.release_ports()
+    code = clusterkit_ranks.run(
+        options.command, environments, lambda running: meeting.over(not awaited & running)
+    )
+    sys.exit(meeting.leave(code))
+
+
+def shares_of(processes):
+    """Return how many processes each node has, in rank order."""
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    if processes is None:
+        return [1 for _ in slots]
+    shares = []
+    for count in slots:
+        shares.append(min(count, processes - sum(shares)))
+    return shares
+
+
+def tasks_of(options, world):
+    """Return role and index of every rank."""
+    counts = {role: getattr(options, role) for role in ("chief", "evaluator", "ps")}
+    counts["worker"] = world - sum(counts.values())
+    if counts["worker"] < 1:
+        sys.exit(f"clusterkit: {world} processes leave no worker beside {vars(options)}")
+    return [(role, index) for role, count in counts.items() for index in range(count)]
+
+
+def decides(role, options):
+    """Tell whether the job goes on until a process of this role has ended."""
+    return role == "chief" or (role == "worker" and not (options.ps and options.chief))
+
+
+def tf_config(tasks, addresses, rank):
+    role, index = tasks[rank]
+    cluster = {}
+    for (other, _), address in zip(tasks, addresses, strict=True):
+        # An evaluator counts those of its own kind; to all others it does not belong.
+        if other != "evaluator" or role == "evaluator":
+            cluster.setdefault(other, []).append(address)
+    return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
+
+
+def environment_of(rank, local_rank, options, shares):
+    environment = dict(os.environ)
+    node_rank = int(environment["CK_NODE_RANK"])
+    if options.ps:
+        # Or a coordinator waits for a server that has gone, instead of being told.
+        environment.setdefault("GRPC_FAIL_FAST", "use_caller")
+    if options.processes is not None:
+        # TensorFlow takes all memory of all GPUs that it sees, and a thread for each core.
+        slots = int(environment["CK_SLOTS"].split()[node_rank])
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        gpus = [str(slot) for slot in range(slots)] if visible is None else visible.split(",")
+        if len(gpus) >= slots:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
+        environment.setdefault("TF_NUM_INTRAOP_THREADS", environment["OMP_NUM_THREADS"])
+    if "SLURM_JOB_ID" in environment:
+        # As `srun` sets them for a task for each process; SlurmClusterResolver reads them.
+        environment |= {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local_rank),
+            "SLURM_NTASKS": str(sum(shares)),
+            "SLURM_NPROCS": str(sum(shares)),
+            "SLURM_STEP_NUM_TASKS": str(sum(shares)),
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
+            "SLURM_STEP_NODELIST": ",".join(environment["CK_NODES"].split()),
+        }
+    return environment
+
+
+if __name__ == "__main__":
+    main()
+CK_FILE
+
+cat >"$CK_TMP"/tensorflow_meeting.py <<'CK_FILE'
+"""Let the nodes of a job meet at the head's port: who listens where, and when all is over.
+
+Each node sends its ports, free ones that it holds until all are known, and gets the addresses of
+all ranks. Later each says when it is `idle`, with nothing to wait for, and hears when it is `over`:
+when all are, or have `left` with all done. Where one goes without a word, all others are let go.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+TIMEOUT_S = 300
+REACH = 200
+"""How far above the job's own port a free one is looked for."""
+LONGEST = 1 << 24
+
+
+class Meeting:
+    """This node's line to the head."""
+
+    def __init__(self, count):
+        nodes, port = os.environ["CK_NODES"].split(), int(os.environ["CK_PORT"])
+        self.rank = int(os.environ["CK_NODE_RANK"])
+        self.idle = self.ended = False
+        self.held = ExitStack()
+        if self.rank == 0:
+            listener = socket.create_server(("", port), backlog=len(nodes))
+            threading.Thread(target=preside, args=(listener, nodes), daemon=True).start()
+        ports = [self.hold_free_port(port + 1) for _ in range(count)]
+        self.line = connect(os.environ["CK_HEAD_ADDR"], port)
+        send(self.line, {"of": whose(), "node": self.rank, "ports": ports})
+        told = receive(self.line, TIMEOUT_S + 10)
+        if told is None:
+            sys.exit(f"clusterkit: not all nodes of the job came to {nodes[0]}")
+        self.addresses = told["addresses"]
+
+    def hold_free_port(self, first):
+        """Return a port from `first` on that is nobody's, and ours until all ports are known."""
+        for port in range(first, min(first + REACH, 65536)):
+            # Not listening: whoever comes too early shall be refused, and try again.
+            holder = socket.socket()
+            try:
+                holder.bind(("", port))
+            except OSError:
+                holder.close()
+            else:
+                self.held.enter_context(holder)
+                return port
+        sys.exit(f"clusterkit: no free port in {first}-{first + REACH - 1} of this node")
+
+    def release_ports(self):
+        """Let go of the ports, for those who are to listen there."""
+        self.held.close()
+
+    def over(self, idle):
+        """Return how this node is to end, where it is to end now."""
+        if idle and not self.idle:
+            self.idle = True
+            send(self.line, "idle")
+        return self.verdict() if select.select([self.line], [], [], 0)[0] else None
+
+    def verdict(self):
+        """Wait for what the head says; return how this node is to end."""
+        self.ended = True
+        if receive(self.line) == "over":
+            return 0
+        print("clusterkit: another node of the job has failed", file=sys.stderr)
+        return 1
+
+    def leave(self, code):
+        """Return the exit code of this node, whose processes have ended with `code`."""
+        if code or self.ended:
+            return code
+        if self.rank:
+            send(self.line, "left")
+            return 0
+        # The head's own process has to last until all others know.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        send(self.line, "idle")
+        return self.verdict()
+
+
+def preside(listener, nodes):
+    """Serve the nodes, on the first of them; closing their lines says that something went wrong."""
+    with ExitStack() as stack, suppress(OSError):
+        lines = welcome(listener, nodes, stack)
+        listener.close()
+        addresses = [address for rank in sorted(lines) for address in lines[rank][1]]
+        there = {line for line, _ in lines.values()}
+        busy = set(there)
+        for line in there:
+            send(line, {"addresses": addresses})
+        while busy:
+            for line in select.select(list(there), [], [])[0]:
+                said = receive(line)
+                if said is None:
+                    return
+                busy.discard(line)
+                if said == "left":
+                    there.remove(line)
+        for line in there:
+            send(line, "over")
+
+
+def welcome(listener, nodes, stack):
+    """Return line and addresses of each node, by rank."""
+    deadline = time.monotonic() + TIMEOUT_S
+    lines = {}
+    while len(lines) < len(nodes):
+        listener.settimeout(max(0.1, deadline - time.monotonic()))
+        try:
+            line, peer = listener.accept()
+        except TimeoutError:
+            missing = [node for rank, node in enumerate(nodes) if rank not in lines]
+            print(f"clusterkit: no word from {' '.join(missing)}", file=sys.stderr, flush=True)
+            raise
+        stack.enter_context(line)
+        keep_alive(line)
+        told = receive(line, 10)
+        if isinstance(told, dict) and told.get("of") == whose():
+            address = address_of(told["node"], nodes, peer[0])
+            lines[told["node"]] = line, [f"{address}:{port}" for port in told["ports"]]
+    return lines
+
+
+def address_of(rank, nodes, peer):
+    """Return how to reach a node: by its name where that leads to where it came from."""
+    if rank == 0:
+        return os.environ["CK_HEAD_ADDR"]
+    try:
+        known = {found[4][0] for found in socket.getaddrinfo(nodes[rank], None)}
+    except OSError:
+        return peer
+    return nodes[rank] if peer in known else peer
+
+
+def whose():
+    return f"{os.environ['CK_JOB_ID']} {os.environ['CK_RESTART_COUNT']}"
+
+
+def connect(head, port):
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            line = socket.create_connection((head, port), timeout=5)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"clusterkit: nobody at {head}:{port} after {TIMEOUT_S} s: {error}")
+            time.sleep(0.2)
+        else:
+            keep_alive(line)
+            return line
+
+
+def keep_alive(line):
+    """Have something sent in long hours of silence, or firewalls forget the connection."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
+
+
+def send(line, what):
+    with suppress(OSError):  # the other end has gone: who reads next will see
+        line.sendall(json.dumps(what).encode() + b"\n")
+
+
+def receive(line, timeout_s=None):
+    """Return what the other end says next; None where that is nothing, or nonsense."""
+    line.settimeout(timeout_s)
+    text = b""
+    with suppress(OSError, ValueError):
+        while not text.endswith(b"\n") and len(text) < LONGEST:
+            part = line.recv(1)
+            if not part:
+                return None
+            text += part
+        return json.loads(text)
+    return None
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
+"""Run the ranks of one node, and end them together: for the launchers of frameworks without one.
+
+The exit code is that of the first local rank that failed, as a shell gives it; which that was is
+said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
+is given time to come first.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+GRACE_S = 10
+OTHERS_TELL_S = 2
+"""How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def run(command, environments, over=lambda _: None):
+    """Start `command` once for each rank, in its environment; return the exit code of the node.
+
+    `over` is asked again and again, of the ranks that still run, how the node is to end now.
+    """
+    ranks = {
+        rank: subprocess.Popen(command, env=environment)
+        for rank, environment in environments.items()
+    }
+    signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
+    return wait_for(ranks, over)
+
+
+def wait_for(ranks, over):
+    running = dict(ranks)
+    while running:
+        for rank, process in list(running.items()):
+            code = process.poll()
+            if code is None:
+                continue
+            del running[rank]
+            if code != 0:
+                code = code if code > 0 else 128 - code
+                if lost_another(rank):
+                    end(running.values())
+                    time.sleep(OTHERS_TELL_S)
+                if os.environ.get("CK_FAILURE"):
+                    tell(rank, list(ranks).index(rank), code)
+                end(running.values())
+                return code
+        code = over(set(running))
+        if code is not None:
+            end(running.values())
+            if code:
+                time.sleep(OTHERS_TELL_S)
+            return code
+        time.sleep(0.1)
+    return 0
+
+
+def lost_another(rank):
+    return Path(os.environ["CK_TMP"], f"lost-another-{rank}").exists()
+
+
+def output_until_lost(rank):
+    """Return how far the output had come: what others say who fail next is not the rank's own."""
+    output = os.fstat(2)
+    notes = Path(os.environ["CK_TMP"]).glob("lost-another-*")
+    others = (note for note in notes if note.name != f"lost-another-{rank}")
+    sizes = [int(text) for note in others if (text := note.read_text())]
+    return {"inode": output.st_ino, "size": min([output.st_size, *sizes])}
+
+
+def tell(rank, local_rank, code):
+    document = {
+        "node": os.environ["CK_NODE_NAME"],
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": code,
+        "log": output_until_lost(rank),
+    }
+    path = os.environ["CK_FAILURE"]
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+
+
+def end(ranks):
+    for rank in ranks:
+        rank.terminate()
+    deadline = time.monotonic() + GRACE_S
+    for rank in ranks:
+        try:
+            rank.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            rank.kill()
+CK_FILE
+
+[[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
+cd "$CK_WORKDIR"
+ck_command=(
+  python3
+  -u
+  "${CK_TMP}"/tensorflow_launch.py
+  python3
+  -u
+  train.py
+  --text
+  'it'"'"'s "a" $b `c`'
+  'new
+line'
+  ''
+  '--glob=*'
+  'ü ✓'
+  'a,b;c&d|e'
+)
+# In the background, so that a signal is passed on at once and not after the command has ended.
+"${ck_command[@]}" <&0 &
+ck_child=$!
+trap 'kill -TERM "$ck_child" 2>/dev/null || true' TERM INT
+ck_status=0
+wait "$ck_child" || ck_status=$?
+while kill -0 "$ck_child" 2>/dev/null; do
+  ck_status=0
+  wait "$ck_child" || ck_status=$?
+done
+exit "$ck_status"
