@@ -309,6 +309,7 @@ def test_a_package_that_the_python_of_a_local_job_lacks(desk: Path) -> None:
     assert done.returncode == 2
     assert f"needs the package deepspeed, which {python} does not have" in done.stderr
     assert f"hint: {python} -m pip install 'clusterkit[deepspeed]'" in done.stderr
+    assert "--container docker --image clusterkit/deepspeed:cuda" in done.stderr
     assert "`python:` of cluster local" in done.stderr
     assert not list(desk.glob("runs/*"))
     path = f"{python.parent}:{os.environ['PATH']}"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, uniform
+from clusterkit.checks.by_package import lacking, needed
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import Missing, PreflightJob
+from clusterkit.probes.base import Missing
 from clusterkit.probes.job_python import PROBE, JobPython
-from clusterkit.shell import quote_path
 
 _NAMED = ("clusterkit", "submitit", "deepspeed", "horovod", "accelerate")
 
 ABOUT = About(
-    what="clusterkit, submitit and the job's framework have the same version on all nodes.",
-    why="Tasks are handed over as pickles that another version may not read, and ranks of different"
-    " framework versions disagree on what they exchange.",
+    what="The job's framework is installed on all nodes, and has the same version there, as have"
+    " clusterkit and submitit.",
+    why="A node without it ends at once and takes the job with it. Tasks are handed over as pickles"
+    " that another version may not read, and ranks of different framework versions disagree on what"
+    " they exchange.",
     how="Metadata of the packages in the job's interpreter on each node.",
     fix="Install the same versions on all nodes, or put the environment on a shared file system.",
     source="majority vote over the nodes of the job",
@@ -26,39 +30,30 @@ def judge(evidence: Evidence) -> Judgement:
     if job.container_runtime is not None:
         yield None, Ruling(verdict=Verdict.SKIP, summary="the packages are the image's")
         return
+    package = needed(job)
+    also = (package,) if package not in {None, "torch", *_NAMED} else ()
     there = []
     for node in evidence.nodes:
         facts = node.of(PROBE)
         if facts is None:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="no interpreter")
-        elif isinstance(facts, Missing) or job.framework not in {"deepspeed", "horovod"}:
-            there.append(node)
-        elif job.framework not in facts.packages:
-            yield node.name, _lacking(job)
+        elif isinstance(facts, Missing) or package in {None, "torch", *facts.packages}:
+            there.append(node)  # of torch, HOST014 tells
         else:
-            there.append(node)
+            yield node.name, lacking(job)
     yield from uniform(
         Evidence(job=job, nodes=tuple(there)),
         PROBE,
-        _versions,
+        lambda python: _versions(python, (*_NAMED, *also)),
         what="packages",
         odd=Verdict.WARN,
         hint="use one environment on all nodes",
     )
 
 
-def _versions(python: JobPython | None) -> str | None:
+def _versions(python: JobPython | None, named: Sequence[str]) -> str | None:
     packages = python.packages if python else {}
-    return ", ".join(f"{name} {packages[name]}" for name in _NAMED if name in packages) or None
-
-
-def _lacking(job: PreflightJob) -> Ruling:
-    return Ruling(
-        verdict=Verdict.FAIL,
-        summary=f"{job.framework} is not installed for the job's Python",
-        hint="install it there, or name another interpreter in `python:` of the cluster",
-        command=f"{quote_path(job.python)} -m pip show {job.framework}",
-    )
+    return ", ".join(f"{name} {packages[name]}" for name in named if name in packages) or None
 
 
 CHECK = Check(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, missing, uniform
+from clusterkit.checks.by_package import lacking, needed
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing, PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
 from clusterkit.shell import quote_path
-
-_NEED_TORCH = frozenset({"torchrun", "deepspeed"})
 
 ABOUT = About(
     what="The job's interpreter has torch on every node: the same version, built for the same CUDA"
@@ -37,7 +36,9 @@ def judge(evidence: Evidence) -> Judgement:
             yield node.name, missing(facts)
         elif facts is None:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="no interpreter")
-        elif facts.torch is None and (have or job.framework in _NEED_TORCH):
+        elif facts.torch is None and needed(job) == "torch":
+            yield node.name, lacking(job)
+        elif facts.torch is None and (have or job.framework == "deepspeed"):
             yield node.name, _bad(job, "torch is not installed for the job's Python")
         elif facts.torch is None:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="torch is not installed")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
 import subprocess
-from importlib import metadata
 
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.frameworks import load_framework
 from clusterkit.model import ClusterKind, LaunchPlan
+from clusterkit.packages import package_of, remedies
 
 _TIMEOUT_S = 20
 """A Python on a slow file system; what takes longer is left to the job."""
@@ -51,13 +49,13 @@ def require_package(plan: LaunchPlan) -> None:
             f"there is no {python} on this machine to run the job with",
             hint=f"set `python:` of cluster {cluster.name} to the one of your training environment",
         )
-    package = re.match(r"[\w.-]*", framework.package)
-    if not package or not package[0] or not _lacks(path, package[0], environment, plan.workdir):
+    package = package_of(framework)
+    if package is None or not _lacks(path, package, environment, plan.workdir):
         return
-    install = shlex.join((path, "-m", "pip", "install", _requirement(package[0])))
+    ways = (*remedies(framework, path), f"or set `python:` of cluster {cluster.name} to another")
     raise UserError(
-        f"framework {framework.name} needs the package {package[0]}, which {path} does not have",
-        hint=f"{install}\n  or set `python:` of cluster {cluster.name} to a Python that has it",
+        f"framework {framework.name} needs the package {package}, which {path} does not have",
+        hint="\n  ".join(ways),
     )
 
 
@@ -76,12 +74,3 @@ def _lacks(python: str, package: str, environment: dict[str, str], workdir: str)
     except (OSError, subprocess.TimeoutExpired):
         return False  # the job itself will say what is wrong with it
     return done.returncode == 0 and done.stdout.strip() == "missing"
-
-
-def _requirement(package: str) -> str:
-    """Return what to install: our extra of that name has the versions that go together."""
-    try:
-        extras = metadata.metadata("clusterkit").get_all("Provides-Extra") or ()
-    except metadata.PackageNotFoundError:  # run from a checkout
-        extras = ()
-    return f"clusterkit[{package}]" if package in extras else package

@@ -48,7 +48,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
 FRAMEWORK = Framework(
     name="env",
     summary="one process a slot, told who it is: Lightning, JAX, srun-style scripts",
-    package="torch",
+    package="",
     image="torch",
     command=command,
     uneven_slots=True,

@@ -39,6 +39,9 @@ class PreflightJob:
     framework: str | None = None
     python: str = "python3"
     """The job's own interpreter."""
+    python_is_set_up: bool = False
+    """Whether modules or setup lines of the cluster may give it packages that a plain shell has
+    not."""
     gpus_per_node: int | None = None
     """Slots the job wants on each node; None where it is not known."""
     slots: Mapping[str, int] = field(default_factory=dict)

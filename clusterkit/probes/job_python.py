@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterkit.packages import framework_called, package_of
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed
 from clusterkit.probes.pairs import read_pairs, text_of
 from clusterkit.shell import quote, quote_path
@@ -22,17 +23,30 @@ try:
 except Exception:
     say("noexec", 0)
 try:
-    from importlib.metadata import version
     from importlib.util import find_spec
 except ImportError:
+    find_spec = None
+try:
+    from importlib.metadata import version
+except ImportError:
     version = None
-if version:
-    for name in ("clusterkit", "submitit", "torch", "deepspeed", "horovod", "accelerate",
-                 "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
-        try:
-            say("package " + name, version(name))
-        except Exception:
-            pass
+def found(name, wanted):
+    try:
+        return version(name)
+    except Exception:
+        pass
+    try:  # it may be installed by another name, such as a build for processors
+        return wanted and find_spec(name.replace("-", "_")).origin and "unknown"
+    except Exception:
+        return None
+for name in ("clusterkit", "submitit", "torch", "deepspeed", "horovod", "accelerate",
+             "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
+    if name not in sys.argv and found(name, False):
+        say("package " + name, found(name, False))
+for name in sys.argv[1:]:
+    if found(name, True):
+        say("package " + name, found(name, True))
+if find_spec:
     try:
         where = os.path.join(os.path.dirname(find_spec("torch").origin), "version.py")
         with open(where) as file:
@@ -48,7 +62,7 @@ say("whole", 1)
 _SNIPPET = """
 python=@PYTHON@
 command -v "$python" >/dev/null || { echo absent=1; echo end; exit 0; }
-"$python" -c @PROGRAM@ && echo end
+"$python" -c @PROGRAM@ @PACKAGE@ && echo end
 """
 
 _HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
@@ -77,7 +91,10 @@ def _command(job: PreflightJob) -> str | None:
         return None  # the job's interpreter is the one of the image
     words = [f"{name}={quote(job.env[name])}" for name in _HANDED_ON if name in job.env]
     exports = f"export {' '.join(words)}\n" if words else ""
+    framework = framework_called(job.framework)
+    package = package_of(framework) if framework is not None else None
     text = exports + _SNIPPET.replace("@PYTHON@", quote_path(job.python))
+    text = text.replace("@PACKAGE@", quote(package) if package else "")
     return text.replace("@PROGRAM@", quote(_PROGRAM))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 from clusterkit import files, runfolder
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
-from clusterkit.worker.last_words import cut, last_words
+from clusterkit.worker.last_words import bounded, cut, last_words
+from clusterkit.worker.missing import explain_missing
 
 VARIABLE = "CK_FAILURE"
 _MESSAGE = 1000
@@ -75,7 +76,8 @@ def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Endin
     if first is not None and first.node != me.name and not _goes_on_without(run):
         return Ending(exit_code=first.exit_code, reason="peer")
     if first is None or first.node != me.name:
-        return dataclasses.replace(ended, tail=last_words(log, since=since))
+        words = last_words(log, since=since)
+        return dataclasses.replace(ended, tail=bounded((*words, *explain_missing(run, me, words))))
     return Ending(
         exit_code=first.exit_code,
         rank=first.rank,

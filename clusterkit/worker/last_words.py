@@ -45,7 +45,7 @@ def last_words(
         told = any(line.startswith("Traceback (most recent call last)") for line in own)
         others = [line for line in lines if not _OF_RANK.match(line) or line.startswith(prefix)]
         lines = own if told else others
-    return _bounded(lines)
+    return bounded(lines)
 
 
 def cut(text: str, size: int) -> str:
@@ -86,7 +86,8 @@ def _before_report(lines: Sequence[str]) -> list[str]:
     return list(lines[:at])
 
 
-def _bounded(lines: Sequence[str]) -> tuple[str, ...]:
+def bounded(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the last of `lines`, as many as may be kept of a node."""
     kept: list[str] = []
     room = SIZE
     for line in reversed(lines[-LINES:]):
