@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from clusterkit.cli.main import app
 from clusterkit.cli.submit_gate import MODES
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.errors import UserError
-from clusterkit.explain import all_topics, find_topic
+from clusterkit.explain import all_topics, find_topic, launchers
 from clusterkit.findings import Verdict
-from clusterkit.frameworks import framework_names
-from clusterkit.model import JobState, Ref, Runtime
+from clusterkit.frameworks import Framework, framework_names, load_framework
+from clusterkit.model import JobState, NodeCommand, Ref, Runtime
 from clusterkit.preflight.gate import Mode
 
 
@@ -79,9 +80,38 @@ def test_what_people_ask_for(word: str, said: str) -> None:
     assert said in find_topic(word).text
 
 
+def test_frameworks_are_one_table() -> None:
+    lines = find_topic("frameworks").text.splitlines()
+    assert lines[0].split() == ["FRAMEWORK", "PACKAGE", "NODES", "SLOTS"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[1:] if line[:1].isalnum()}
+    assert list(framework_names()) == [name for name in rows if name in framework_names()]
+    assert rows["torchrun"] == ["torch", "MIN:MAX", "equal"]
+    assert rows["env"] == ["-", "a", "number", "any"]
+    whole = " ".join(" ".join(lines).split())
+    for framework in map(load_framework, framework_names()):
+        assert framework.summary in whole
+        assert f"sets {' '.join(framework.provides)}" in whole or not framework.provides
+    assert "image clusterkit/deepspeed:cuda" in whole
+
+
+def test_a_framework_of_others_is_in_the_table_whatever_becomes_of_it() -> None:
+    ours = Framework(
+        name="ours",
+        summary="starts things " * 8,
+        package="a-package-with-quite-a-long-name[extra]",
+        image="registry.example/team/image-with-a-long-name:tag",
+        command=lambda _: NodeCommand(argv=()),
+        provides=("A_VARIABLE",) * 12,
+    )
+    rows = launchers._rows({"ours": ours, "broken": UserError("no module")})
+    lines = "\n".join(rows).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-2:] == [f"broken     {'-':<39}  -         -", "           cannot be loaded"]
+
+
 def test_no_topic_says_its_name_twice() -> None:
     for name, topic in all_topics().items():
-        assert not topic.text.startswith(name), name
+        assert not re.match(rf"{re.escape(name)}\b", topic.text), name
     assert find_topic("GPU004").text.startswith("gpu-driver-version: ")
     assert find_topic("gpu-driver-version").text.startswith("GPU004: ")
 

@@ -2,32 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 
 from clusterkit.config.reference import cluster_keys
 from clusterkit.errors import UserError
 from clusterkit.explain.config_keys import key_facts
-from clusterkit.explain.topic import Topic, paragraphs, table
-from clusterkit.frameworks import framework_names, load_framework
+from clusterkit.explain.topic import WIDTH, Topic, paragraphs, table
+from clusterkit.frameworks import Framework, framework_names, load_framework
+from clusterkit.packages import image_with, package_of
+
+_HEAD = ("FRAMEWORK", "PACKAGE", "NODES", "SLOTS")
+_LEGEND = (
+    "PACKAGE: what pip installs on the nodes (-: what the script itself needs).",
+    "NODES: a number, or also MIN:MAX, of which some may be lost.",
+    "SLOTS: the same on all nodes (equal), or not (any).",
+    "More of each: clusterkit explain NAME.",
+)
 
 
 def topics() -> Iterator[Topic]:
-    """Yield the list of frameworks, and one topic for each."""
-    each = tuple(_topic(name) for name in framework_names())
+    """Yield the table of frameworks, and one topic for each."""
+    loaded = {name: _loaded(name) for name in framework_names()}
     yield Topic(
         name="frameworks",
         summary="what can start the processes of a job (--framework)",
-        text=table((topic.name, topic.summary) for topic in each),
+        text="\n".join((*_rows(loaded), "", *_LEGEND)),
     )
-    yield from each
+    for name, framework in loaded.items():
+        yield _topic(name, framework)
 
 
-def _topic(name: str) -> Topic:
+def _loaded(name: str) -> Framework | UserError:
     try:
-        framework = load_framework(name)
+        return load_framework(name)
     except UserError as error:  # a third party's; the others are still worth explaining
-        return Topic(name=name, summary="cannot be loaded", text=str(error), group="frameworks")
-    rows = [("package", framework.package), ("image", framework.image)]
+        return error
+
+
+def _rows(loaded: Mapping[str, Framework | UserError]) -> Iterator[str]:
+    """Yield the lines of one table: what each framework needs, and below it what it gives."""
+    cells = {name: _cells(name, found) for name, found in loaded.items()}
+    widths = [max(map(len, column)) for column in zip(_HEAD, *cells.values(), strict=True)]
+    indent = " " * (widths[0] + 2)
+
+    def line(row: tuple[str, ...]) -> str:
+        return "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+
+    yield line(_HEAD)
+    for name, found in loaded.items():
+        yield line(cells[name])
+        for text in _gives(found):
+            yield textwrap.fill(
+                text,
+                WIDTH,
+                initial_indent=indent,
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+
+
+def _cells(name: str, found: Framework | UserError) -> tuple[str, str, str, str]:
+    if isinstance(found, UserError):
+        return name, "-", "-", "-"
+    nodes = "MIN:MAX" if found.elastic else "a number"
+    return name, found.package or "-", nodes, "any" if found.uneven_slots else "equal"
+
+
+def _gives(found: Framework | UserError) -> Iterator[str]:
+    if isinstance(found, UserError):
+        yield "cannot be loaded"
+        return
+    yield found.summary
+    if image := image_with(found):
+        yield f"image {image}"
+    if found.provides:
+        yield f"sets {' '.join(found.provides)}"
+
+
+def _topic(name: str, framework: Framework | UserError) -> Topic:
+    if isinstance(framework, UserError):
+        text = str(framework)
+        return Topic(name=name, summary="cannot be loaded", text=text, group="frameworks")
+    rows = [("package", framework.package or "none but what the script needs")]
+    without = "" if image_with(framework) or not package_of(framework) else ", without the package"
+    rows.append(("image", framework.image + without))
     rows.append(("nodes", "MIN:MAX, may grow and shrink" if framework.elastic else "fixed number"))
     uneven = "may differ in slots" if framework.uneven_slots else "all with the same slots"
     rows.append(("slots", f"nodes {uneven}"))
