@@ -1,0 +1,138 @@
+"""Train with TensorFlow: every process holds the whole model, and they average the gradients.
+
+    clusterkit submit --framework tensorflow --nodes 2 examples/train_tensorflow.py --steps 200
+
+MultiWorkerMirroredStrategy where there is a TF_CONFIG, and so other processes; MirroredStrategy
+where there is none. By hand, on one machine: `python examples/train_tensorflow.py`.
+"""
+
+import argparse
+import math
+import os
+import time
+
+import tensorflow as tf  # type: ignore[import-not-found]
+
+FEATURES, CLASSES = 16, 8
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the arguments that every TensorFlow script here takes."""
+    args = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    args.add_argument("--steps", type=int, default=100)
+    args.add_argument("--batch-size", type=int, default=64, help="samples a step, of one replica")
+    args.add_argument("--lr", type=float, default=0.5)
+    args.add_argument("--seed", type=int, default=0)
+    args.add_argument("--width", type=int, default=64, help="of the model")
+    args.add_argument("--log-every", type=int, default=10, metavar="STEPS")
+    return args
+
+
+class Student(tf.Module):  # type: ignore[misc]
+    """Learn to which class a hidden linear map counts a point: from ln(8) = 2.1 nats downward."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.args = args
+        self.hidden = tf.random.stateless_normal((FEATURES, CLASSES), (args.seed, 0))
+        shapes = ((FEATURES, args.width), (args.width,), (args.width, CLASSES), (CLASSES,))
+        self.weights = [
+            # What replicas assign is averaged: a step of all together.
+            tf.Variable(
+                tf.random.stateless_normal(shape, (args.seed, 1 + number)) / math.sqrt(shape[0]),
+                aggregation=tf.VariableAggregation.MEAN,
+            )
+            for number, shape in enumerate(shapes)
+        ]
+
+    def loss(self, batch: tf.Tensor) -> tf.Tensor:
+        """Return the mean cross-entropy of batch number `batch`, which follows from it alone."""
+        points = tf.random.stateless_normal(
+            (self.args.batch_size, FEATURES), tf.stack((self.args.seed + 1, batch))
+        )
+        classes = tf.argmax(points @ self.hidden, axis=1)
+        first, shift, second, bias = self.weights
+        logits = tf.nn.relu(points @ first + shift) @ second + bias
+        return tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels=classes, logits=logits)
+        )
+
+    def learn(self, batch: tf.Tensor) -> tf.Tensor:
+        """Take a step on this batch, and return its loss."""
+        with tf.GradientTape() as tape:
+            loss = self.loss(batch)
+        gradients = tape.gradient(loss, self.weights)
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.assign_sub(self.args.lr * gradient)
+        return loss
+
+
+class Progress:
+    """Print the lines that README.md documents, in one process of all."""
+
+    def __init__(self, args: argparse.Namespace, world: int, *, speaks: bool = True) -> None:
+        self.args, self.world, self.speaks = args, world, speaks
+        self.first_loss = self.last_loss = math.nan
+        self.since = (0, time.perf_counter())
+        device = "cuda" if tf.config.list_physical_devices("GPU") else "cpu"
+        self.print(f"start: framework tensorflow, world size {world}, device {device}")
+
+    def print(self, line: str) -> None:
+        """Print one line, at once: someone may follow the log."""
+        if self.speaks:
+            print(line, flush=True)
+
+    def advance(self, step: int, loss: float) -> None:
+        """Print a step if it is the first, the last, or one of every so many."""
+        if step == 1:
+            self.first_loss = loss
+        self.last_loss = loss
+        if 1 < step < self.args.steps and step % self.args.log_every:
+            return
+        (before, then), now = self.since, time.perf_counter()
+        rate = (step - before) * self.args.batch_size * self.world / (now - then)
+        self.since = (step, now)
+        self.print(f"step {step} loss {loss:.4f} samples/s {rate:.1f}")
+
+    def done(self) -> None:
+        """Print the last line."""
+        losses = f"{self.first_loss:.2f} -> {self.last_loss:.2f}"
+        self.print(f"done: loss {losses} in {self.args.steps} steps")
+
+
+def main() -> None:
+    """Join the other processes, train."""
+    args = parser(__doc__).parse_args()
+    several = "TF_CONFIG" in os.environ
+    # Before anything else of TensorFlow: it connects the processes.
+    strategy = (
+        tf.distribute.MultiWorkerMirroredStrategy() if several else tf.distribute.MirroredStrategy()
+    )
+    world = strategy.num_replicas_in_sync
+    progress = Progress(args, world, speaks=not several or leads(strategy.cluster_resolver))
+    with strategy.scope():
+        student = Student(args)
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def train_step(step: tf.Tensor) -> tf.Tensor:
+        def of_replica(step: tf.Tensor) -> tf.Tensor:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return student.learn(step * world + replica)
+
+        return strategy.reduce("MEAN", strategy.run(of_replica, (step,)), axis=None)
+
+    for step in range(1, args.steps + 1):
+        progress.advance(step, float(train_step(tf.constant(step))))
+    progress.done()
+
+
+def leads(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> bool:
+    """Tell whether this process speaks for all: the chief, or the first worker without one."""
+    leader = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
+    return (resolver.task_type, resolver.task_id) == (leader, 0)
+
+
+if __name__ == "__main__":
+    main()
