@@ -18,6 +18,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,9 +30,16 @@ PROGRAMS = {
     "intel": ("mpiexec.hydra", "mpirun"),
 }
 ANY = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
-SAYS = {"openmpi": r"\(Open MPI\) (\d+)", "intel": r"Intel\(R\) MPI", "mpich": r"HYDRA"}
+SAYS = {"openmpi": r"\((?:Open MPI|OpenRTE)\) (\d+)", "intel": r"Intel\(R\) MPI", "mpich": r"HYDRA"}
 PMI = {"openmpi": ("pmix", "pmi2"), "mpich": ("pmi2", "pmix"), "intel": ("pmi2", "pmix")}
 NOT_FOUND = 127
+LOOK_EVERY_S = 0.5
+OPEN_MPI_ENDS_S = 15
+"""A second SIGTERM breaks it, so it is left to itself unless something hangs."""
+HYDRA_ENDS_S = 1
+"""It does not end ranks because another one fails that has not called MPI."""
+KILL_S = 3
+"""How long Open MPI lets ranks tidy up."""
 ADDRESS_AND_MASK = (0x8915, 0x891B)
 """SIOCGIFADDR and SIOCGIFNETMASK, netdevice(7)."""
 
@@ -54,7 +62,8 @@ def main():
     head = mpi_nodes.Head()
     try:
         program, flavour, version = find_mpirun(options)
-        code = run(*over_mpirun(options, program, flavour, version))
+        mpirun = over_mpirun(options, program, flavour, version)
+        code = run(*mpirun, head, OPEN_MPI_ENDS_S if flavour == "openmpi" else HYDRA_ENDS_S)
     except LookupError as error:
         print(f"clusterkit: {error.args[0]}", file=sys.stderr, flush=True)
         code = NOT_FOUND
@@ -76,12 +85,25 @@ def parse():
     return parser.parse_args()
 
 
-def run(words, more):
-    """Run mpirun or srun to its end; return its exit code as a shell gives it."""
+def run(words, more, head=None, patience_s=0):
+    """Run mpirun or srun to its end; return the exit code of the job as a shell gives it.
+
+    After `patience_s` it is told to end where a rank has failed and the others go on.
+    """
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, **more)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    failed_at = None
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY_S)
+        if head is None or head.failed is None:
+            continue
+        failed_at = failed_at or time.monotonic()
+        if time.monotonic() - failed_at >= patience_s:
+            process.terminate()
+            break
     code = process.wait()
-    return code if code >= 0 else 128 - code
+    return (head and head.failed) or (code if code >= 0 else 128 - code)
 
 
 def prepare_ranks(command):
@@ -167,7 +189,7 @@ def open_mpi(options, version, nodes):
         f"plm_{rsh}_no_tree_spawn": "1",
         f"plm_{rsh}_num_concurrent": str(max(nodes, 1)),
         ("orte" if version < 5 else "prte") + "_leave_session_attached": "1",
-        "odls_base_sigkill_timeout": str(mpi_nodes.GRACE_S),
+        "odls_base_sigkill_timeout": str(KILL_S),
     }
     environment = {f"{prefix}_{name}": value for name, value in ours.items()}
     networks = networks_of(os.environ.get("GLOO_SOCKET_IFNAME", ""))

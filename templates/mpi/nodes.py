@@ -74,8 +74,12 @@ class Daemons:
 
     def run(self, command):
         """Run a command to its end; return its exit code."""
-        words = ["sh", "-c", command]
-        daemon = subprocess.Popen(words, cwd=os.environ["CK_TMP"], stdin=subprocess.DEVNULL)
+        daemon = subprocess.Popen(
+            ["sh", "-c", command],
+            cwd=os.environ["CK_TMP"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self.running.append(daemon)
         code = daemon.wait()
         return code if code >= 0 else 128 - code
@@ -83,12 +87,27 @@ class Daemons:
     def end(self):
         """End what does not end by itself."""
         deadline = time.monotonic() + GRACE_S
-        for act in (None, "terminate", "kill"):
+        for signum in (None, signal.SIGTERM, signal.SIGKILL):
             for daemon in self.running:
-                if act is not None:
-                    getattr(daemon, act)()
+                if signum is not None and daemon.poll() is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(daemon.pid, signum)
                 with suppress(subprocess.TimeoutExpired):
                     daemon.wait(max(0.2, deadline - time.monotonic()))
+
+
+def tell_failures(tell):
+    """Call `tell` with the exit code of each rank of this node that fails; see mpi_rank.sh."""
+    path = os.path.join(os.environ["CK_TMP"], "mpi_failed")  # noqa: PTH118
+    os.mkfifo(path)
+
+    def listen():
+        # As if to write as well, so that there is no end while no rank writes.
+        with os.fdopen(os.open(path, os.O_RDWR), encoding="ascii") as codes:
+            for line in codes:
+                tell(int(line))
+
+    threading.Thread(target=listen, daemon=True).start()
 
 
 # What the first node does
@@ -98,12 +117,15 @@ class Head:
     """The first node, to which all others come."""
 
     def __init__(self):
+        self.failed = None
+        """The exit code of the first rank that was heard to fail."""
         self.others = set(os.environ["CK_NODES"].split()) - {os.environ["CK_NODE_NAME"]}
         self.came = set()
         self.lines = {}
         self.codes = {}
         self.changed = threading.Condition()
         self.daemons = Daemons()
+        tell_failures(self.fail)
         self.listen(socket.create_server(("", int(os.environ["CK_PORT"]) + 1)), self.serve_node)
         asked = socket.socket(socket.AF_UNIX)
         here = os.getcwd()  # noqa: PTH109 - a socket's name must be short: it is a relative one
@@ -138,12 +160,19 @@ class Head:
                 self.lines[name] = line
                 self.changed.notify_all()
             for message in messages:
+                if "failed" in message:
+                    self.fail(message["failed"])
+                    continue
                 with self.changed:
                     self.codes[name, message["ended"]] = message["code"]
                     self.changed.notify_all()
             with self.changed:
                 del self.lines[name]
                 self.changed.notify_all()
+
+    def fail(self, code):
+        """Note that a rank has failed."""
+        self.failed = self.failed or code
 
     def serve_agent(self, connection):
         """Have the command of an agent run, and tell it the exit code."""
@@ -191,6 +220,7 @@ class Node:
         with suppress(OSError):
             line = Line(connection, asks=True)
             line.send(node=os.environ["CK_NODE_NAME"])
+            tell_failures(lambda code: line.send(failed=code))
             for message in line.messages():
                 if "end" in message:
                     self.daemons.end()

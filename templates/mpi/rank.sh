@@ -20,6 +20,10 @@ else
     exec >>"$CK_MPI_OUTPUT/1" 2>>"$CK_MPI_OUTPUT/2"
   fi
 fi
+if [ -n "${CK_NODE_ADDR:-}" ]; then
+  # Several nodes are this one machine, whose name Open MPI gives to what its ranks share.
+  export OMPI_MCA_btl_vader_backing_directory="$CK_TMP" OMPI_MCA_btl_sm_backing_directory="$CK_TMP"
+fi
 RANK=$rank WORLD_SIZE=$world LOCAL_RANK=$local LOCAL_WORLD_SIZE=$local_world
 NODE_RANK=$CK_NODE_RANK MASTER_ADDR=$CK_HEAD_ADDR MASTER_PORT=$CK_PORT
 JAX_COORDINATOR_ADDRESS=$CK_HEAD_ADDR:$CK_PORT
@@ -45,10 +49,10 @@ fi
 child=$!
 trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
 status=0
-wait "$child" || status=$?
+wait "$child" 2>/dev/null || status=$?
 while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
   status=0
-  wait "$child" || status=$?
+  wait "$child" 2>/dev/null || status=$?
 done
 # MPI knows exit codes of its own; who links its word to the name of all is first, as a link
 # replaces nothing.
@@ -62,5 +66,9 @@ if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then
       ln "$draft" "$CK_FAILURE"
     rm -f "$draft"
   } 2>/dev/null
+fi
+# Hydra would wait for the other ranks of the node: mpi_launch.py, which listens, has the job ended.
+if [ "$status" != 0 ] && [ -p "$CK_TMP/mpi_failed" ]; then
+  { echo "$status" >"$CK_TMP/mpi_failed"; } 2>/dev/null
 fi
 exit "$status"

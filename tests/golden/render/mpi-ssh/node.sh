@@ -66,6 +66,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,9 +78,16 @@ PROGRAMS = {
     "intel": ("mpiexec.hydra", "mpirun"),
 }
 ANY = ("mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich")
-SAYS = {"openmpi": r"\(Open MPI\) (\d+)", "intel": r"Intel\(R\) MPI", "mpich": r"HYDRA"}
+SAYS = {"openmpi": r"\((?:Open MPI|OpenRTE)\) (\d+)", "intel": r"Intel\(R\) MPI", "mpich": r"HYDRA"}
 PMI = {"openmpi": ("pmix", "pmi2"), "mpich": ("pmi2", "pmix"), "intel": ("pmi2", "pmix")}
 NOT_FOUND = 127
+LOOK_EVERY_S = 0.5
+OPEN_MPI_ENDS_S = 15
+"""A second SIGTERM breaks it, so it is left to itself unless something hangs."""
+HYDRA_ENDS_S = 1
+"""It does not end ranks because another one fails that has not called MPI."""
+KILL_S = 3
+"""How long Open MPI lets ranks tidy up."""
 ADDRESS_AND_MASK = (0x8915, 0x891B)
 """SIOCGIFADDR and SIOCGIFNETMASK, netdevice(7)."""
 
@@ -102,7 +110,8 @@ def main():
     head = mpi_nodes.Head()
     try:
         program, flavour, version = find_mpirun(options)
-        code = run(*over_mpirun(options, program, flavour, version))
+        mpirun = over_mpirun(options, program, flavour, version)
+        code = run(*mpirun, head, OPEN_MPI_ENDS_S if flavour == "openmpi" else HYDRA_ENDS_S)
     except LookupError as error:
         print(f"clusterkit: {error.args[0]}", file=sys.stderr, flush=True)
         code = NOT_FOUND
@@ -124,12 +133,25 @@ def parse():
     return parser.parse_args()
 
 
-def run(words, more):
-    """Run mpirun or srun to its end; return its exit code as a shell gives it."""
+def run(words, more, head=None, patience_s=0):
+    """Run mpirun or srun to its end; return the exit code of the job as a shell gives it.
+
+    After `patience_s` it is told to end where a rank has failed and the others go on.
+    """
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, **more)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    failed_at = None
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY_S)
+        if head is None or head.failed is None:
+            continue
+        failed_at = failed_at or time.monotonic()
+        if time.monotonic() - failed_at >= patience_s:
+            process.terminate()
+            break
     code = process.wait()
-    return code if code >= 0 else 128 - code
+    return (head and head.failed) or (code if code >= 0 else 128 - code)
 
 
 def prepare_ranks(command):
@@ -215,7 +237,7 @@ def open_mpi(options, version, nodes):
         f"plm_{rsh}_no_tree_spawn": "1",
         f"plm_{rsh}_num_concurrent": str(max(nodes, 1)),
         ("orte" if version < 5 else "prte") + "_leave_session_attached": "1",
-        "odls_base_sigkill_timeout": str(mpi_nodes.GRACE_S),
+        "odls_base_sigkill_timeout": str(KILL_S),
     }
     environment = {f"{prefix}_{name}": value for name, value in ours.items()}
     networks = networks_of(os.environ.get("GLOO_SOCKET_IFNAME", ""))
@@ -389,8 +411,12 @@ class Daemons:
 
     def run(self, command):
         """Run a command to its end; return its exit code."""
-        words = ["sh", "-c", command]
-        daemon = subprocess.Popen(words, cwd=os.environ["CK_TMP"], stdin=subprocess.DEVNULL)
+        daemon = subprocess.Popen(
+            ["sh", "-c", command],
+            cwd=os.environ["CK_TMP"],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         self.running.append(daemon)
         code = daemon.wait()
         return code if code >= 0 else 128 - code
@@ -398,12 +424,27 @@ class Daemons:
     def end(self):
         """End what does not end by itself."""
         deadline = time.monotonic() + GRACE_S
-        for act in (None, "terminate", "kill"):
+        for signum in (None, signal.SIGTERM, signal.SIGKILL):
             for daemon in self.running:
-                if act is not None:
-                    getattr(daemon, act)()
+                if signum is not None and daemon.poll() is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(daemon.pid, signum)
                 with suppress(subprocess.TimeoutExpired):
                     daemon.wait(max(0.2, deadline - time.monotonic()))
+
+
+def tell_failures(tell):
+    """Call `tell` with the exit code of each rank of this node that fails; see mpi_rank.sh."""
+    path = os.path.join(os.environ["CK_TMP"], "mpi_failed")  # noqa: PTH118
+    os.mkfifo(path)
+
+    def listen():
+        # As if to write as well, so that there is no end while no rank writes.
+        with os.fdopen(os.open(path, os.O_RDWR), encoding="ascii") as codes:
+            for line in codes:
+                tell(int(line))
+
+    threading.Thread(target=listen, daemon=True).start()
 
 
 # What the first node does
@@ -413,12 +454,15 @@ class Head:
     """The first node, to which all others come."""
 
     def __init__(self):
+        self.failed = None
+        """The exit code of the first rank that was heard to fail."""
         self.others = set(os.environ["CK_NODES"].split()) - {os.environ["CK_NODE_NAME"]}
         self.came = set()
         self.lines = {}
         self.codes = {}
         self.changed = threading.Condition()
         self.daemons = Daemons()
+        tell_failures(self.fail)
         self.listen(socket.create_server(("", int(os.environ["CK_PORT"]) + 1)), self.serve_node)
         asked = socket.socket(socket.AF_UNIX)
         here = os.getcwd()  # noqa: PTH109 - a socket's name must be short: it is a relative one
@@ -453,12 +497,19 @@ class Head:
                 self.lines[name] = line
                 self.changed.notify_all()
             for message in messages:
+                if "failed" in message:
+                    self.fail(message["failed"])
+                    continue
                 with self.changed:
                     self.codes[name, message["ended"]] = message["code"]
                     self.changed.notify_all()
             with self.changed:
                 del self.lines[name]
                 self.changed.notify_all()
+
+    def fail(self, code):
+        """Note that a rank has failed."""
+        self.failed = self.failed or code
 
     def serve_agent(self, connection):
         """Have the command of an agent run, and tell it the exit code."""
@@ -506,6 +557,7 @@ class Node:
         with suppress(OSError):
             line = Line(connection, asks=True)
             line.send(node=os.environ["CK_NODE_NAME"])
+            tell_failures(lambda code: line.send(failed=code))
             for message in line.messages():
                 if "end" in message:
                     self.daemons.end()
@@ -588,6 +640,10 @@ else
     exec >>"$CK_MPI_OUTPUT/1" 2>>"$CK_MPI_OUTPUT/2"
   fi
 fi
+if [ -n "${CK_NODE_ADDR:-}" ]; then
+  # Several nodes are this one machine, whose name Open MPI gives to what its ranks share.
+  export OMPI_MCA_btl_vader_backing_directory="$CK_TMP" OMPI_MCA_btl_sm_backing_directory="$CK_TMP"
+fi
 RANK=$rank WORLD_SIZE=$world LOCAL_RANK=$local LOCAL_WORLD_SIZE=$local_world
 NODE_RANK=$CK_NODE_RANK MASTER_ADDR=$CK_HEAD_ADDR MASTER_PORT=$CK_PORT
 JAX_COORDINATOR_ADDRESS=$CK_HEAD_ADDR:$CK_PORT
@@ -613,10 +669,10 @@ fi
 child=$!
 trap 'kill -TERM "$child" 2>/dev/null || true' TERM INT
 status=0
-wait "$child" || status=$?
+wait "$child" 2>/dev/null || status=$?
 while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
   status=0
-  wait "$child" || status=$?
+  wait "$child" 2>/dev/null || status=$?
 done
 # MPI knows exit codes of its own; who links its word to the name of all is first, as a link
 # replaces nothing.
@@ -630,6 +686,10 @@ if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then
       ln "$draft" "$CK_FAILURE"
     rm -f "$draft"
   } 2>/dev/null
+fi
+# Hydra would wait for the other ranks of the node: mpi_launch.py, which listens, has the job ended.
+if [ "$status" != 0 ] && [ -p "$CK_TMP/mpi_failed" ]; then
+  { echo "$status" >"$CK_TMP/mpi_failed"; } 2>/dev/null
 fi
 exit "$status"
 CK_FILE
