@@ -12,6 +12,7 @@ from clusterkit.errors import UserError, choices_hint
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import NodeCommand, Runtime
 
+_BESIDE = ("clusterkit_ray.py", "clusterkit_train.py", "sitecustomize.py")
 _OURS = "start-timeout"
 _RAYS = (
     "num-cpus", "num-gpus", "resources", "labels", "memory", "object-store-memory",
@@ -29,9 +30,9 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         raise UserError(
             f"ray.{unknown} is no option of a job", hint=choices_hint(unknown, sorted(known))
         )
-    seconds = inputs.options.get(_OURS, "300")
+    seconds = inputs.options.get(_OURS, "600")
     if not seconds.isdigit():
-        raise UserError(f"ray.{_OURS} {seconds!r} is no number of seconds", hint="300")
+        raise UserError(f"ray.{_OURS} {seconds!r} is no number of seconds", hint="600")
     if inputs.max_nodes is None and inputs.processes != sum(inputs.slots):
         raise UserError(
             "under ray, the script itself says how many processes it wants",
@@ -53,7 +54,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             "ray_launch.py": read_data("templates", "ray", "launch.py"),
-            "clusterkit_ray.py": read_data("templates", "ray", "clusterkit_ray.py"),
+            **{name: read_data("templates", "ray", name) for name in _BESIDE},
         },
     )
 

@@ -7,6 +7,7 @@ nodes may each have a folder of their own.
 
 import collections
 import ctypes
+import hmac
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 PORTS = {
@@ -33,12 +35,15 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_enable_metrics_collection": "0",
+    "RAY_worker_niceness": "0",  # ranks yield to nothing else on a node that is theirs
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what ranks print would come twice
     # Ray itself would take a minute to give up a node whose network is silent.
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
     # A busy machine is no failure; the job has a time limit for its start.
-    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_raylet_start_wait_time_s": "600",
 }
 STARTED = "Ray runtime started"
 GRACE_S = 4
@@ -61,9 +66,11 @@ class Ray:
         self.folder = folder()
         self.up = threading.Event()
         self.said = collections.deque(maxlen=40)
+        environment = variables()
+        environment.pop("RAY_ADDRESS", None)  # another Ray, that the user may be connected to
         self.process = subprocess.Popen(
             [*command(self.folder), *options],
-            env={**SETTINGS, **without_address(os.environ)},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -108,8 +115,10 @@ def command(own_folder):
     if not is_head():
         return [*words, f"--address={head_address()}"]
     first = int(os.environ["CK_PORT"])
-    words += ["--head", f"--port={first}", f"--ray-client-server-port={first + CLIENT_PORT}"]
-    return [*words, "--include-dashboard=false"]
+    words += ["--head", f"--port={first}", "--include-dashboard=false"]
+    if find_spec("grpc") is not None:  # or Ray has no server for clients, and no such option
+        words.append(f"--ray-client-server-port={first + CLIENT_PORT}")
+    return words
 
 
 def is_head():
@@ -205,9 +214,25 @@ def memory_bytes():
     return min(limit for limit in limits if limit)
 
 
-def without_address(environment):
-    """Return the environment without a Ray that the user may be connected to."""
-    return {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+def variables():
+    """Return the environment of Ray and of the driver: with a token, if the job has one.
+
+    Whoever reaches the ports of a Ray without a token can run programs as its user.
+    """
+    found = {**SETTINGS, **os.environ}
+    # For sitecustomize.py, and for what Ray Train is told to load.
+    found["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (os.environ["CK_TMP"], found.get("PYTHONPATH")))
+    )
+    if "RAY_AUTH_MODE" not in found and (token := signature("ray")):
+        found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    return found
+
+
+def signature(text):
+    """Return what only a node of this job can say of a text; nothing by hand, without a token."""
+    token = os.environ.get("CK_TOKEN", "")
+    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest() if token else ""
 
 
 def descendants(root):

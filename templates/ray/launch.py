@@ -34,12 +34,14 @@ BLAME_S = 20
 OTHERS_TELL_S = 2
 """How long after the driver has failed a lost node may show that it was that one's doing."""
 GRACE_S = 3
+BLAMED_LEAVES_S = 10
+TELLS_OF_FAILURE = "clusterkit_train.Failure"
 
 
 def main():
     parser = argparse.ArgumentParser(description="run a Ray cluster, and a program on it")
     parser.add_argument("--min-nodes", type=int, required=True)
-    parser.add_argument("--start-timeout", type=int, default=300, help="in seconds, of all nodes")
+    parser.add_argument("--start-timeout", type=int, default=600, help="in seconds, of all nodes")
     parser.add_argument("--ray", action="append", default=[], help="for `ray start`")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -78,14 +80,14 @@ class Member:
     def __init__(self, options):
         self.options = options
         self.ray = None
-        self.told = set()
+        self.told = {}
         self.connection = None
 
     def run(self):
         """Do what the head says until it says that this is the end; return the exit code."""
         name, joined = os.environ["CK_NODE_NAME"], False
         self.connection = connect(self.options.start_timeout)
-        send(self.connection, {"node": name})
+        send(self.connection, {"node": name, "signature": clusterkit_ray.signature(name)})
         threading.Thread(target=self.listen, daemon=True).start()
         beat_at = 0
         while "end" not in self.told:
@@ -106,17 +108,19 @@ class Member:
                 beat_at = time.monotonic() + BEAT_S
                 send(self.connection, {})
             time.sleep(0.1)
-        return 0
+        return self.told["end"]
 
     def listen(self):
         """Note what the head says, until it has gone."""
         with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
             for line in lines:
-                self.told |= json.loads(line).keys()
-        self.told.add("gone")
+                self.told |= json.loads(line)
+        self.told["gone"] = True
 
     def end(self):
-        """End the Ray of this node."""
+        """End the Ray of this node; the head waits for who is to blame, and not for others."""
+        if self.ray and self.told.get("end"):
+            self.ray.end()
         if self.connection:
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -223,7 +227,10 @@ class Head:
 
     def drive(self):
         """Run the driver to its end; return what ended it before."""
-        environment = {**os.environ, "RAY_ADDRESS": clusterkit_ray.head_address()}
+        address = clusterkit_ray.head_address()
+        environment = {**clusterkit_ray.variables(), "RAY_ADDRESS": address}
+        callbacks = filter(None, (environment.get("RAY_TRAIN_CALLBACKS"), TELLS_OF_FAILURE))
+        environment["RAY_TRAIN_CALLBACKS"] = ",".join(callbacks)
         self.show()
         self.driver = subprocess.Popen(self.options.command, env=environment)
         while self.driver.poll() is None:
@@ -267,7 +274,7 @@ class Head:
         name = None
         unheard = suppress(OSError, ValueError, KeyError, TypeError)
         with unheard, connection, connection.makefile("r") as lines:
-            name = self.welcome(json.loads(lines.readline())["node"], connection)
+            name = self.welcome(json.loads(lines.readline()), connection)
             for line in lines if name else ():
                 if "joined" in json.loads(line):
                     self.others[name].state = "joined"
@@ -275,8 +282,11 @@ class Head:
             self.lost.add(name)
             say(f"lost {name}")
 
-    def welcome(self, name, connection):
+    def welcome(self, told, connection):
         """Take a node in, unless it is none of the job or was there before; return its name."""
+        name = told["node"]
+        if told["signature"] != clusterkit_ray.signature(name):
+            return None
         if name not in self.names[1:] or name in self.others or name in self.lost:
             return None
         self.others[name] = Other(connection)
@@ -290,21 +300,32 @@ class Head:
             send(connection, {"join": True} if ready else {})
             time.sleep(BEAT_S if ready else 0)
 
+    def blamed(self):
+        """Return the node whose rank ended the training, if the driver has failed and told."""
+        if self.driver is None or not self.driver.returncode:
+            return None
+        with suppress(KeyError, OSError, ValueError):
+            return json.loads(Path(os.environ["CK_FAILURE"]).read_text(encoding="utf-8"))["node"]
+        return None
+
     def end(self):
         """End the driver and the Ray of all nodes."""
-        self.ending = True
-        for other in list(self.others.values()):
-            send(other.connection, {"end": True})
+        self.ending, blamed = True, self.blamed()
+        for name, other in list(self.others.items()):
+            send(other.connection, {"end": int(name == blamed)})
         if self.driver and self.driver.poll() is None:
             self.driver.terminate()
             try:
                 self.driver.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 self.driver.kill()
-        # Who goes first might take the word with it that this is the end.
-        deadline = time.monotonic() + GRACE_S
+        # Who goes first might take the word with it that this is the end, or the blame.
+        awaited = blamed in self.others
+        deadline = time.monotonic() + (BLAMED_LEAVES_S if awaited else GRACE_S)
         while self.others and time.monotonic() < deadline:
             time.sleep(0.05)
+        if awaited:
+            time.sleep(1)  # its result is written after that
         if self.ray:
             self.ray.end()
 

@@ -82,12 +82,14 @@ BLAME_S = 20
 OTHERS_TELL_S = 2
 """How long after the driver has failed a lost node may show that it was that one's doing."""
 GRACE_S = 3
+BLAMED_LEAVES_S = 10
+TELLS_OF_FAILURE = "clusterkit_train.Failure"
 
 
 def main():
     parser = argparse.ArgumentParser(description="run a Ray cluster, and a program on it")
     parser.add_argument("--min-nodes", type=int, required=True)
-    parser.add_argument("--start-timeout", type=int, default=300, help="in seconds, of all nodes")
+    parser.add_argument("--start-timeout", type=int, default=600, help="in seconds, of all nodes")
     parser.add_argument("--ray", action="append", default=[], help="for `ray start`")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
@@ -126,14 +128,14 @@ class Member:
     def __init__(self, options):
         self.options = options
         self.ray = None
-        self.told = set()
+        self.told = {}
         self.connection = None
 
     def run(self):
         """Do what the head says until it says that this is the end; return the exit code."""
         name, joined = os.environ["CK_NODE_NAME"], False
         self.connection = connect(self.options.start_timeout)
-        send(self.connection, {"node": name})
+        send(self.connection, {"node": name, "signature": clusterkit_ray.signature(name)})
         threading.Thread(target=self.listen, daemon=True).start()
         beat_at = 0
         while "end" not in self.told:
@@ -154,17 +156,19 @@ class Member:
                 beat_at = time.monotonic() + BEAT_S
                 send(self.connection, {})
             time.sleep(0.1)
-        return 0
+        return self.told["end"]
 
     def listen(self):
         """Note what the head says, until it has gone."""
         with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
             for line in lines:
-                self.told |= json.loads(line).keys()
-        self.told.add("gone")
+                self.told |= json.loads(line)
+        self.told["gone"] = True
 
     def end(self):
-        """End the Ray of this node."""
+        """End the Ray of this node; the head waits for who is to blame, and not for others."""
+        if self.ray and self.told.get("end"):
+            self.ray.end()
         if self.connection:
             with suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -271,7 +275,10 @@ class Head:
 
     def drive(self):
         """Run the driver to its end; return what ended it before."""
-        environment = {**os.environ, "RAY_ADDRESS": clusterkit_ray.head_address()}
+        address = clusterkit_ray.head_address()
+        environment = {**clusterkit_ray.variables(), "RAY_ADDRESS": address}
+        callbacks = filter(None, (environment.get("RAY_TRAIN_CALLBACKS"), TELLS_OF_FAILURE))
+        environment["RAY_TRAIN_CALLBACKS"] = ",".join(callbacks)
         self.show()
         self.driver = subprocess.Popen(self.options.command, env=environment)
         while self.driver.poll() is None:
@@ -315,7 +322,7 @@ class Head:
         name = None
         unheard = suppress(OSError, ValueError, KeyError, TypeError)
         with unheard, connection, connection.makefile("r") as lines:
-            name = self.welcome(json.loads(lines.readline())["node"], connection)
+            name = self.welcome(json.loads(lines.readline()), connection)
             for line in lines if name else ():
                 if "joined" in json.loads(line):
                     self.others[name].state = "joined"
@@ -323,8 +330,11 @@ class Head:
             self.lost.add(name)
             say(f"lost {name}")
 
-    def welcome(self, name, connection):
+    def welcome(self, told, connection):
         """Take a node in, unless it is none of the job or was there before; return its name."""
+        name = told["node"]
+        if told["signature"] != clusterkit_ray.signature(name):
+            return None
         if name not in self.names[1:] or name in self.others or name in self.lost:
             return None
         self.others[name] = Other(connection)
@@ -338,21 +348,32 @@ class Head:
             send(connection, {"join": True} if ready else {})
             time.sleep(BEAT_S if ready else 0)
 
+    def blamed(self):
+        """Return the node whose rank ended the training, if the driver has failed and told."""
+        if self.driver is None or not self.driver.returncode:
+            return None
+        with suppress(KeyError, OSError, ValueError):
+            return json.loads(Path(os.environ["CK_FAILURE"]).read_text(encoding="utf-8"))["node"]
+        return None
+
     def end(self):
         """End the driver and the Ray of all nodes."""
-        self.ending = True
-        for other in list(self.others.values()):
-            send(other.connection, {"end": True})
+        self.ending, blamed = True, self.blamed()
+        for name, other in list(self.others.items()):
+            send(other.connection, {"end": int(name == blamed)})
         if self.driver and self.driver.poll() is None:
             self.driver.terminate()
             try:
                 self.driver.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 self.driver.kill()
-        # Who goes first might take the word with it that this is the end.
-        deadline = time.monotonic() + GRACE_S
+        # Who goes first might take the word with it that this is the end, or the blame.
+        awaited = blamed in self.others
+        deadline = time.monotonic() + (BLAMED_LEAVES_S if awaited else GRACE_S)
         while self.others and time.monotonic() < deadline:
             time.sleep(0.05)
+        if awaited:
+            time.sleep(1)  # its result is written after that
         if self.ray:
             self.ray.end()
 
@@ -371,6 +392,7 @@ nodes may each have a folder of their own.
 
 import collections
 import ctypes
+import hmac
 import os
 import shutil
 import signal
@@ -381,6 +403,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 PORTS = {
@@ -397,12 +420,15 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SCHEDULER_EVENTS": "0",
     "RAY_enable_metrics_collection": "0",
+    "RAY_worker_niceness": "0",  # ranks yield to nothing else on a node that is theirs
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what ranks print would come twice
     # Ray itself would take a minute to give up a node whose network is silent.
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
     # A busy machine is no failure; the job has a time limit for its start.
-    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_raylet_start_wait_time_s": "600",
 }
 STARTED = "Ray runtime started"
 GRACE_S = 4
@@ -425,9 +451,11 @@ class Ray:
         self.folder = folder()
         self.up = threading.Event()
         self.said = collections.deque(maxlen=40)
+        environment = variables()
+        environment.pop("RAY_ADDRESS", None)  # another Ray, that the user may be connected to
         self.process = subprocess.Popen(
             [*command(self.folder), *options],
-            env={**SETTINGS, **without_address(os.environ)},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -472,8 +500,10 @@ def command(own_folder):
     if not is_head():
         return [*words, f"--address={head_address()}"]
     first = int(os.environ["CK_PORT"])
-    words += ["--head", f"--port={first}", f"--ray-client-server-port={first + CLIENT_PORT}"]
-    return [*words, "--include-dashboard=false"]
+    words += ["--head", f"--port={first}", "--include-dashboard=false"]
+    if find_spec("grpc") is not None:  # or Ray has no server for clients, and no such option
+        words.append(f"--ray-client-server-port={first + CLIENT_PORT}")
+    return words
 
 
 def is_head():
@@ -569,9 +599,25 @@ def memory_bytes():
     return min(limit for limit in limits if limit)
 
 
-def without_address(environment):
-    """Return the environment without a Ray that the user may be connected to."""
-    return {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+def variables():
+    """Return the environment of Ray and of the driver: with a token, if the job has one.
+
+    Whoever reaches the ports of a Ray without a token can run programs as its user.
+    """
+    found = {**SETTINGS, **os.environ}
+    # For sitecustomize.py, and for what Ray Train is told to load.
+    found["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (os.environ["CK_TMP"], found.get("PYTHONPATH")))
+    )
+    if "RAY_AUTH_MODE" not in found and (token := signature("ray")):
+        found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    return found
+
+
+def signature(text):
+    """Return what only a node of this job can say of a text; nothing by hand, without a token."""
+    token = os.environ.get("CK_TOKEN", "")
+    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest() if token else ""
 
 
 def descendants(root):
@@ -591,6 +637,94 @@ def descendants(root):
     return found
 CK_FILE
 
+cat >"$CK_TMP"/clusterkit_train.py <<'CK_FILE'
+"""Tell which worker of Ray Train ended the training, in the file CK_FAILURE.
+
+Ray Train loads this by RAY_TRAIN_CALLBACKS, and runs it in its controller, on the first node.
+"""
+
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import ray
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+LOST_ANOTHER = re.compile("closed by peer|reset by peer|[Gg]loo|NCCL|[Tt]imed? ?out")
+"""In what ranks say that have only lost another one (torch.distributed)."""
+
+
+class Failure(ControllerCallback, WorkerGroupCallback):
+    """Knows where each rank is, and is asked when all is over."""
+
+    def __init__(self):
+        self.places = {}
+
+    def after_worker_group_training_start(self, worker_group):
+        """Note the node and the local rank of each rank."""
+        names = {node["NodeManagerAddress"]: node["NodeName"] for node in ray.nodes()}
+        self.places = {
+            worker.distributed_context.world_rank: (
+                names.get(worker.metadata.node_ip),
+                worker.distributed_context.local_rank,
+            )
+            for worker in worker_group.get_workers()
+        }
+
+    def after_controller_finish(self, result):
+        """Tell of the rank that failed, if the training has ended with that."""
+        failures = getattr(result.error, "worker_failures", {})
+        ranks = [rank for rank in failures if self.places.get(rank, (None,))[0]]
+        if ranks and os.environ.get("CK_FAILURE"):
+            rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
+            tell(rank, *self.places[rank], failures[rank])
+
+
+def only_lost_another(failure):
+    return isinstance(failure, RuntimeError) and bool(LOST_ANOTHER.search(str(failure)))
+
+
+def tell(rank, node, local_rank, failure):
+    document = {
+        "node": node,
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": 1,
+        "message": f"{type(failure).__name__}: {failure}",
+    }
+    path = os.environ["CK_FAILURE"]
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+CK_FILE
+
+cat >"$CK_TMP"/sitecustomize.py <<'CK_FILE'
+"""Keep Ray Train from asking for the dashboard that a job has not, and from saying so every second.
+
+Any Python of the job's Ray loads this first, by PYTHONPATH; a site's own file of this name as well.
+"""
+
+import importlib.util
+import logging
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+CLEANER = "ray.train.v2._internal.execution.controller.placement_group_cleaner"
+
+logging.getLogger(CLEANER).setLevel(logging.ERROR)
+here = str(Path(__file__).parent)
+spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != here])
+if spec is not None and spec.loader is not None:
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+CK_FILE
+
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
 cd "$CK_WORKDIR"
 ck_command=(
@@ -598,7 +732,7 @@ ck_command=(
   -u
   "${CK_TMP}"/ray_launch.py
   --min-nodes=2
-  --start-timeout=300
+  --start-timeout=600
   python3
   -u
   train.py

@@ -1,0 +1,64 @@
+"""Tell which worker of Ray Train ended the training, in the file CK_FAILURE.
+
+Ray Train loads this by RAY_TRAIN_CALLBACKS, and runs it in its controller, on the first node.
+"""
+
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import ray
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+LOST_ANOTHER = re.compile("closed by peer|reset by peer|[Gg]loo|NCCL|[Tt]imed? ?out")
+"""In what ranks say that have only lost another one (torch.distributed)."""
+
+
+class Failure(ControllerCallback, WorkerGroupCallback):
+    """Knows where each rank is, and is asked when all is over."""
+
+    def __init__(self):
+        self.places = {}
+
+    def after_worker_group_training_start(self, worker_group):
+        """Note the node and the local rank of each rank."""
+        names = {node["NodeManagerAddress"]: node["NodeName"] for node in ray.nodes()}
+        self.places = {
+            worker.distributed_context.world_rank: (
+                names.get(worker.metadata.node_ip),
+                worker.distributed_context.local_rank,
+            )
+            for worker in worker_group.get_workers()
+        }
+
+    def after_controller_finish(self, result):
+        """Tell of the rank that failed, if the training has ended with that."""
+        failures = getattr(result.error, "worker_failures", {})
+        ranks = [rank for rank in failures if self.places.get(rank, (None,))[0]]
+        if ranks and os.environ.get("CK_FAILURE"):
+            rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
+            tell(rank, *self.places[rank], failures[rank])
+
+
+def only_lost_another(failure):
+    return isinstance(failure, RuntimeError) and bool(LOST_ANOTHER.search(str(failure)))
+
+
+def tell(rank, node, local_rank, failure):
+    document = {
+        "node": node,
+        "rank": rank,
+        "local_rank": local_rank,
+        "exit_code": 1,
+        "message": f"{type(failure).__name__}: {failure}",
+    }
+    path = os.environ["CK_FAILURE"]
+    draft = Path(f"{path}.{rank}")
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
