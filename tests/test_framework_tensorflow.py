@@ -24,10 +24,15 @@ from clusterkit.ports import free_port
 from clusterkit.render import render
 from tests.render_cases import PLAIN, job, make_plan
 
+TEMPLATES = data_dir("templates")
 TELL = """
-import json, os
+import glob, json, os, time
 told = json.loads(os.environ.get("TF_CONFIG", "null")), os.environ.get("CUDA_VISIBLE_DEVICES")
 os.write(1, json.dumps(told).encode() + b"\\n")
+folder = os.environ["CK_TMP"]
+open(f"{folder}/told-{os.getpid()}", "w").close()
+while len(glob.glob(f"{folder}/told-*")) < WORLD:  # or the chief would end all others
+    time.sleep(0.02)
 """
 ROLE = "import json, os, time; role = json.loads(os.environ['TF_CONFIG'])['task']['type']; "
 
@@ -50,10 +55,7 @@ class Nodes:
         port = free_port(20000, 29999, seed=str(folder), address="127.0.0.1")
         self.names = [f"node-{rank}" for rank, _ in enumerate(slots.split())]
         self.folder, self.port = folder, port
-        for name in ("launch.py", "meeting.py"):
-            text = (data_dir("templates") / "tensorflow" / name).read_text()
-            (folder / f"tensorflow_{name}").write_text(text)
-        words = [sys.executable, str(folder / "tensorflow_launch.py"), *flags]
+        words = [sys.executable, str(TEMPLATES / "tensorflow" / "launch.py"), *flags]
         self.launchers = [
             subprocess.Popen(
                 [*words, sys.executable, "-u", "-c", code],
@@ -69,7 +71,7 @@ class Nodes:
     def environment(self, rank: int, slots: str) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(data_dir("templates") / "ranks"),
+            "PYTHONPATH": str(TEMPLATES / "ranks"),
             "OMP_NUM_THREADS": "1",
             "CK_JOB_ID": "7",
             "CK_RESTART_COUNT": "0",
@@ -91,7 +93,7 @@ class Nodes:
 
 
 @contextmanager
-def started(folder: Path, *flags: str, code: str = TELL, slots: str = "1 1 1") -> Iterator[Nodes]:
+def started(folder: Path, *flags: str, code: str, slots: str = "1 1 1") -> Iterator[Nodes]:
     nodes = Nodes(folder, flags, code, slots)
     try:
         yield nodes
@@ -102,9 +104,10 @@ def started(folder: Path, *flags: str, code: str = TELL, slots: str = "1 1 1") -
             launcher.communicate()
 
 
-def told(tmp_path: Path, *flags: str, slots: str = "1 1 1") -> list[Any]:
-    """Return what every process was told, with places in the list of addresses for addresses."""
-    with started(tmp_path, *flags, slots=slots) as nodes:
+def told(tmp_path: Path, *flags: str, slots: str = "1 1 1", world: int = 3) -> list[Any]:
+    """Return what every process was told, in the order of nodes."""
+    code = TELL.replace("WORLD", str(world))
+    with started(tmp_path, *flags, slots=slots, code=code) as nodes:
         ended = nodes.end()
     assert [code for code, _, _ in ended] == [0] * len(ended), ended
     return [json.loads(line) for _, out, _ in ended for line in out.splitlines()]
@@ -124,7 +127,9 @@ def test_all_processes_agree_on_the_cluster_and_each_has_a_task(tmp_path: Path) 
 
 
 def test_roles_come_in_the_order_of_tensorflows_resolver(tmp_path: Path) -> None:
-    answers = told(tmp_path, "--processes=6", "--chief=1", "--evaluator=1", "--ps=1", slots="2 3 2")
+    answers = told(
+        tmp_path, "--processes=6", "--chief=1", "--evaluator=1", "--ps=1", slots="2 3 2", world=6
+    )
     ranks = [f"{config['task']['type']} {config['task']['index']}" for config, _ in answers]
     assert sorted(ranks) == ["chief 0", "evaluator 0", "ps 0", "worker 0", "worker 1", "worker 2"]
     by_task = {name: config["cluster"] for name, (config, _) in zip(ranks, answers, strict=True)}
@@ -139,7 +144,7 @@ def test_roles_come_in_the_order_of_tensorflows_resolver(tmp_path: Path) -> None
 
 
 def test_one_process_has_no_tf_config(tmp_path: Path) -> None:
-    assert told(tmp_path, slots="4") == [[None, None]]
+    assert told(tmp_path, slots="4", world=1) == [[None, None]]
 
 
 def test_each_process_of_a_slot_sees_its_gpu(tmp_path: Path) -> None:
@@ -201,7 +206,7 @@ def test_a_signal_ends_the_processes_of_a_node(tmp_path: Path) -> None:
 
 def test_a_stranger_at_the_port_disturbs_nobody(tmp_path: Path) -> None:
     port = free_port(20000, 29999, seed=str(tmp_path), address="127.0.0.1")
-    with started(tmp_path, slots="1 1", code=TELL) as nodes:
+    with started(tmp_path, slots="1 1", code="") as nodes:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             try:

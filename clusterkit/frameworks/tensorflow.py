@@ -35,7 +35,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             "tensorflow_launch.py": read_data("templates", "tensorflow", "launch.py"),
-            "tensorflow_meeting.py": read_data("templates", "tensorflow", "meeting.py"),
+            "tensorflow_meeting.py": read_data("templates", "tensorflow", "tensorflow_meeting.py"),
             "clusterkit_ranks.py": read_data("templates", "ranks", "clusterkit_ranks.py"),
         },
         processes=processes,

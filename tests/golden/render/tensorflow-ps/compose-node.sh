@@ -286,12 +286,14 @@ def welcome(listener, nodes, stack):
 def address_of(rank, nodes, peer):
     """Return how to reach a node: by its name where that leads to where it came from."""
     if rank == 0:
-        return os.environ["CK_HEAD_ADDR"]
+        peer = os.environ["CK_HEAD_ADDR"]
     try:
-        known = {found[4][0] for found in socket.getaddrinfo(nodes[rank], None)}
+        here, there = (
+            {info[4][0] for info in socket.getaddrinfo(host, None)} for host in (nodes[rank], peer)
+        )
     except OSError:
         return peer
-    return nodes[rank] if peer in known else peer
+    return nodes[rank] if here & there else peer
 
 
 def whose():
