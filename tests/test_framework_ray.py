@@ -6,6 +6,7 @@ Ray's own part is in tests/frameworks/test_ray.py.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -47,6 +50,7 @@ class Nodes:
         package.mkdir(parents=True)
         (folder / "ray" / "__init__.py").touch()
         (package / "__init__.py").touch()
+        (folder / "grpc.py").touch()  # with it, Ray also has a server for clients
         (package / "scripts.py").write_text(PLAYED.format(folder=folder))
 
     def start(self, rank: int, code: str = "pass", *options: str) -> subprocess.Popen[str]:
@@ -66,6 +70,7 @@ class Nodes:
             "CK_PORT": str(self.port),
             "CK_TMP": str(tmp),
             "CK_ROUNDS": str(self.folder / "rounds"),
+            "CK_FAILURE": str(self.folder / "failure.json"),
             "RAY_ADDRESS": "10.9.9.9:6379",
         }
         words = [sys.executable, str(LAUNCH), f"--min-nodes={self.least}", *options]
@@ -197,6 +202,68 @@ def test_an_elastic_job_goes_on_without_a_lost_node(folder: Path) -> None:
     rounds = [json.loads(line)["nodes"] for line in (folder / "rounds").read_text().splitlines()]
     assert rounds == [["node-0", "node-1", "node-2"], ["node-0", "node-1"]]
     assert nodes.left() == []
+
+
+def test_the_node_of_the_rank_that_failed_is_the_one_that_fails(folder: Path) -> None:
+    nodes = Nodes(folder, count=3)
+    told = json.dumps({"node": "node-2", "rank": 5, "exit_code": 1})
+    code = f"import os; open(os.environ['CK_FAILURE'], 'w').write('{told}'); raise SystemExit(1)"
+    for rank in range(3):
+        nodes.start(rank, code)
+    assert [nodes.started[rank].wait(60) for rank in range(3)] == [1, 0, 1]
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Give the part of the launcher that decides how Ray is started, on the only node of a job."""
+    spec = importlib.util.spec_from_file_location("ck_ray", LAUNCH.with_name("clusterkit_ray.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    environment = {
+        "CK_NODES": "a", "CK_NNODES": "1", "CK_NODE_RANK": "0", "CK_NODE_NAME": "a",
+        "CK_HEAD_ADDR": "localhost", "CK_PORT": "21000", "CK_TMP": str(tmp_path),
+    }  # fmt: skip
+    monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return module
+
+
+def test_a_small_shared_memory_is_not_filled(
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = SimpleNamespace(f_bavail=64 << 8, f_frsize=4096)
+    monkeypatch.setattr(local.os, "statvfs", lambda _: size)
+    wanted = [f"--object-store-memory={256 << 20}", f"--plasma-directory={tmp_path}"]
+    assert local.memory_words(tmp_path) == wanted
+    assert "/dev/shm of a has room for 51 MiB" in capsys.readouterr().out
+
+
+def test_objects_take_a_share_of_the_memory_that_slurm_gave(
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        local.os, "statvfs", lambda _: SimpleNamespace(f_bavail=1 << 30, f_frsize=4096)
+    )
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "2000")
+    assert local.memory_words(tmp_path) == [f"--object-store-memory={int(0.3 * (2000 << 20))}"]
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
+    assert local.memory_words(tmp_path) == [f"--object-store-memory={256 << 20}"]
+
+
+def test_only_a_job_with_a_token_has_a_ray_with_one(
+    local: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CK_TOKEN", raising=False)
+    assert "RAY_AUTH_MODE" not in local.variables()
+    monkeypatch.setenv("CK_TOKEN", "secret")
+    found = local.variables()
+    assert found["RAY_AUTH_MODE"] == "token"
+    assert "secret" not in found["RAY_AUTH_TOKEN"]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert "RAY_AUTH_TOKEN" not in local.variables()
 
 
 def command(**changes: object) -> NodeCommand:
