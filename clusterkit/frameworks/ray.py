@@ -12,7 +12,7 @@ from clusterkit.errors import UserError, choices_hint
 from clusterkit.frameworks.base import Framework, LaunchInputs
 from clusterkit.model import NodeCommand, Runtime
 
-_BESIDE = ("clusterkit_ray.py", "clusterkit_train.py", "sitecustomize.py")
+_BESIDE = ("clusterkit_member.py", "clusterkit_ray.py", "clusterkit_train.py", "sitecustomize.py")
 _OURS = "start-timeout"
 _RAYS = (
     "num-cpus", "num-gpus", "resources", "labels", "memory", "object-store-memory",

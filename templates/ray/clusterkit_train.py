@@ -10,7 +10,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import ray
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+try:
+    from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+except ImportError:  # in another release it may be elsewhere; then nothing is told
+    from ray.train.v2.api.callback import RayTrainCallback
+
+    class ControllerCallback(RayTrainCallback):
+        """Called by nobody."""
+
+    class WorkerGroupCallback(RayTrainCallback):
+        """Called by nobody."""
+
 
 LOST_ANOTHER = re.compile("closed by peer|reset by peer|[Gg]loo|NCCL|[Tt]imed? ?out")
 """In what ranks say that have only lost another one (torch.distributed)."""

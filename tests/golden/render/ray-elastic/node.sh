@@ -53,7 +53,7 @@ node starts the head of the cluster and tells the others when to join; once they
 command, the driver, with RAY_ADDRESS. With the driver the cluster ends, on all nodes. The nodes
 talk over one connection each to CK_PORT + 1, in lines of JSON. Of more nodes than --min-nodes some
 may come late, or be lost; the log of the first node tells who is there, and so does the file
-CK_ROUNDS, where that is set, a JSON line each time. Needs Ray, and clusterkit_ray.py beside it.
+CK_ROUNDS, where that is set, a JSON line each time. Needs Ray, and the files beside it.
 """
 
 import argparse
@@ -70,13 +70,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import clusterkit_ray
+from clusterkit_member import BEAT_S, Member, say, send
 
 GATHER_S = 10
 """How long more nodes than the fewest are waited for, once those are there."""
-BEAT_S = 2
 SILENCE_S = 10
-HEAD_SILENCE_S = 20
-"""Later than clusterkit itself misses the first node, so that it is blamed, not who misses it."""
 BLAME_S = 20
 """How long after the loss of a node the job goes on, for clusterkit to end it with its name."""
 OTHERS_TELL_S = 2
@@ -93,11 +91,9 @@ def main():
     parser.add_argument("--ray", action="append", default=[], help="for `ray start`")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    name = os.environ["CK_NODE_NAME"]
     if find_spec("ray") is None:
-        sys.exit(
-            f"{sys.executable} on {name} has no Ray: {sys.executable} -m pip install 'ray[train]'"
-        )
+        python, name = sys.executable, os.environ["CK_NODE_NAME"]
+        sys.exit(f"clusterkit: no Ray on {name}: {python} -m pip install 'ray[train]'")
     signal.signal(signal.SIGTERM, leave)
     node = Head(options) if clusterkit_ray.is_head() else Member(options)
     try:
@@ -111,82 +107,6 @@ def main():
 def leave(*_):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(128 + signal.SIGTERM)
-
-
-def say(words):
-    print(f"clusterkit: {words}", flush=True)
-
-
-def send(connection, message):
-    with suppress(OSError):  # whoever reads from it notices as well
-        connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-class Member:
-    """A node that joins the cluster of the first one, and leaves with it."""
-
-    def __init__(self, options):
-        self.options = options
-        self.ray = None
-        self.told = {}
-        self.connection = None
-
-    def run(self):
-        """Do what the head says until it says that this is the end; return the exit code."""
-        name, joined = os.environ["CK_NODE_NAME"], False
-        self.connection = connect(self.options.start_timeout)
-        send(self.connection, {"node": name, "signature": clusterkit_ray.signature(name)})
-        threading.Thread(target=self.listen, daemon=True).start()
-        beat_at = 0
-        while "end" not in self.told:
-            if "gone" in self.told:
-                say(f"{name} no longer hears the first node")
-                time.sleep(OTHERS_TELL_S)
-                return 1
-            if "join" in self.told and self.ray is None:
-                self.ray = clusterkit_ray.Ray(self.options.ray)
-            if self.ray and self.ray.ended():
-                say(f"Ray has ended on {name}:")
-                print("\n".join(self.ray.said), flush=True)
-                return 1
-            if self.ray and self.ray.up.is_set() and not joined:
-                joined = True
-                send(self.connection, {"joined": True})
-            if time.monotonic() >= beat_at:
-                beat_at = time.monotonic() + BEAT_S
-                send(self.connection, {})
-            time.sleep(0.1)
-        return self.told["end"]
-
-    def listen(self):
-        """Note what the head says, until it has gone."""
-        with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
-            for line in lines:
-                self.told |= json.loads(line)
-        self.told["gone"] = True
-
-    def end(self):
-        """End the Ray of this node; the head waits for who is to blame, and not for others."""
-        if self.ray and self.told.get("end"):
-            self.ray.end()
-        if self.connection:
-            with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
-        if self.ray:
-            self.ray.end()
-
-
-def connect(patience_s):
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            # As long a silence later ends what is read from it.
-            return socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"no Ray head at {head}:{port} after {patience_s} s: {error}")
-            time.sleep(0.2)
 
 
 class Other:
@@ -380,6 +300,102 @@ class Head:
 
 if __name__ == "__main__":
     main()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_member.py <<'CK_FILE'
+"""A node that joins the Ray of the first one, and leaves with it; what launch.py runs there."""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import clusterkit_ray
+
+BEAT_S = 2
+HEAD_SILENCE_S = 20
+"""Later than clusterkit itself misses the first node, so that it is blamed, not who misses it."""
+OTHERS_TELL_S = 2
+"""How long who has lost the first node waits, for that one's own failure to come first."""
+
+
+def say(words):
+    print(f"clusterkit: {words}", flush=True)
+
+
+def send(connection, message):
+    with suppress(OSError):  # whoever reads from it notices as well
+        connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Member:
+    """A node that joins the cluster of the first one, and leaves with it."""
+
+    def __init__(self, options):
+        self.options = options
+        self.ray = None
+        self.told = {}
+        self.connection = None
+
+    def run(self):
+        """Do what the head says until it says that this is the end; return the exit code."""
+        name, joined = os.environ["CK_NODE_NAME"], False
+        self.connection = connect(self.options.start_timeout)
+        send(self.connection, {"node": name, "signature": clusterkit_ray.signature(name)})
+        threading.Thread(target=self.listen, daemon=True).start()
+        beat_at = 0
+        while "end" not in self.told:
+            if "gone" in self.told:
+                say(f"{name} no longer hears the first node")
+                time.sleep(OTHERS_TELL_S)
+                return 1
+            if "join" in self.told and self.ray is None:
+                self.ray = clusterkit_ray.Ray(self.options.ray)
+            if self.ray and self.ray.ended():
+                say(f"Ray has ended on {name}:")
+                print("\n".join(self.ray.said), flush=True)
+                return 1
+            if self.ray and self.ray.up.is_set() and not joined:
+                joined = True
+                send(self.connection, {"joined": True})
+            if time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + BEAT_S
+                send(self.connection, {})
+            time.sleep(0.1)
+        return self.told["end"]
+
+    def listen(self):
+        """Note what the head says, until it has gone."""
+        with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
+            for line in lines:
+                self.told |= json.loads(line)
+        self.told["gone"] = True
+
+    def end(self):
+        """End the Ray of this node; the head waits for who is to blame, and not for others."""
+        if self.ray and self.told.get("end"):
+            self.ray.end()
+        if self.connection:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+        if self.ray:
+            self.ray.end()
+
+
+def connect(patience_s):
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            # As long a silence later ends what is read from it.
+            return socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
+        except OSError as error:
+            if time.monotonic() > deadline:
+                sys.exit(f"no Ray head at {head}:{port} after {patience_s} s: {error}")
+            time.sleep(0.2)
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_ray.py <<'CK_FILE'
@@ -650,7 +666,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import ray
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+try:
+    from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+except ImportError:  # in another release it may be elsewhere; then nothing is told
+    from ray.train.v2.api.callback import RayTrainCallback
+
+    class ControllerCallback(RayTrainCallback):
+        """Called by nobody."""
+
+    class WorkerGroupCallback(RayTrainCallback):
+        """Called by nobody."""
+
 
 LOST_ANOTHER = re.compile("closed by peer|reset by peer|[Gg]loo|NCCL|[Tt]imed? ?out")
 """In what ranks say that have only lost another one (torch.distributed)."""
