@@ -50,8 +50,7 @@ class Member:
             if "join" in self.told and self.ray is None:
                 self.ray = clusterkit_ray.Ray(self.options.ray)
             if self.ray and self.ray.ended():
-                say(f"Ray has ended on {name}:")
-                print("\n".join(self.ray.said), flush=True)
+                say(f"Ray has ended on {name}:\n{self.ray.last_words()}")
                 return 1
             if self.ray and self.ray.up.is_set() and not joined:
                 joined = True

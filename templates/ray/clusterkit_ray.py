@@ -1,8 +1,8 @@
 """The Ray of one node of a job, beside whatever other Ray there is on the machine.
 
 `ray start --block` runs as a child, with ports of the job and a folder of its own, and is ended by
-a signal: `ray stop` would end every Ray that the user has there. Needs Ray 2.55 or later, whose
-nodes may each have a folder of their own.
+a signal: `ray stop` would end every Ray that the user has there. Needs a Ray whose nodes may each
+have a folder of their own (2.60 is tested; those of 2025 would take the head's).
 """
 
 import collections
@@ -89,6 +89,15 @@ class Ray:
     def ended(self):
         """Tell whether it is gone; of those that it consists of, each ends all."""
         return self.process.poll() is not None
+
+    def last_words(self):
+        """Return what it said last, and what stands in the logs that go with its folder."""
+        found = [*self.said]
+        for name in ("gcs_server", "raylet"):
+            with suppress(OSError):
+                log = Path(self.folder, "session_latest", "logs", f"{name}.err")
+                found += log.read_text(errors="replace").splitlines()[-10:]
+        return "\n".join(found)
 
     def end(self):
         """End all processes below this one, and remove their folder."""

@@ -137,8 +137,7 @@ class Head:
     def wrong(self):
         """Return what makes it impossible to go on; None where nothing does."""
         if self.ray.ended():
-            said = "\n".join(self.ray.said)
-            return f"Ray has ended on {self.names[0]}, the first node:\n{said}"
+            return f"Ray has ended on {self.names[0]}, the first node:\n{self.ray.last_words()}"
         if self.lost and not self.elastic:
             return f"the job cannot go on without {' '.join(sorted(self.lost))}"
         if len(self.names) - len(self.lost) < self.options.min_nodes:

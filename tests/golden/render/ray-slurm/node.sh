@@ -185,8 +185,7 @@ class Head:
     def wrong(self):
         """Return what makes it impossible to go on; None where nothing does."""
         if self.ray.ended():
-            said = "\n".join(self.ray.said)
-            return f"Ray has ended on {self.names[0]}, the first node:\n{said}"
+            return f"Ray has ended on {self.names[0]}, the first node:\n{self.ray.last_words()}"
         if self.lost and not self.elastic:
             return f"the job cannot go on without {' '.join(sorted(self.lost))}"
         if len(self.names) - len(self.lost) < self.options.min_nodes:
@@ -355,8 +354,7 @@ class Member:
             if "join" in self.told and self.ray is None:
                 self.ray = clusterkit_ray.Ray(self.options.ray)
             if self.ray and self.ray.ended():
-                say(f"Ray has ended on {name}:")
-                print("\n".join(self.ray.said), flush=True)
+                say(f"Ray has ended on {name}:\n{self.ray.last_words()}")
                 return 1
             if self.ray and self.ray.up.is_set() and not joined:
                 joined = True
@@ -402,8 +400,8 @@ cat >"$CK_TMP"/clusterkit_ray.py <<'CK_FILE'
 """The Ray of one node of a job, beside whatever other Ray there is on the machine.
 
 `ray start --block` runs as a child, with ports of the job and a folder of its own, and is ended by
-a signal: `ray stop` would end every Ray that the user has there. Needs Ray 2.55 or later, whose
-nodes may each have a folder of their own.
+a signal: `ray stop` would end every Ray that the user has there. Needs a Ray whose nodes may each
+have a folder of their own (2.60 is tested; those of 2025 would take the head's).
 """
 
 import collections
@@ -490,6 +488,15 @@ class Ray:
     def ended(self):
         """Tell whether it is gone; of those that it consists of, each ends all."""
         return self.process.poll() is not None
+
+    def last_words(self):
+        """Return what it said last, and what stands in the logs that go with its folder."""
+        found = [*self.said]
+        for name in ("gcs_server", "raylet"):
+            with suppress(OSError):
+                log = Path(self.folder, "session_latest", "logs", f"{name}.err")
+                found += log.read_text(errors="replace").splitlines()[-10:]
+        return "\n".join(found)
 
     def end(self):
         """End all processes below this one, and remove their folder."""
