@@ -46,7 +46,8 @@ SETTINGS = {
     "RAY_raylet_start_wait_time_s": "600",
 }
 STARTED = "Ray runtime started"
-GRACE_S = 4
+GRACE_S = 2
+KILL_S = 2
 LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
 LONGEST_PATH = 107
 """Bytes of the path of a Unix socket (unix(7))."""
@@ -104,7 +105,7 @@ class Ray:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE_S)
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + KILL_S
         while (left := descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
                 with suppress(ProcessLookupError):

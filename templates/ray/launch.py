@@ -152,7 +152,7 @@ class Head:
         environment["RAY_TRAIN_CALLBACKS"] = ",".join(callbacks)
         self.show()
         self.driver = subprocess.Popen(self.options.command, env=environment)
-        while self.driver.poll() is None:
+        while self.drives():
             if why := self.wrong():
                 return why
             self.show()
@@ -163,6 +163,10 @@ class Head:
                 return why
             time.sleep(0.1)
         return None
+
+    def drives(self):
+        """Tell whether the driver runs."""
+        return self.driver is not None and self.driver.poll() is None
 
     def exit_code(self):
         """Return how the driver ended, as a shell gives it."""
@@ -232,16 +236,12 @@ class Head:
         self.ending, blamed = True, self.blamed()
         for name, other in list(self.others.items()):
             send(other.connection, {"end": int(name == blamed)})
-        if self.driver and self.driver.poll() is None:
+        if self.drives():
             self.driver.terminate()
-            try:
-                self.driver.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                self.driver.kill()
         # Who goes first might take the word with it that this is the end, or the blame.
         awaited = blamed in self.others
         deadline = time.monotonic() + (BLAMED_LEAVES_S if awaited else GRACE_S)
-        while self.others and time.monotonic() < deadline:
+        while time.monotonic() < deadline and (self.others or self.drives()):
             time.sleep(0.05)
         if awaited:
             time.sleep(1)  # its result is written after that

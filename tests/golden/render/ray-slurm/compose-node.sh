@@ -187,7 +187,7 @@ class Head:
         environment["RAY_TRAIN_CALLBACKS"] = ",".join(callbacks)
         self.show()
         self.driver = subprocess.Popen(self.options.command, env=environment)
-        while self.driver.poll() is None:
+        while self.drives():
             if why := self.wrong():
                 return why
             self.show()
@@ -198,6 +198,10 @@ class Head:
                 return why
             time.sleep(0.1)
         return None
+
+    def drives(self):
+        """Tell whether the driver runs."""
+        return self.driver is not None and self.driver.poll() is None
 
     def exit_code(self):
         """Return how the driver ended, as a shell gives it."""
@@ -267,16 +271,12 @@ class Head:
         self.ending, blamed = True, self.blamed()
         for name, other in list(self.others.items()):
             send(other.connection, {"end": int(name == blamed)})
-        if self.driver and self.driver.poll() is None:
+        if self.drives():
             self.driver.terminate()
-            try:
-                self.driver.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                self.driver.kill()
         # Who goes first might take the word with it that this is the end, or the blame.
         awaited = blamed in self.others
         deadline = time.monotonic() + (BLAMED_LEAVES_S if awaited else GRACE_S)
-        while self.others and time.monotonic() < deadline:
+        while time.monotonic() < deadline and (self.others or self.drives()):
             time.sleep(0.05)
         if awaited:
             time.sleep(1)  # its result is written after that
@@ -432,7 +432,8 @@ SETTINGS = {
     "RAY_raylet_start_wait_time_s": "600",
 }
 STARTED = "Ray runtime started"
-GRACE_S = 4
+GRACE_S = 2
+KILL_S = 2
 LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
 LONGEST_PATH = 107
 """Bytes of the path of a Unix socket (unix(7))."""
@@ -490,7 +491,7 @@ class Ray:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE_S)
-        deadline = time.monotonic() + GRACE_S
+        deadline = time.monotonic() + KILL_S
         while (left := descendants(os.getpid())) and time.monotonic() < deadline:
             for pid in left:
                 with suppress(ProcessLookupError):
