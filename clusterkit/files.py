@@ -303,6 +303,15 @@ def _write_beside(path: Path, data: bytes, mode: int) -> Path:
     return written
 
 
+DOCUMENT_SCHEMA = 1
+"""Of the documents that `--json` prints."""
+
+
+def versioned(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document as `--json` prints it: what JSON knows, its schema number first."""
+    return {"schema": DOCUMENT_SCHEMA, **plain(document)}
+
+
 def plain(value: Any) -> Any:
     """Return `value` as what JSON knows: dataclasses as objects, enums as their values."""
     if isinstance(value, Enum):

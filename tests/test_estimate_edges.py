@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from clusterkit.cli.estimate_flags import EstimateFlags
-from clusterkit.cli.estimate_wish import read_flags
 from clusterkit.errors import UserError
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import launch_of
 from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.advice.recommend import Judge, candidates, cautions_of, recommend
+from clusterkit.estimate.asking.reading import read_words
+from clusterkit.estimate.asking.words import EstimateWords
 from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
@@ -247,14 +247,14 @@ def test_a_missing_key_is_named_once(tmp_path: Path) -> None:
 def test_flags_that_make_no_sense(flags: dict[str, Any], reason: str, hint: str) -> None:
     given: dict[str, Any] = {"params": "7B", "gpu": "h100", "gpus": 8} | flags
     with pytest.raises(UserError) as caught:
-        read_flags(EstimateFlags(**given))
+        read_words(EstimateWords(**given))
     assert reason in str(caught.value)
     assert hint in str(caught.value)
 
 
 def test_dp_in_a_name_is_compared_with_the_gpus() -> None:
-    flags = EstimateFlags(params="7B", gpu="h100", gpus=8, strategy="megatron-tp2-dp4")
-    chosen = read_flags(flags).chosen
+    flags = EstimateWords(params="7B", gpu="h100", gpus=8, strategy="megatron-tp2-dp4")
+    chosen = read_words(flags).chosen
     assert chosen is not None
     assert chosen.name == "megatron-tp2"
 

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from clusterkit.checks import all_checks
 from clusterkit.cli.main import app
-from clusterkit.cli.submit_gate import MODES
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.errors import UserError
 from clusterkit.explain import all_topics, find_topic, launchers
@@ -19,6 +18,7 @@ from clusterkit.findings import Verdict
 from clusterkit.frameworks import Framework, framework_names, load_framework
 from clusterkit.model import JobState, NodeCommand, Ref, Runtime
 from clusterkit.preflight.gate import Mode
+from clusterkit.submitting.gate import MODES
 
 
 def test_everything_is_explained() -> None:

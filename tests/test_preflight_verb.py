@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from clusterkit import __version__, files
-from clusterkit.cli.job_request import JobRequest
 from clusterkit.cli.main import app
-from clusterkit.cli.submit_gate import pass_gate
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.findings import Finding, Verdict
 from clusterkit.model import ClusterKind, ClusterSpec
@@ -28,6 +25,8 @@ from clusterkit.preflight.report import Report
 from clusterkit.preflight.targets import aim
 from clusterkit.preflight.wanted import Wanted
 from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
+from clusterkit.submitting.gate import Listener, NotFitError, pass_gate
+from clusterkit.submitting.request import JobRequest
 from clusterkit.transport.base import Reply
 from tests.plans import make_cluster, make_plan
 
@@ -322,7 +321,6 @@ def test_a_full_disk_behind_the_output_is_no_bug(tmp_path: Path, words: tuple[st
 )
 def test_what_submit_says_of_too_few_nodes(
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     left: int,
     needed: int,
@@ -334,8 +332,9 @@ def test_what_submit_says_of_too_few_nodes(
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
     request = cast(JobRequest, None)  # of no use where nothing is submitted
     plan = make_plan(make_cluster(tmp_path), nodes=needed)
-    with pytest.raises(typer.Exit):
-        pass_gate(request, plan, "full", exclude_unfit=False, force=False, as_json=False)
-    errors = capsys.readouterr().err
+    listener = Listener(warn=print, note=print, heard=print)
+    with pytest.raises(NotFitError) as refused:
+        pass_gate(request, plan, "full", exclude_unfit=False, force=False, listener=listener)
+    assert refused.value.report is report
     for part in said:
-        assert part in errors
+        assert part in str(refused.value)

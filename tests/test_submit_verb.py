@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from clusterkit.cli.job_python import require_package
 from clusterkit.errors import UserError
 from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
 from clusterkit.plan import make_plan
+from clusterkit.submitting.job_python import require_package
 
 CONFIG = """\
 default_cluster: a100

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from clusterkit import files, node_results, runfolder
-from clusterkit.cli.last_words import full_document_of, last_words
+from clusterkit.cli.last_words import last_words
 from clusterkit.errors import UserError
 from clusterkit.executors import ssh_runs
 from clusterkit.executors.ssh_layout import write_layout
 from clusterkit.executors.ssh_nodes import NodeAnswer
 from clusterkit.executors.ssh_start import layout_of
 from clusterkit.jobs import list_runs, load_jobs, read_logs
+from clusterkit.jobs.document import full_document_of
 from clusterkit.jobs.find import find_run
 from clusterkit.jobs.state import load_job
 from clusterkit.model import ClusterKind, Host, JobState, NodeResult

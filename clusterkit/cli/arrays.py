@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import document_of, exit_code_of, name_of, said
+from clusterkit.cli.job_args import exit_code_of, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.config import load_settings
 from clusterkit.jobs import Job, find_runs, load_jobs, run_roots
 from clusterkit.jobs.arrays import wait_for_all
+from clusterkit.jobs.document import document_of, name_of
 from clusterkit.jobs.tend import may_need_client
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder

@@ -7,18 +7,12 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import (
-    JOB_HELP,
-    document_of,
-    is_array,
-    name_of,
-    run_named,
-    said,
-)
+from clusterkit.cli.job_args import JOB_HELP, is_array, run_named, said
 from clusterkit.cli.main import EXIT_COULD_NOT
 from clusterkit.errors import RemoteError
 from clusterkit.jobs import Job
 from clusterkit.jobs import cancel as end
+from clusterkit.jobs.document import document_of, name_of
 from clusterkit.runfolder import RunFolder
 
 

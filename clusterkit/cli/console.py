@@ -10,9 +10,7 @@ from typing import Any
 
 import typer
 
-from clusterkit.files import plain
-
-SCHEMA = 1
+from clusterkit.files import versioned
 
 
 def say(text: str = "") -> None:
@@ -60,4 +58,4 @@ def use_colour(stream: Any) -> bool:
 
 def json_document(document: Mapping[str, Any]) -> None:
     """Print the one JSON document of this run, with its schema number first."""
-    say(json.dumps({"schema": SCHEMA, **plain(document)}, indent=2, ensure_ascii=False))
+    say(json.dumps(versioned(document), indent=2, ensure_ascii=False))

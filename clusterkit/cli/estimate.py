@@ -12,15 +12,11 @@ from clusterkit.cli.estimate_flags import EstimateFlags, takes_flags
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.cli.estimate_wish import Asked
     from clusterkit.estimate.advice.launch import Launch
-    from clusterkit.estimate.advice.recommend import Judge, Recommendation, Tried
-    from clusterkit.estimate.factors import Calibration
-    from clusterkit.model import ClusterSpec
+    from clusterkit.estimate.advice.recommend import Recommendation
+    from clusterkit.estimate.asking.answer import Answer
 
 EXIT_FINDINGS = 1
-LOCAL = "local"
-"""The cluster whose measurements count where none is named."""
 
 
 @takes_flags
@@ -36,73 +32,45 @@ def estimate(flags: EstimateFlags) -> None:
 
         show_score(flags.score, as_json=flags.json)
         return
-    cluster = _cluster(flags.cluster)
-    name = flags.cluster or LOCAL
     if flags.calibrate is not None:
         from clusterkit.cli.estimate_calibrate import learn
+        from clusterkit.config import load_settings
+        from clusterkit.estimate.asking.answer import LOCAL
 
-        learn(flags.calibrate, name, as_json=flags.json)
+        if flags.cluster is not None:
+            load_settings().cluster(flags.cluster)  # a wrong name is to be told of
+        learn(flags.calibrate, flags.cluster or LOCAL, as_json=flags.json)
         return
-    from clusterkit.cli.estimate_wish import read_flags
-    from clusterkit.estimate.advice.recommend import Judge, candidates, recommend
+    if flags.folder is not None and not flags.launch:
+        raise UserError(
+            f"unexpected word {str(flags.folder)!r}", hint="a folder stands behind --launch"
+        )
+    from clusterkit.estimate.asking.answer import answer
 
-    asked = read_flags(flags, cluster=cluster)
-    judge = Judge(
-        margin=asked.margin,
-        calibration=_calibration(name, asked.wish.gpu.name),
-        host_memory=asked.host_memory,
-    )
-    tried = candidates(asked.wish, judge, asked.chosen)
-    advice = recommend(tried)
-    launch = _launch(flags, advice) if flags.launch else None
+    found = answer(flags.words())
+    launch = _launch(flags, found.advice) if flags.launch else None
     if flags.plot is not None:
-        _draw(flags.plot, asked, tried, advice, judge)
+        _draw(flags.plot, found)
     if flags.json:
-        from clusterkit.cli.estimate_document import document
+        from clusterkit.estimate.asking.document import document
 
-        console.json_document(document(asked, judge, tried, advice, launch=launch, flags=flags))
+        console.json_document(document(found, launch=launch))
     else:
-        _show(flags, asked, judge, tried, advice)
+        _show(flags, found)
         if launch is not None:
             _show_launch(launch)
         if flags.plot is not None:
             console.note(f"drew {flags.plot}")
-    if advice.chosen is None:
+    if found.advice.chosen is None:
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _cluster(name: str | None) -> ClusterSpec | None:
-    if name is None:
-        return None
-    from clusterkit.config import load_settings
-
-    return load_settings().cluster(name)
-
-
-def _calibration(cluster: str, gpu: str) -> Calibration | None:
-    """Return what was measured on a cluster, if that was the same sort of GPU."""
-    import os
-
-    from clusterkit.estimate.factors import (
-        Calibration,
-        calibration_file,
-        load_calibration,
-    )
-
-    if not os.environ.get("HOME") and not os.environ.get("XDG_CONFIG_HOME"):
-        return None
-    known = load_calibration(calibration_file(cluster, os.environ))
-    known = known.on(gpu) if known is not None else None
-    return None if known == Calibration() else known
-
-
-def _show(
-    flags: EstimateFlags, asked: Asked, judge: Judge, tried: Tried, advice: Recommendation
-) -> None:
+def _show(flags: EstimateFlags, found: Answer) -> None:
     from clusterkit.cli import estimate_details as details
     from clusterkit.cli import estimate_report as report
     from clusterkit.estimate.advice.recommend import nearest_of
 
+    asked, judge, tried, advice = found.asked, found.judge, found.tried, found.advice
     subject = nearest_of(tried, advice)
     blocks = [
         report.headline(asked.wish),
@@ -154,10 +122,11 @@ def _show_launch(launch: Launch) -> None:
         console.note(f"  {note}")
 
 
-def _draw(path: Path, asked: Asked, tried: Tried, advice: Recommendation, judge: Judge) -> None:
-    from clusterkit.cli.estimate_details import points_of
+def _draw(path: Path, found: Answer) -> None:
     from clusterkit.estimate.advice.plot import draw
     from clusterkit.estimate.advice.recommend import nearest_of
+    from clusterkit.estimate.asking.shown import points_of
 
-    subject = nearest_of(tried, advice)
-    draw(path, tried.candidates, subject=subject, points=points_of(asked.wish, judge, subject))
+    subject = nearest_of(found.tried, found.advice)
+    points = points_of(found.asked.wish, found.judge, subject)
+    draw(path, found.tried.candidates, subject=subject, points=points)

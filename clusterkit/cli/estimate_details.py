@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
 from clusterkit.cli.estimate_words import count, gb, gb_range, paragraph, span
-from clusterkit.estimate.speed.step_time import Point, bill_of, scaling
+from clusterkit.estimate.asking.shown import points_of
+from clusterkit.estimate.speed.step_time import bill_of
 
 if TYPE_CHECKING:
-    from clusterkit.cli.estimate_wish import Asked
     from clusterkit.estimate.advice.recommend import Candidate, Judge
+    from clusterkit.estimate.asking.reading import Asked
     from clusterkit.estimate.results import Memory, Speed
     from clusterkit.estimate.wish import Wish
 
@@ -59,21 +59,6 @@ def _speed(speed: Speed) -> Iterator[str]:
         sent = f"{gb(transfer.bytes)} GB in {transfer.messages:,} messages"
         yield f"  {transfer.seconds:8.3f} s  {transfer.name}, {sent}, {how}"
         yield from paragraph(f"= {transfer.formula}", indent=14)
-
-
-def counts_of(wish: Wish) -> tuple[int, ...]:
-    """Return the numbers of GPUs of a scaling curve: doubled from 1 on, well beyond the asked."""
-    most = max(64, 8 * wish.gpus)
-    counts = {1 << power for power in range(most.bit_length())} | {wish.gpus}
-    return tuple(sorted(number for number in counts if number <= most))
-
-
-def points_of(wish: Wish, judge: Judge, one: Candidate) -> Sequence[Point]:
-    """Return the scaling curve of a strategy, from the first number of GPUs on that fits."""
-    setup = replace(one.setup, gpus_per_node=wish.gpus_per_node)
-    counts = counts_of(wish)
-    fitting = [count for count in counts if judge.fits(replace(setup, gpus=count))]
-    return scaling(setup, fitting or counts, calibration=judge.calibration)
 
 
 def curve(wish: Wish, judge: Judge, one: Candidate) -> Sequence[str]:

@@ -6,9 +6,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from clusterkit.estimate.asking.words import EstimateWords
 
 
 def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) -> Any:
@@ -220,6 +223,13 @@ class EstimateFlags:
                 panel=_FILES, metavar="FILE"),
     ] = None  # fmt: skip
     json: Annotated[bool, _option("--json", help_text="Print one JSON document.")] = False
+
+    def words(self) -> EstimateWords:
+        """Return the question, apart from what is to be done with its answer."""
+        from clusterkit.estimate.asking.words import EstimateWords
+
+        names = [field.name for field in dataclasses.fields(EstimateWords)]
+        return EstimateWords(**{name: getattr(self, name) for name in names})
 
 
 def takes_flags(verb: Callable[[EstimateFlags], None]) -> Callable[..., None]:

@@ -9,11 +9,12 @@ from clusterkit.cli import console
 from clusterkit.cli.estimate_words import WIDTH, count, gb, paragraph, span
 from clusterkit.estimate.advice.changes import largest_micro_batch, least_of, smallest_change
 from clusterkit.estimate.advice.recommend import adapters_that_fit, cautions_of
+from clusterkit.estimate.asking.shown import assumed, worth_showing
 from clusterkit.estimate.setup import Offload
 
 if TYPE_CHECKING:
-    from clusterkit.cli.estimate_wish import Asked
     from clusterkit.estimate.advice.recommend import Candidate, Judge, Recommendation, Tried
+    from clusterkit.estimate.asking.reading import Asked
     from clusterkit.estimate.results import Memory
     from clusterkit.estimate.wish import Wish
 
@@ -37,7 +38,7 @@ def headline(wish: Wish) -> Sequence[str]:
 
 def table(tried: Tried, found: Recommendation) -> Sequence[str]:
     """Return a line for each strategy: what it needs, and how fast it is or what is in the way."""
-    rows, hidden = _worth_showing(tried.candidates)
+    rows, hidden = worth_showing(tried.candidates)
     width = max(len("strategy"), *(len(row.name) for row in rows)) + 2
     lines = [f"        {'strategy':<{width}}GB a GPU  {'tokens/s a GPU':>15}   MFU"]
     for row in rows:
@@ -64,14 +65,6 @@ def _obstacle(memory: Memory) -> str:
 
 def _shortened(prefix: str, text: str, room: int) -> str:
     return prefix + text if len(prefix + text) <= room else text
-
-
-def _worth_showing(rows: Sequence[Candidate]) -> tuple[Sequence[Candidate], int]:
-    """Leave out offloading where something fits without it; return how many that are."""
-    kept = [row for row in rows if row.setup.offload_optimizer is Offload.NONE]
-    if any(row.fits for row in kept):
-        return kept, len(rows) - len(kept)
-    return rows, 0
 
 
 def advice(found: Recommendation, judge: Judge) -> Sequence[str]:
@@ -102,7 +95,7 @@ def advice(found: Recommendation, judge: Judge) -> Sequence[str]:
 
 def changes(wish: Wish, judge: Judge, tried: Tried, found: Recommendation) -> Sequence[str]:
     """Return what would make the others fit; those with the same answer share a line."""
-    rows, _ = _worth_showing(tried.candidates)
+    rows, _ = worth_showing(tried.candidates)
     answers: dict[str, list[str]] = {}
     for one in rows:
         if not one.fits:
@@ -151,15 +144,6 @@ def refusals(tried: Tried) -> Sequence[str]:
     for reason, names in reasons.items():
         lines += paragraph(f"{', '.join(names)}: {reason}", first="  ", indent=4)
     return ["Refused:", *lines] if lines else ()
-
-
-def assumed(asked: Asked, judge: Judge, tried: Tried) -> Sequence[str]:
-    """Return what was not said and had to be assumed; the RAM only where something uses it."""
-    shown, _ = _worth_showing(tried.candidates)
-    if judge.host_memory is not None or not any(one.memory.host_bytes for one in shown):
-        return asked.assumed
-    limit = gb(max(one.memory.host_limit for one in shown))
-    return (*asked.assumed, f"{limit} GB of RAM in each node (--host-memory)")
 
 
 def assumptions(asked: Asked, judge: Judge, tried: Tried) -> Sequence[str]:

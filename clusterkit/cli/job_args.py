@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from clusterkit.cli import console
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config import load_settings
@@ -41,27 +39,6 @@ def is_array(word: str) -> bool:
 def all_runs() -> list[RunFolder]:
     """Return every run of every cluster, oldest first."""
     return list_runs(run_roots(load_settings().clusters.values()))
-
-
-def document_of(job: Job) -> dict[str, Any]:
-    """Return what `--json` tells of a job."""
-    of_array = {"array": job.submission.array, "index": job.submission.index}
-    return {
-        "job_id": job.submission.job_id,
-        "cluster": job.submission.cluster,
-        "run_dir": str(job.run.path),
-        "state": job.status.state,
-        "exit_code": job.status.exit_code,
-        "reason": job.status.reason,
-        "name": job.submission.name,
-        "nodes": job.results,
-        **(of_array if job.submission.array else {}),
-    }
-
-
-def name_of(job: Job) -> str:
-    """Return what to type to mean this job."""
-    return job.submission.job_id or job.run.key
 
 
 def said(job: Job) -> str:

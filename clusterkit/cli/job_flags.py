@@ -6,9 +6,14 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from clusterkit.cli import console
+
+if TYPE_CHECKING:
+    from clusterkit.submitting.request import JobRequest
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 """Everything after SCRIPT belongs to the script."""
@@ -207,6 +212,34 @@ class JobFlags:
             metavar="FILE",
         ),
     ] = None
+
+
+def request_of(flags: JobFlags, *, verb: str) -> JobRequest:
+    """Return what the flags of `verb`, and the job file that they name, ask for.
+
+    Raises:
+        UserError: the job file has errors.
+    """
+    from clusterkit.submitting.request import read_request
+
+    _warn_of_flags_behind(flags)
+    given = {
+        field.name.rstrip("_"): value
+        for field in dataclasses.fields(flags)
+        if (value := getattr(flags, field.name)) not in (None, [])
+    }
+    return read_request(given, verb=verb, job=flags.job, warn=console.warn)
+
+
+def _warn_of_flags_behind(flags: JobFlags) -> None:
+    """Warn where what looks like a flag of ours stands behind the script, and so goes to it."""
+    ours = {f"--{field.name.rstrip('_').replace('_', '-')}" for field in dataclasses.fields(flags)}
+    behind = [word for word in flags.args or () if word.partition("=")[0] in ours]
+    if behind:
+        console.warn(
+            f"{behind[0]} stands after {flags.script} and goes to the script;\n"
+            "  flags of clusterkit stand before it"
+        )
 
 
 def takes_job_flags(verb: Callable[..., None]) -> Callable[..., None]:

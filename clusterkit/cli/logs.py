@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, exit_code_of, name_of, run_named, said
+from clusterkit.cli.job_args import JOB_HELP, exit_code_of, run_named, said
 from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.errors import UserError
 from clusterkit.jobs import follow as follow_output
 from clusterkit.jobs import read_logs
-from clusterkit.jobs.logs import ranks_of
+from clusterkit.jobs.document import logs_document, name_of
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
@@ -53,7 +53,7 @@ def logs(
     rank = _rank(node) if node is not None else None
     run = run_named(job)
     if json:
-        console.json_document(_document(run, rank, tail))
+        console.json_document(logs_document(run, rank, tail))
         return
     if follow:
         raise typer.Exit(follow_run(run, node=rank, tail=tail))
@@ -69,21 +69,6 @@ def _rank(node: str) -> int:
             f"--node {node}: nodes are chosen by their number", hint="--node 0 is the first"
         )
     return int(number)
-
-
-def _document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
-    return {
-        "job_id": name_of(load_job(run)),
-        "run_dir": str(run.path),
-        "nodes": [
-            {
-                "node_rank": rank,
-                "path": str(run.log(rank)),
-                "text": "".join(read_logs(run, rank, tail=tail)),
-            }
-            for rank in ranks_of(run, node)
-        ],
-    }
 
 
 def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = None) -> int:

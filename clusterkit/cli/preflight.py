@@ -163,14 +163,12 @@ def preflight(
 
     Exit code: 0 all fit, 1 some are not, 2 could not do it.
     """
-    from clusterkit.checks import all_checks, select_checks
-    from clusterkit.checks.base import Tier
     from clusterkit.preflight.drain import drain_commands, require_slurm
     from clusterkit.preflight.evaluate import evaluate
+    from clusterkit.preflight.selection import checks_to_ask, checks_to_judge
     from clusterkit.preflight.wanted import Wanted
 
     selected, ignored = _words("--select", select), _words("--ignore", ignore)
-    chosen = select_checks(all_checks(), select=selected, ignore=ignored)
     places = output.Places(
         bundle=save,
         page=html,
@@ -189,9 +187,7 @@ def preflight(
         if drain_command:
             require_slurm(bundle.job)
         places.require()
-        if select is None and bundle.checks:
-            chosen = tuple(check for check in chosen if check.id in bundle.checks)
-        _require_some(chosen)
+        chosen = checks_to_judge(selected, ignored, bundle)
     else:
         wanted = Wanted(
             nodes=nodes,
@@ -205,10 +201,7 @@ def preflight(
             env=_variables(env or ()),
             image=image,
         )
-        # Whoever names a check of the network wants it measured.
-        if not network and select is None:
-            chosen = tuple(check for check in chosen if check.tier is not Tier.NETWORK)
-        _require_some(chosen)
+        chosen = checks_to_ask(selected, ignored, network=network)
         bundle = _collected(wanted, cluster, chosen, places, to_drain=drain_command)
     report = evaluate(bundle, chosen, strict=strict)
     unwritten = places.fill(bundle, report)
@@ -271,21 +264,13 @@ def _words(flag: str, text: str | None) -> tuple[str, ...]:
 
 
 def _variables(pairs: Sequence[str]) -> dict[str, str]:
-    from clusterkit.cli.job_request import parse_pairs
+    from clusterkit.submitting.spec import parse_pairs
 
     problems: list[Problem] = []
     parsed = parse_pairs("--env", pairs, problems)
     if problems:
         raise UserError(problems=problems)
     return parsed
-
-
-def _require_some(checks: Sequence[Check]) -> None:
-    if not checks:
-        raise UserError(
-            "no check is left, so nothing would be proven of any node",
-            hint="leave out less with --ignore, or choose with --select",
-        )
 
 
 def _refuse_beside_replay(**given: object) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
 from clusterkit.cli.main import EXIT_FINDINGS
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
     from clusterkit.model import LaunchPlan
@@ -46,16 +46,12 @@ def render(
 
     sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
-    from clusterkit.cli.handing_over import remark_on_script
-    from clusterkit.cli.job_request import read_request
-    from clusterkit.render import KINDS
+    from clusterkit.cli.submit_wishes import remark_on_script
     from clusterkit.render import render as render_files
+    from clusterkit.submitting.rendering import check_kinds, rendering_document
 
-    kinds = tuple(only or KINDS)
-    for kind in kinds:
-        if kind not in KINDS:
-            raise UserError(f"--only {kind}: no such file", hint=choices_hint(kind, KINDS))
-    request = read_request(flags, verb="render")
+    kinds = check_kinds(only or ())
+    request = request_of(flags, verb="render")
     sweep = request.sweep()
     if sweep is not None:
         if stdout or diff:
@@ -73,7 +69,7 @@ def render(
     if diff:
         _diff(rendered, output, as_json=json)
     elif json:
-        console.json_document({"plan": plan, "files": rendered})
+        console.json_document(rendering_document(plan, rendered))
     elif stdout:
         for file in rendered:
             sys.stdout.write(file.text)
@@ -88,13 +84,14 @@ def _render_array(
 ) -> None:
     """Write each job into `output/INDEX`; without `output`, print all of them as JSON."""
     from clusterkit.render import render as render_files
+    from clusterkit.submitting.rendering import rendering_document
 
     documents = []
     for element, plan in zip(sweep.elements, plans, strict=True):
         rendered = render_files(plan, only=kinds)
         if output is None:
             about = {"index": element.index, "values": element.values}
-            documents.append({**about, "plan": plan, "files": rendered})
+            documents.append({**about, **rendering_document(plan, rendered)})
         else:
             _write(rendered, output / str(element.index))
     if output is None:
@@ -102,13 +99,9 @@ def _render_array(
 
 
 def _write(rendered: Any, output: Path) -> None:
-    from clusterkit import files
+    from clusterkit.submitting.rendering import write_files
 
-    files.create_folder(output)
-    for file in rendered:
-        path = output / file.name
-        mode = files.EXECUTABLE if file.executable else files.PUBLIC
-        files.write_text(path, file.text, mode=mode)
+    for path in write_files(rendered, output):
         console.say(str(path))
 
 

@@ -14,20 +14,12 @@ import typer
 
 from clusterkit import hostlist, metrics, node_results, runfolder
 from clusterkit.cli import console
-from clusterkit.cli.job_args import (
-    JOB_HELP,
-    all_runs,
-    document_of,
-    exit_code_of,
-    is_array,
-    name_of,
-    run_named,
-    said,
-)
-from clusterkit.cli.last_words import full_document_of, last_words
+from clusterkit.cli.job_args import JOB_HELP, all_runs, exit_code_of, is_array, run_named, said
+from clusterkit.cli.last_words import last_words
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.jobs import Job, load_jobs
+from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState, JobStatus, NodeResult
 from clusterkit.runfolder import RunFolder

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, takes_job_flags
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.cli.handing_over import Wishes
-    from clusterkit.cli.job_request import JobRequest
+    from clusterkit.cli.submit_wishes import Wishes
     from clusterkit.model import LaunchPlan
     from clusterkit.runfolder import RunFolder, Submission
+    from clusterkit.submitting.request import JobRequest
 
 __all__ = ["CONTEXT_SETTINGS", "submit"]
 
@@ -69,15 +69,14 @@ def submit(
 
     Exit code with --wait or --follow: 0 the job succeeded, 1 it did not.
     """
-    from clusterkit.cli.handing_over import Wishes
-    from clusterkit.cli.job_request import read_request
+    from clusterkit.cli.submit_wishes import Wishes
 
     if json and follow:
         raise UserError(
             "--follow prints the job's output, and --json one document",
             hint="submit --json --wait, then clusterkit logs JOB",
         )
-    request = read_request(flags, verb="submit")
+    request = request_of(flags, verb="submit")
     wishes = Wishes(
         dry_run=dry_run,
         wait=wait,
@@ -98,41 +97,28 @@ def submit(
 
 
 def _submit_one(request: JobRequest, wishes: Wishes) -> None:
-    from clusterkit.cli.handing_over import (
-        conditions_of,
-        hand_over,
-        remark_on_script,
-        require_runnable,
-        tied,
-    )
-    from clusterkit.cli.submit_gate import chosen_mode, pass_gate
+    from clusterkit.cli.submit_gate import listening, showing_refusal
+    from clusterkit.cli.submit_wishes import remark_on_script
+    from clusterkit.submitting.handing_over import tied
+    from clusterkit.submitting.one import prepare, start
 
-    plan = request.plan()
-    with request.placing():
-        mode = chosen_mode(wishes.preflight, plan)
-        require_runnable(plan)
-        after = conditions_of(wishes.after, plan)
-    remark_on_script(plan)
+    prepared = prepare(request, preflight=wishes.preflight, after=wishes.after)
+    remark_on_script(prepared.plan)
     if wishes.dry_run:
-        show_plan(tied(plan, after), as_json=wishes.json)
+        show_plan(tied(prepared.plan, prepared.after), as_json=wishes.json)
         return
-    from clusterkit.cli.job_python import require_package
-    from clusterkit.ties import Ties
-
-    require_package(plan)
-    passed = pass_gate(
-        request,
-        plan,
-        mode,
-        exclude_unfit=wishes.exclude_unfit,
-        force=wishes.force,
-        as_json=wishes.json,
-    )
-    run, submission = hand_over(passed.plan, passed, Ties(after=after))
+    with showing_refusal(as_json=wishes.json), listening() as listener:
+        plan, run, submission = start(
+            prepared,
+            exclude_unfit=wishes.exclude_unfit,
+            force=wishes.force,
+            listener=listener,
+            command_line=sys.argv,
+        )
     if wishes.json and not wishes.wait:
         _print_document(run)
     elif not wishes.json:
-        _announce(passed.plan, run, submission, brief=wishes.follow)
+        _announce(plan, run, submission, brief=wishes.follow)
     if wishes.follow:
         from clusterkit.cli.logs import follow_run
 
@@ -161,7 +147,7 @@ def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief
 
 
 def _print_document(run: RunFolder) -> None:
-    from clusterkit.cli.job_args import document_of
+    from clusterkit.jobs.document import document_of
     from clusterkit.jobs.state import load_job
 
     console.json_document(document_of(load_job(run)))

@@ -11,25 +11,22 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.handing_over import (
-    Wishes,
-    conditions_of,
-    hand_over,
-    remark_on_script,
-    require_runnable,
-    tied,
-)
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
+from clusterkit.cli.submit_gate import listening, showing_refusal
+from clusterkit.cli.submit_wishes import Wishes, remark_on_script
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
+from clusterkit.submitting.gate import chosen_mode, pass_gate
+from clusterkit.submitting.handing_over import conditions_of, hand_over, require_runnable, tied
+from clusterkit.submitting.job_python import require_package
 from clusterkit.sweep import Element, Sweep, fold_numbers
 from clusterkit.ties import After, Ending, Ties
 
 if TYPE_CHECKING:
-    from clusterkit.cli.job_request import JobRequest
-    from clusterkit.cli.submit_gate import Passed
     from clusterkit.model import LaunchPlan
     from clusterkit.runfolder import RunFolder, Submission
+    from clusterkit.submitting.gate import Passed
+    from clusterkit.submitting.request import JobRequest
 
 Trouble = UserError | RemoteError | KeyboardInterrupt
 """What may end a submission in the middle."""
@@ -80,8 +77,6 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
             "--follow prints the output of one job, and this is an array",
             hint="--wait, or clusterkit logs -f ARRAY/0",
         )
-    from clusterkit.cli.submit_gate import chosen_mode, pass_gate
-
     plans = request.plans(sweep)
     with request.placing():
         mode = chosen_mode(wishes.preflight, plans[0])
@@ -92,17 +87,16 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
     if wishes.dry_run:
         _show(sweep, plans, after, as_json=wishes.json)
         return
-    from clusterkit.cli.job_python import require_package
-
     require_package(plans[0])
-    passed = pass_gate(
-        request,
-        plans[0],
-        mode,
-        exclude_unfit=wishes.exclude_unfit,
-        force=wishes.force,
-        as_json=wishes.json,
-    )
+    with showing_refusal(as_json=wishes.json), listening() as listener:
+        passed = pass_gate(
+            request,
+            plans[0],
+            mode,
+            exclude_unfit=wishes.exclude_unfit,
+            force=wishes.force,
+            listener=listener,
+        )
     if passed.without:
         plans = request.plans(sweep, also_exclude=passed.without)
     array = _Array(
@@ -138,7 +132,14 @@ def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trou
     for position, plan in enumerate(array.plans):
         ties = array.ties(position, submissions, runs)
         try:
-            run, submission = hand_over(plan, passed, ties, check_limits=position == 0)
+            run, submission = hand_over(
+                plan,
+                passed,
+                ties,
+                command_line=sys.argv,
+                note=console.note,
+                check_limits=position == 0,
+            )
         except (UserError, RemoteError, KeyboardInterrupt) as error:
             if not runs:
                 raise
@@ -187,8 +188,8 @@ def _tell(
 
 
 def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
-    from clusterkit.cli.job_args import document_of
     from clusterkit.jobs import load_jobs
+    from clusterkit.jobs.document import document_of
 
     return {"array": array.array, "jobs": [document_of(job) for job in load_jobs(runs)]}
 

@@ -8,11 +8,12 @@ import typer
 
 from clusterkit import runfolder
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, exit_code_of, is_array, name_of, run_named, said
-from clusterkit.cli.last_words import full_document_of, last_words
+from clusterkit.cli.job_args import JOB_HELP, exit_code_of, is_array, run_named, said
+from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.jobs import Job
 from clusterkit.jobs import wait as wait_for
+from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.jobs.tend import may_need_client
 from clusterkit.runfolder import RunFolder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -131,3 +131,17 @@ def load_job_file(path: Path, *, cwd: Path | None = None) -> GivenJob:
     given = {key: getattr(model, key) for key in JobFile.model_fields}
     values = {key: value for key, value in given.items() if value is not None}
     return GivenJob(values=values, document=document)
+
+
+def checked_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values of a job that come from Python, as a file with these texts would give them.
+
+    Raises:
+        UserError: with every problem of them.
+    """
+    document = Document(source="the arguments", text="", data=dict(values))
+    model, problems = validate(document, JobFile, {1: JobFile.model_fields})
+    if problems:
+        raise UserError(problems=[replace(problem, position=None) for problem in problems])
+    found = {key: getattr(model, key) for key in values}
+    return {key: value for key, value in found.items() if value is not None}

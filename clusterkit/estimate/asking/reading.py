@@ -1,20 +1,21 @@
-"""Turn the flags of `clusterkit estimate` into what is asked for, or say all that is wrong."""
+"""Turn the words of a question into what is asked for, or say all that is wrong with them."""
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterkit.cli.estimate_flags import EstimateFlags
 from clusterkit.errors import Problem, UserError, choices_hint
+from clusterkit.estimate.asking.words import EstimateWords
 from clusterkit.estimate.batch import solve_batch
 from clusterkit.estimate.legality import absurd
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
-from clusterkit.estimate.machines.interconnects import interconnect_named
+from clusterkit.estimate.machines.interconnects import interconnect_named, network_of
 from clusterkit.estimate.models.named import model_named, model_of_config, model_of_params
 from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
 from clusterkit.estimate.strategies import Chosen, strategy_named
@@ -87,42 +88,42 @@ class _Reader:
             raise UserError(problems=tuple(dict.fromkeys(self.problems)))
 
 
-def read_flags(flags: EstimateFlags, *, cluster: ClusterSpec | None = None) -> Asked:
+def read_words(words: EstimateWords, *, cluster: ClusterSpec | None = None) -> Asked:
     """Return what is asked; a cluster may know its GPUs and how many a node has.
 
     Raises:
         UserError: flags are missing or make no sense; all of them at once.
     """
     if cluster is not None:
-        flags = replace(
-            flags,
-            gpu=flags.gpu or cluster.gpu_type,
-            gpus_per_node=flags.gpus_per_node or cluster.gpus_per_node,
+        words = replace(
+            words,
+            gpu=words.gpu or cluster.gpu_type,
+            gpus_per_node=words.gpus_per_node or cluster.gpus_per_node,
         )
     reader = _Reader()
-    _refuse_numbers(flags, reader)
-    gpu = reader.take(lambda: _gpu(flags), None)
-    chosen = reader.take(lambda: _strategy(flags), None)
-    training = _training(flags, reader)
-    margin = reader.take(lambda: _margin(flags.margin), 0.0)
-    tokens = reader.take(lambda: _tokens(flags.tokens), None)
-    if flags.gpus is None:
+    _refuse_numbers(words, reader)
+    gpu = reader.take(lambda: _gpu(words), None)
+    chosen = reader.take(lambda: _strategy(words), None)
+    training = _training(words, reader)
+    margin = reader.take(lambda: _margin(words.margin), 0.0)
+    tokens = reader.take(lambda: _tokens(words.tokens), None)
+    if words.gpus is None:
         reader.refuse("how many GPUs?", "--gpus 8")
-    if reader.problems and _is_module(flags.model):
+    if reader.problems and _is_module(words.model):
         reader.check()  # to trace a module takes seconds: not before the rest is right
-    model = reader.take(lambda: _model(flags), None)
+    model = reader.take(lambda: _model(words), None)
     reader.check()
     if model is None or gpu is None:  # refused above
         raise UserError("nothing to estimate")
     if chosen is not None:
-        chosen = _completed(chosen, flags, training["offload"])
+        chosen = _completed(chosen, words, training["offload"])
     wish = Wish(
         model=model,
         gpu=gpu,
-        gpus_per_node=flags.gpus_per_node or _PER_NODE,
-        seq=flags.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ),
-        adapter=_adapter(flags, chosen),
-        **_ranks_and_batch(flags, chosen),
+        gpus_per_node=words.gpus_per_node or _PER_NODE,
+        seq=words.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ),
+        adapter=_adapter(words, chosen),
+        **_ranks_and_batch(words, chosen),
         **training,
     )
     if chosen is not None and chosen.checkpointing is not None:
@@ -130,121 +131,121 @@ def read_flags(flags: EstimateFlags, *, cluster: ClusterSpec | None = None) -> A
     return Asked(
         wish=wish,
         chosen=chosen,
-        assumed=tuple(_assumed(flags, wish)),
+        assumed=tuple(_assumed(words, wish)),
         margin=margin,
-        host_memory=None if flags.host_memory is None else flags.host_memory * 1e9,
+        host_memory=None if words.host_memory is None else words.host_memory * 1e9,
         tokens=tokens,
-        price=flags.price,
+        price=words.price,
     )
 
 
-def _training(flags: EstimateFlags, reader: _Reader) -> dict[str, Any]:
+def _training(words: EstimateWords, reader: _Reader) -> dict[str, Any]:
     """Return the fields of a wish that say how training is done."""
-    network = flags.interconnect
+    network = words.interconnect
     if network is not None:
         reader.take(lambda: interconnect_named(network), None)
     return {
-        "precision": reader.choice("--precision", flags.precision, Precision),
-        "optimizer": reader.choice("--optimizer", flags.optimizer, Optimizer) or Optimizer.ADAMW,
-        "checkpointing": reader.choice("--checkpointing", flags.checkpointing, Checkpointing),
-        "loss": reader.choice("--loss", flags.loss, Loss) or Loss.EAGER,
-        "offload": reader.choice("--offload", flags.offload, Offload),
-        "flash_attention": not flags.no_flash,
-        "compiled": flags.compiled,
-        "no_sync": flags.no_sync,
+        "precision": reader.choice("--precision", words.precision, Precision),
+        "optimizer": reader.choice("--optimizer", words.optimizer, Optimizer) or Optimizer.ADAMW,
+        "checkpointing": reader.choice("--checkpointing", words.checkpointing, Checkpointing),
+        "loss": reader.choice("--loss", words.loss, Loss) or Loss.EAGER,
+        "offload": reader.choice("--offload", words.offload, Offload),
+        "flash_attention": not words.no_flash,
+        "compiled": words.compiled,
+        "no_sync": words.no_sync,
         "interconnect": network,
     }
 
 
-def _ranks_and_batch(flags: EstimateFlags, chosen: Chosen | None) -> dict[str, Any]:
+def _ranks_and_batch(words: EstimateWords, chosen: Chosen | None) -> dict[str, Any]:
     """Return the fields of a wish that count: ranks, and the sequences of a step."""
-    gpus = flags.gpus or 1
-    tp = flags.tp or (chosen.tp if chosen else None)
-    pp = flags.pp or (chosen.pp if chosen else None)
-    cp = flags.cp or (chosen.cp if chosen else None) or 1
-    steps = flags.accumulation
-    if steps is None and flags.global_batch is None and pp is not None and pp > 1:
+    gpus = words.gpus or 1
+    tp = words.tp or (chosen.tp if chosen else None)
+    pp = words.pp or (chosen.pp if chosen else None)
+    cp = words.cp or (chosen.cp if chosen else None) or 1
+    steps = words.accumulation
+    if steps is None and words.global_batch is None and pp is not None and pp > 1:
         steps = _FILLED * pp
-    if (flags.vpp or 1) > 1 and (pp or 1) == 1:
+    if (words.vpp or 1) > 1 and (pp or 1) == 1:
         raise UserError(
-            f"--vpp {flags.vpp} divides the stages of a pipeline, and there is none",
+            f"--vpp {words.vpp} divides the stages of a pipeline, and there is none",
             hint="--pp 2, or another number of stages",
         )
     batch = solve_batch(
         ranks=max(gpus // ((tp or 1) * (pp or 1) * cp), 1),
-        micro_batch=flags.micro_batch,
+        micro_batch=words.micro_batch,
         accumulation=steps,
-        global_batch=flags.global_batch,
+        global_batch=words.global_batch,
     )
     return {
         "gpus": gpus,
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "vpp": flags.vpp or 1,
-        "ep": flags.ep or 1,
+        "vpp": words.vpp or 1,
+        "ep": words.ep or 1,
         "micro_batch": batch.micro_batch,
         "global_batch": batch.global_batch,
     }
 
 
-def _refuse_numbers(flags: EstimateFlags, reader: _Reader) -> None:
+def _refuse_numbers(words: EstimateWords, reader: _Reader) -> None:
     for name in _POSITIVE:
-        number = getattr(flags, name)
+        number = getattr(words, name)
         problem = None if number is None else absurd(name, number)
         if problem is not None:
             reader.problems.append(problem)
-    if flags.host_memory is not None and not 1 <= flags.host_memory <= _MOST_RAM:
+    if words.host_memory is not None and not 1 <= words.host_memory <= _MOST_RAM:
         reader.refuse(
-            f"--host-memory is {flags.host_memory:g}",
+            f"--host-memory is {words.host_memory:g}",
             f"the RAM of a node in GB, 1 to {_MOST_RAM:,}: --host-memory 512",
         )
-    if flags.price is not None and not (flags.price >= 0 and math.isfinite(flags.price)):
-        reader.refuse(f"--price is {flags.price}", "the price of one GPU for an hour, as 2.5")
-    if flags.price is not None and flags.tokens is None:
+    if words.price is not None and not (words.price >= 0 and math.isfinite(words.price)):
+        reader.refuse(f"--price is {words.price}", "the price of one GPU for an hour, as 2.5")
+    if words.price is not None and words.tokens is None:
         reader.refuse("--price is for a number of tokens", "--tokens 2T")
-    if flags.folder is not None and not flags.launch:
-        reader.refuse(f"unexpected word {str(flags.folder)!r}", "a folder stands behind --launch")
 
 
-def _model(flags: EstimateFlags) -> ModelShape:
-    text = flags.model
+def _model(words: EstimateWords) -> ModelShape:
+    text = None if words.model is None else str(words.model)
     empty = text is not None and not text.strip()
-    if empty or (text is None) == (flags.params is None):
+    if empty or (text is None) == (words.params is None):
         wrong = "which model?" if empty or text is None else "--model and --params are both given"
         raise UserError(wrong, hint="--model llama-3.1-8b, --model config.json, or --params 7B")
     if text is None:
-        return model_of_params(flags.params or "")
+        return model_of_params(str(words.params or ""))
     if _is_module(text):
-        from clusterkit.estimate.models.module import model_of_module
+        from clusterkit.estimate.models.module import model_of_module  # noqa: PLC0415 - rarely
 
-        return model_of_module(text, **({"seq": flags.seq} if flags.seq else {})).shape
+        return model_of_module(text, **({"seq": words.seq} if words.seq else {})).shape
     path = Path(text).expanduser()
     if path.exists() or path.suffix == ".json":
         return model_of_config(path)
     return model_named(text)
 
 
-def _strategy(flags: EstimateFlags) -> Chosen | None:
-    return None if flags.strategy is None else strategy_named(flags.strategy)
+def _strategy(words: EstimateWords) -> Chosen | None:
+    return None if words.strategy is None else strategy_named(words.strategy)
 
 
-def _is_module(text: str | None) -> bool:
+def _is_module(model: str | os.PathLike[str] | None) -> bool:
     """Tell whether a model is named by its import path."""
-    return text is not None and ":" in text and not Path(text).expanduser().exists()
+    text = "" if model is None else str(model)
+    return ":" in text and not Path(text).expanduser().exists()
 
 
-def _gpu(flags: EstimateFlags) -> Gpu:
-    if flags.gpu is None:
+def _gpu(words: EstimateWords) -> Gpu:
+    if words.gpu is None:
         raise UserError(
             "which GPU?", hint="--gpu h100, a100-80, l40s, mi300x ...: clusterkit explain gpus"
         )
-    return gpu_named(flags.gpu)
+    return gpu_named(words.gpu)
 
 
-def _margin(text: str | None) -> float:
-    if text is None:
+def _margin(part: str | float | None) -> float:
+    if part is None:
         return 0.08
+    text = str(part)
     try:
         number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -254,9 +255,10 @@ def _margin(text: str | None) -> float:
     return number
 
 
-def _tokens(text: str | None) -> float | None:
-    if text is None:
+def _tokens(number_of: str | float | None) -> float | None:
+    if number_of is None:
         return None
+    text = str(number_of)
     match = _AMOUNT.fullmatch(text.strip().lower())
     number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2]] if match else 0.0
     if number <= 0:
@@ -264,30 +266,30 @@ def _tokens(text: str | None) -> float | None:
     return number
 
 
-def _completed(chosen: Chosen, flags: EstimateFlags, offload: Offload | None) -> Chosen:
+def _completed(chosen: Chosen, words: EstimateWords, offload: Offload | None) -> Chosen:
     """Return the chosen strategy with what `--offload` adds to it, once they agree.
 
     Raises:
         UserError: name and flags contradict each other.
     """
     for name in ("tp", "pp", "cp"):
-        said, flag = getattr(chosen, name), getattr(flags, name)
+        said, flag = getattr(chosen, name), getattr(words, name)
         if None not in {said, flag} and said != flag:
             raise UserError(
-                f"--strategy {flags.strategy} and --{name} {flag} contradict each other",
+                f"--strategy {words.strategy} and --{name} {flag} contradict each other",
                 hint=f"leave --{name} out",
             )
-    ranks = [getattr(chosen, name) or getattr(flags, name) or 1 for name in ("tp", "pp", "cp")]
+    ranks = [getattr(chosen, name) or getattr(words, name) or 1 for name in ("tp", "pp", "cp")]
     needed = math.prod(ranks) * (chosen.dp or 0)
-    if chosen.dp is not None and flags.gpus != needed:
+    if chosen.dp is not None and words.gpus != needed:
         raise UserError(
-            f"--strategy {flags.strategy} is for {needed} GPUs, not for {flags.gpus}",
+            f"--strategy {words.strategy} is for {needed} GPUs, not for {words.gpus}",
             hint=f"--gpus {needed}, or a name without dp",
         )
     strategy = chosen.strategy
-    if strategy.name == "single" and flags.gpus != 1:
+    if strategy.name == "single" and words.gpus != 1:
         raise UserError(
-            f"the strategy single is for one GPU, not for {flags.gpus}",
+            f"the strategy single is for one GPU, not for {words.gpus}",
             hint="--gpus 1, or --strategy ddp",
         )
     if offload is None or offload is strategy.offload:
@@ -309,30 +311,28 @@ def _completed(chosen: Chosen, flags: EstimateFlags, offload: Offload | None) ->
     return replace(chosen, strategy=offloaded)
 
 
-def _adapter(flags: EstimateFlags, chosen: Chosen | None) -> Adapter | None:
+def _adapter(words: EstimateWords, chosen: Chosen | None) -> Adapter | None:
     named = chosen.adapter if chosen else None
-    if flags.lora_rank is None and not flags.qlora:
+    if words.lora_rank is None and not words.qlora:
         return named
     base = named or Adapter()
-    return replace(base, rank=flags.lora_rank or base.rank, quantized=base.quantized or flags.qlora)
+    return replace(base, rank=words.lora_rank or base.rank, quantized=base.quantized or words.qlora)
 
 
-def _assumed(flags: EstimateFlags, wish: Wish) -> Iterator[str]:
+def _assumed(words: EstimateWords, wish: Wish) -> Iterator[str]:
     yield from wish.model.assumed
-    if flags.seq is None:
+    if words.seq is None:
         yield f"sequences of {wish.seq} tokens (--seq)"
-    if flags.micro_batch is None and flags.accumulation is None:
+    if words.micro_batch is None and words.accumulation is None:
         yield f"micro batch {wish.micro_batch} (--micro-batch)"
-        if flags.global_batch is None and wish.pp is not None and wish.pp > 1:
+        if words.global_batch is None and wish.pp is not None and wish.pp > 1:
             yield f"{_FILLED * wish.pp} of them a step (--accumulation)"
-    if flags.gpus_per_node is None and wish.gpus > _PER_NODE:
+    if words.gpus_per_node is None and wish.gpus > _PER_NODE:
         yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
-    if flags.precision is None:
+    if words.precision is None:
         kind = "bf16" if wish.gpu.has_bf16 else "fp16"
         yield f"{kind} as usual with each library (--precision)"
-    if flags.optimizer is None:
+    if words.optimizer is None:
         yield "AdamW (--optimizer)"
-    if wish.gpus > wish.gpus_per_node and flags.interconnect is None:
-        from clusterkit.estimate.machines.interconnects import network_of
-
+    if wish.gpus > wish.gpus_per_node and words.interconnect is None:
         yield f"{network_of(wish.gpu).name} between nodes (--interconnect)"

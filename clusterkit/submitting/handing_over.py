@@ -1,39 +1,26 @@
-"""What `submit` does with every plan, of one job or of an array: check it, and hand it over."""
+"""What is done with every plan, of one job or of an array: check it, and hand it over."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import os
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterkit.cli import console
+from clusterkit import runfolder
+from clusterkit.config import load_settings
 from clusterkit.errors import UserError
+from clusterkit.executors import executor_for, submit_plan
 from clusterkit.model import ClusterKind, LaunchPlan
+from clusterkit.render import render
 from clusterkit.shell import Secret
 from clusterkit.ties import After, Ties, dependency
 
 if TYPE_CHECKING:
-    from clusterkit.cli.submit_gate import Passed
     from clusterkit.runfolder import RunFolder, Submission
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """The flags of `submit` that are not about the job itself."""
-
-    dry_run: bool
-    wait: bool
-    follow: bool
-    preflight: str | None
-    exclude_unfit: bool
-    force: bool
-    json: bool
-    after: tuple[str, ...] = ()
+    from clusterkit.submitting.gate import Passed
 
 
 def require_runnable(plan: LaunchPlan) -> None:
@@ -49,14 +36,6 @@ def require_runnable(plan: LaunchPlan) -> None:
         _require_script(plan.script, Path(plan.workdir))
 
 
-def remark_on_script(plan: LaunchPlan) -> None:
-    """Warn where the job's script is written for another framework."""
-    from clusterkit.scripts import cautions
-
-    for problem in cautions(plan):
-        console.warn(str(problem))
-
-
 def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
     """Return what the job has to wait for, by the words of `--after`.
 
@@ -65,9 +44,8 @@ def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
     """
     if not words:
         return ()
-    from clusterkit.config import load_settings
-    from clusterkit.jobs.after import conditions
-    from clusterkit.jobs.find import run_roots
+    from clusterkit.jobs.after import conditions  # noqa: PLC0415 - few jobs wait for others
+    from clusterkit.jobs.find import run_roots  # noqa: PLC0415
 
     roots = run_roots(load_settings().clusters.values())
     return conditions(words, roots, plan.cluster.kind)
@@ -93,17 +71,22 @@ def tied(plan: LaunchPlan, after: Iterable[After]) -> LaunchPlan:
 
 
 def hand_over(
-    plan: LaunchPlan, passed: Passed, ties: Ties, *, check_limits: bool = True
+    plan: LaunchPlan,
+    passed: Passed,
+    ties: Ties,
+    *,
+    command_line: Sequence[str],
+    note: Callable[[str], None],
+    check_limits: bool = True,
 ) -> tuple[RunFolder, Submission]:
     """Write the run folder and start the job, or leave it to wait for others.
+
+    `command_line` is what the user typed, if that is how he asked; `note` hears what an executor
+    has to say.
 
     Raises:
         UserError, RemoteError: as `submit_plan`.
     """
-    from clusterkit import runfolder
-    from clusterkit.executors import executor_for, submit_plan
-    from clusterkit.render import render
-
     plan = tied(plan, ties.after)
     if check_limits and passed.checks_limits:
         executor_for(plan.cluster.kind).check_limits(plan)
@@ -114,12 +97,12 @@ def hand_over(
         rendered,
         run,
         secrets=_secrets(plan),
-        command_line=sys.argv,
+        command_line=command_line,
         documents=passed.documents,
         ties=ties,
     )
     for message in launched.messages:
-        console.note(message)
+        note(message)
     return run, submission
 
 

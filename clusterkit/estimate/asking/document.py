@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusterkit.cli.estimate_details import points_of
-from clusterkit.cli.estimate_report import assumed
 from clusterkit.estimate.advice.changes import smallest_change
-from clusterkit.estimate.advice.recommend import cautions_of, nearest_of
+from clusterkit.estimate.advice.launch import Launch
+from clusterkit.estimate.advice.recommend import Candidate, Judge, cautions_of, nearest_of
+from clusterkit.estimate.asking.answer import Answer
+from clusterkit.estimate.asking.shown import assumed, points_of
 from clusterkit.estimate.memory.parts import parts_of
 from clusterkit.estimate.results import Interval
 from clusterkit.estimate.speed.step_time import bill_of
 
-if TYPE_CHECKING:
-    from clusterkit.cli.estimate_flags import EstimateFlags
-    from clusterkit.cli.estimate_wish import Asked
-    from clusterkit.estimate.advice.launch import Launch
-    from clusterkit.estimate.memory.parts import parts_of
-from clusterkit.estimate.advice.recommend import Candidate, Judge, Recommendation, Tried
 
-
-def document(
-    asked: Asked,
-    judge: Judge,
-    tried: Tried,
-    advice: Recommendation,
-    *,
-    launch: Launch | None,
-    flags: EstimateFlags,
-) -> Mapping[str, Any]:
-    """Return everything that the report says."""
+def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, Any]:
+    """Return everything that the report says, and what starts the chosen strategy."""
+    asked, judge, tried, advice = answer.asked, answer.judge, answer.tried, answer.advice
     wish, chosen = asked.wish, advice.chosen
     subject = nearest_of(tried, advice)
-    answer: dict[str, Any] = {
+    told: dict[str, Any] = {
         "strategies": [_strategy(one, judge, wish.gpus_per_node) for one in tried.candidates],
         "recommended": chosen.name if chosen else None,
         "why": advice.why,
@@ -59,17 +46,17 @@ def document(
         "measured": judge.calibration.subject if judge.calibration else None,
         "warnings": [problem.message for problem in cautions_of(subject)],
     }
-    if flags.explain:
-        answer["explain"] = {"strategy": subject.name, **_explained(subject)}
-    if flags.scale:
+    if answer.words.explain:
+        told["explain"] = {"strategy": subject.name, **_explained(subject)}
+    if answer.words.scale:
         points = points_of(wish, judge, subject)
-        answer["scale"] = {"strategy": subject.name, "points": points}
+        told["scale"] = {"strategy": subject.name, "points": points}
     if asked.tokens is not None:
         bill = bill_of(subject.setup, subject.speed, asked.tokens, price=asked.price)
-        answer["bill"] = {"strategy": subject.name, "bill": bill}
+        told["bill"] = {"strategy": subject.name, "bill": bill}
     if launch is not None:
-        answer["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
-    return answer
+        told["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
+    return told
 
 
 def _strategy(one: Candidate, judge: Judge, per_node: int) -> Mapping[str, Any]:

@@ -1,0 +1,23 @@
+"""Everything that Python code may call; `import clusterkit` shows it, and loads it when asked for.
+
+Each function is the verb of the same name, and its result holds the document that `--json` prints.
+Errors are `clusterkit.UserError` and `clusterkit.RemoteError`, whose text ends with what to do.
+"""
+
+from clusterkit.api.estimating import Estimate, estimate
+from clusterkit.api.jobs import JobHandle, Rendered, find_job, render, submit
+from clusterkit.api.preflighting import Preflight, preflight
+from clusterkit.api.results import ClusterkitWarning
+
+__all__ = [
+    "ClusterkitWarning",
+    "Estimate",
+    "JobHandle",
+    "Preflight",
+    "Rendered",
+    "estimate",
+    "find_job",
+    "preflight",
+    "render",
+    "submit",
+]

@@ -1,0 +1,75 @@
+"""`estimate`: which strategy fits a model on some GPUs."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterkit.api.words import takes
+from clusterkit.estimate.asking.answer import Answer, answer
+from clusterkit.estimate.asking.document import document
+from clusterkit.estimate.asking.words import EstimateWords
+from clusterkit.files import versioned
+
+_COLUMNS = ("strategy", "fits", "GB a GPU", "tokens/s a GPU", "MFU")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What fits, and how fast it is."""
+
+    answer: Answer
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `clusterkit estimate --json` prints; GB are 10^9 bytes."""
+        return versioned(document(self.answer))
+
+    @property
+    def recommended(self) -> str | None:
+        """The name of the strategy to take; None where nothing fits."""
+        chosen = self.answer.advice.chosen
+        return chosen.name if chosen else None
+
+    @property
+    def why(self) -> str:
+        """Why that one, or why none."""
+        return self.answer.advice.why
+
+    @property
+    def strategies(self) -> Sequence[dict[str, Any]]:
+        """Each strategy as the document has it."""
+        found: Sequence[dict[str, Any]] = self.document["strategies"]
+        return found
+
+    def __repr__(self) -> str:
+        """Show the advice."""
+        return f"<estimate: {self.recommended or 'nothing fits'}: {self.why}>"
+
+    def _repr_html_(self) -> str:
+        rows = [f"<tr>{''.join(f'<th>{name}</th>' for name in _COLUMNS)}</tr>"]
+        for one in self.strategies:
+            cells = (
+                html.escape(one["strategy"]),
+                "yes" if one["fits"] else "no",
+                f"{one['memory_gb']['total']:,.1f}",
+                f"{one['tokens_per_s_per_gpu']:,.0f}" if one["fits"] else "",
+                f"{one['mfu']:.0%}" if one["fits"] else "",
+            )
+            rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        title = html.escape(f"{self.recommended or 'nothing fits'}: {self.why}")
+        return f"<p><b>{title}</b></p><table>{''.join(rows)}</table>"
+
+
+@takes(EstimateWords)
+def estimate(words: EstimateWords) -> Estimate:
+    """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
+
+    Arguments are the flags of `clusterkit estimate`; `explain` and `scale` add to the document.
+
+    Raises:
+        UserError: words are missing or make no sense; all of them at once.
+    """
+    return Estimate(answer(words))

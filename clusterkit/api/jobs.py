@@ -1,0 +1,197 @@
+"""`submit` and `render`, and the handle of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterkit.api.results import html_table, warn
+from clusterkit.api.words import JobWords, RenderWords, SubmitWords, takes
+from clusterkit.config import load_settings
+from clusterkit.errors import UserError
+from clusterkit.files import versioned
+from clusterkit.jobs import cancel, find_run, follow, read_logs, run_roots, wait
+from clusterkit.jobs.document import document_of, full_document_of, name_of
+from clusterkit.jobs.state import load_job
+from clusterkit.model import LaunchPlan, RenderedFile
+from clusterkit.render import render as render_files
+from clusterkit.runfolder import RunFolder
+from clusterkit.scripts import cautions
+from clusterkit.submitting.gate import Listener
+from clusterkit.submitting.one import prepare, start
+from clusterkit.submitting.rendering import check_kinds, rendering_document, write_files
+from clusterkit.submitting.request import JobRequest, read_request
+
+
+@dataclass(frozen=True, slots=True)
+class JobHandle:
+    """A submitted job. Looking at it asks the cluster anew each time."""
+
+    run: RunFolder
+
+    @property
+    def job_id(self) -> str:
+        """What to call the job, also on the command line."""
+        return name_of(load_job(self.run))
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder with all that belongs to the job."""
+        return self.run.path
+
+    @property
+    def state(self) -> str:
+        """Such as `running` or `succeeded`."""
+        return load_job(self.run).status.state.value
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `clusterkit submit --json` prints of the job."""
+        return versioned(document_of(load_job(self.run)))
+
+    def status(self) -> dict[str, Any]:
+        """Return what `clusterkit status JOB --json` prints: also its failure and attempts."""
+        return versioned(full_document_of(load_job(self.run)))
+
+    def wait(self) -> dict[str, Any]:
+        """Return what `clusterkit wait --json` prints, once the job is over.
+
+        It did not succeed where `state` is not `succeeded`; nothing is raised then. Ctrl-C, or the
+        stop button of a notebook, ends the waiting and not the job.
+        """
+        job = wait(self.run, changed=lambda _: None, troubled=warn)
+        return versioned(full_document_of(job))
+
+    def logs(self, node: int | None = None, *, tail: int | None = None) -> str:
+        """Return what the nodes have printed so far, or one of them; its last lines, or all."""
+        return "".join(read_logs(self.run, node, tail=tail))
+
+    def follow(self, node: int | None = None, *, tail: int | None = None) -> Iterator[str]:
+        """Yield what the nodes print, some lines at a time, until the job is over."""
+        return follow(self.run, node, tail=tail)
+
+    def cancel(self) -> dict[str, Any]:
+        """End the job, wait until it is over, and return its document.
+
+        Raises:
+            RemoteError: its nodes, or its scheduler, cannot be asked.
+        """
+        return versioned(document_of(cancel(self.run)))
+
+    def __repr__(self) -> str:
+        """Show the job as a terminal or a log would."""
+        job = load_job(self.run)
+        return f"<job {name_of(job)} {job.status.state.value}, {self.run.path}>"
+
+    def _repr_html_(self) -> str:
+        job = load_job(self.run)
+        rows: list[tuple[str, object]] = [
+            ("job", name_of(job)),
+            ("state", job.status.state.value),
+            *((("why", job.status.reason),) if job.status.reason else ()),
+            ("cluster", job.submission.cluster),
+            ("nodes", job.submission.nodes),
+            ("folder", self.run.path),
+        ]
+        return html_table(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """The files of a job, as it would run."""
+
+    plan: LaunchPlan
+    files: tuple[RenderedFile, ...]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `clusterkit render --json` prints."""
+        return versioned(rendering_document(self.plan, self.files))
+
+    def __getitem__(self, name: str) -> str:
+        """Return the text of one file."""
+        return next(file.text for file in self.files if file.name == name)
+
+    def write(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write the files into a folder, as `clusterkit render --output` does."""
+        return tuple(write_files(self.files, Path(folder)))
+
+    def __repr__(self) -> str:
+        """Name the files."""
+        return f"<{self.plan.name}: {', '.join(file.name for file in self.files)}>"
+
+
+@takes(SubmitWords)
+def submit(words: SubmitWords) -> JobHandle:
+    """Run a training script on every node of a cluster, as `clusterkit submit` does.
+
+    Arguments are the flags of the verb, and beat a job file (`job=`); `--name` is `name`, and
+    `--gpus-per-node` is `gpus_per_node`. Arrays are for the command line.
+
+    Raises:
+        UserError: what is asked for is wrong, or preflight found something (then with `report`).
+        RemoteError: the cluster refused, or did not answer.
+    """
+    request = _request(words, verb="submit")
+    from_file = request.from_file
+    prepared = prepare(
+        request,
+        preflight=words.preflight or from_file.get("preflight"),
+        after=tuple(words.after or from_file.get("after", ())),
+    )
+    _remark(prepared.plan)
+    _, run, _ = start(
+        prepared,
+        exclude_unfit=words.exclude_unfit,
+        force=words.force,
+        listener=Listener(warn=warn, note=warn, heard=lambda _: None),
+    )
+    return JobHandle(run)
+
+
+@takes(RenderWords)
+def render(words: RenderWords) -> Rendered:
+    """Return the files that would run, as `clusterkit render` writes them.
+
+    Arguments are those of `submit` that describe the job; `only` names some of the kinds sbatch,
+    hostfile, compose, node and config.
+
+    Raises:
+        UserError: what is asked for is wrong.
+    """
+    kinds = check_kinds(words.only)
+    plan = _request(words, verb="render").plan()
+    _remark(plan)
+    return Rendered(plan=plan, files=tuple(render_files(plan, only=kinds)))
+
+
+def find_job(word: str) -> JobHandle:
+    """Return a job that was submitted before: by its id, its name, its run folder, or `latest`.
+
+    Raises:
+        UserError: there is none, or several.
+    """
+    return JobHandle(find_run(word, run_roots(load_settings().clusters.values())))
+
+
+def _request(words: JobWords, *, verb: str) -> JobRequest:
+    request = read_request(
+        words.given(),
+        verb=verb,
+        job=Path(words.job) if words.job is not None else None,
+        warn=warn,
+        said_by="argument",
+    )
+    if request.sweep() is not None:
+        raise UserError(
+            f"{words.job} is an array, and a handle is of one job",
+            hint=f"clusterkit {verb} --job {words.job}",
+        )
+    return request
+
+
+def _remark(plan: LaunchPlan) -> None:
+    for problem in cautions(plan):
+        warn(str(problem))

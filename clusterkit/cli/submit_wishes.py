@@ -1,0 +1,30 @@
+"""What `submit` was asked for beside the job itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusterkit.cli import console
+from clusterkit.model import LaunchPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """The flags of `submit` that are not about the job itself."""
+
+    dry_run: bool
+    wait: bool
+    follow: bool
+    preflight: str | None
+    exclude_unfit: bool
+    force: bool
+    json: bool
+    after: tuple[str, ...] = ()
+
+
+def remark_on_script(plan: LaunchPlan) -> None:
+    """Warn where the job's script is written for another framework."""
+    from clusterkit.scripts import cautions
+
+    for problem in cautions(plan):
+        console.warn(str(problem))

@@ -1,0 +1,57 @@
+"""What `--json` tells of a job, and `clusterkit.submit` as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterkit import node_results
+from clusterkit.jobs.failure import failure_of
+from clusterkit.jobs.logs import ranks_of, read_logs
+from clusterkit.jobs.state import Job, load_job
+from clusterkit.runfolder import RunFolder
+
+
+def document_of(job: Job) -> dict[str, Any]:
+    """Return what is told of a job, also of one among others."""
+    of_array = {"array": job.submission.array, "index": job.submission.index}
+    return {
+        "job_id": job.submission.job_id,
+        "cluster": job.submission.cluster,
+        "run_dir": str(job.run.path),
+        "state": job.status.state,
+        "exit_code": job.status.exit_code,
+        "reason": job.status.reason,
+        "name": job.submission.name,
+        "nodes": job.results,
+        **(of_array if job.submission.array else {}),
+    }
+
+
+def full_document_of(job: Job) -> dict[str, Any]:
+    """Return what is told of a job that it is all about: also its failure and attempts."""
+    failure = failure_of(job)
+    keys = ("node", "rank", "exit_code", "message", "tail")
+    told = {key: getattr(failure, key) for key in keys} if failure is not None else None
+    attempts = node_results.read_attempts(job.run)
+    return {**document_of(job), "failure": told, "attempts": attempts}
+
+
+def logs_document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
+    """Return what the nodes of a job have printed, or one of them; its last lines, or all."""
+    return {
+        "job_id": name_of(load_job(run)),
+        "run_dir": str(run.path),
+        "nodes": [
+            {
+                "node_rank": rank,
+                "path": str(run.log(rank)),
+                "text": "".join(read_logs(run, rank, tail=tail)),
+            }
+            for rank in ranks_of(run, node)
+        ],
+    }
+
+
+def name_of(job: Job) -> str:
+    """Return what to type to mean this job."""
+    return job.submission.job_id or job.run.key

@@ -1,0 +1,72 @@
+"""Submit one job: what every way to ask for it goes through, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterkit.model import LaunchPlan
+from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.submitting.gate import Listener, chosen_mode, pass_gate
+from clusterkit.submitting.handing_over import conditions_of, hand_over, require_runnable
+from clusterkit.submitting.job_python import require_package
+from clusterkit.submitting.request import JobRequest
+from clusterkit.ties import After, Ties
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A job that could be started, as far as it shows without asking anybody."""
+
+    request: JobRequest
+    plan: LaunchPlan
+    mode: str
+    """What is to be asked of preflight first."""
+    after: tuple[After, ...]
+
+
+def prepare(request: JobRequest, *, preflight: str | None, after: Sequence[str]) -> Prepared:
+    """Return what would be submitted.
+
+    Raises:
+        UserError: it cannot be, with the place of what is wrong.
+    """
+    plan = request.plan()
+    with request.placing():
+        mode = chosen_mode(preflight, plan)
+        require_runnable(plan)
+        conditions = conditions_of(after, plan)
+    return Prepared(request=request, plan=plan, mode=mode, after=conditions)
+
+
+def start(
+    prepared: Prepared,
+    *,
+    exclude_unfit: bool,
+    force: bool,
+    listener: Listener,
+    command_line: Sequence[str] = (),
+) -> tuple[LaunchPlan, RunFolder, Submission]:
+    """Check the nodes and hand the job over; return its plan, which may leave out unfit nodes.
+
+    Raises:
+        NotFitError: preflight found something, and nobody said to go on.
+        UserError, RemoteError: as `pass_gate` and `hand_over`.
+    """
+    require_package(prepared.plan)
+    passed = pass_gate(
+        prepared.request,
+        prepared.plan,
+        prepared.mode,
+        exclude_unfit=exclude_unfit,
+        force=force,
+        listener=listener,
+    )
+    run, submission = hand_over(
+        passed.plan,
+        passed,
+        Ties(after=prepared.after),
+        command_line=command_line,
+        note=listener.note,
+    )
+    return passed.plan, run, submission
