@@ -106,8 +106,11 @@ def lead(spark, options):
     deadline = time.monotonic() + START_S
     port = int(os.environ["CK_PORT"])
     server = Server(spark, port + 1)
-    # A port that is taken is an error, and not a reason to take the next one.
-    spark.environment["SPARK_MASTER_OPTS"] += " -Dspark.port.maxRetries=0"
+    # A port that is taken is an error, and not a reason to take the next one. Spark 4 also takes
+    # programs by HTTP on port 6066, of every cluster that does not say no.
+    spark.environment["SPARK_MASTER_OPTS"] += (
+        " -Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"
+    )
     places = ("--host", spark.address, "--port", str(port), "--webui-port", str(port + 2))
     spark.start_daemon("master", "org.apache.spark.deploy.master.Master", *places)
     while workers_of(spark, port + 2) is None:
