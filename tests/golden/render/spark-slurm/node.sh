@@ -60,6 +60,7 @@ SPARK_HOME.
 import argparse
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -273,15 +274,11 @@ def follow(spark):
         if master is None:
             lost_head()
         spark.start_worker(master)
-        told = {}
-        listener = threading.Thread(target=lambda: told.update(read(lines)), daemon=True)
-        listener.start()
-        while listener.is_alive():
-            listener.join(LOOK_S)
+        while not select.select([connection], [], [], LOOK_S)[0]:
             # The first node's word counts more than a worker that has lost its master.
-            if listener.is_alive() and (name := spark.broken()):
+            if name := spark.broken():
                 spark.blame(name)
-        if "end" not in told:
+        if "end" not in read(lines):
             lost_head()
         spark.end()  # before the connection, whose end is the first node's sign
         return 0
