@@ -213,6 +213,14 @@ def test_the_node_of_the_rank_that_failed_is_the_one_that_fails(folder: Path) ->
     assert [nodes.started[rank].wait(60) for rank in range(3)] == [1, 0, 1]
 
 
+def test_a_node_without_ray_says_how_to_install_it(tmp_path: Path) -> None:
+    bare = {"PATH": os.environ["PATH"], "CK_NODE_NAME": "n3", "PYTHONPATH": str(LAUNCH.parent)}
+    words = [sys.executable, str(LAUNCH), "--min-nodes=1", "true"]
+    done = subprocess.run(words, env=bare, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"no Ray on n3: {sys.executable} -m pip install 'ray[train]'" in done.stderr
+
+
 @pytest.fixture
 def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Give the part of the launcher that decides how Ray is started, on the only node of a job."""
@@ -229,6 +237,22 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return module
+
+
+@pytest.mark.parametrize(
+    ("variables", "address"),
+    [
+        ({}, "127.0.0.2"),
+        ({"CK_HEAD_ADDR": "10.77.0.1"}, "10.77.0.1"),
+        ({"CK_NODE_ADDR": "127.0.0.3", "CK_NODE_RANK": "2"}, "127.0.0.4"),
+    ],
+)
+def test_no_node_has_an_address_that_ray_would_replace(
+    local: Any, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], address: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert local.own_address() == address
 
 
 def test_a_small_shared_memory_is_not_filled(

@@ -67,11 +67,9 @@ class Ray:
         self.folder = folder()
         self.up = threading.Event()
         self.said = collections.deque(maxlen=40)
-        environment = variables()
-        environment.pop("RAY_ADDRESS", None)  # another Ray, that the user may be connected to
         self.process = subprocess.Popen(
             [*command(self.folder), *options],
-            env=environment,
+            env=variables(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -156,7 +154,8 @@ def own_address():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         # Sends nothing: the kernel says from which address it would.
         probe.connect((nodes[1] if is_head() and len(nodes) > 1 else address, 9))
-        return probe.getsockname()[0]
+        found = probe.getsockname()[0]
+    return "127.0.0.2" if found == "127.0.0.1" else found
 
 
 def head_address():
@@ -225,11 +224,12 @@ def memory_bytes():
 
 
 def variables():
-    """Return the environment of Ray and of the driver: with a token, if the job has one.
+    """Return the environment of Ray and of the driver: its address, and its token if there is one.
 
-    Whoever reaches the ports of a Ray without a token can run programs as its user.
+    Without an address, some parts of Ray look for any Ray on the machine. Without a token, whoever
+    reaches the ports can run programs as its user.
     """
-    found = {**SETTINGS, **os.environ}
+    found = {**SETTINGS, **os.environ, "RAY_ADDRESS": head_address()}
     # For sitecustomize.py, and for what Ray Train is told to load.
     found["PYTHONPATH"] = os.pathsep.join(
         filter(None, (os.environ["CK_TMP"], found.get("PYTHONPATH")))

@@ -146,8 +146,7 @@ class Head:
 
     def drive(self):
         """Run the driver to its end; return what ended it before."""
-        address = clusterkit_ray.head_address()
-        environment = {**clusterkit_ray.variables(), "RAY_ADDRESS": address}
+        environment = clusterkit_ray.variables()
         callbacks = filter(None, (environment.get("RAY_TRAIN_CALLBACKS"), TELLS_OF_FAILURE))
         environment["RAY_TRAIN_CALLBACKS"] = ",".join(callbacks)
         self.show()

@@ -116,7 +116,8 @@ def test_two_jobs_and_another_ray_share_the_hosts_and_leave_each_other_alone(des
         assert other.poll() is None
         assert desk.lab.processes("n1", r"raylet/raylet")
     finally:
-        other.send_signal(signal.SIGTERM)
+        for process in desk.lab.processes("n1", "/tmp/r7"):
+            os.kill(process.pid, signal.SIGKILL)
         other.wait(30)
 
 
@@ -187,8 +188,9 @@ def test_nothing_is_left_of_a_cancelled_job(cluster: str, desk: Desk) -> None:
 
 
 def trained_on(job: dict[str, Any], world: int) -> bool:
+    """Tell whether so many train together, and whether Ray has kept a checkpoint of theirs."""
     starts = re.split(r"start: .* world size (\d+),", log(job))
-    return starts[-2:-1] == [str(world)] and bool(re.search(r"step \d+0 ", starts[-1]))
+    return starts[-2:-1] == [str(world)] and bool(re.search(r"step [3-9]0 ", starts[-1]))
 
 
 @pytest.mark.parametrize("cluster", ["rack", "lab"])
