@@ -19,7 +19,8 @@ from clusterkit.frameworks import LaunchInputs, load_framework
 
 LAUNCH = data_dir("templates") / "env" / "launch.py"
 RANKS = data_dir("templates") / "ranks"
-NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
+         "JAX_LOCAL_DEVICE_IDS")  # fmt: skip
 TELL = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES}]), flush=True)"
 
 
@@ -75,7 +76,7 @@ def test_each_process_is_told_who_it_is(
     done = launched(tmp_path, TELL, node_rank=node_rank, slots=slots, processes=processes)
     assert done.returncode == 0, done.stderr
     told = sorted(json.loads(line) for line in done.stdout.splitlines())
-    assert told == [[*rank, str(node_rank), "n0"] for rank in ranks]
+    assert told == [[*rank, str(node_rank), "n0", rank[1]] for rank in ranks]
 
 
 def test_fewer_processes_a_node_are_spread_over_all_nodes(tmp_path: Path) -> None:
@@ -93,6 +94,8 @@ def test_fewer_processes_a_node_are_spread_over_all_nodes(tmp_path: Path) -> Non
         for node in range(3)
     ]
     ranks = [sorted(json.loads(line)[:4] for line in said.splitlines()) for said in told]
+    devices = [sorted(json.loads(line)[-1] for line in said.splitlines()) for said in told]
+    assert devices == [["0,1", "2,3"], ["0"], ["0", "1"]]
     assert ranks == [
         [["0", "0", "5", "2"], ["1", "1", "5", "2"]],
         [["2", "0", "5", "1"]],

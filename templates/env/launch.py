@@ -22,14 +22,19 @@ def main():
     options = parser.parse_args()
 
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
-    if options.per_node is not None:
-        slots = [min(count, options.per_node) for count in slots]
     node_rank = int(os.environ["CK_NODE_RANK"])
+    share = 1
+    if options.per_node is not None:
+        share = max(1, slots[node_rank] // options.per_node)
+        slots = [min(count, options.per_node) for count in slots]
     world = min(options.processes, sum(slots))
     first = min(sum(slots[:node_rank]), world)
     last = min(first + slots[node_rank], world)
     environments = {
-        first + local: environment_of(first + local, local, last - first, world)
+        first + local: {
+            **environment_of(first + local, local, last - first, world),
+            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(local * share, (local + 1) * share))),
+        }
         for local in range(last - first)
     }
     sys.exit(clusterkit_ranks.run(options.command, environments))
@@ -49,6 +54,8 @@ def environment_of(rank, local_rank, local_world, world):
         "MASTER_PORT": port,
         "JAX_COORDINATOR_ADDRESS": f"{head}:{port}",
     }
+    # A signal means the end here, which JAX would only note for scripts that ask it.
+    environment.setdefault("JAX_ENABLE_PREEMPTION_SERVICE", "false")
     if interface := environment.get("GLOO_SOCKET_IFNAME"):
         # TensorPipe, below torch.distributed.rpc, would take that of the host's own name as well.
         environment.setdefault("TP_SOCKET_IFNAME", interface)
