@@ -55,6 +55,7 @@ FRAMEWORK = Framework(
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
     provides=(
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
-        "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS", "SLURM_PROCID", "SLURM_LOCALID",
+        "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "JAX_LOCAL_DEVICE_IDS", "SLURM_PROCID",
+        "SLURM_LOCALID",
     ),
 )  # fmt: skip
