@@ -75,6 +75,11 @@ class JobWords:
     image: str | None = None
     container: str | None = None
     mount: Sequence[str] = ()
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    topology: str | os.PathLike[str] | None = None
     job: str | os.PathLike[str] | None = None
     """A job file."""
 

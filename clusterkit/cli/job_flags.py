@@ -19,6 +19,10 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 """Everything after SCRIPT belongs to the script."""
 
 
+_SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
+"""Flags that scripts have as well, and that are meant for them behind SCRIPT."""
+
+
 def _option(*names: str, help_text: str, panel: str = "Job", **more: Any) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False, **more)
 
@@ -204,6 +208,32 @@ class JobFlags:
             metavar="LIST",
         ),
     ] = None
+    tp: Annotated[
+        int | None,
+        _option("--tp", help_text="Tensor-parallel ranks: TP_SIZE.", panel="Layout", metavar="T"),
+    ] = None
+    pp: Annotated[
+        int | None,
+        _option("--pp", help_text="Pipeline stages: PP_SIZE.", panel="Layout", metavar="P"),
+    ] = None
+    cp: Annotated[
+        int | None,
+        _option("--cp", help_text="Context-parallel ranks: CP_SIZE.", panel="Layout", metavar="C"),
+    ] = None
+    ep: Annotated[
+        int | None,
+        _option("--ep", help_text="Expert-parallel ranks: EP_SIZE.", panel="Layout", metavar="E"),
+    ] = None
+    topology: Annotated[
+        Path | None,
+        _option(
+            "--topology",
+            help_text="Order ssh hosts by it: what `scontrol show topology` prints, or what "
+            "`preflight --network --save` kept.",
+            panel="Layout",
+            metavar="FILE|DIR",
+        ),
+    ] = None
     job: Annotated[
         Path | None,
         _option(
@@ -233,7 +263,8 @@ def request_of(flags: JobFlags, *, verb: str) -> JobRequest:
 
 def _warn_of_flags_behind(flags: JobFlags) -> None:
     """Warn where what looks like a flag of ours stands behind the script, and so goes to it."""
-    ours = {f"--{field.name.rstrip('_').replace('_', '-')}" for field in dataclasses.fields(flags)}
+    names = {field.name.rstrip("_") for field in dataclasses.fields(flags)} - _SCRIPTS_HAVE
+    ours = {f"--{name.replace('_', '-')}" for name in names}
     behind = [word for word in flags.args or () if word.partition("=")[0] in ours]
     if behind:
         console.warn(

@@ -187,8 +187,12 @@ def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
     """Return what is known of the network; None where nothing is."""
     from clusterkit.layout import parse_fabric
 
+    if topology is None and bundle is not None:
+        from clusterkit.preflight.nearness import measured_in
+
+        return measured_in(Path(bundle))
     if topology is None:
-        return _measured(Path(bundle)) if bundle is not None else None
+        return None
     if bundle is not None:
         raise UserError(
             "--topology and --bundle both say which machines are near each other",
@@ -198,24 +202,6 @@ def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
     what = "- or a file with what `scontrol show topology` printed"
     text = sys.stdin.read() if topology == "-" else _text(topology, what=what)
     return parse_fabric(text, source=source)
-
-
-def _measured(folder: Path) -> Fabric:
-    from clusterkit.checks.net_evidence import read_links
-    from clusterkit.layout import measured_fabric
-    from clusterkit.preflight.bundle_reader import read_bundle
-    from clusterkit.preflight.evaluate import evidence_of
-
-    evidence = evidence_of(read_bundle(folder))
-    links = read_links(evidence)
-    nodes = [node.name for node in evidence.nodes]
-    fabric = measured_fabric(nodes, latencies_us=links.latencies_us, rates=links.rates)
-    if not fabric.leaves:
-        raise UserError(
-            f"{folder}: nothing was measured between the nodes",
-            hint="clusterkit preflight --network --save DIR",
-        )
-    return fabric
 
 
 def _text(file: str, *, what: str) -> str:

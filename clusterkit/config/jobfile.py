@@ -90,6 +90,14 @@ class JobFile(BaseModel):
     ps: fields.CountOrZero | None = _key(
         "Parameter servers among the processes; short for `tensorflow.ps` in `set`.", "1"
     )
+    tp: fields.Count | None = _key("Tensor-parallel ranks, for the script: TP_SIZE.", "8")
+    pp: fields.Count | None = _key("Pipeline stages, for the script: PP_SIZE.", "2")
+    cp: fields.Count | None = _key("Context-parallel ranks, for the script: CP_SIZE.", "2")
+    ep: fields.Count | None = _key("Expert-parallel ranks, for the script: EP_SIZE.", "4")
+    topology: fields.Text | None = _key(
+        "What tells which ssh hosts are near each other: a topology of Slurm, or a bundle.",
+        "topology.txt",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ from clusterkit.sweep import FORMS, choose
 if TYPE_CHECKING:
     from clusterkit.config.jobfile import GivenJob
     from clusterkit.sweep import Sweep
+
+
+LAYOUT = ("tp", "cp", "ep", "pp", "topology")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ class JobRequest:
         with self.placing():
             job, cluster = self._job_and_cluster()
             job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
-            return make_plan(job, cluster, workdir=str(Path.cwd()))
+            return self._laid_out(job, cluster, warn=self.warn)
 
     def sweep(self) -> Sweep | None:
         """Return the sweep of `--array`; None where one job is asked for.
@@ -73,8 +77,23 @@ class JobRequest:
         with self.placing():
             job, cluster = self._job_and_cluster()
             job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
-            workdir = str(Path.cwd())
-            return tuple(make_plan(one, cluster, workdir=workdir) for one in jobs_of(sweep, job))
+            first, *others = jobs_of(sweep, job)
+            return (
+                self._laid_out(first, cluster, warn=self.warn),
+                *(self._laid_out(one, cluster, warn=lambda _: None) for one in others),
+            )
+
+    def _laid_out(
+        self, job: JobSpec, cluster: ClusterSpec, *, warn: Callable[[str], None]
+    ) -> LaunchPlan:
+        workdir = str(Path.cwd())
+        sizes = {name: value for name in LAYOUT if (value := self.get(name)) is not None}
+        if not sizes:
+            return make_plan(job, cluster, workdir=workdir)
+        from clusterkit.submitting.parallel import laid_out  # noqa: PLC0415 - few jobs need it
+
+        planned = partial(make_plan, workdir=workdir)
+        return laid_out(job, cluster, sizes, planned=planned, warn=warn)
 
     @contextmanager
     def placing(self) -> Iterator[None]:

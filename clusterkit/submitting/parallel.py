@@ -1,0 +1,87 @@
+"""Tensor, pipeline, context and expert parallel ranks of a job: their sizes, and near nodes.
+
+The sizes belong to the training script, which finds them in its environment; the plan has the nodes
+in an order in which ranks that gain most from it are near each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterkit.errors import UserError
+from clusterkit.layout import Layout, Wish, arrange, cautions, even_islands, place, variables
+from clusterkit.model import ClusterKind, ClusterSpec, Host, JobSpec, LaunchPlan
+
+SIZES = ("tp", "cp", "ep", "pp")
+
+
+def laid_out(
+    job: JobSpec,
+    cluster: ClusterSpec,
+    sizes: Mapping[str, Any],
+    *,
+    planned: Callable[[JobSpec, ClusterSpec], LaunchPlan],
+    warn: Callable[[str], None],
+) -> LaunchPlan:
+    """Return the plan of `job` with the layout that `sizes` ask for; as it is where they do not.
+
+    `sizes` may hold `topology`: a file with what `scontrol show topology` prints, or the bundle of
+    a preflight that measured the network.
+
+    Raises:
+        UserError: the ranks do not divide so, or the cluster orders its nodes itself.
+    """
+    plan = planned(job, cluster)
+    wanted = {name: sizes[name] for name in SIZES if sizes.get(name) is not None}
+    topology = sizes.get("topology")
+    if not wanted and topology is None:
+        return plan
+    layout = _layout(plan, wanted, topology)
+    for problem in cautions(layout):
+        warn(str(dataclasses.replace(problem, key=None)))
+    env = {**variables(layout.parallelism), **job.env}
+    if topology is not None:
+        cluster = dataclasses.replace(cluster, hosts=_first(cluster, layout.hosts))
+    return planned(dataclasses.replace(job, env=env), cluster)
+
+
+def _layout(plan: LaunchPlan, sizes: Mapping[str, Any], topology: Any) -> Layout:
+    slots = plan.slots[0]
+    if plan.max_nodes is not None or plan.processes != plan.nodes * slots or len({*plan.slots}) > 1:
+        raise UserError(
+            "a layout is for a fixed number of nodes with equal slots, and one rank in each",
+            hint="--nodes N --gpus-per-node G, without --processes",
+        )
+    kind = plan.cluster.kind
+    if topology is not None and kind is not ClusterKind.SSH:
+        raise UserError(
+            f"--topology orders the hosts of an ssh cluster, and {plan.cluster.name} is {kind}",
+            hint="leave it out; Slurm orders the nodes of a job itself, and "
+            "--set sbatch.switches=1 asks it for nodes behind one switch",
+        )
+    fabric = None
+    if topology is not None:
+        # Loads all checks, and only here.
+        from clusterkit.preflight.nearness import fabric_in  # noqa: PLC0415
+
+        fabric = fabric_in(Path(topology))
+    hosts = plan.node_names or tuple(f"node-{number}" for number in range(plan.nodes))
+    return place(
+        arrange(dataclasses.replace(Wish(nodes=plan.nodes, gpus_per_node=slots), **sizes)),
+        hosts=hosts,
+        gpus_per_node=slots,
+        islands=even_islands(slots, slots),
+        fabric=fabric,
+    )
+
+
+def _first(cluster: ClusterSpec, names: tuple[str, ...]) -> tuple[Host, ...]:
+    """Return the hosts of a cluster, those called `names` first and in that order."""
+    by_name = {host.name: host for host in cluster.hosts}
+    return (
+        *(by_name[name] for name in names),
+        *(host for host in cluster.hosts if host.name not in names),
+    )
