@@ -206,8 +206,8 @@ def test_an_elastic_job_trains_on_without_a_lost_node(cluster: str, desk: Desk) 
         assert "resume: step" in log(job)
         status = json.loads(desk.clusterkit("status", job["job_id"], "--json").stdout)
         assert (status["state"], status["reason"]) == ("running", "without n3")
+    finally:
         desk.clusterkit("cancel", job["job_id"])
         desk.clusterkit("wait", job["job_id"])
-        assert left(job) == []
-    finally:
         desk.lab.up()
+    assert left(job) == []
