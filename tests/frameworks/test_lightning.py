@@ -13,6 +13,7 @@ import pytest
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left
 from tests.lab.lab import Lab
+from tests.lab_jobs import await_true
 from tests.test_lab_env import SNIPPETS
 from tests.test_lab_jobs import wait_for_output
 from tests.test_lab_training import losses
@@ -39,7 +40,7 @@ def test_training_on_three_nodes(cluster: str, desk: Desk) -> None:
     assert output.count("start:") == 1
     first, last = losses(output)
     assert last < 0.6 * first
-    assert left(desk, done["run_dir"]) == []
+    await_true(lambda: not left(desk, done["run_dir"]))
 
 
 def test_a_notice_to_one_rank_makes_all_save_and_the_next_job_goes_on_there(desk: Desk) -> None:
@@ -146,7 +147,7 @@ def test_the_rank_that_fails_is_named_and_ends_the_job(
     assert time.monotonic() - began < 300
     told = json.loads(done.stdout)
     assert (told["state"], told["reason"]) == ("failed", f"n2: rank 3 {ending}"), done.stderr
-    assert left(desk, told["run_dir"]) == []
+    await_true(lambda: not left(desk, told["run_dir"]))
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
@@ -160,4 +161,4 @@ def test_cancel_leaves_nothing(cluster: str, desk: Desk) -> None:
     desk.clusterkit("wait", job["job_id"])
     assert desk.state(job["job_id"]) == "cancelled"
     assert time.monotonic() - began < 120
-    assert left(desk, job["run_dir"]) == []
+    await_true(lambda: not left(desk, job["run_dir"]))
