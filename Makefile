@@ -17,8 +17,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
                iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish docker.io mmdebstrap
-# Spark runs on Java
-DEBIAN_FRAMEWORKS := openmpi-bin mpich openjdk-17-jre-headless
+# Spark runs on Java; Slurm's pmix plugin looks for libpmix.so, which only -dev has
+DEBIAN_FRAMEWORKS := openmpi-bin mpich libpmix-dev openjdk-17-jre-headless
 DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 # frameworks whose packages are large: each has a virtual environment of its own on top of ours
 HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
@@ -46,7 +46,7 @@ test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and c
 	pytest $(PYTEST) -m docker tests
 
 .PHONY: test-frameworks
-test-frameworks: $(HEAVY:%=.venvs/%.done) ## Train with TensorFlow, Ray, Spark, JAX, Lightning, Open MPI
+test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, Open MPI
 	pytest $(PYTEST) -m frameworks tests
 
 .PHONY: lint

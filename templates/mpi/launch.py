@@ -262,7 +262,9 @@ def over_srun(options):
         *options.command,
     ]
     told = {"SLURM_HOSTFILE": str(tasks), "CK_MPI_SHARES": " ".join(str(part) for part in parts)}
-    return words, {"env": os.environ | told}
+    environment = os.environ | told
+    environment.pop("SLURM_NTASKS_PER_NODE", None)  # the job's, which the layout need not have
+    return words, {"env": environment}
 
 
 def offered(options):

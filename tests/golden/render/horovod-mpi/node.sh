@@ -310,7 +310,9 @@ def over_srun(options):
         *options.command,
     ]
     told = {"SLURM_HOSTFILE": str(tasks), "CK_MPI_SHARES": " ".join(str(part) for part in parts)}
-    return words, {"env": os.environ | told}
+    environment = os.environ | told
+    environment.pop("SLURM_NTASKS_PER_NODE", None)  # the job's, which the layout need not have
+    return words, {"env": environment}
 
 
 def offered(options):
@@ -627,12 +629,14 @@ rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMIX_RANK:-$SLURM_PROCID}}}
 world=${OMPI_COMM_WORLD_SIZE:-${PMI_SIZE:-${SLURM_STEP_NUM_TASKS:-}}}
 local=${OMPI_COMM_WORLD_LOCAL_RANK:-${MPI_LOCALRANKID:-$SLURM_LOCALID}}
 local_world=${OMPI_COMM_WORLD_LOCAL_SIZE:-${MPI_LOCALNRANKS:-}}
-message=
+message='' told_on=$CK_NODE_NAME
 if [ -n "${CK_MPI_SHARES:-}" ]; then # srun has started it, with the environment of the first node
   CK_NODE_RANK=$SLURM_NODEID
+  CK_NODE_NAME=$(echo "$CK_NODES" | cut -d ' ' -f "$((SLURM_NODEID + 1))")
   local_world=$(echo "$CK_MPI_SHARES" | cut -d ' ' -f "$((SLURM_NODEID + 1))")
-  message="on $(echo "$CK_NODES" | cut -d ' ' -f "$((SLURM_NODEID + 1))"), started by srun"
-  export CK_NODE_RANK
+  # The first node has all output, and the job's result: it tells of ranks elsewhere too.
+  message="on $CK_NODE_NAME, started by srun"
+  export CK_NODE_RANK CK_NODE_NAME
 else
   # shellcheck disable=SC1091 # written where the job runs
   . "$CK_TMP/mpi_command.sh"
@@ -682,7 +686,7 @@ if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then
   draft=$CK_FAILURE.$RANK
   {
     printf '{"node": "%s", "rank": %d, "local_rank": %d, "exit_code": %d, "message": "%s", "log": %s}\n' \
-      "$CK_NODE_NAME" "$RANK" "$LOCAL_RANK" "$status" "$message" "$log" >"$draft" &&
+      "$told_on" "$RANK" "$LOCAL_RANK" "$status" "$message" "$log" >"$draft" &&
       ln "$draft" "$CK_FAILURE"
     rm -f "$draft"
   } 2>/dev/null
