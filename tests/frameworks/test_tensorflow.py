@@ -188,11 +188,15 @@ import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 rank = strategy.cluster_resolver.task_id
+with strategy.scope():
+    one = tf.Variable(1.0)
+
+def of_replica():
+    return tf.distribute.get_replica_context().all_reduce("sum", tf.identity(one))
 
 @tf.function
 def step():
-    one = tf.constant(1.0)
-    return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", one))
+    return strategy.run(of_replica)
 
 for number in range(3000):
     if number == 20 and rank == int(sys.argv[2]):
