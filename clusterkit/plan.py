@@ -151,7 +151,6 @@ def _inputs(
         python="python3" if _container(job, cluster) else cluster.python or "python3",
         options=job.launcher_options,
         srun_args=cluster.srun_args,
-        cpus_per_rank=cluster.cpus_per_node and max(1, cluster.cpus_per_node // max(slots)),
         horovod_controller=cluster.horovod_controller,
         under_slurm=cluster.kind is ClusterKind.SLURM,
         deepspeed_preset=job.deepspeed_preset,

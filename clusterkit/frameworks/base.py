@@ -29,7 +29,6 @@ class LaunchInputs:
     """`--set FRAMEWORK.KEY=VALUE`, keys as the launcher spells them, without dashes."""
     srun_args: tuple[str, ...] = ()
     """What the site adds to every `srun`."""
-    cpus_per_rank: int | None = None
     horovod_controller: HorovodController = HorovodController.GLOO
     under_slurm: bool = False
     deepspeed_preset: str | None = None
