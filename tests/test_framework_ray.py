@@ -53,11 +53,11 @@ class Nodes:
         (folder / "grpc.py").touch()  # with it, Ray also has a server for clients
         (package / "scripts.py").write_text(PLAYED.format(folder=folder))
 
-    def start(self, rank: int, code: str = "pass", *options: str) -> subprocess.Popen[str]:
+    def environment(self, rank: int) -> dict[str, str]:
         tmp = self.folder / f"tmp-{rank}"
         tmp.mkdir()
         names = [f"node-{number}" for number in range(self.count)]
-        environment = {
+        return {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{self.folder}:{LAUNCH.parent}",
             "CK_NODES": " ".join(names),
@@ -73,10 +73,12 @@ class Nodes:
             "CK_FAILURE": str(self.folder / "failure.json"),
             "RAY_ADDRESS": "10.9.9.9:6379",
         }
+
+    def start(self, rank: int, code: str = "pass", *options: str) -> subprocess.Popen[str]:
         words = [sys.executable, str(LAUNCH), f"--min-nodes={self.least}", *options]
         self.started[rank] = subprocess.Popen(
             [*words, sys.executable, "-u", "-c", code],
-            env=environment,
+            env=self.environment(rank),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -275,6 +277,38 @@ def test_objects_take_a_share_of_the_memory_that_slurm_gave(
     assert local.memory_words(tmp_path) == [f"--object-store-memory={int(0.3 * (2000 << 20))}"]
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "100")
     assert local.memory_words(tmp_path) == [f"--object-store-memory={256 << 20}"]
+
+
+SLOW = """
+import clusterkit_ray
+
+clusterkit_ray.HASTY_S = 0
+ray = clusterkit_ray.Ray([])
+ray.process.wait(30)
+said = ray.said[0]
+print(said, ray.ended(), ray.up.wait(30), flush=True)
+ray.process.kill()
+ray.process.wait(30)
+print(ray.ended(), flush=True)
+ray.end()
+"""
+
+
+def test_a_ray_that_was_too_slow_to_start_is_started_again(folder: Path) -> None:
+    nodes = Nodes(folder, count=1)
+    player = folder / "ray" / "scripts" / "scripts.py"
+    first = f"import os, sys\nif not os.path.exists('{folder}/started'):\n"
+    fails = f"    open('{folder}/started', 'w').close(); sys.exit('no agent')\n"
+    player.write_text(first + fails + player.read_text())
+    words = [sys.executable, "-c", SLOW]
+    environment = nodes.environment(0)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "clusterkit: Ray is slow to start on node-0",
+        "no agent False True",
+        "True",
+    ]
+    assert nodes.left() == []
 
 
 def test_only_a_job_with_a_token_has_a_ray_with_one(

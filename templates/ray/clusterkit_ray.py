@@ -42,10 +42,12 @@ SETTINGS = {
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
-    # A busy machine is no failure; the job has a time limit for its start.
-    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_raylet_start_wait_time_s": "60",
 }
 STARTED = "Ray runtime started"
+TRIES = 5
+HASTY_S = 15
+"""What fails sooner than that is not slow, but wrong."""
 GRACE_S = 2
 KILL_S = 2
 LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
@@ -64,11 +66,19 @@ class Ray:
 
     def __init__(self, options):
         ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)  # what loses its parent comes here
-        self.folder = folder()
+        self.options = options
         self.up = threading.Event()
+        self.tries = TRIES
+        self.start()
+
+    def start(self):
+        """Start it, in a new folder."""
+        self.tries -= 1
+        self.began = time.monotonic()
+        self.folder = folder()
         self.said = collections.deque(maxlen=40)
         self.process = subprocess.Popen(
-            [*command(self.folder), *options],
+            [*command(self.folder), *self.options],
             env=variables(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -76,18 +86,28 @@ class Ray:
             text=True,
             errors="replace",
         )
-        threading.Thread(target=self.listen, daemon=True).start()
+        threading.Thread(target=self.listen, args=(self.process.stdout,), daemon=True).start()
 
-    def listen(self):
+    def listen(self, lines):
         """Keep what Ray says: its advice on how to connect and stop is not for this job."""
-        for line in self.process.stdout:
+        for line in lines:
             self.said.append(line.rstrip())
             if STARTED in line:
                 self.up.set()
 
     def ended(self):
-        """Tell whether it is gone; of those that it consists of, each ends all."""
-        return self.process.poll() is not None
+        """Tell whether it is gone; of those that it consists of, each ends all.
+
+        On a busy machine its parts give each other up after 15 s: then it is started again.
+        """
+        if self.process.poll() is None:
+            return False
+        if self.up.is_set() or not self.tries or time.monotonic() - self.began < HASTY_S:
+            return True
+        print(f"clusterkit: Ray is slow to start on {os.environ['CK_NODE_NAME']}", flush=True)
+        self.end()
+        self.start()
+        return False
 
     def last_words(self):
         """Return what it said last, and what stands in the logs that go with its folder."""
