@@ -337,7 +337,7 @@ from pathlib import Path
 
 GRACE_S = 4
 """From SIGTERM to SIGKILL; clusterkit's own grace time is 8 s."""
-TAIL_LINES = 30
+TAIL_LINES = 12
 _PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFADDR = 0x8915
 _SPARE_SIGNAL = "63"
