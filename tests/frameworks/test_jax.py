@@ -15,7 +15,6 @@ from tests.frameworks.environment import desk_with_local, left
 from tests.lab.lab import Lab
 from tests.lab_jobs import await_true
 from tests.test_lab_env import SNIPPETS
-from tests.test_lab_jobs import wait_for_output
 from tests.test_lab_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
@@ -29,6 +28,11 @@ SMALL = ("--width", "32", "--layers", "1")
 @pytest.fixture
 def desk(lab: Lab, request: pytest.FixtureRequest) -> Desk:
     return desk_with_local(lab, re.sub(r"\W+", "-", request.node.nodeid), "jax")
+
+
+def said(desk: Desk, job: str, text: str) -> None:
+    """Wait until a job has printed `text`; six processes take their time to begin on two cores."""
+    await_true(lambda: text in desk.clusterkit("logs", job).stdout, 240)
 
 
 @pytest.mark.parametrize("cluster", ["lab", "rack", "here"])
@@ -47,10 +51,10 @@ def test_a_notice_to_one_rank_makes_all_save_and_the_next_job_goes_on_there(desk
     keep = ("--checkpoint-dir", str(desk.folder / "saved"), "--checkpoint-every", "100000")
     words = ("--cluster", "rack", *THREE, SCRIPT, *SMALL, *keep)
     first = desk.submit(*words, "--steps", "100000")
-    wait_for_output(desk, first["job_id"], "step 10 ")
+    said(desk, first["job_id"], "step 10 ")
     pid = desk.lab.processes("n2", r"^\S*python\S* -u \S*/train_jax\.py")[0].pid
     os.kill(pid, signal.SIGUSR2)
-    wait_for_output(desk, first["job_id"], "notice: saving after step")
+    said(desk, first["job_id"], "notice: saving after step")
     desk.clusterkit("cancel", first["job_id"])
     output = desk.clusterkit("logs", first["job_id"]).stdout
     saved = int(re.findall(r"notice: saving after step (\d+)", output)[-1])
@@ -138,7 +142,7 @@ def test_the_rank_that_fails_is_named_and_ends_the_job(
 def test_cancel_leaves_nothing(cluster: str, desk: Desk) -> None:
     words = ("--cluster", cluster, *THREE, SCRIPT, *SMALL, "--steps", "100000")
     job = desk.submit(*words)
-    wait_for_output(desk, job["job_id"], "step 10 ")
+    said(desk, job["job_id"], "step 10 ")
     assert len(left(desk, job["run_dir"])) > 6
     began = time.monotonic()
     assert desk.clusterkit("cancel", job["job_id"]).returncode == 0
