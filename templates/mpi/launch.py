@@ -190,6 +190,8 @@ def open_mpi(options, version, nodes):
         f"plm_{rsh}_num_concurrent": str(max(nodes, 1)),
         ("orte" if version < 5 else "prte") + "_leave_session_attached": "1",
         "odls_base_sigkill_timeout": str(KILL_S),
+        # Every daemon would; whoever sends one of those sends it to the ranks.
+        "ess_base_forward_signals": "none",
     }
     environment = {f"{prefix}_{name}": value for name, value in ours.items()}
     networks = networks_of(os.environ.get("GLOO_SOCKET_IFNAME", ""))

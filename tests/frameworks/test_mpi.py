@@ -57,6 +57,18 @@ if os.environ["RANK"] == "3":
 time.sleep(300)
 """
 
+NOTICED = """
+import os, signal, time
+
+times = []
+signal.signal(signal.SIGUSR1, lambda *_: times.append(1))
+print("on", flush=True)
+while not times:
+    time.sleep(0.1)
+time.sleep(3)
+print("noticed", len(times), "times", flush=True)
+"""
+
 WAITING = "import time\nprint('on', flush=True)\ntime.sleep(300)\n"
 
 
@@ -75,6 +87,13 @@ def submitted(desk: Desk, cluster: str, script: str, *words: str, flags: tuple[s
 
 def output_of(desk: Desk, job: dict[str, Any]) -> str:
     return desk.clusterkit("logs", job["job_id"]).stdout
+
+
+def await_lines(desk: Desk, job: dict[str, Any], line: str, times: int) -> None:
+    deadline = time.monotonic() + 120
+    while output_of(desk, job).count(line) < times:
+        assert time.monotonic() < deadline, output_of(desk, job)
+        time.sleep(0.5)
 
 
 def left(job: dict[str, Any]) -> Iterator[str]:
@@ -149,10 +168,7 @@ def test_a_cancelled_job_leaves_nothing(cluster: str, flavour: str, desk: Desk) 
     before = set(Path("/tmp").glob("clusterkit-*"))
     done = submitted(desk, cluster, script, flags=flags)
     ranks = 4 if cluster == "here" else 6
-    deadline = time.monotonic() + 90
-    while output_of(desk, done).count("on\n") < ranks:
-        assert time.monotonic() < deadline, output_of(desk, done)
-        time.sleep(0.5)
+    await_lines(desk, done, "on\n", ranks)
     began = time.monotonic()
     assert desk.clusterkit("cancel", done["job_id"]).returncode == 0
     desk.clusterkit("wait", done["job_id"])
@@ -160,6 +176,18 @@ def test_a_cancelled_job_leaves_nothing(cluster: str, flavour: str, desk: Desk) 
     assert time.monotonic() - began < 30
     assert not list(left(done))
     assert not set(Path("/tmp").glob(f"clusterkit-{done['job_id']}-*")) - before
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_notice_reaches_every_rank_once_and_nothing_else(flavour: str, desk: Desk) -> None:
+    script = desk.write("noticed.py", NOTICED)
+    done = submitted(desk, "lab", script, flags=("--gpus-per-node", "2", *flavour_of(flavour)))
+    await_lines(desk, done, "on\n", 6)
+    desk.lab.run("head", ["scancel", "--signal=USR1", done["job_id"]], check=True)
+    desk.clusterkit("wait", done["job_id"])
+    output = output_of(desk, done)
+    assert desk.state(done["job_id"]) == "succeeded", output
+    assert output.count("noticed 1 times\n") == 6, output
 
 
 SRUN = ("--wait", "--gpus-per-node", "2", "--set", "mpi.launcher=srun")

@@ -225,6 +225,8 @@ def open_mpi(options, version, nodes):
         f"plm_{rsh}_num_concurrent": str(max(nodes, 1)),
         ("orte" if version < 5 else "prte") + "_leave_session_attached": "1",
         "odls_base_sigkill_timeout": str(KILL_S),
+        # Every daemon would; whoever sends one of those sends it to the ranks.
+        "ess_base_forward_signals": "none",
     }
     environment = {f"{prefix}_{name}": value for name, value in ours.items()}
     networks = networks_of(os.environ.get("GLOO_SOCKET_IFNAME", ""))
@@ -603,6 +605,7 @@ CK_FILE
 cat >"$CK_TMP"/mpi_agent.sh <<'CK_FILE'
 #!/bin/sh
 # What mpirun calls in place of ssh, in the folder where this file is: agent.sh HOST COMMAND...
+trap '' USR1 USR2 # notices for training scripts, which Slurm sends to every process
 exec "$CK_MPI_PYTHON" -u mpi_nodes.py "$@"
 CK_FILE
 
