@@ -440,7 +440,6 @@ SETTINGS = {
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
-    "RAY_raylet_start_wait_time_s": "60",
 }
 STARTED = "Ray runtime started"
 TRIES = 5
