@@ -260,3 +260,31 @@ def test_a_compose_file_leaves_out_roles_that_need_more_hosts() -> None:
     assert "--ps=1" not in texts["compose-node.sh"]
     assert "3 nodes x 4 slots, 3 processes" in texts["job.sbatch"]
     assert "1 node x 4 slots, 1 process." in texts["compose.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--framework", "tensorflow", "--nodes", "3"), "--ps=1"),
+        (("--framework", "tensorflow", "--nodes", "2"), "1 chief + 1 ps leave no worker"),
+        (("--framework", "torchrun", "--nodes", "3"), "--ps is not for torchrun"),
+    ],
+)
+def test_the_flag_ps_is_short_for_the_option(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text("ps: 1\nscript: x.py\n")
+    render_node = (sys.executable, "-m", "clusterkit", "render", "--only", "node", "--stdout")
+    done = [
+        subprocess.run(
+            [*render_node, *words, *given],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for given in (("--ps", "1", "x.py"), ("--job", "job.yaml"))
+    ]
+    for one in done:
+        assert said in one.stdout + one.stderr
+        assert one.returncode == (0 if said == "--ps=1" else 2)

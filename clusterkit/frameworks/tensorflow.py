@@ -81,7 +81,9 @@ def _roles(inputs: LaunchInputs, processes: int) -> dict[str, int]:
     told = " + ".join(f"{count} {role}" for role, count in roles.items() if count)
     raise UserError(
         f"{told} leave no worker: the job has {processes} process{'es' * (processes != 1)}",
-        hint=f"at least {others + 1} processes: raise --nodes, or add --set tensorflow.per=slot",
+        hint=f"raise --nodes to {others + 1}, or ask for fewer"
+        if inputs.options.get("per") != "slot"
+        else f"raise --nodes or --gpus-per-node: at least {others + 1} processes are needed",
         key=f"set.tensorflow.{next(role for role in reversed(_ROLES) if roles[role])}",
     )
 
