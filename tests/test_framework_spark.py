@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,10 @@ def test_a_script_that_spark_submit_would_not_know_is_refused() -> None:
         command("train")
 
 
-def launched(tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
+START_S = "import launch; launch.START_S = 3; launch.main()"
+
+
+def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """Run the launcher as the only node, named w7, without any Spark or Java."""
     environment = {
         "PATH": str(tmp_path),
@@ -64,11 +68,12 @@ def launched(tmp_path: Path, **more: str) -> subprocess.CompletedProcess[str]:
         "CK_PORT": "21000",
         "CK_TMP": str(tmp_path),
         "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         **more,
     }
     return subprocess.run(
-        [sys.executable, "-S", str(LAUNCH), "--processes=2", "x.py"],
-        env=environment,
+        [sys.executable, "-S", *(["-c", code] if code else [LAUNCH]), "--processes=2", "x.py"],
+        env={**environment, "PYTHONPATH": str(LAUNCH.parent)},
         check=False,
         capture_output=True,
         text=True,
@@ -128,3 +133,68 @@ def test_a_master_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> N
     assert "the Spark master has ended, exit code 1, on w7" in done.stderr
     assert '"node": "w7"' in failure.read_text()
     assert "BindException" in (results / "spark" / "w7" / "master.log").read_text()
+
+
+STAND_IN = """\
+#!{python}
+import json, os, sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+alive = [{{"host": words["--host"], "state": "ALIVE", "cores": 2}}]
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({{"workers": alive}}).encode())
+
+
+if sys.argv[1].endswith("Worker"):
+    os.fork() or os.setsid()
+    time.sleep(300)
+HTTPServer((words["--host"], int(words["--webui-port"])), Page).serve_forever()
+"""
+"""In place of Spark's master, which knows one worker, and of a worker, which hides a process."""
+
+
+def stand_in(tmp_path: Path, driver: str) -> dict[str, str]:
+    executable(tmp_path / "java")
+    spark_class = executable(tmp_path / "spark/bin/spark-class")
+    spark_class.write_text(STAND_IN.format(python=sys.executable))
+    executable(tmp_path / "spark/bin/spark-submit").write_text(f"#!/bin/sh\n{driver}\n")
+    more = {"CK_PORT": "18430", "CK_NODE_ADDR": "127.0.0.1", "SPARK_HOME": str(tmp_path / "spark")}
+    return {**more, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+def marked(text: str) -> list[str]:
+    """Return the command line of every process with `text` in its environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if text.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text())
+    return found
+
+
+def test_the_job_ends_as_the_driver_does_and_leaves_nothing(tmp_path: Path) -> None:
+    driver = 'for word; do echo "$word"; done; exit 7'
+    done = launched(tmp_path, **stand_in(tmp_path, driver))
+    assert done.returncode == 7, done.stderr
+    told = done.stdout.splitlines()
+    assert told[:2] == [
+        "clusterkit: Spark: workers on w7, 2 cores: w7",
+        "--master=spark://127.0.0.1:18430",
+    ]
+    assert {"--conf=spark.cores.max=2", "--conf=spark.ui.enabled=false"} < set(told)
+    assert told[-1] == "x.py"
+    assert marked(str(tmp_path)) == []
+
+
+def test_workers_that_do_not_come_are_named(tmp_path: Path) -> None:
+    nodes = {"CK_NODES": "w7 w8 w9", "CK_SLOTS": "1 1 1"}
+    done = launched(tmp_path, START_S, **{**stand_in(tmp_path, "exit 0"), **nodes})
+    assert done.returncode == 1
+    assert "no Spark worker has come within 3 s from w8 (not heard of), w9" in done.stderr
+    assert marked(str(tmp_path)) == []

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.data import data_dir
 from tests.desk import CHECKOUT, Desk
-from tests.frameworks.environment import desk_with_local, left, python_of
+from tests.frameworks.environment import desk_with_local, left
 from tests.lab.lab import Lab
 from tests.test_lab_training import losses
 
@@ -166,35 +164,3 @@ def test_notices_ahead_of_a_time_limit_end_no_part_of_spark(desk: Desk) -> None:
     time.sleep(3)
     assert desk.state(job["job_id"]) == "running"
     assert desk.clusterkit("cancel", job["job_id"]).returncode == 0
-
-
-def test_workers_that_do_not_come_are_named(tmp_path: Path) -> None:
-    """The first node alone, of three; here without a practice cluster."""
-    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); import launch; launch.START_S = 40"
-    environment = {
-        **os.environ,
-        "CK_NODES": "n0 n1 n2",
-        "CK_SLOTS": "1 1 1",
-        "CK_NODE_RANK": "0",
-        "CK_NODE_NAME": "n0",
-        "CK_NODE_ADDR": "127.0.0.1",
-        "CK_HEAD_ADDR": "127.0.0.1",
-        "CK_PORT": "18430",
-        "CK_TMP": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
-    }
-    done = subprocess.run(
-        [
-            *(str(python_of("spark")), "-c", f"{code}; launch.main()"),
-            *(str(data_dir("templates") / "spark"), "--processes=3", "x.py"),
-        ],
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 1
-    assert "from n1 (not heard of), n2 (not heard of)" in done.stderr
-    assert list(marked(str(tmp_path))) == []

@@ -166,7 +166,7 @@ def await_workers(spark, server, port, deadline):
         ]
         if not missing:
             cores = sum(worker["cores"] for worker in there)
-            say(f"Spark: {len(server.nodes)} workers, {cores} cores: {' '.join(server.nodes)}")
+            say(f"Spark: workers on {' '.join(server.nodes)}, {cores} cores")
             return
         if time.monotonic() > deadline:
             told = [name if name in server.there else f"{name} (not heard of)" for name in missing]
