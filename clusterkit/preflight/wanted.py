@@ -44,7 +44,7 @@ def refuse_nonsense(wanted: Wanted, cluster: ClusterSpec) -> None:
 
 
 def _problems(wanted: Wanted, cluster: ClusterSpec) -> Iterator[Problem]:
-    known = (*framework_names(), "mpi")  # mpirun starts jobs that clusterkit does not
+    known = framework_names()
     if wanted.framework is not None and wanted.framework not in known:
         yield Problem(
             message=f"unknown framework {wanted.framework!r}",
