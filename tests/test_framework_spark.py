@@ -184,7 +184,7 @@ def test_the_job_ends_as_the_driver_does_and_leaves_nothing(tmp_path: Path) -> N
     assert done.returncode == 7, done.stderr
     told = done.stdout.splitlines()
     assert told[:2] == [
-        "clusterkit: Spark: workers on w7, 2 cores: w7",
+        "clusterkit: Spark: workers on w7, 2 cores",
         "--master=spark://127.0.0.1:18430",
     ]
     assert {"--conf=spark.cores.max=2", "--conf=spark.ui.enabled=false"} < set(told)
