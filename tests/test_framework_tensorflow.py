@@ -218,6 +218,13 @@ def test_a_stranger_at_the_port_disturbs_nobody(tmp_path: Path) -> None:
         assert [code for code, _, _ in nodes.end()] == [0, 0]
 
 
+def test_no_proxy_stands_between_the_processes(tmp_path: Path) -> None:
+    """TensorFlow's gRPC would ask the proxy of the site for them, and wait for ever."""
+    code = "import os; print(os.environ['no_grpc_proxy'])"
+    with started(tmp_path, slots="1 1", code=code) as nodes:
+        assert [out for _, out, _ in nodes.end()] == ["127.0.0.1\n"] * 2
+
+
 def test_one_process_a_node_unless_told_otherwise() -> None:
     assert command().processes == 3
     assert command(per="slot").processes == 6

@@ -76,6 +76,7 @@ def main():
     meeting = tensorflow_meeting.Meeting(len(environments))
     for rank, environment in environments.items():
         environment["TF_CONFIG"] = tf_config(tasks, meeting.addresses, rank)
+        environment["no_grpc_proxy"] = no_proxy(meeting.addresses, environment)
     awaited = {rank for rank in environments if decides(tasks[rank][0], options)}
     meeting.release_ports()
     code = clusterkit_ranks.run(
@@ -117,6 +118,13 @@ def tf_config(tasks, addresses, rank):
         if other != "evaluator" or role == "evaluator":
             cluster.setdefault(other, []).append(address)
     return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
+
+
+def no_proxy(addresses, environment):
+    """Return the hosts that gRPC reaches without a proxy: it would ask one for the job's own."""
+    others = environment.get("no_grpc_proxy", environment.get("no_proxy", ""))
+    hosts = {address.rpartition(":")[0] for address in addresses}
+    return ",".join([*sorted(hosts), *filter(None, [others])])
 
 
 def environment_of(rank, local_rank, options, shares):
