@@ -117,8 +117,9 @@ def test_horovod_trains_on_without_a_killed_rank_and_takes_its_node_back(desk: D
     job.cancel()
 
 
-def test_horovod_over_ssh_ends_well_without_a_lost_node(desk: Desk) -> None:
-    job = Training(desk, "rack", "--framework", "horovod", "--nodes", "2:3", steps=80)
+@pytest.mark.parametrize("cluster", ["rack", "lab"])
+def test_horovod_ends_well_without_a_lost_node(cluster: str, desk: Desk) -> None:
+    job = Training(desk, cluster, "--framework", "horovod", "--nodes", "2:3", steps=80)
     before = job.await_training(3)
     desk.lab.kill_host("n3")
     try:
