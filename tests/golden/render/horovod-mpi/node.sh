@@ -167,6 +167,8 @@ def prepare_ranks(command):
     # Where MPI keeps its own files; a folder of the node's own, that goes with the job.
     os.environ["TMPDIR"] = str(tmp)
     os.environ["CK_MPI_OUTPUT"] = f"/proc/{os.getpid()}/fd"
+    for output in (1, 2):  # ranks open it anew: in a file, nobody is to write over the others
+        fcntl.fcntl(output, fcntl.F_SETFL, fcntl.fcntl(output, fcntl.F_GETFL) | os.O_APPEND)
 
 
 def shares(processes):
