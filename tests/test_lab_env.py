@@ -47,6 +47,7 @@ dist.all_gather_object(where, mine)
 if rank == 0:
     print("where", where, flush=True)
 dist.barrier()
+dist.destroy_process_group()  # a process that leaves its threads may die of them
 """
 
 
