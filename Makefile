@@ -117,7 +117,7 @@ $(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-whee
 	@$(PIP) install --constraint constraints.txt "$$(images/horovod/build-wheel.sh --python $(BIN)/python)"
 	@touch $@
 
-.venvs/%.done: tests/frameworks/%.txt $(VENV)/test.done | debian-frameworks
+.venvs/%.done: tests/frameworks/%.txt | $(VENV)/test.done debian-frameworks
 	@echo "installing $*"
 	@rm -rf .venvs/$* && $(PYTHON) -m venv .venvs/$*
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
