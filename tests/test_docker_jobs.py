@@ -137,22 +137,6 @@ def test_a_job_has_its_variables_folders_and_exit_code(docks: Docks, tmp_path: P
     assert docks.containers() == []
 
 
-def test_a_container_sees_the_synced_copy_and_its_results_come_back(rack: Docks) -> None:
-    work = rack.folder / "work"
-    work.mkdir()
-    (work / "job.txt").write_text("synced\n")
-    options = {"shared": False, "sync": str(work), "script": f"{work}/job.txt"}
-    body = 'cat job.txt; echo "$PWD"; echo kept >"$CK_RESULTS/$CK_NODE_RANK"'
-    run, state, _ = rack.end(body, **options)
-    assert state == "succeeded", logs(run)
-    for log in logs(run):
-        said, folder = log.split()[-2:]
-        assert said == "synced"
-        assert folder.startswith("/")
-        assert not Path(folder).is_relative_to(work)
-    assert [(run.results / str(rank)).read_text() for rank in range(2)] == ["kept\n"] * 2
-
-
 def test_a_cancelled_job_leaves_nothing(docks: Docks) -> None:
     run = docks.start(FOREVER)
     await_true(started(run, 2))
