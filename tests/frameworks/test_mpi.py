@@ -43,7 +43,8 @@ mine, total, rank = ctypes.c_int(int(os.environ["RANK"])), ctypes.c_int(), ctype
 mpi.MPI_Comm_rank(world, ctypes.byref(rank))
 assert rank.value == mine.value, (rank.value, mine.value)
 mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, integer, add, world)
-print("rank", rank.value, "sum", total.value, "on", os.environ["CK_NODE_NAME"], flush=True)
+line = f"rank {rank.value} sum {total.value} on {os.environ['CK_NODE_NAME']}"
+os.write(1, f"{line}\\n".encode())  # at once: other ranks write to the same log
 mpi.MPI_Finalize()
 """
 
@@ -207,7 +208,8 @@ def test_slurm_starts_the_ranks_of_open_mpi(desk: Desk) -> None:
 
 def test_ranks_know_who_they_are_under_pmi2(desk: Desk) -> None:
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK")
-    script = desk.write("who.py", f"import os\nprint(*(os.environ[n] for n in {names}))\n")
+    told = f"' '.join(os.environ[n] for n in {names})"
+    script = desk.write("who.py", f"import os\nos.write(1, ({told} + chr(10)).encode())\n")
     flags = (*SRUN, *flavour_of("mpich"), "--processes", "5")
     done = submitted(desk, "lab", script, flags=flags)
     told = re.findall(r"^(\d \d \d \d \d)$", output_of(desk, done), re.MULTILINE)
