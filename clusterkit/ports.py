@@ -6,8 +6,10 @@ import errno
 import socket
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from clusterkit.errors import RemoteError
+from clusterkit.holds import hold
 from clusterkit.model import PORT_STRIDE
 
 
@@ -19,31 +21,45 @@ def groups(low: int, high: int, *, seed: str) -> Iterator[int]:
         yield low + (start + step) % steps * PORT_STRIDE
 
 
-def free_port(low: int, high: int, *, seed: str, address: str) -> int:
-    """Return a port in `low..high` on which one can listen, starting where `seed` points.
+@dataclass(frozen=True, slots=True)
+class HeldPort:
+    """A group of ports that no other job of this machine gets while this process has it."""
+
+    number: int
+    """The first of the group."""
+    hold: socket.socket
+
+
+def hold_port(low: int, high: int, *, seed: str) -> HeldPort:
+    """Return the first free group of ports in `low..high`, starting where `seed` points.
+
+    To find it free is not enough: a launcher listens seconds later, after it has imported torch.
 
     Raises:
         RemoteError: all are taken.
     """
     for port in groups(low, high, seed=seed):
-        if is_free(address, port):
-            return port
+        held = hold(f"clusterkit-port-{port}")
+        if held is not None:
+            if is_free(port):
+                return HeldPort(port, held)
+            held.close()
     raise RemoteError(f"no free port in {low}-{high}", hint="set `port_range` to another range")
 
 
-def is_free(address: str, port: int) -> bool:
-    """Tell whether one can listen on this port.
+def is_free(port: int) -> bool:
+    """Tell whether one can listen on this port, on all addresses as most launchers do.
 
     Raises:
-        RemoteError: the address is none of this machine.
+        RemoteError: this machine lets nobody listen.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((address, port))
+            probe.bind(("", port))
             probe.listen(1)
         except OSError as error:
             if error.errno in {errno.EADDRINUSE, errno.EACCES}:
                 return False
-            raise RemoteError(f"cannot listen on {address}: {error.strerror}") from error
+            raise RemoteError(f"cannot listen: {error.strerror}") from error
     return True

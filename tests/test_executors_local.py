@@ -23,7 +23,7 @@ from clusterkit.executors.local_nodes import split_devices
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState, LaunchPlan
-from clusterkit.ports import free_port
+from clusterkit.ports import hold_port
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import Secret
 from tests.plans import make_cluster, make_plan, node_script
@@ -299,12 +299,15 @@ def test_visible_devices_of_the_caller_are_the_pool(monkeypatch: pytest.MonkeyPa
 
 
 def test_ports_follow_from_the_job_and_avoid_what_is_taken() -> None:
-    first = free_port(21000, 21999, seed="local-1", address="127.0.0.1")
-    assert first == free_port(21000, 21999, seed="local-1", address="127.0.0.1")
-    with socket.create_server(("127.0.0.1", first)):
-        second = free_port(21000, 21999, seed="local-1", address="127.0.0.1")
-    assert second != first
-    assert first % 10 == second % 10 == 0
+    ports = {"low": 21000, "high": 21999, "seed": "local-1"}
+    first = hold_port(**ports)
+    second = hold_port(**ports)  # another job, whose launcher does not listen yet
+    assert second.number != first.number
+    assert first.number % 10 == second.number % 10 == 0
+    first.hold.close()
+    with socket.create_server(("127.0.0.9", first.number)):  # launchers want all addresses
+        assert hold_port(**ports).number not in {first.number, second.number}
+    assert hold_port(**ports).number == first.number
 
 
 def test_the_folder_can_be_read_by_a_person(runs: Runs) -> None:

@@ -20,7 +20,7 @@ from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
 from clusterkit.model import NodeCommand
-from clusterkit.ports import free_port
+from clusterkit.ports import hold_port
 from clusterkit.render import render
 from tests.render_cases import PLAIN, job, make_plan
 
@@ -52,7 +52,7 @@ class Nodes:
     """The nodes of a job on this machine, each with its launcher."""
 
     def __init__(self, folder: Path, flags: Sequence[str], code: str, slots: str) -> None:
-        port = free_port(20000, 29999, seed=str(folder), address="127.0.0.1")
+        port = hold_port(20000, 29999, seed=str(folder)).number
         self.names = [f"node-{rank}" for rank, _ in enumerate(slots.split())]
         self.folder, self.port = folder, port
         words = [sys.executable, str(TEMPLATES / "tensorflow" / "launch.py"), *flags]
@@ -155,7 +155,7 @@ def test_each_process_of_a_slot_sees_its_gpu(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_on_a_node_is_passed_over(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("", free_port(20000, 29999, seed=str(tmp_path), address="127.0.0.1") + 1))
+        taken.bind(("", hold_port(20000, 29999, seed=str(tmp_path)).number + 1))
         answers = told(tmp_path)
         used = {int(a.rpartition(":")[2]) for a in answers[0][0]["cluster"]["worker"]}
         assert taken.getsockname()[1] not in used
@@ -205,7 +205,7 @@ def test_a_signal_ends_the_processes_of_a_node(tmp_path: Path) -> None:
 
 
 def test_a_stranger_at_the_port_disturbs_nobody(tmp_path: Path) -> None:
-    port = free_port(20000, 29999, seed=str(tmp_path), address="127.0.0.1")
+    port = hold_port(20000, 29999, seed=str(tmp_path)).number
     with started(tmp_path, slots="1 1", code="") as nodes:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:

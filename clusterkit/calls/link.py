@@ -196,7 +196,7 @@ class Hub(Link):
             RemoteError: there is none.
         """
         for port in self.circle.ports:
-            if not self.circle.gathers or is_free("", port):  # else it is the job's own
+            if not self.circle.gathers or is_free(port):  # else it is the job's own
                 with suppress(OSError):
                     server = _Server(self, _link_port(port))
                     self.port = port

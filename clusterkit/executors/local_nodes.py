@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.executors.allocation import Allocation, visible_gpus
-from clusterkit.ports import free_port
+from clusterkit.ports import HeldPort, hold_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +19,7 @@ class LocalLayout:
     devices: tuple[tuple[str, ...], ...] | None
     """GPUs of each node; None where every node sees what this machine shows."""
     time_limit_s: float | None
+    port: HeldPort
 
     @classmethod
     def from_plan(cls, job_id: str, plan: Mapping[str, Any], *, tasks: int) -> LocalLayout:
@@ -30,18 +31,19 @@ class LocalLayout:
         count = int(plan["nodes"])
         slots = tuple(int(number) for number in plan["slots"][:count])
         low, high = (int(port) for port in plan["cluster"]["port_range"])
-        head = address_of(0)
+        port = hold_port(low, high, seed=job_id)
         return cls(
             allocation=Allocation(
                 job_id=job_id,
                 names=tuple(plan["node_names"][:count]) or tuple(f"node-{k}" for k in range(count)),
                 slots=slots,
                 tasks=tasks,
-                head=head,
-                port=free_port(low, high, seed=job_id, address=head),
+                head=address_of(0),
+                port=port.number,
             ),
             devices=split_devices(visible_gpus(), slots),
             time_limit_s=plan["time_limit_s"],
+            port=port,
         )
 
     def again(self) -> LocalLayout:

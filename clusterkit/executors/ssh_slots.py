@@ -9,7 +9,6 @@ whose it is; /proc/net/unix lists both.
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 import re
@@ -22,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clusterkit.errors import RemoteError
+from clusterkit.holds import hold, is_held
 
 _SPACE = "clusterkit"
 _NAMES = Path("/proc/net/unix")
@@ -71,14 +71,14 @@ def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE)
             )
         held: dict[int, socket.socket] = {}
         for slot in range(offered):
-            if len(held) < wanted and (name := _bound(f"{space}-slot {slot}")) is not None:
+            if len(held) < wanted and (name := hold(f"{space}-slot {slot}")) is not None:
                 held[slot] = name
         if len(held) < wanted:
             free = len(held)
             for name in held.values():
                 name.close()
             raise _busy(wanted, free, offered, _owners(space, offered), node)
-        signs = [_bound(_owner(space, slot, job)) for slot in held]
+        signs = [hold(_owner(space, slot, job)) for slot in held]
     sockets = (*held.values(), *(sign for sign in signs if sign is not None))
     return Held(slots=tuple(held), sockets=sockets)
 
@@ -105,7 +105,7 @@ def _owners(space: str, offered: int) -> list[str]:
     told: dict[str, list[int]] = {}
     signed = _signatures(space)
     for slot in range(offered):
-        if _is_taken(f"{space}-slot {slot}"):
+        if is_held(f"{space}-slot {slot}"):
             _, who = signed.get(slot, ("", "a job that did not say who it is"))
             told.setdefault(who, []).append(slot)
     return [f"{_numbers(slots)} held by {who}" for who, slots in told.items()]
@@ -134,31 +134,11 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _bound(name: str) -> socket.socket | None:
-    """Return a socket that has this name; None where another has it."""
-    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        held.bind(b"\0" + name.encode())
-    except OSError as error:
-        held.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise RemoteError(f"cannot hold a slot: {error.strerror}") from error
-    return held
-
-
-def _is_taken(name: str) -> bool:
-    held = _bound(name)
-    if held is not None:
-        held.close()
-    return held is None
-
-
 @contextmanager
 def _alone(space: str, node: str) -> Iterator[None]:
     """Keep others from taking slots meanwhile; else two jobs could each take half and both fail."""
     deadline = time.monotonic() + _TAKING_S
-    while (turn := _bound(f"{space}-taking")) is None:
+    while (turn := hold(f"{space}-taking")) is None:
         if time.monotonic() > deadline:
             raise RemoteError("another job has been taking slots there for too long", node=node)
         time.sleep(0.05)

@@ -22,4 +22,9 @@ ck_end() {
   kill -TERM "$(cat "$CK_TMP/pid" 2>/dev/null || echo "$ck_child")" 2>/dev/null || true
 }
 
-ck_leave() { :; }
+# An srun that is told to end while its step begins leaves at once, and the step is still tidying up.
+ck_leave() {
+  local pid
+  pid=$(cat "$CK_TMP/pid" 2>/dev/null) || return 0
+  while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
+}
