@@ -35,9 +35,12 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 	@echo
 	@echo 'next: export PATH="$$PWD/.venv/bin:$$PATH", then clusterkit status'
 
+# One after the other: beside builds of images, jobs of the cluster miss time limits. A job that a
+# busy machine starved gets a second try, and the summary names it (-rR).
 .PHONY: test
-test: $(VENV)/test.done lint ## Run all checks and tests, on a real Slurm cluster of its own
-	pytest -n 3 $(PYTEST) -m 'not docker and not frameworks' tests
+test: $(VENV)/test.done lint ## Run all checks and tests, on a Slurm cluster and a Docker engine of its own
+	pytest -n 3 $(PYTEST) --reruns 1 -rR -m 'not docker and not frameworks' tests
+	pytest $(PYTEST) --reruns 1 -rR -m docker tests
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
