@@ -109,7 +109,7 @@ def _compose(plan: LaunchPlan) -> list[RenderedFile]:
     container = plan.container
     gpus = plan.cluster.gpu_request is not GpuRequest.NONE
     default_image = load_framework(plan.framework).image
-    if "/" not in default_image:  # as the catalogue calls them (images/catalogue.py)
+    if default_image and "/" not in default_image:  # as images/catalogue.py calls them
         default_image = f"clusterkit/{default_image}:{_VARIANT[gpus]}"
     text = _render(
         "compose/compose.yaml.j2",

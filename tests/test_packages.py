@@ -55,9 +55,11 @@ def test_a_package_has_a_name_a_line_for_pip_and_an_image_where_one_has_it() -> 
     assert package_of(load_framework("env")) is None, "what it needs is the script's affair"
     assert framework_called("of another machine") is None
     for framework in map(load_framework, framework_names()):
-        image = image_with(framework)
-        assert image is None or "/" in framework.image or image.startswith("clusterkit/")
-        assert "/" in framework.image or framework.image in IMAGES
+        if framework.image in IMAGES and package_of(framework):
+            assert image_with(framework) == f"clusterkit/{framework.image}:cuda", "it has it"
+        else:
+            assert image_with(framework) == (framework.image if "/" in framework.image else None)
+            assert "/" in framework.image or framework.image in {"", *IMAGES}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from clusterkit.errors import UserError
 from clusterkit.explain.config_keys import key_facts
 from clusterkit.explain.topic import WIDTH, Topic, paragraphs, table
 from clusterkit.frameworks import Framework, framework_names, load_framework
-from clusterkit.packages import image_with, package_of
+from clusterkit.packages import image_with
 
 _HEAD = ("FRAMEWORK", "PACKAGE", "NODES", "SLOTS")
 _LEGEND = (
@@ -86,8 +86,7 @@ def _topic(name: str, framework: Framework | UserError) -> Topic:
         text = str(framework)
         return Topic(name=name, summary="cannot be loaded", text=text, group="frameworks")
     rows = [("package", framework.package or "none but what the script needs")]
-    without = "" if image_with(framework) or not package_of(framework) else ", without the package"
-    rows.append(("image", framework.image + without))
+    rows.append(("image", framework.image or "none of the catalogue has it"))
     rows.append(("nodes", "MIN:MAX, may grow and shrink" if framework.elastic else "fixed number"))
     uneven = "may differ in slots" if framework.uneven_slots else "all with the same slots"
     rows.append(("slots", f"nodes {uneven}"))

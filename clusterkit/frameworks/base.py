@@ -45,9 +45,9 @@ class Framework:
     summary: str
     package: str
     """The pip package that the nodes need; empty where only the script knows."""
-    image: str
-    """The image of the catalogue that has it, or a whole name such as `team/image:tag`."""
     command: Callable[[LaunchInputs], NodeCommand]
+    image: str = ""
+    """The image of the catalogue that has it, or a whole name such as `team/image:tag`."""
     uneven_slots: bool = False
     """Whether nodes may differ in slots, or ranks be fewer than slots."""
     elastic: bool = False

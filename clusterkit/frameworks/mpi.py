@@ -32,7 +32,6 @@ FRAMEWORK = Framework(
     name="mpi",
     summary="mpirun without SSH, or srun: Open MPI, MPICH, Intel MPI; any program",
     package="",
-    image="torch",
     command=command,
     uneven_slots=True,
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',

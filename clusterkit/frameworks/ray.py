@@ -63,7 +63,6 @@ FRAMEWORK = Framework(
     name="ray",
     summary="a Ray cluster of the nodes, and the script as its driver",
     package="ray[train]",
-    image="torch",
     command=command,
     uneven_slots=True,
     elastic=True,
