@@ -114,13 +114,19 @@ def test_rpc_finds_the_interface_of_gloo(tmp_path: Path) -> None:
 
 
 def test_on_slurm_each_is_told_what_srun_would_have(tmp_path: Path) -> None:
-    names = ("PROCID", "LOCALID", "NODEID", "NNODES", "NTASKS", "NPROCS", "NTASKS_PER_NODE")
+    names = (
+        "PROCID", "LOCALID", "NODEID", "NNODES", "NTASKS", "NPROCS", "NTASKS_PER_NODE",
+        "STEP_NUM_TASKS", "STEP_TASKS_PER_NODE", "STEP_NODELIST",
+    )  # fmt: skip
     code = f"import os; print(*(os.environ['SLURM_' + name] for name in {names}), flush=True)"
     done = launched(
         tmp_path, code, node_rank=1, slots="2 2", SLURM_JOB_ID="7", SLURM_PROCID="1",
         SLURM_NTASKS="2", SLURM_NTASKS_PER_NODE="1", SLURM_LOCALID="0",
     )  # fmt: skip
-    assert sorted(done.stdout.splitlines()) == ["2 0 1 2 4 4 2", "3 1 1 2 4 4 2"]
+    assert sorted(done.stdout.splitlines()) == [
+        "2 0 1 2 4 4 2 4 2,2 n0,n1",
+        "3 1 1 2 4 4 2 4 2,2 n0,n1",
+    ]
 
 
 @pytest.mark.parametrize(("end", "code"), [("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])

@@ -28,6 +28,7 @@ from clusterkit.model import NodeCommand
 from tests.port_ranges import next_range
 
 LAUNCH = data_dir("templates") / "ray" / "launch.py"
+RANKS = data_dir("templates") / "ranks"
 PLAYED = """
 import sys, time
 print(sys.argv[1:], file=open("{folder}/started", "a"))
@@ -59,7 +60,7 @@ class Nodes:
         names = [f"node-{number}" for number in range(self.count)]
         return {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{self.folder}:{LAUNCH.parent}",
+            "PYTHONPATH": f"{self.folder}:{LAUNCH.parent}:{RANKS}",
             "CK_NODES": " ".join(names),
             "CK_SLOTS": " ".join("2" * self.count),
             "CK_NNODES": str(self.count),
@@ -216,7 +217,8 @@ def test_the_node_of_the_rank_that_failed_is_the_one_that_fails(folder: Path) ->
 
 
 def test_a_node_without_ray_says_how_to_install_it(tmp_path: Path) -> None:
-    bare = {"PATH": os.environ["PATH"], "CK_NODE_NAME": "n3", "PYTHONPATH": str(LAUNCH.parent)}
+    found = f"{LAUNCH.parent}:{RANKS}"
+    bare = {"PATH": os.environ["PATH"], "CK_NODE_NAME": "n3", "PYTHONPATH": found}
     words = [sys.executable, str(LAUNCH), "--min-nodes=1", "true"]
     done = subprocess.run(words, env=bare, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -230,6 +232,7 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.syspath_prepend(RANKS)
     spec.loader.exec_module(module)
     environment = {
         "CK_NODES": "a", "CK_NNODES": "1", "CK_NODE_RANK": "0", "CK_NODE_NAME": "a",

@@ -16,6 +16,7 @@ from clusterkit.frameworks import LaunchInputs, load_framework
 from clusterkit.model import NodeCommand
 
 LAUNCH = data_dir("templates") / "spark" / "launch.py"
+RANKS = data_dir("templates") / "ranks"
 
 
 def command(script: str = "x.py", **options: str) -> NodeCommand:
@@ -73,7 +74,7 @@ def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.Complete
     }
     return subprocess.run(
         [sys.executable, "-S", *(["-c", code] if code else [LAUNCH]), "--processes=2", "x.py"],
-        env={**environment, "PYTHONPATH": str(LAUNCH.parent)},
+        env={**environment, "PYTHONPATH": f"{LAUNCH.parent}:{RANKS}"},
         check=False,
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterkit.data import data_dir, read_data
 from clusterkit.errors import UserError, choices_hint
-from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
+from clusterkit.frameworks.base import Framework, LaunchInputs, option_words, shared_files
 from clusterkit.model import NodeCommand, Runtime, Word
 
 CONFIG_FILE = "accelerate.yaml"
@@ -34,6 +34,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     files = {
         "accelerate_launch.py": read_data("templates", "accelerate", "launch.py"),
         "agent.py": read_data("templates", "torchrun", "agent.py"),
+        **shared_files("clusterkit_failure.py"),
     }
     config: tuple[Word, ...] = ()
     if not own:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from clusterkit.data import read_data
 from clusterkit.model import HorovodController, NodeCommand
 
 
@@ -65,3 +66,8 @@ def option_words(options: Mapping[str, str], *, skip: tuple[str, ...] = ()) -> t
         for key, value in options.items()
         if key not in skip
     )
+
+
+def shared_files(*names: str) -> dict[str, str]:
+    """Return programs of `templates/ranks/`, which those of frameworks import on the nodes."""
+    return {name: read_data("templates", "ranks", name) for name in names}

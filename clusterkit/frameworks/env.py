@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterkit.data import read_data
 from clusterkit.errors import UserError
-from clusterkit.frameworks.base import Framework, LaunchInputs
+from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
 
 PER_NODE = "per-node"
@@ -40,7 +40,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             "env_launch.py": read_data("templates", "env", "launch.py"),
-            "clusterkit_ranks.py": read_data("templates", "ranks", "clusterkit_ranks.py"),
+            **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
         },
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from clusterkit.data import read_data
 from clusterkit.errors import UserError
-from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
+from clusterkit.frameworks.base import Framework, LaunchInputs, option_words, shared_files
 from clusterkit.model import HorovodController, NodeCommand, Runtime
 from clusterkit.mpi_words import OPTIONS, check_options, mpi_command
 
@@ -46,7 +46,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
-            "clusterkit_ranks.py": read_data("templates", "ranks", "clusterkit_ranks.py"),
+            **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
             "sitecustomize.py": read_data("templates", "horovod", "sitecustomize.py"),
         },
     )

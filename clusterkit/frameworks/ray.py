@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterkit.data import read_data
 from clusterkit.errors import UserError, choices_hint
-from clusterkit.frameworks.base import Framework, LaunchInputs
+from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
 
 _BESIDE = ("clusterkit_member.py", "clusterkit_ray.py", "clusterkit_train.py", "sitecustomize.py")
@@ -55,6 +55,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         files={
             "ray_launch.py": read_data("templates", "ray", "launch.py"),
             **{name: read_data("templates", "ray", name) for name in _BESIDE},
+            **shared_files("clusterkit_failure.py", "clusterkit_tree.py"),
         },
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterkit.data import read_data
 from clusterkit.errors import UserError
-from clusterkit.frameworks.base import Framework, LaunchInputs
+from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
 
 _DECIDED = {
@@ -50,7 +50,10 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             inputs.script,
             *inputs.args,
         ),
-        files={name: read_data("templates", "spark", name) for name in names},
+        files={
+            **{name: read_data("templates", "spark", name) for name in names},
+            **shared_files("clusterkit_failure.py", "clusterkit_tree.py"),
+        },
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterkit.data import read_data
 from clusterkit.errors import UserError, choices_hint
-from clusterkit.frameworks.base import Framework, LaunchInputs
+from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
 
 _PER = ("node", "slot")
@@ -36,7 +36,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         files={
             "tensorflow_launch.py": read_data("templates", "tensorflow", "launch.py"),
             "tensorflow_meeting.py": read_data("templates", "tensorflow", "tensorflow_meeting.py"),
-            "clusterkit_ranks.py": read_data("templates", "ranks", "clusterkit_ranks.py"),
+            **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
         },
         processes=processes,
     )

@@ -8,7 +8,7 @@ c10d, with an id that no earlier attempt of the job has used, through `elastic.p
 from __future__ import annotations
 
 from clusterkit.data import read_data
-from clusterkit.frameworks.base import Framework, LaunchInputs, option_words
+from clusterkit.frameworks.base import Framework, LaunchInputs, option_words, shared_files
 from clusterkit.model import NodeCommand, Runtime, Word
 
 _RESTARTS = "max-restarts"
@@ -33,7 +33,10 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             inputs.script,
             *inputs.args,
         ),
-        files={name: read_data("templates", "torchrun", name) for name in names},
+        files={
+            **{name: read_data("templates", "torchrun", name) for name in names},
+            **shared_files("clusterkit_failure.py"),
+        },
     )
 
 

@@ -32,6 +32,5 @@ if __name__ == "__main__":
     try:
         main()
     except ChildFailedError as error:
-        if os.environ.get("CK_FAILURE"):
-            agent.tell(error)
+        agent.tell(error)
         raise

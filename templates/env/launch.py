@@ -23,32 +23,32 @@ def main():
 
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
     node_rank = int(os.environ["CK_NODE_RANK"])
-    share = 1
+    each = 1
     if options.per_node is not None:
-        share = max(1, slots[node_rank] // options.per_node)
+        each = max(1, slots[node_rank] // options.per_node)
         slots = [min(count, options.per_node) for count in slots]
-    world = min(options.processes, sum(slots))
-    first = min(sum(slots[:node_rank]), world)
-    last = min(first + slots[node_rank], world)
+    shares = clusterkit_ranks.shares_of(options.processes, slots)
+    first = sum(shares[:node_rank])
     environments = {
         first + local: {
-            **environment_of(first + local, local, last - first, world),
-            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(local * share, (local + 1) * share))),
+            **environment_of(first + local, local, shares),
+            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(local * each, (local + 1) * each))),
         }
-        for local in range(last - first)
+        for local in range(shares[node_rank])
     }
     sys.exit(clusterkit_ranks.run(options.command, environments))
 
 
-def environment_of(rank, local_rank, local_world, world):
-    node_rank, nodes = os.environ["CK_NODE_RANK"], os.environ["CK_NNODES"]
+def environment_of(rank, local_rank, shares):
+    node_rank = os.environ["CK_NODE_RANK"]
     head, port = os.environ["CK_HEAD_ADDR"], os.environ["CK_PORT"]
     environment = {
         **os.environ,
+        **clusterkit_ranks.srun_variables(rank, shares),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(local_world),
+        "WORLD_SIZE": str(sum(shares)),
+        "LOCAL_WORLD_SIZE": str(shares[int(node_rank)]),
         "NODE_RANK": node_rank,
         "MASTER_ADDR": head,
         "MASTER_PORT": port,
@@ -59,17 +59,6 @@ def environment_of(rank, local_rank, local_world, world):
     if interface := environment.get("GLOO_SOCKET_IFNAME"):
         # TensorPipe, below torch.distributed.rpc, would take that of the host's own name as well.
         environment.setdefault("TP_SOCKET_IFNAME", interface)
-    if "SLURM_JOB_ID" in environment:
-        environment |= {
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(local_rank),
-            "SLURM_NODEID": node_rank,
-            "SLURM_NNODES": nodes,
-            "SLURM_NTASKS": str(world),
-            "SLURM_NPROCS": str(world),
-            "SLURM_STEP_NUM_TASKS": str(world),
-            "SLURM_NTASKS_PER_NODE": str(local_world),
-        }
     return environment
 
 

@@ -1,14 +1,15 @@
-"""Tell of an exception that ends a Horovod rank, in the file CK_FAILURE; any Python loads it first.
+"""Tell of an exception that ends a Horovod rank; any Python loads this file first.
 
 When a script raises, Horovod's own exit handler ends the other ranks before this one, so that which
 process ends first says nothing. This file is on PYTHONPATH for the rank alone; another file of its
 name, a site's own, is loaded as well.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
+
+import clusterkit_failure
 
 
 def tell(kind, value, trace):
@@ -20,24 +21,14 @@ def tell(kind, value, trace):
         return
     report(kind, value, trace)
     output = os.fstat(2)
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": int(os.environ["HOROVOD_RANK"]),
-        "local_rank": int(os.environ["HOROVOD_LOCAL_RANK"]),
-        "exit_code": 1,
-        "message": f"{kind.__name__}: {value}",
-        "log": {"inode": output.st_ino, "size": output.st_size},
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{document['rank']}.raised")
-    try:  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
-    except OSError:
-        pass
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        int(os.environ["HOROVOD_RANK"]),
+        1,
+        local_rank=int(os.environ["HOROVOD_LOCAL_RANK"]),
+        message=f"{kind.__name__}: {value}",
+        log={"inode": output.st_ino, "size": output.st_size},
+    )
 
 
 report = sys.excepthook

@@ -1,22 +1,52 @@
 """Run the ranks of one node, and end them together: for the launchers of frameworks without one.
 
 The exit code is that of the first local rank that failed, as a shell gives it; which that was is
-said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+told by clusterkit_failure.py beside this file. A rank that knows it has only lost another one may
 leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
 is given time to come first.
 """
 
-import json
 import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
+
+import clusterkit_failure
 
 GRACE_S = 10
 OTHERS_TELL_S = 2
 """How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def shares_of(processes, slots):
+    """Return how many processes each node has, in rank order: as many as slots, while there are."""
+    shares = []
+    for count in slots:
+        shares.append(min(count, processes - sum(shares)))
+    return shares
+
+
+def srun_variables(rank, shares):
+    """Return what `srun` with a task for each process sets; nothing outside of Slurm.
+
+    There Lightning, JAX and TensorFlow's SlurmClusterResolver read it.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return {}
+    node_rank, world = int(os.environ["CK_NODE_RANK"]), str(sum(shares))
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank - sum(shares[:node_rank])),
+        "SLURM_NODEID": str(node_rank),
+        "SLURM_NNODES": os.environ["CK_NNODES"],
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_NTASKS_PER_NODE": str(shares[node_rank]),
+        "SLURM_STEP_NUM_TASKS": world,
+        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
+        "SLURM_STEP_NODELIST": ",".join(os.environ["CK_NODES"].split()),
+    }
 
 
 def run(command, environments, over=lambda _: None):
@@ -45,8 +75,7 @@ def wait_for(ranks, over):
                 if lost_another(rank):
                     end(running.values())
                     time.sleep(OTHERS_TELL_S)
-                if os.environ.get("CK_FAILURE"):
-                    tell(rank, list(ranks).index(rank), code)
+                tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
         code = over(set(running))
@@ -73,21 +102,13 @@ def output_until_lost(rank):
 
 
 def tell(rank, local_rank, code):
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": code,
-        "log": output_until_lost(rank),
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        rank,
+        code,
+        local_rank=local_rank,
+        log=output_until_lost(rank),
+    )
 
 
 def end(ranks):

@@ -6,11 +6,9 @@ have a folder of their own (2.60 is tested; those of 2025 would take the head's)
 """
 
 import collections
-import ctypes
 import hmac
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +18,8 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+
+import clusterkit_tree
 
 PORTS = {
     "node-manager-port": 2,
@@ -48,7 +48,6 @@ TRIES = 5
 HASTY_S = 15
 """What fails sooner than that is not slow, but wrong."""
 GRACE_S = 2
-KILL_S = 2
 LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
 LONGEST_PATH = 107
 """Bytes of the path of a Unix socket (unix(7))."""
@@ -56,15 +55,13 @@ LEAST_STORE = 256 << 20
 MEMORY_SHARE = 0.3
 """Ray's own share for objects, here of what the job may use."""
 SHM_SHARE = 0.8
-BECOME_SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
 
 class Ray:
     """The processes of this node: `up` once they have joined, `said` what they said last."""
 
     def __init__(self, options):
-        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)  # what loses its parent comes here
+        clusterkit_tree.adopt_orphans()
         self.options = options
         self.up = threading.Event()
         self.tries = TRIES
@@ -122,12 +119,7 @@ class Ray:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE_S)
-        deadline = time.monotonic() + KILL_S
-        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        clusterkit_tree.kill_descendants()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -262,20 +254,3 @@ def signature(text):
     """Return what only a node of this job can say of a text; nothing by hand, without a token."""
     token = os.environ.get("CK_TOKEN", "")
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest() if token else ""
-
-
-def descendants(root):
-    """Return the processes below `root` that have not ended."""
-    children = collections.defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                children[int(parent)].append((int(entry.name), state))
-    found, ahead = [], [root]
-    while ahead:
-        for pid, state in children[ahead.pop()]:
-            ahead.append(pid)
-            if state != "Z":
-                found.append(pid)
-    return found

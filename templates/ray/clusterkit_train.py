@@ -1,14 +1,11 @@
-"""Tell which worker of Ray Train ended the training, in the file CK_FAILURE.
+"""Tell which worker of Ray Train ended the training, by clusterkit_failure.py.
 
 Ray Train loads this by RAY_TRAIN_CALLBACKS, and runs it in its controller, on the first node.
 """
 
-import json
-import os
 import re
-from contextlib import suppress
-from pathlib import Path
 
+import clusterkit_failure
 import ray
 
 try:
@@ -48,28 +45,13 @@ class Failure(ControllerCallback, WorkerGroupCallback):
         """Tell of the rank that failed, if the training has ended with that."""
         failures = getattr(result.error, "worker_failures", {})
         ranks = [rank for rank in failures if self.places.get(rank, (None,))[0]]
-        if ranks and os.environ.get("CK_FAILURE"):
-            rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
-            tell(rank, *self.places[rank], failures[rank])
+        if not ranks:
+            return
+        rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
+        (node, local_rank), failure = self.places[rank], failures[rank]
+        message = f"{type(failure).__name__}: {failure}"
+        clusterkit_failure.tell(node, rank, 1, local_rank=local_rank, message=message)
 
 
 def only_lost_another(failure):
     return isinstance(failure, RuntimeError) and bool(LOST_ANOTHER.search(str(failure)))
-
-
-def tell(rank, node, local_rank, failure):
-    document = {
-        "node": node,
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": 1,
-        "message": f"{type(failure).__name__}: {failure}",
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()

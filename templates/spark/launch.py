@@ -22,6 +22,7 @@ import time
 import urllib.request
 from contextlib import suppress
 
+import clusterkit_tree
 import spark_node
 
 START_S = 300
@@ -40,7 +41,7 @@ def main():
     parser.add_argument("command", nargs=argparse.REMAINDER, help="SCRIPT [ARGUMENTS...]")
     options = parser.parse_args()
 
-    spark_node.adopt_orphans()
+    clusterkit_tree.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     spark = spark_node.Spark(options.command[0])
     try:

@@ -1,12 +1,10 @@
 """What runs of Spark on one node, and where: for launch.py beside it."""
 
-import ctypes
 import fcntl
 import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -16,10 +14,12 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+import clusterkit_failure
+import clusterkit_tree
+
 GRACE_S = 4
 """From SIGTERM to SIGKILL; clusterkit's own grace time is 8 s."""
 TAIL_LINES = 12
-_PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFADDR = 0x8915
 _SPARE_SIGNAL = "63"
 
@@ -96,7 +96,7 @@ class Spark:
         code = self.children[name].returncode
         code = code if code >= 0 else 128 - code
         message = f"the Spark {name} has ended, exit code {code}"
-        tell(self.name, self.rank, code or 1, message)
+        clusterkit_failure.tell(self.name, self.rank, code or 1, message=message)
         fail(f"{message}, on {self.name}", self.tail(name), code=code or 1)
 
     def tail(self, name):
@@ -114,11 +114,7 @@ class Spark:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(max(0, deadline - time.monotonic()))
         # Python workers have process groups of their own, and survive an executor that is killed.
-        while left := [pid for pid in descendants(os.getpid()) if is_alive(pid)]:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        clusterkit_tree.kill_descendants()
         if self.logs.parent != self.tmp:
             for path in (self.tmp / "work").glob("app-*/*/std*"):
                 app, executor = path.parts[-3:-1]
@@ -215,42 +211,6 @@ def environment_of(home, address, script):
         # Java takes SIGUSR2 for itself, and dies of one that it has not sent.
         "_JAVA_SR_SIGNUM": _SPARE_SIGNAL,
     }
-
-
-def tell(node, rank, code, message):
-    """Name this node as the first to fail, in the file CK_FAILURE, where that is set."""
-    path = os.environ.get("CK_FAILURE")
-    if not path:
-        return
-    document = {"node": node, "rank": rank, "exit_code": code, "message": message}
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first node counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
-
-
-def adopt_orphans():
-    """Become the parent of every descendant whose own parent dies."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def descendants(pid):
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in path.read_text().split():
-                yield int(child)
-                yield from descendants(child)
-
-
-def is_alive(pid):
-    with suppress(OSError):
-        # The name stands in parentheses, and may hold some itself.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
 
 
 def say(text):

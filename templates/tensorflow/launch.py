@@ -27,7 +27,10 @@ def main():
 
     if os.environ.pop("TF_CONFIG", None) is not None:
         print("clusterkit: the TF_CONFIG that was set gives way to the job's own", file=sys.stderr)
-    shares = shares_of(options.processes)
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    shares = [1 for _ in slots]
+    if options.processes is not None:
+        shares = clusterkit_ranks.shares_of(options.processes, slots)
     tasks = tasks_of(options, sum(shares))
     node_rank = int(os.environ["CK_NODE_RANK"])
     first = sum(shares[:node_rank])
@@ -48,17 +51,6 @@ def main():
         options.command, environments, lambda running: meeting.over(not awaited & running)
     )
     sys.exit(meeting.leave(code))
-
-
-def shares_of(processes):
-    """Return how many processes each node has, in rank order."""
-    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
-    if processes is None:
-        return [1 for _ in slots]
-    shares = []
-    for count in slots:
-        shares.append(min(count, processes - sum(shares)))
-    return shares
 
 
 def tasks_of(options, world):
@@ -93,7 +85,7 @@ def no_proxy(addresses, environment):
 
 
 def environment_of(rank, local_rank, options, shares):
-    environment = dict(os.environ)
+    environment = {**os.environ, **clusterkit_ranks.srun_variables(rank, shares)}
     node_rank = int(environment["CK_NODE_RANK"])
     if options.ps:
         # Or a coordinator waits for a server that has gone, instead of being told.
@@ -106,17 +98,6 @@ def environment_of(rank, local_rank, options, shares):
         if len(gpus) >= slots:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
         environment.setdefault("TF_NUM_INTRAOP_THREADS", environment["OMP_NUM_THREADS"])
-    if "SLURM_JOB_ID" in environment:
-        # As `srun` sets them for a task for each process; SlurmClusterResolver reads them.
-        environment |= {
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(local_rank),
-            "SLURM_NTASKS": str(sum(shares)),
-            "SLURM_NPROCS": str(sum(shares)),
-            "SLURM_STEP_NUM_TASKS": str(sum(shares)),
-            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
-            "SLURM_STEP_NODELIST": ",".join(environment["CK_NODES"].split()),
-        }
     return environment
 
 

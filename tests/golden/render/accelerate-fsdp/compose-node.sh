@@ -67,8 +67,7 @@ if __name__ == "__main__":
     try:
         main()
     except ChildFailedError as error:
-        if os.environ.get("CK_FAILURE"):
-            agent.tell(error)
+        agent.tell(error)
         raise
 CK_FILE
 
@@ -81,18 +80,17 @@ a lost connection with two screens of C++ frames, after a run that succeeded (py
 multi-tenant store is shared within a process: held here as well, it is there until the others have
 left.
 
-A word on which rank failed first, in the file CK_FAILURE, where that is set. torchrun itself exits
+A word on which rank failed first, by clusterkit_failure.py beside this file. torchrun itself exits
 with 1, whatever its rank died of.
 """
 
-import json
 import os
 import sys
 import time
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import clusterkit_failure
 from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
@@ -127,21 +125,13 @@ def tell(error):
     told = Path(failure.error_file).is_file()
     said = failure.error_file_data.get("message") if told else None
     code = failure.exitcode
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": rank,
-        "local_rank": failure.local_rank,
-        "exit_code": code if code >= 0 else 128 - code,
-        "message": said.get("message") if isinstance(said, dict) else said,
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        rank,
+        code if code >= 0 else 128 - code,
+        local_rank=failure.local_rank,
+        message=said.get("message") if isinstance(said, dict) else said,
+    )
 
 
 if __name__ == "__main__":
@@ -149,11 +139,34 @@ if __name__ == "__main__":
     try:
         main()
     except ChildFailedError as error:
-        if os.environ.get("CK_FAILURE"):
-            tell(error)
+        tell(error)
         raise
     if store is not None:
         time.sleep(OTHERS_LEAVE_S)
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def tell(node, rank, exit_code, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
 CK_FILE
 
 cat >"$CK_TMP"/accelerate.yaml <<'CK_FILE'

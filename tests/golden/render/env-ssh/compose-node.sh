@@ -58,32 +58,32 @@ def main():
 
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
     node_rank = int(os.environ["CK_NODE_RANK"])
-    share = 1
+    each = 1
     if options.per_node is not None:
-        share = max(1, slots[node_rank] // options.per_node)
+        each = max(1, slots[node_rank] // options.per_node)
         slots = [min(count, options.per_node) for count in slots]
-    world = min(options.processes, sum(slots))
-    first = min(sum(slots[:node_rank]), world)
-    last = min(first + slots[node_rank], world)
+    shares = clusterkit_ranks.shares_of(options.processes, slots)
+    first = sum(shares[:node_rank])
     environments = {
         first + local: {
-            **environment_of(first + local, local, last - first, world),
-            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(local * share, (local + 1) * share))),
+            **environment_of(first + local, local, shares),
+            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(local * each, (local + 1) * each))),
         }
-        for local in range(last - first)
+        for local in range(shares[node_rank])
     }
     sys.exit(clusterkit_ranks.run(options.command, environments))
 
 
-def environment_of(rank, local_rank, local_world, world):
-    node_rank, nodes = os.environ["CK_NODE_RANK"], os.environ["CK_NNODES"]
+def environment_of(rank, local_rank, shares):
+    node_rank = os.environ["CK_NODE_RANK"]
     head, port = os.environ["CK_HEAD_ADDR"], os.environ["CK_PORT"]
     environment = {
         **os.environ,
+        **clusterkit_ranks.srun_variables(rank, shares),
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(local_world),
+        "WORLD_SIZE": str(sum(shares)),
+        "LOCAL_WORLD_SIZE": str(shares[int(node_rank)]),
         "NODE_RANK": node_rank,
         "MASTER_ADDR": head,
         "MASTER_PORT": port,
@@ -94,17 +94,6 @@ def environment_of(rank, local_rank, local_world, world):
     if interface := environment.get("GLOO_SOCKET_IFNAME"):
         # TensorPipe, below torch.distributed.rpc, would take that of the host's own name as well.
         environment.setdefault("TP_SOCKET_IFNAME", interface)
-    if "SLURM_JOB_ID" in environment:
-        environment |= {
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(local_rank),
-            "SLURM_NODEID": node_rank,
-            "SLURM_NNODES": nodes,
-            "SLURM_NTASKS": str(world),
-            "SLURM_NPROCS": str(world),
-            "SLURM_STEP_NUM_TASKS": str(world),
-            "SLURM_NTASKS_PER_NODE": str(local_world),
-        }
     return environment
 
 
@@ -116,22 +105,52 @@ cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
 """Run the ranks of one node, and end them together: for the launchers of frameworks without one.
 
 The exit code is that of the first local rank that failed, as a shell gives it; which that was is
-said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+told by clusterkit_failure.py beside this file. A rank that knows it has only lost another one may
 leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
 is given time to come first.
 """
 
-import json
 import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
+
+import clusterkit_failure
 
 GRACE_S = 10
 OTHERS_TELL_S = 2
 """How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def shares_of(processes, slots):
+    """Return how many processes each node has, in rank order: as many as slots, while there are."""
+    shares = []
+    for count in slots:
+        shares.append(min(count, processes - sum(shares)))
+    return shares
+
+
+def srun_variables(rank, shares):
+    """Return what `srun` with a task for each process sets; nothing outside of Slurm.
+
+    There Lightning, JAX and TensorFlow's SlurmClusterResolver read it.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return {}
+    node_rank, world = int(os.environ["CK_NODE_RANK"]), str(sum(shares))
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank - sum(shares[:node_rank])),
+        "SLURM_NODEID": str(node_rank),
+        "SLURM_NNODES": os.environ["CK_NNODES"],
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_NTASKS_PER_NODE": str(shares[node_rank]),
+        "SLURM_STEP_NUM_TASKS": world,
+        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
+        "SLURM_STEP_NODELIST": ",".join(os.environ["CK_NODES"].split()),
+    }
 
 
 def run(command, environments, over=lambda _: None):
@@ -160,8 +179,7 @@ def wait_for(ranks, over):
                 if lost_another(rank):
                     end(running.values())
                     time.sleep(OTHERS_TELL_S)
-                if os.environ.get("CK_FAILURE"):
-                    tell(rank, list(ranks).index(rank), code)
+                tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
         code = over(set(running))
@@ -188,21 +206,13 @@ def output_until_lost(rank):
 
 
 def tell(rank, local_rank, code):
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": code,
-        "log": output_until_lost(rank),
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        rank,
+        code,
+        local_rank=local_rank,
+        log=output_until_lost(rank),
+    )
 
 
 def end(ranks):
@@ -214,6 +224,30 @@ def end(ranks):
             rank.wait(max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             rank.kill()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def tell(node, rank, exit_code, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'

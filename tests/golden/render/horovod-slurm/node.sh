@@ -139,22 +139,52 @@ cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
 """Run the ranks of one node, and end them together: for the launchers of frameworks without one.
 
 The exit code is that of the first local rank that failed, as a shell gives it; which that was is
-said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+told by clusterkit_failure.py beside this file. A rank that knows it has only lost another one may
 leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
 is given time to come first.
 """
 
-import json
 import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
+
+import clusterkit_failure
 
 GRACE_S = 10
 OTHERS_TELL_S = 2
 """How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def shares_of(processes, slots):
+    """Return how many processes each node has, in rank order: as many as slots, while there are."""
+    shares = []
+    for count in slots:
+        shares.append(min(count, processes - sum(shares)))
+    return shares
+
+
+def srun_variables(rank, shares):
+    """Return what `srun` with a task for each process sets; nothing outside of Slurm.
+
+    There Lightning, JAX and TensorFlow's SlurmClusterResolver read it.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return {}
+    node_rank, world = int(os.environ["CK_NODE_RANK"]), str(sum(shares))
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank - sum(shares[:node_rank])),
+        "SLURM_NODEID": str(node_rank),
+        "SLURM_NNODES": os.environ["CK_NNODES"],
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_NTASKS_PER_NODE": str(shares[node_rank]),
+        "SLURM_STEP_NUM_TASKS": world,
+        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
+        "SLURM_STEP_NODELIST": ",".join(os.environ["CK_NODES"].split()),
+    }
 
 
 def run(command, environments, over=lambda _: None):
@@ -183,8 +213,7 @@ def wait_for(ranks, over):
                 if lost_another(rank):
                     end(running.values())
                     time.sleep(OTHERS_TELL_S)
-                if os.environ.get("CK_FAILURE"):
-                    tell(rank, list(ranks).index(rank), code)
+                tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
         code = over(set(running))
@@ -211,21 +240,13 @@ def output_until_lost(rank):
 
 
 def tell(rank, local_rank, code):
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": code,
-        "log": output_until_lost(rank),
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        rank,
+        code,
+        local_rank=local_rank,
+        log=output_until_lost(rank),
+    )
 
 
 def end(ranks):
@@ -239,18 +260,43 @@ def end(ranks):
             rank.kill()
 CK_FILE
 
+cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def tell(node, rank, exit_code, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+CK_FILE
+
 cat >"$CK_TMP"/sitecustomize.py <<'CK_FILE'
-"""Tell of an exception that ends a Horovod rank, in the file CK_FAILURE; any Python loads it first.
+"""Tell of an exception that ends a Horovod rank; any Python loads this file first.
 
 When a script raises, Horovod's own exit handler ends the other ranks before this one, so that which
 process ends first says nothing. This file is on PYTHONPATH for the rank alone; another file of its
 name, a site's own, is loaded as well.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
+
+import clusterkit_failure
 
 
 def tell(kind, value, trace):
@@ -262,24 +308,14 @@ def tell(kind, value, trace):
         return
     report(kind, value, trace)
     output = os.fstat(2)
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": int(os.environ["HOROVOD_RANK"]),
-        "local_rank": int(os.environ["HOROVOD_LOCAL_RANK"]),
-        "exit_code": 1,
-        "message": f"{kind.__name__}: {value}",
-        "log": {"inode": output.st_ino, "size": output.st_size},
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{document['rank']}.raised")
-    try:  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
-    except OSError:
-        pass
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        int(os.environ["HOROVOD_RANK"]),
+        1,
+        local_rank=int(os.environ["HOROVOD_LOCAL_RANK"]),
+        message=f"{kind.__name__}: {value}",
+        log={"inode": output.st_ino, "size": output.st_size},
+    )
 
 
 report = sys.excepthook

@@ -404,11 +404,9 @@ have a folder of their own (2.60 is tested; those of 2025 would take the head's)
 """
 
 import collections
-import ctypes
 import hmac
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -418,6 +416,8 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+
+import clusterkit_tree
 
 PORTS = {
     "node-manager-port": 2,
@@ -446,7 +446,6 @@ TRIES = 5
 HASTY_S = 15
 """What fails sooner than that is not slow, but wrong."""
 GRACE_S = 2
-KILL_S = 2
 LONGEST_SOCKET = len("/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store_1")
 LONGEST_PATH = 107
 """Bytes of the path of a Unix socket (unix(7))."""
@@ -454,15 +453,13 @@ LEAST_STORE = 256 << 20
 MEMORY_SHARE = 0.3
 """Ray's own share for objects, here of what the job may use."""
 SHM_SHARE = 0.8
-BECOME_SUBREAPER = 36
-"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
 
 
 class Ray:
     """The processes of this node: `up` once they have joined, `said` what they said last."""
 
     def __init__(self, options):
-        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)  # what loses its parent comes here
+        clusterkit_tree.adopt_orphans()
         self.options = options
         self.up = threading.Event()
         self.tries = TRIES
@@ -520,12 +517,7 @@ class Ray:
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE_S)
-        deadline = time.monotonic() + KILL_S
-        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        clusterkit_tree.kill_descendants()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -660,37 +652,17 @@ def signature(text):
     """Return what only a node of this job can say of a text; nothing by hand, without a token."""
     token = os.environ.get("CK_TOKEN", "")
     return hmac.new(token.encode(), text.encode(), "sha256").hexdigest() if token else ""
-
-
-def descendants(root):
-    """Return the processes below `root` that have not ended."""
-    children = collections.defaultdict(list)
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                children[int(parent)].append((int(entry.name), state))
-    found, ahead = [], [root]
-    while ahead:
-        for pid, state in children[ahead.pop()]:
-            ahead.append(pid)
-            if state != "Z":
-                found.append(pid)
-    return found
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_train.py <<'CK_FILE'
-"""Tell which worker of Ray Train ended the training, in the file CK_FAILURE.
+"""Tell which worker of Ray Train ended the training, by clusterkit_failure.py.
 
 Ray Train loads this by RAY_TRAIN_CALLBACKS, and runs it in its controller, on the first node.
 """
 
-import json
-import os
 import re
-from contextlib import suppress
-from pathlib import Path
 
+import clusterkit_failure
 import ray
 
 try:
@@ -730,31 +702,16 @@ class Failure(ControllerCallback, WorkerGroupCallback):
         """Tell of the rank that failed, if the training has ended with that."""
         failures = getattr(result.error, "worker_failures", {})
         ranks = [rank for rank in failures if self.places.get(rank, (None,))[0]]
-        if ranks and os.environ.get("CK_FAILURE"):
-            rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
-            tell(rank, *self.places[rank], failures[rank])
+        if not ranks:
+            return
+        rank = min(ranks, key=lambda rank: (only_lost_another(failures[rank]), rank))
+        (node, local_rank), failure = self.places[rank], failures[rank]
+        message = f"{type(failure).__name__}: {failure}"
+        clusterkit_failure.tell(node, rank, 1, local_rank=local_rank, message=message)
 
 
 def only_lost_another(failure):
     return isinstance(failure, RuntimeError) and bool(LOST_ANOTHER.search(str(failure)))
-
-
-def tell(rank, node, local_rank, failure):
-    document = {
-        "node": node,
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": 1,
-        "message": f"{type(failure).__name__}: {failure}",
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
 CK_FILE
 
 cat >"$CK_TMP"/sitecustomize.py <<'CK_FILE'
@@ -776,6 +733,78 @@ here = str(Path(__file__).parent)
 spec = PathFinder.find_spec("sitecustomize", [entry for entry in sys.path if entry != here])
 if spec is not None and spec.loader is not None:
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def tell(node, rank, exit_code, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_tree.py <<'CK_FILE'
+"""Keep the processes below this one together, so that none is left when it ends."""
+
+import collections
+import ctypes
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+KILL_S = 2
+BECOME_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
+
+
+def adopt_orphans():
+    """Become the parent of every process below this one whose own parent dies."""
+    ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants():
+    """Kill all processes below this one, and give up those that do not go."""
+    deadline = time.monotonic() + KILL_S
+    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def descendants(root):
+    """Return the processes below `root` that have not ended."""
+    children = collections.defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # The name stands in parentheses, and may hold some itself.
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            children[int(parent)].append((int(entry.name), state))
+    found, ahead = [], [root]
+    while ahead:
+        for pid, state in children[ahead.pop()]:
+            ahead.append(pid)
+            if state not in "ZX":
+                found.append(pid)
+    return found
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'

@@ -70,6 +70,7 @@ import time
 import urllib.request
 from contextlib import suppress
 
+import clusterkit_tree
 import spark_node
 
 START_S = 300
@@ -88,7 +89,7 @@ def main():
     parser.add_argument("command", nargs=argparse.REMAINDER, help="SCRIPT [ARGUMENTS...]")
     options = parser.parse_args()
 
-    spark_node.adopt_orphans()
+    clusterkit_tree.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     spark = spark_node.Spark(options.command[0])
     try:
@@ -332,13 +333,11 @@ CK_FILE
 cat >"$CK_TMP"/spark_node.py <<'CK_FILE'
 """What runs of Spark on one node, and where: for launch.py beside it."""
 
-import ctypes
 import fcntl
 import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -348,10 +347,12 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+import clusterkit_failure
+import clusterkit_tree
+
 GRACE_S = 4
 """From SIGTERM to SIGKILL; clusterkit's own grace time is 8 s."""
 TAIL_LINES = 12
-_PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFADDR = 0x8915
 _SPARE_SIGNAL = "63"
 
@@ -428,7 +429,7 @@ class Spark:
         code = self.children[name].returncode
         code = code if code >= 0 else 128 - code
         message = f"the Spark {name} has ended, exit code {code}"
-        tell(self.name, self.rank, code or 1, message)
+        clusterkit_failure.tell(self.name, self.rank, code or 1, message=message)
         fail(f"{message}, on {self.name}", self.tail(name), code=code or 1)
 
     def tail(self, name):
@@ -446,11 +447,7 @@ class Spark:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(max(0, deadline - time.monotonic()))
         # Python workers have process groups of their own, and survive an executor that is killed.
-        while left := [pid for pid in descendants(os.getpid()) if is_alive(pid)]:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+        clusterkit_tree.kill_descendants()
         if self.logs.parent != self.tmp:
             for path in (self.tmp / "work").glob("app-*/*/std*"):
                 app, executor = path.parts[-3:-1]
@@ -549,42 +546,6 @@ def environment_of(home, address, script):
     }
 
 
-def tell(node, rank, code, message):
-    """Name this node as the first to fail, in the file CK_FAILURE, where that is set."""
-    path = os.environ.get("CK_FAILURE")
-    if not path:
-        return
-    document = {"node": node, "rank": rank, "exit_code": code, "message": message}
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first node counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
-
-
-def adopt_orphans():
-    """Become the parent of every descendant whose own parent dies."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def descendants(pid):
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in path.read_text().split():
-                yield int(child)
-                yield from descendants(child)
-
-
-def is_alive(pid):
-    with suppress(OSError):
-        # The name stands in parentheses, and may hold some itself.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
 def say(text):
     print(f"clusterkit: {text}", flush=True)
 
@@ -592,6 +553,78 @@ def say(text):
 def fail(text, details="", code=1):
     print(f"{details}clusterkit: error: {text}", file=sys.stderr, flush=True)
     sys.exit(code)
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def tell(node, rank, exit_code, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_tree.py <<'CK_FILE'
+"""Keep the processes below this one together, so that none is left when it ends."""
+
+import collections
+import ctypes
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+KILL_S = 2
+BECOME_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER of prctl(2)."""
+
+
+def adopt_orphans():
+    """Become the parent of every process below this one whose own parent dies."""
+    ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants():
+    """Kill all processes below this one, and give up those that do not go."""
+    deadline = time.monotonic() + KILL_S
+    while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def descendants(root):
+    """Return the processes below `root` that have not ended."""
+    children = collections.defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # The name stands in parentheses, and may hold some itself.
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            children[int(parent)].append((int(entry.name), state))
+    found, ahead = [], [root]
+    while ahead:
+        for pid, state in children[ahead.pop()]:
+            ahead.append(pid)
+            if state not in "ZX":
+                found.append(pid)
+    return found
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'

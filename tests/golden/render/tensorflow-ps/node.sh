@@ -75,7 +75,10 @@ def main():
 
     if os.environ.pop("TF_CONFIG", None) is not None:
         print("clusterkit: the TF_CONFIG that was set gives way to the job's own", file=sys.stderr)
-    shares = shares_of(options.processes)
+    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
+    shares = [1 for _ in slots]
+    if options.processes is not None:
+        shares = clusterkit_ranks.shares_of(options.processes, slots)
     tasks = tasks_of(options, sum(shares))
     node_rank = int(os.environ["CK_NODE_RANK"])
     first = sum(shares[:node_rank])
@@ -96,17 +99,6 @@ def main():
         options.command, environments, lambda running: meeting.over(not awaited & running)
     )
     sys.exit(meeting.leave(code))
-
-
-def shares_of(processes):
-    """Return how many processes each node has, in rank order."""
-    slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
-    if processes is None:
-        return [1 for _ in slots]
-    shares = []
-    for count in slots:
-        shares.append(min(count, processes - sum(shares)))
-    return shares
 
 
 def tasks_of(options, world):
@@ -141,7 +133,7 @@ def no_proxy(addresses, environment):
 
 
 def environment_of(rank, local_rank, options, shares):
-    environment = dict(os.environ)
+    environment = {**os.environ, **clusterkit_ranks.srun_variables(rank, shares)}
     node_rank = int(environment["CK_NODE_RANK"])
     if options.ps:
         # Or a coordinator waits for a server that has gone, instead of being told.
@@ -154,17 +146,6 @@ def environment_of(rank, local_rank, options, shares):
         if len(gpus) >= slots:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[local_rank]
         environment.setdefault("TF_NUM_INTRAOP_THREADS", environment["OMP_NUM_THREADS"])
-    if "SLURM_JOB_ID" in environment:
-        # As `srun` sets them for a task for each process; SlurmClusterResolver reads them.
-        environment |= {
-            "SLURM_PROCID": str(rank),
-            "SLURM_LOCALID": str(local_rank),
-            "SLURM_NTASKS": str(sum(shares)),
-            "SLURM_NPROCS": str(sum(shares)),
-            "SLURM_STEP_NUM_TASKS": str(sum(shares)),
-            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
-            "SLURM_STEP_NODELIST": ",".join(environment["CK_NODES"].split()),
-        }
     return environment
 
 
@@ -364,22 +345,52 @@ cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
 """Run the ranks of one node, and end them together: for the launchers of frameworks without one.
 
 The exit code is that of the first local rank that failed, as a shell gives it; which that was is
-said in the file CK_FAILURE, where that is set. A rank that knows it has only lost another one may
+told by clusterkit_failure.py beside this file. A rank that knows it has only lost another one may
 leave a note, `lost-another-RANK` in CK_TMP, with how far the output had come: whoever is to blame
 is given time to come first.
 """
 
-import json
 import os
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
+
+import clusterkit_failure
 
 GRACE_S = 10
 OTHERS_TELL_S = 2
 """How long a rank that has lost another one is not blamed, for that one's node to come first."""
+
+
+def shares_of(processes, slots):
+    """Return how many processes each node has, in rank order: as many as slots, while there are."""
+    shares = []
+    for count in slots:
+        shares.append(min(count, processes - sum(shares)))
+    return shares
+
+
+def srun_variables(rank, shares):
+    """Return what `srun` with a task for each process sets; nothing outside of Slurm.
+
+    There Lightning, JAX and TensorFlow's SlurmClusterResolver read it.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return {}
+    node_rank, world = int(os.environ["CK_NODE_RANK"]), str(sum(shares))
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank - sum(shares[:node_rank])),
+        "SLURM_NODEID": str(node_rank),
+        "SLURM_NNODES": os.environ["CK_NNODES"],
+        "SLURM_NTASKS": world,
+        "SLURM_NPROCS": world,
+        "SLURM_NTASKS_PER_NODE": str(shares[node_rank]),
+        "SLURM_STEP_NUM_TASKS": world,
+        "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, shares)),
+        "SLURM_STEP_NODELIST": ",".join(os.environ["CK_NODES"].split()),
+    }
 
 
 def run(command, environments, over=lambda _: None):
@@ -408,8 +419,7 @@ def wait_for(ranks, over):
                 if lost_another(rank):
                     end(running.values())
                     time.sleep(OTHERS_TELL_S)
-                if os.environ.get("CK_FAILURE"):
-                    tell(rank, list(ranks).index(rank), code)
+                tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
         code = over(set(running))
@@ -436,21 +446,13 @@ def output_until_lost(rank):
 
 
 def tell(rank, local_rank, code):
-    document = {
-        "node": os.environ["CK_NODE_NAME"],
-        "rank": rank,
-        "local_rank": local_rank,
-        "exit_code": code,
-        "log": output_until_lost(rank),
-    }
-    path = os.environ["CK_FAILURE"]
-    draft = Path(f"{path}.{rank}")
-    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
-        try:
-            Path(path).hardlink_to(draft)
-        finally:
-            draft.unlink()
+    clusterkit_failure.tell(
+        os.environ["CK_NODE_NAME"],
+        rank,
+        code,
+        local_rank=local_rank,
+        log=output_until_lost(rank),
+    )
 
 
 def end(ranks):
@@ -462,6 +464,30 @@ def end(ranks):
             rank.wait(max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             rank.kill()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def tell(node, rank, exit_code, **more):
+    """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    path = os.environ.get("CK_FAILURE")
+    if not path:
+        return
+    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
+    with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
+        draft.write_text(json.dumps(document), encoding="utf-8")
+        try:
+            Path(path).hardlink_to(draft)
+        finally:
+            draft.unlink()
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
