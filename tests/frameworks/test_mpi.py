@@ -18,7 +18,7 @@ from tests.desk import CHECKOUT, Desk
 from tests.lab.lab import Lab
 from tests.test_lab_training import losses
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.lab]
+pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
 
 TRAINING = str(CHECKOUT / "examples" / "train_ddp.py")
 FLAVOURS = ("openmpi", "mpich")
@@ -26,25 +26,27 @@ HERE = f"  here: {{kind: local, gpus_per_node: 2, python: {sys.executable}, run_
 NODES = {"lab": ("--nodes", "3"), "rack": ("--nodes", "3"), "here": ("--nodes", "2")}
 
 SUM = """
-# The sum of all ranks by MPI itself, with no package for it.
+# The sum of all ranks by MPI itself, with no package for it: each hears every other one.
 import ctypes, os, sys
 
 if sys.argv[1] == "openmpi":
     mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
-    names = "ompi_mpi_comm_world", "ompi_mpi_int", "ompi_mpi_op_sum"
-    world, integer, add = (
-        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name))) for name in names
+    world, integer = (
+        ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name)))
+        for name in ("ompi_mpi_comm_world", "ompi_mpi_int")
     )
 else:
     mpi = ctypes.CDLL("libmpich.so.12", ctypes.RTLD_GLOBAL)
-    world, integer, add = 0x44000000, 0x4C000405, 0x58000003
+    world, integer = 0x44000000, 0x4C000405
 mpi.MPI_Init(None, None)
-mine, total, rank = ctypes.c_int(int(os.environ["RANK"])), ctypes.c_int(), ctypes.c_int()
+rank, size = ctypes.c_int(), int(os.environ["WORLD_SIZE"])
 mpi.MPI_Comm_rank(world, ctypes.byref(rank))
-assert rank.value == mine.value, (rank.value, mine.value)
-mpi.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(total), 1, integer, add, world)
-line = f"rank {rank.value} sum {total.value} on {os.environ['CK_NODE_NAME']}"
+assert rank.value == int(os.environ["RANK"]), (rank.value, os.environ["RANK"])
+told, heard = (ctypes.c_int * size)(*[rank.value] * size), (ctypes.c_int * size)()
+mpi.MPI_Alltoall(told, 1, integer, heard, 1, integer, world)
+line = f"rank {rank.value} sum {sum(heard)} on {os.environ['CK_NODE_NAME']}"
 os.write(1, f"{line}\\n".encode())  # at once: other ranks write to the same log
+mpi.MPI_Barrier(world)
 mpi.MPI_Finalize()
 """
 
@@ -91,7 +93,7 @@ def output_of(desk: Desk, job: dict[str, Any]) -> str:
 
 
 def await_lines(desk: Desk, job: dict[str, Any], line: str, times: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while output_of(desk, job).count(line) < times:
         assert time.monotonic() < deadline, output_of(desk, job)
         time.sleep(0.5)
@@ -107,6 +109,34 @@ def left(job: dict[str, Any]) -> Iterator[str]:
 
 def flavour_of(name: str) -> tuple[str, ...]:
     return ("--set", f"mpi.flavour={name}")
+
+
+def ends(desk: Desk, job: dict[str, Any]) -> bool:
+    """Return whether a job ends within a minute."""
+    deadline = time.monotonic() + 60
+    while desk.state(job["job_id"]) not in {"succeeded", "failed"}:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def summed(desk: Desk, cluster: str, flavour: str, ranks: int, *flags: str) -> str:
+    """Return what the ranks have said of their sum, in a job that has ended well.
+
+    MPICH before 4.2 may hang in MPI_Finalize (docs/how-to/mpi.md): where all is said, and the job
+    does not end, another one has to.
+    """
+    script = desk.write("sum.py", SUM)
+    for _ in range(3 if flavour == "mpich" else 1):
+        job = submitted(desk, cluster, script, flavour, flags=(*flags, *flavour_of(flavour)))
+        await_lines(desk, job, " sum ", ranks)
+        if ends(desk, job):
+            break
+        desk.clusterkit("cancel", job["job_id"])
+    output = output_of(desk, job)
+    assert desk.state(job["job_id"]) == "succeeded", output
+    return output
 
 
 @pytest.mark.parametrize(
@@ -126,12 +156,8 @@ def test_torch_trains(cluster: str, flavour: str, desk: Desk) -> None:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("cluster", NODES)
 def test_ranks_reach_each_other_by_mpi(cluster: str, flavour: str, desk: Desk) -> None:
-    script = desk.write("sum.py", SUM)
-    flags = ("--wait", "--gpus-per-node", "2", *flavour_of(flavour))
-    done = submitted(desk, cluster, script, flavour, flags=flags)
-    output = output_of(desk, done)
-    assert done["state"] == "succeeded", output
     ranks = 4 if cluster == "here" else 6
+    output = summed(desk, cluster, flavour, ranks, "--gpus-per-node", "2")
     node = "node-{}".format if cluster == "here" else lambda k: f"n{k + 1}"
     for rank in range(ranks):
         assert f"rank {rank} sum {sum(range(ranks))} on {node(rank // 2)}\n" in output
@@ -139,11 +165,10 @@ def test_ranks_reach_each_other_by_mpi(cluster: str, flavour: str, desk: Desk) -
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_nodes_may_differ_in_slots(flavour: str, desk: Desk) -> None:
-    script = desk.write("sum.py", SUM)
-    flags = ("--wait", "--gpus-per-node", "1,2,2", "--processes", "4", *flavour_of(flavour))
-    output = output_of(desk, submitted(desk, "rack", script, flavour, flags=flags))
-    told = re.findall(r"rank (\d) sum 6 on (n\d)\n", output)
-    assert sorted(told) == [("0", "n1"), ("1", "n2"), ("2", "n2"), ("3", "n3")]
+    flags = ("--gpus-per-node", "1,2,2", "--processes", "4")
+    output = summed(desk, "rack", flavour, 4, *flags)
+    heard = re.findall(r"rank (\d) sum 6 on (n\d)\n", output)
+    assert sorted(heard) == [("0", "n1"), ("1", "n2"), ("2", "n2"), ("3", "n3")]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -208,8 +233,8 @@ def test_slurm_starts_the_ranks_of_open_mpi(desk: Desk) -> None:
 
 def test_ranks_know_who_they_are_under_pmi2(desk: Desk) -> None:
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK")
-    told = f"' '.join(os.environ[n] for n in {names})"
-    script = desk.write("who.py", f"import os\nos.write(1, ({told} + chr(10)).encode())\n")
+    line = f"' '.join(os.environ[n] for n in {names})"
+    script = desk.write("who.py", f"import os\nos.write(1, ({line} + chr(10)).encode())\n")
     flags = (*SRUN, *flavour_of("mpich"), "--processes", "5")
     done = submitted(desk, "lab", script, flags=flags)
     told = re.findall(r"^(\d \d \d \d \d)$", output_of(desk, done), re.MULTILINE)
