@@ -28,7 +28,7 @@ _KNOWN = (
     (
         re.compile(r"permission denied .*(Docker daemon|docker API)", re.IGNORECASE),
         "no permission for the Docker daemon",
-        "sudo usermod -aG docker USER there, and log in again",
+        "sudo usermod -aG docker USER, and log in again",
     ),
     (
         re.compile(
@@ -37,7 +37,7 @@ _KNOWN = (
             re.IGNORECASE,
         ),
         "the Docker daemon does not answer",
-        "sudo systemctl start docker there; journalctl -u docker tells why it ended",
+        "sudo systemctl start docker; journalctl -u docker tells why it ended",
     ),
     (
         re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE),

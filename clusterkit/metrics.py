@@ -145,7 +145,7 @@ def _registry() -> CollectorRegistry:
     except ImportError as error:
         raise UserError(
             "--prometheus needs prometheus-client",
-            hint="pip install 'clusterkit[metrics]', or pip install prometheus-client",
+            hint="pip install prometheus-client",
         ) from error
     return CollectorRegistry(auto_describe=False)
 

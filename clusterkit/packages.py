@@ -34,7 +34,7 @@ def module_of(package: str) -> str:
 
 def pip_line(framework: Framework, python: str) -> str:
     """Return the command that installs the package for `python`."""
-    return shlex.join((python, "-m", "pip", "install", _requirement(framework)))
+    return shlex.join((python, "-m", "pip", "install", *_requirements(framework)))
 
 
 def remedies(framework: Framework, python: str) -> tuple[str, ...]:
@@ -61,11 +61,15 @@ def image_with(framework: Framework) -> str | None:
     return f"clusterkit/{image.name}:cuda" if package in inside else None
 
 
-def _requirement(framework: Framework) -> str:
-    """Return what to install: our extra of that name has the versions that go together."""
+def _requirements(framework: Framework) -> tuple[str, ...]:
+    """Return what to install: our extra of that name has the versions that go together.
+
+    By what is in it, as the node's Python need not have clusterkit.
+    """
     try:
-        extras = metadata.metadata("clusterkit").get_all("Provides-Extra") or ()
+        required = metadata.requires("clusterkit") or ()
     except metadata.PackageNotFoundError:  # run from a checkout
-        extras = ()
-    package = framework.package
-    return f"clusterkit[{package}]" if package in extras else package
+        required = ()
+    wanted = re.compile(rf"extra == ['\"]{re.escape(framework.package)}['\"]")
+    extra = tuple(line.partition(";")[0].strip() for line in required if wanted.search(line))
+    return extra or (framework.package,)

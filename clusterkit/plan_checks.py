@@ -11,7 +11,7 @@ from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequ
 from clusterkit.presets import check_preset
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MOUNT = re.compile(r"[^:\0]+:/[^:\0]*(:[^:\0]+)?")
+_MOUNT = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _TAKEN = re.compile(r"(?i:CK)_.*|BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID")
 """Variables of the node script, and those that bash lets nobody set."""
 
@@ -68,7 +68,7 @@ def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
             Problem(
                 message=f"--nodes {job.nodes}:{job.max_nodes}: {framework.name} cannot change its "
                 "number of nodes",
-                hint=f"--nodes {job.max_nodes}, or --framework torchrun",
+                hint=f"--nodes {job.max_nodes}",
                 key="nodes",
             )
         )

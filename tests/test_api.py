@@ -253,3 +253,10 @@ def test_estimate_says_all_that_is_wrong(desk: Path) -> None:
         clusterkit.estimate(model="llama-3.1-8b", gpu="h1000", micro_batch=0)
     for words in ("h1000", "how many GPUs?", "micro"):
         assert words in str(error.value)
+
+
+def test_the_files_of_a_job_by_name(desk: Path) -> None:
+    found = clusterkit.render("train.py", framework="torchrun", only="node")
+    assert found["node.sh"].startswith("#!/usr/bin/env bash")
+    with pytest.raises(KeyError, match=r"no job.sbatch among node.sh"):
+        found["job.sbatch"]

@@ -26,7 +26,8 @@ NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "M
 TELL = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES}]), flush=True)"
 
 MPIRUN = r"""#!/bin/sh
-# What mpirun does: a daemon on each host by the agent, ranks by the daemon; here it is a loop.
+# What mpirun does: a daemon on each host by the agent, its own folder first on PATH, and ranks by the
+# daemon; here it is a loop.
 case $1 in --version) echo "mpirun (Open MPI) 4.1.4"; exit ;; esac
 printf '%s\n' "$@" >"$MPI_SEEN"
 env >"$MPI_SEEN.env"
@@ -34,7 +35,7 @@ world=$(awk -F slots= '{ n += $2 } END { print n }' mpi_hostfile)
 first=0
 while read -r host slots; do
   slots=${slots#slots=}
-  daemon="k=0; while [ \$k -lt $slots ]; do OMPI_COMM_WORLD_RANK=\$(($first + k)) \
+  daemon="export PATH=/of/mpi:\$PATH; k=0; while [ \$k -lt $slots ]; do OMPI_COMM_WORLD_RANK=\$(($first + k)) \
 OMPI_COMM_WORLD_SIZE=$world OMPI_COMM_WORLD_LOCAL_RANK=\$k OMPI_COMM_WORLD_LOCAL_SIZE=$slots \
 sh -c '. \"\$CK_TMP/mpi_rank.sh\"' & pids=\"\$pids \$!\"; k=\$((k + 1)); done; \
 for pid in \$pids; do wait \$pid || code=\$?; done; exit \${code:-0}"
@@ -151,6 +152,12 @@ class Job:
         words = (*words, f"--processes={processes}", sys.executable, "-c", code)
         nodes = [self.start(rank, *words, **more) for rank in range(len(self.names))]
         return [(node.communicate(timeout=60)[0], node.returncode) for node in nodes]
+
+
+def test_ranks_have_the_programs_of_their_node_and_not_those_of_mpi(tmp_path: Path) -> None:
+    job = Job(tmp_path, "1 1")
+    for output, code in job.run("import os; print(os.environ['PATH'])"):
+        assert (output.strip(), code) == (f"{job.folder}/bin:{os.environ['PATH']}", 0)
 
 
 @pytest.mark.parametrize(("slots", "processes"), [("2 2", 4), ("1 3 2", 6), ("2 2", 3), ("2 2", 1)])

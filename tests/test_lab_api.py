@@ -70,5 +70,5 @@ def test_a_launcher_whose_package_is_not_there_says_so_last(desk: Desk, cluster:
         "clusterkit: framework deepspeed needs the package deepspeed, which "
     )
     assert f"{python} on " in said[-3]
-    assert said[-2] == f"hint: {python} -m pip install 'clusterkit[deepspeed]'"
+    assert said[-2] == f"hint: {python} -m pip install 'deepspeed>=0.16' ninja 'torch>=2.6'"
     assert "--image clusterkit/deepspeed:cuda" in said[-1]

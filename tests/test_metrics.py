@@ -135,4 +135,4 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(UserError) as caught:
         metrics.require_metrics(tmp_path / "a.prom")
-    assert "clusterkit[metrics]" in str(caught.value.problems[0].hint)
+    assert "pip install prometheus-client" in str(caught.value.problems[0].hint)

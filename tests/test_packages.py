@@ -46,7 +46,7 @@ def rulings(check: Check, found: Evidence) -> dict[str | None, Ruling]:
 def test_a_package_has_a_name_a_line_for_pip_and_an_image_where_one_has_it() -> None:
     deepspeed = load_framework("deepspeed")
     assert pip_line(deepspeed, "/opt/a b/python") == (
-        "'/opt/a b/python' -m pip install 'clusterkit[deepspeed]'"
+        "'/opt/a b/python' -m pip install 'deepspeed>=0.16' ninja 'torch>=2.6'"
     )
     assert image_with(deepspeed) == "clusterkit/deepspeed:cuda"
     ray = load_framework("ray")
@@ -91,7 +91,7 @@ def test_torch_is_told_of_once() -> None:
     assert rulings(host_packages.CHECK, asked(job, LACKING))["n1"].verdict is Verdict.PASS
     (found,) = rulings(host_torch.CHECK, asked(job, LACKING)).values()
     assert found.verdict is Verdict.FAIL
-    assert found.command == "/opt/python -m pip install 'clusterkit[torch]'"
+    assert found.command == "/opt/python -m pip install 'torch>=2.6'"
 
 
 def test_modules_may_bring_what_a_plain_shell_lacks() -> None:
@@ -149,7 +149,8 @@ def test_a_launcher_that_is_not_there_is_the_last_word(
         assert len(tail) == len(log) == 1
         return
     assert tail[1] == log[1] == f"clusterkit: {said}"
-    assert tail[2] == f"hint: python3 -m pip install 'clusterkit[{framework.removesuffix('run')}]'"
+    assert tail[2].startswith("hint: python3 -m pip install '")
+    assert framework.removesuffix("run") in tail[2]
     assert "--image clusterkit/" in tail[3]
 
 

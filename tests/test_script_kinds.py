@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.scripts import cautions, read_script
+from clusterkit.scripts import cautions, read_script, strayed_flags
 from tests.plans import make_cluster, make_plan
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("train_*.py"))
@@ -40,6 +40,7 @@ def warned(folder: Path, text: str, framework: str, **plan: Any) -> list[str]:
         ("import ray\nray.init(num_cpus=2)\n", "env", "ray", "a Ray of its own"),
         (SPARK, "torchrun", "spark", "a Spark of its own"),
         (MPI4PY, "torchrun", "mpi", "train.py:4"),
+        ("from mpi4py import MPI\nprint(MPI.COMM_WORLD.rank)\n", "env", "mpi", "train.py:2"),
         (JAX, "torchrun", "env", "4 | jax.distributed.initialize()"),
         (TORCH, "horovod", "torchrun", "no RANK and no MASTER_ADDR"),
         (TORCH, "ray", "torchrun", "3 | dist.init_process_group('gloo')"),
@@ -134,9 +135,29 @@ def test_full_names_are_found_through_aliases() -> None:
         "import a.b\nimport c.d as e\nfrom f import g as h\nx = a.b.y\n"
         "with e.run(z=1):\n    h(1)\nx.w()\nlocal()\nclass K:\n    a.b.no()\n"
     )
-    assert [(use.name, use.line, sorted(use.given)) for use in script.uses] == [
+    assert [(use.name, use.line, sorted(use.given)) for use in script.uses if use.called] == [
         ("c.d.run", 5, ["z"]),
         ("f.g", 6, ["*"]),
         ("a.b.y.w", 7, []),
     ]
     assert script.imports == {"a", "c", "f"}
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "strayed"),
+    [
+        ("print()", ("--steps", "3", "--dry-run"), ["--dry-run"]),
+        ("print()", ("--nodes=3", "--follow"), ["--nodes", "--follow"]),
+        ("parser.add_argument('--dry-run')", ("--dry-run",), []),
+        ("class Arguments:\n    dry_run: bool", ("--dry-run",), []),
+        ("print()", ("--epochs", "3"), []),
+    ],
+)
+def test_flags_of_ours_behind_the_script(
+    tmp_path: Path, text: str, args: tuple[str, ...], strayed: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    plan = make_plan(make_cluster(tmp_path), workdir=str(tmp_path), args=args)
+    said = [str(problem) for problem in strayed_flags(plan)]
+    assert [words.split()[0] for words in said] == strayed
+    assert all("hint: put it before train.py" in words for words in said)

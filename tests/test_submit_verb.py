@@ -308,7 +308,7 @@ def test_a_package_that_the_python_of_a_local_job_lacks(desk: Path) -> None:
     done = run(desk, "submit", *local, PATH=f"{python.parent}:{os.environ['PATH']}")
     assert done.returncode == 2
     assert f"needs the package deepspeed, which {python} does not have" in done.stderr
-    assert f"hint: {python} -m pip install 'clusterkit[deepspeed]'" in done.stderr
+    assert f"hint: {python} -m pip install 'deepspeed>=0.16' ninja 'torch>=2.6'" in done.stderr
     assert "--container docker --image clusterkit/deepspeed:cuda" in done.stderr
     assert "`python:` of cluster local" in done.stderr
     assert not list(desk.glob("runs/*"))

@@ -111,8 +111,15 @@ class Rendered:
         return versioned(rendering_document(self.plan, self.files))
 
     def __getitem__(self, name: str) -> str:
-        """Return the text of one file."""
-        return next(file.text for file in self.files if file.name == name)
+        """Return the text of one file.
+
+        Raises:
+            KeyError: the job has no file of that name.
+        """
+        texts = {file.name: file.text for file in self.files}
+        if name not in texts:
+            raise KeyError(f"no {name} among {', '.join(texts)}")
+        return texts[name]
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
         """Write the files into a folder, as `clusterkit render --output` does."""
@@ -161,7 +168,7 @@ def render(words: RenderWords) -> Rendered:
     Raises:
         UserError: what is asked for is wrong.
     """
-    kinds = check_kinds(words.only)
+    kinds = check_kinds((words.only,) if isinstance(words.only, str) else words.only)
     plan = _request(words, verb="render").plan()
     _remark(plan)
     return Rendered(plan=plan, files=tuple(render_files(plan, only=kinds)))

@@ -113,7 +113,7 @@ class RenderWords(JobWords):
     """A job, and which of its files to render."""
 
     _: KW_ONLY
-    only: Sequence[str] = ()
+    only: str | Sequence[str] = ()
 
 
 def as_text(value: Any) -> Any:

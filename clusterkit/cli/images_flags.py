@@ -25,7 +25,7 @@ Registry = Annotated[
     str,
     typer.Option(
         "--registry",
-        help="HOST[:PORT][/PATH] that goes before the images' names.",
+        help="HOST\\[:PORT]\\[/PATH] that goes before the images' names.",
         envvar="CLUSTERKIT_IMAGES_REGISTRY",
         metavar="REGISTRY",
         show_default=False,

@@ -159,12 +159,16 @@ def _print(
     image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
 ) -> None:
     from clusterkit.images.catalogue import lineage
+    from clusterkit.images.locks import lock_path
     from clusterkit.images.names import versions
 
     console.say(f"{console.bold(tag)}  {image.summary}")
     console.say(f"built on  {' < '.join(known.name for known in lineage(image))}")
     listed = ", ".join(f"{name} {text}" for name, text in versions(image, variant).items())
     console.say(f"versions  {listed}")
+    if present is None and not lock_path(image, variant).exists():
+        console.say(f"no lock file: clusterkit images lock {image.name} --variant {variant}")
+        return
     if present is None or inside is None:
         console.say(f"not seen in an engine here: clusterkit images build {image.name}:{variant}")
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
+from collections.abc import Iterator
 
 from clusterkit.cli import console
 from clusterkit.jobs import Job
@@ -10,6 +12,10 @@ from clusterkit.jobs.failure import failure_of
 
 _LINES = 15
 _MARGIN = "  | "
+_LAST_ROWS = 5
+"""Of the last line, which most often is the error; of others, one."""
+_TOLD = ("clusterkit: ", "hint: ")
+"""Lines that say what to do: they are never cut."""
 
 
 def last_words(job: Job) -> list[str]:
@@ -21,8 +27,20 @@ def last_words(job: Job) -> list[str]:
     if failure.message and not any(failure.message in line for line in lines):
         lines.append(failure.message)
     room = shutil.get_terminal_size().columns - len(_MARGIN)
-    return [console.dim(_MARGIN + _cut(line, room)) for line in lines]
+    rows = [row for line in lines[:-1] for row in _rows(line, room, 1)]
+    rows += [row for line in lines[-1:] for row in _rows(line, room, _LAST_ROWS)]
+    return [console.dim(_MARGIN + row) for row in rows]
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+def _rows(line: str, width: int, most: int) -> Iterator[str]:
+    """Yield a line in rows of `width`, with a mark where it goes on after `most` of them."""
+    if len(line) <= width:
+        yield line
+        return
+    rows = textwrap.wrap(line, width, subsequent_indent="  ") or [""]
+    if line.lstrip().startswith(_TOLD) or len(rows) <= most:
+        yield from rows
+        return
+    yield from rows[: most - 1]
+    rest = line if most == 1 else "  " + " ".join(row.strip() for row in rows[most - 1 :])
+    yield rest[: width - 1] + "…"

@@ -23,8 +23,8 @@ class Wishes:
 
 
 def remark_on_script(plan: LaunchPlan) -> None:
-    """Warn where the job's script is written for another framework."""
-    from clusterkit.scripts import cautions
+    """Warn where the job's script is for another framework, or gets what is meant for us."""
+    from clusterkit.scripts import cautions, strayed_flags
 
-    for problem in cautions(plan):
+    for problem in (*cautions(plan), *strayed_flags(plan)):
         console.warn(str(problem))

@@ -118,7 +118,7 @@ def _check_schema(path: Path, document: Any) -> None:
         raise UserError(
             f"{path} has schema {schema}, this clusterkit {__version__} reads {SCHEMA}"
             f" (written by clusterkit {document.get('clusterkit', 'of unknown version')})",
-            hint="pip install --upgrade clusterkit",
+            hint="read it with the clusterkit that wrote it, or a newer one",
         )
 
 

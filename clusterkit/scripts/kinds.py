@@ -35,8 +35,10 @@ class _Kind:
     """Scripts of one kind, and the frameworks under which they work."""
 
     what: str
-    calls: tuple[str, ...]
+    calls: tuple[str, ...] = ()
     """Patterns of full names, one of which such a script calls."""
+    reads: tuple[str, ...] = ()
+    """Patterns of full names, one of which it reads."""
     frameworks: tuple[str, ...]
     """The one to choose first."""
     otherwise: str
@@ -93,7 +95,7 @@ _KINDS = (
     ),
     _Kind(
         what="mpi4py",
-        calls=("mpi4py.MPI.COMM_WORLD.*",),
+        reads=("mpi4py.MPI.COMM_WORLD.*",),
         frameworks=("mpi", "horovod"),
         otherwise="each process would be an MPI world of its own",
         knows_more=_has_torch_distributed,
@@ -126,7 +128,7 @@ def _read(path: Path) -> Script | None:
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if plan.framework in _BY_RANK and plan.processes > 1:
         for kind in _KINDS:
-            use = _first(script, kind.calls)
+            use = _first(script, kind.calls, kind.reads)
             if use is None or plan.framework in kind.frameworks:
                 continue
             if not kind.knows_more(script, use, plan):
@@ -138,17 +140,18 @@ def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if not use.given & {"rank", "init_method", "store"}:
         kind = _Kind(
             what="torch.distributed",
-            calls=(),
             frameworks=("torchrun",),
             otherwise=f"{plan.framework} tells it no RANK and no MASTER_ADDR",
         )
         yield _problem(script, plan, use, kind)
 
 
-def _first(script: Script, patterns: Sequence[str]) -> Use | None:
-    return next(
-        (use for use in script.uses if any(fnmatchcase(use.name, p) for p in patterns)), None
-    )
+def _first(script: Script, calls: Sequence[str], reads: Sequence[str] = ()) -> Use | None:
+    def fits(use: Use) -> bool:
+        patterns = (*reads, *calls) if use.called else reads
+        return any(fnmatchcase(use.name, pattern) for pattern in patterns)
+
+    return next(filter(fits, script.uses), None)
 
 
 def _problem(script: Script, plan: LaunchPlan, use: Use, kind: _Kind) -> Problem:

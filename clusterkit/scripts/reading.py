@@ -1,4 +1,4 @@
-"""Read a script as Python does, for the calls that it makes in any case.
+"""Read a script as Python does, for what it calls and reads in any case.
 
 A call behind a condition, or of a package whose import may fail, is no such call: a script with one
 knows several frameworks, and which it uses is decided elsewhere.
@@ -16,10 +16,11 @@ _MAY_FAIL = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A call that a script makes in any case, by the full name of what is called."""
+    """What a script calls or reads in any case, by its full name."""
 
     name: str
     line: int
+    called: bool
     given: frozenset[str] = frozenset()
     """Names of the keyword arguments; `*` for others."""
 
@@ -95,10 +96,13 @@ def _uses(statements: Sequence[ast.stmt]) -> Iterator[Use]:
     names = _names(statements)
     for statement in statements:
         for node in _computed(statement):
-            if isinstance(node, ast.Call) and (name := _dotted(node.func, names)):
-                given = {keyword.arg or "*" for keyword in node.keywords}
-                given |= {"*"} if node.args else set()
-                yield Use(name=name, line=node.lineno, given=frozenset(given))
+            match node:
+                case ast.Call(func=function) if name := _dotted(function, names):
+                    given = {keyword.arg or "*" for keyword in node.keywords}
+                    given |= {"*"} if node.args else set()
+                    yield Use(name=name, line=node.lineno, called=True, given=frozenset(given))
+                case ast.Attribute() if name := _dotted(node, names):
+                    yield Use(name=name, line=node.lineno, called=False)
 
 
 def _names(statements: Sequence[ast.stmt]) -> Mapping[str, str]:

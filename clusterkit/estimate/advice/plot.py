@@ -43,7 +43,7 @@ def draw(
     except ImportError as error:
         raise UserError(
             "--plot needs matplotlib",
-            hint="pip install 'clusterkit[plot]', or pip install matplotlib",
+            hint="pip install matplotlib",
         ) from error
     figure = Figure(figsize=(11, 1.6 + 0.34 * max(len(candidates), 8)), layout="constrained")
     memory, scaling = figure.subplots(1, 2, width_ratios=(3, 2))

@@ -169,7 +169,7 @@ def _refusal(spec: str, said: Mapping[str, Any]) -> UserError:
     match said["refused"]:
         case "torch":
             message = f"tracing a module needs torch, which {sys.executable} has not"
-            return UserError(message, hint=f"pip install 'clusterkit[torch]', {_CONFIG_HINT}")
+            return UserError(message, hint=f"pip install torch, {_CONFIG_HINT}")
         case "file":
             return UserError(f"there is no {name}", hint=_HINT)
         case "module":

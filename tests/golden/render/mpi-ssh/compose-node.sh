@@ -147,6 +147,7 @@ def prepare_ranks(command):
     before = os.environ.get("TMPDIR", "/tmp")
     lines = [
         f"cd {shlex.quote(os.getcwd())} || exit",  # noqa: PTH109
+        f"PATH={shlex.quote(os.environ['PATH'])}",  # Open MPI puts its own folder first
         f"TMPDIR={shlex.quote(before)}",
         f"set -- {shlex.join(command)}",
     ]
