@@ -17,8 +17,9 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 DEBIAN_VENV := python3-venv
 DEBIAN_TEST := slurm-wlm slurmdbd mariadb-server-core munge openssh-server openssh-client busybox-static \
                iproute2 nftables iputils-ping g++ make cmake python3-dev tcsh fish docker.io mmdebstrap
-# Spark runs on Java; Slurm's pmix plugin looks for libpmix.so, which only -dev has
-DEBIAN_FRAMEWORKS := openmpi-bin mpich libpmix-dev openjdk-17-jre-headless
+# Spark runs on Java; Slurm's pmix plugin looks for libpmix.so, which only -dev has; an MPI-built
+# Horovod is compiled against Open MPI
+DEBIAN_FRAMEWORKS := openmpi-bin mpich libopenmpi-dev libpmix-dev openjdk-17-jre-headless
 DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 # frameworks whose packages are large: each has a virtual environment of its own on top of ours
 HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
@@ -47,7 +48,7 @@ test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and c
 	pytest $(PYTEST) -m docker tests
 
 .PHONY: test-frameworks
-test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, Open MPI
+test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI
 	pytest $(PYTEST) -m frameworks tests
 
 .PHONY: lint
@@ -125,8 +126,11 @@ $(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-whee
 	@rm -rf .venvs/$* && $(PYTHON) -m venv .venvs/$*
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  >"$$(.venvs/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
-	@.venvs/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install --requirement $<
+	@$(with) .venvs/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install --requirement $<
 	@touch $@
+
+# built from source once, some minutes; kept in ~/.cache/clusterkit
+.venvs/horovod-mpi.done: with = HOROVOD_MPI_WHEEL="$$(images/horovod/build-wheel.sh --with mpi --python $(BIN)/python)"
 
 .PHONY: debian-venv debian-test debian-bench debian-frameworks
 debian-venv: packages = $(DEBIAN_VENV)

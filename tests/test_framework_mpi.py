@@ -26,8 +26,8 @@ NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "M
 TELL = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES}]), flush=True)"
 
 MPIRUN = r"""#!/bin/sh
-# What mpirun does: a daemon on each host by the agent, its own folder first on PATH, and ranks by the
-# daemon; here it is a loop.
+# What mpirun does: a daemon on each host by the agent, with MPI's own folder first on PATH, and
+# ranks by the daemon; here it is a loop.
 case $1 in --version) echo "mpirun (Open MPI) 4.1.4"; exit ;; esac
 printf '%s\n' "$@" >"$MPI_SEEN"
 env >"$MPI_SEEN.env"
@@ -35,7 +35,8 @@ world=$(awk -F slots= '{ n += $2 } END { print n }' mpi_hostfile)
 first=0
 while read -r host slots; do
   slots=${slots#slots=}
-  daemon="export PATH=/of/mpi:\$PATH; k=0; while [ \$k -lt $slots ]; do OMPI_COMM_WORLD_RANK=\$(($first + k)) \
+  daemon="export PATH=/of/mpi:\$PATH; k=0; while [ \$k -lt $slots ]; do \
+OMPI_COMM_WORLD_RANK=\$(($first + k)) \
 OMPI_COMM_WORLD_SIZE=$world OMPI_COMM_WORLD_LOCAL_RANK=\$k OMPI_COMM_WORLD_LOCAL_SIZE=$slots \
 sh -c '. \"\$CK_TMP/mpi_rank.sh\"' & pids=\"\$pids \$!\"; k=\$((k + 1)); done; \
 for pid in \$pids; do wait \$pid || code=\$?; done; exit \${code:-0}"

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Build a Horovod wheel against the PyTorch of one Python, once, and keep it outside the repository.
 #
-#   usage: build-wheel.sh [--python PY] [--output DIR] [--with gloo|nccl] [--lock FILE]
+#   usage: build-wheel.sh [--python PY] [--output DIR] [--with gloo|mpi|nccl] [--lock FILE]
 #
 #   --python PY   interpreter whose torch the wheel is linked against   (default: python3)
 #   --output DIR  where wheels are kept   (default: $CLUSTERKIT_WHEELS, else ~/.cache/clusterkit/wheels)
-#   --with KIND   gloo: CPU tensors only; nccl: GPU tensors over NCCL as well, needs nvcc   (default: gloo)
+#   --with KIND   gloo: CPU tensors only; nccl: GPU tensors over NCCL as well, needs nvcc; mpi: CPU tensors
+#                 over gloo or the MPI whose mpicxx comes first on PATH   (default: gloo)
 #   --lock FILE   take Horovod's source by the hash in this lock file, and the build tools from the given
 #                 Python: in an image nothing comes in that is not pinned
 #
 # The last line of stdout is the path of the wheel; everything else goes to stderr. The file name carries
-# the versions of Horovod, torch and Python, so an up-to-date wheel is found again and nothing is built:
+# the versions of Horovod, torch, MPI and Python, so an up-to-date wheel is found again and nothing is built:
 #
 #   pip install "$(images/horovod/build-wheel.sh --python .venv/bin/python)"
 #
@@ -43,15 +44,23 @@ while (($#)); do
     esac
     shift 2
 done
-[[ $kind == gloo || $kind == nccl ]] || die "--with takes gloo or nccl, not '$kind'"
+[[ $kind == gloo || $kind == mpi || $kind == nccl ]] || die "--with takes gloo, mpi or nccl, not '$kind'"
 
 # --- what the wheel depends on, and so its name -------------------------------------------------------------
 python=$(command -v "$python") || die "no such Python interpreter" "type: build-wheel.sh --python /path/to/python"
 torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null) ||
     die "torch cannot be imported by $python" "type: $python -m pip install --constraint constraints.txt torch"
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+with=$kind
+if [[ $kind == mpi ]]; then
+    # Open MPI and MPICH (Intel MPI's as well) are no replacement for each other: the name tells whose it is.
+    command -v mpicxx >/dev/null || die "mpicxx is missing" "type: apt-get install --yes libopenmpi-dev"
+    with=$(mpicxx -E -dM -x c++ - <<<'#include <mpi.h>' | sed -nE \
+        's/^#define OMPI_MAJOR_VERSION ([0-9]+).*/openmpi\1/p; s/^#define MPICH_VERSION "([0-9]+).*/mpich\1/p')
+    [[ $with ]] || die "$(command -v mpicxx) is of neither Open MPI nor MPICH" "type: mpicxx -show"
+fi
 # A local version (PEP 440) makes pip, and `pip freeze`, tell apart wheels for different builds of torch.
-local_version=torch${torch//[^0-9A-Za-z]/.}.$kind
+local_version=torch${torch//[^0-9A-Za-z]/.}.$with
 wheel_name=horovod-$horovod_version+$local_version-$tag-$tag-linux_$(uname -m).whl
 
 mkdir -p "$output"
@@ -108,8 +117,9 @@ esac
 export HOROVOD_BUILD_ARCH_FLAGS=${HOROVOD_BUILD_ARCH_FLAGS:-$arch_flags}
 export HOROVOD_LOCAL_VERSION=$local_version MAKEFLAGS=${MAKEFLAGS:--j$(nproc)}
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1
-export HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1
-[[ $kind == gloo ]] || export HOROVOD_GPU_OPERATIONS=NCCL
+export HOROVOD_WITH_GLOO=1
+if [[ $kind == mpi ]]; then export HOROVOD_WITH_MPI=1; else export HOROVOD_WITHOUT_MPI=1; fi
+[[ $kind != nccl ]] || export HOROVOD_GPU_OPERATIONS=NCCL
 
 say "building $wheel_name with $(nproc) cores: some minutes (log: $output/horovod-build.log)"
 if ! pip -vv wheel --no-deps --no-build-isolation --wheel-dir "$work/dist" "$source" 2>"$output/horovod-build.log"; then
