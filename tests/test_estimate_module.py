@@ -205,7 +205,7 @@ def test_without_torch_it_says_how_to_get_it(
 ) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No torch', name='torch')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"needs torch.*\n.*clusterkit\[torch\]"):
+    with pytest.raises(UserError, match=r"needs torch.*\n.*pip install torch"):
         model_of_module(f"{MODULES}:llama_3_8b")
 
 
