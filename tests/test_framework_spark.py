@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
+from clusterkit.ports import hold_port
 from clusterkit.model import NodeCommand
 
 LAUNCH = data_dir("templates") / "spark" / "launch.py"
@@ -160,13 +162,24 @@ HTTPServer((words["--host"], int(words["--webui-port"])), Page).serve_forever()
 """In place of Spark's master, which knows one worker, and of a worker, which hides a process."""
 
 
-def stand_in(tmp_path: Path, driver: str) -> dict[str, str]:
+@pytest.fixture
+def port() -> Iterator[int]:
+    held = hold_port(18000, 18999, seed="spark")  # tests run at the same time
+    yield held.number
+    held.hold.close()
+
+
+def stand_in(tmp_path: Path, port: int, driver: str) -> dict[str, str]:
     executable(tmp_path / "java")
     spark_class = executable(tmp_path / "spark/bin/spark-class")
     spark_class.write_text(STAND_IN.format(python=sys.executable))
     executable(tmp_path / "spark/bin/spark-submit").write_text(f"#!/bin/sh\n{driver}\n")
-    more = {"CK_PORT": "18430", "CK_NODE_ADDR": "127.0.0.1", "SPARK_HOME": str(tmp_path / "spark")}
-    return {**more, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    return {
+        "CK_PORT": str(port),
+        "CK_NODE_ADDR": "127.0.0.1",
+        "SPARK_HOME": str(tmp_path / "spark"),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
 
 
 def marked(text: str) -> list[str]:
@@ -179,23 +192,23 @@ def marked(text: str) -> list[str]:
     return found
 
 
-def test_the_job_ends_as_the_driver_does_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_job_ends_as_the_driver_does_and_leaves_nothing(tmp_path: Path, port: int) -> None:
     driver = 'for word; do echo "$word"; done; exit 7'
-    done = launched(tmp_path, **stand_in(tmp_path, driver))
+    done = launched(tmp_path, **stand_in(tmp_path, port, driver))
     assert done.returncode == 7, done.stderr
     told = done.stdout.splitlines()
     assert told[:2] == [
         "clusterkit: Spark: workers on w7, 2 cores",
-        "--master=spark://127.0.0.1:18430",
+        f"--master=spark://127.0.0.1:{port}",
     ]
     assert {"--conf=spark.cores.max=2", "--conf=spark.ui.enabled=false"} < set(told)
     assert told[-1] == "x.py"
     assert marked(str(tmp_path)) == []
 
 
-def test_workers_that_do_not_come_are_named(tmp_path: Path) -> None:
+def test_workers_that_do_not_come_are_named(tmp_path: Path, port: int) -> None:
     nodes = {"CK_NODES": "w7 w8 w9", "CK_SLOTS": "1 1 1"}
-    done = launched(tmp_path, START_S, **{**stand_in(tmp_path, "exit 0"), **nodes})
+    done = launched(tmp_path, START_S, **{**stand_in(tmp_path, port, "exit 0"), **nodes})
     assert done.returncode == 1
     assert "no Spark worker has come within 3 s from w8 (not heard of), w9" in done.stderr
     assert marked(str(tmp_path)) == []
