@@ -14,8 +14,8 @@ import pytest
 from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.ports import hold_port
 from clusterkit.model import NodeCommand
+from clusterkit.ports import hold_port
 
 LAUNCH = data_dir("templates") / "spark" / "launch.py"
 RANKS = data_dir("templates") / "ranks"

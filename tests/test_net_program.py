@@ -22,7 +22,7 @@ from clusterkit.probes.base import PreflightJob
 from tests.probe_run import SHELLS
 
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
-PORT = 23000 + 10 * (os.getpid() % 400)
+PORT = 14000 + 10 * (os.getpid() % 400)  # none that jobs take
 """The first of some ports that no other process of the test run uses."""
 
 
