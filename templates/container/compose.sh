@@ -33,11 +33,6 @@ ck_write_override() {
   echo ']}}'
 }
 
-# The client itself would leave at once, without a word to the container.
-ck_end() {
-  docker kill --signal=TERM "$CK_CONTAINER" >/dev/null 2>&1 || kill -TERM "$ck_child" 2>/dev/null || true
-}
-
 ck_enter() {
   ck_ask_engine
   docker compose version >/dev/null 2>&1 || ck_refuse "docker has no compose" \

@@ -391,7 +391,8 @@ ck_enter() {
   ck_leave
 }
 
-# Not by way of its client, which leaves at the third signal: Slurm sends it two.
+# Not by way of its client. That of Docker leaves at the third signal, and Slurm sends it two; that
+# of Compose would leave at once, without a word to the container.
 ck_end() {
   docker kill --signal=TERM "$CK_CONTAINER" >/dev/null 2>&1 ||
     kill -TERM "$ck_child" 2>/dev/null || true
