@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from clusterkit.config.units import TIME_FORMS, parse_time_limit
+from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.errors import Problem, UserError
 from clusterkit.frameworks import Framework
 from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
 from clusterkit.presets import check_preset
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MOUNT = re.compile(r"[^:\0]+:/[^:\0]*(:r[ow])?")
 _TAKEN = re.compile(r"(?i:CK)_.*|BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID")
 """Variables of the node script, and those that bash lets nobody set."""
 
@@ -175,11 +174,11 @@ def _check_mounts(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
     return [
         Problem(
             message=f"--mount {mount}: no mount",
-            hint="SOURCE:TARGET or SOURCE:TARGET:ro, TARGET an absolute path",
+            hint=MOUNT_FORMS,
             key="mount",
         )
         for mount in job.mounts
-        if not _MOUNT.fullmatch(mount)
+        if not is_mount(mount)
     ]
 
 

@@ -131,16 +131,8 @@ def _is_pair(value: Any) -> bool:
 
 
 def _mount(text: str) -> str:
-    parts = text.split(":")
-    if (
-        not 2 <= len(parts) <= 3
-        or not all(parts)
-        or not (parts[1].startswith("/") and parts[2:] in ([], ["ro"], ["rw"]))
-    ):
-        raise ValueProblemError(
-            f"{text!r} is no mount",
-            "write SOURCE:TARGET or SOURCE:TARGET:ro, TARGET an absolute path",
-        )
+    if not units.is_mount(text):
+        raise ValueProblemError(f"{text!r} is no mount", f"write {units.MOUNT_FORMS}")
     return text
 
 
