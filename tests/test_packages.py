@@ -10,6 +10,7 @@ import pytest
 from clusterkit import files, runfolder
 from clusterkit.checks import host_packages, host_torch
 from clusterkit.checks.base import Check, Evidence, Ruling
+from clusterkit.errors import UserError
 from clusterkit.findings import Verdict
 from clusterkit.frameworks import framework_names, load_framework
 from clusterkit.images.catalogue import IMAGES
@@ -159,3 +160,11 @@ def test_in_a_container_it_is_the_image_that_lacks_it(run: RunFolder) -> None:
     files.write_json(run.plan, {**plan, "container": {"image": "mine:1"}})
     start(run, "echo \"No module named 'horovod'\"; exit 1").wait(30)
     assert "which the image mine:1 does not have" in result(run).tail[1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"), [("jax", "env"), ("FSDP", "torchrun"), ("pyspark", "spark")]
+)
+def test_what_a_framework_starts_leads_to_it(typed: str, ours: str) -> None:
+    with pytest.raises(UserError, match=f"hint: --framework {ours}$"):
+        load_framework(typed)

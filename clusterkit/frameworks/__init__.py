@@ -16,16 +16,6 @@ from clusterkit.frameworks.base import Framework, LaunchInputs
 __all__ = ["Framework", "LaunchInputs", "framework_names", "load_framework"]
 
 ENTRY_POINT_GROUP = "clusterkit.frameworks"
-_BY_OTHERS = {
-    **dict.fromkeys(("ddp", "fsdp", "pytorch", "torch", "torchelastic"), "torchrun"),
-    **dict.fromkeys(("jax", "lightning", "pytorch-lightning", "srun"), "env"),
-    **dict.fromkeys(("mpirun", "openmpi", "mpich", "mpi4py"), "mpi"),
-    **dict.fromkeys(("hf", "huggingface", "trainer", "transformers"), "accelerate"),
-    **dict.fromkeys(("keras", "tf"), "tensorflow"),
-    **dict.fromkeys(("zero", "zero1", "zero2", "zero3"), "deepspeed"),
-    "pyspark": "spark",
-}
-"""Words for what a framework starts."""
 
 
 def framework_names() -> tuple[str, ...]:
@@ -45,8 +35,10 @@ def load_framework(name: str) -> Framework:
         return framework
     entry_point = _entry_points().get(name)
     if entry_point is None:
-        ours = _BY_OTHERS.get(name.lower())
-        hint = f"--framework {ours}" if ours else choices_hint(name, framework_names())
+        ours = next(
+            (f for f in map(load_framework, _builtin_names()) if name.lower() in f.starts), None
+        )
+        hint = f"--framework {ours.name}" if ours else choices_hint(name, framework_names())
         raise UserError(f"unknown framework {name!r}", hint=hint)
     try:
         loaded = entry_point.load()

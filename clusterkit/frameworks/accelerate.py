@@ -72,6 +72,7 @@ FRAMEWORK = Framework(
     name="accelerate",
     summary="Hugging Face Accelerate: DDP, FSDP, DeepSpeed by its configuration",
     package="accelerate",
+    starts=("hf", "huggingface", "trainer", "transformers"),
     image="accelerate",
     command=command,
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',

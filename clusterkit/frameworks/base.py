@@ -47,6 +47,8 @@ class Framework:
     package: str
     """The pip package that the nodes need; empty where only the script knows."""
     command: Callable[[LaunchInputs], NodeCommand]
+    starts: tuple[str, ...] = ()
+    """What people call that which it starts, where they look for a framework of that name."""
     image: str = ""
     """The image of the catalogue that has it, or a whole name such as `team/image:tag`."""
     uneven_slots: bool = False

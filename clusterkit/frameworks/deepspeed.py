@@ -105,6 +105,7 @@ FRAMEWORK = Framework(
     name="deepspeed",
     summary="DeepSpeed's launcher: ZeRO-1/2/3, offload",
     package="deepspeed",
+    starts=("zero", "zero1", "zero2", "zero3"),
     image="deepspeed",
     command=command,
     provides=("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),

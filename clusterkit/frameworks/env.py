@@ -49,6 +49,7 @@ FRAMEWORK = Framework(
     name="env",
     summary="one process a slot, told who it is: Lightning, JAX, srun-style scripts",
     package="",
+    starts=("jax", "lightning", "pytorch-lightning", "srun"),
     image="torch",
     command=command,
     uneven_slots=True,

@@ -32,6 +32,7 @@ FRAMEWORK = Framework(
     name="mpi",
     summary="mpirun without SSH, or srun: Open MPI, MPICH, Intel MPI; any program",
     package="",
+    starts=("mpirun", "openmpi", "mpich", "mpi4py"),
     command=command,
     uneven_slots=True,
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',

@@ -61,6 +61,7 @@ FRAMEWORK = Framework(
     name="spark",
     summary="a Spark cluster of the job's own, spark-submit of the script",
     package="pyspark",
+    starts=("pyspark",),
     command=command,
     uneven_slots=True,
     by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',

@@ -92,6 +92,7 @@ FRAMEWORK = Framework(
     name="tensorflow",
     summary="TensorFlow: MultiWorkerMirrored, ParameterServer and Mirrored strategies",
     package="tensorflow",
+    starts=("keras", "tf"),
     image="tensorflow/tensorflow:latest-gpu",
     command=command,
     uneven_slots=True,

@@ -61,6 +61,7 @@ FRAMEWORK = Framework(
     name="torchrun",
     summary="PyTorch's own launcher: DDP, FSDP, RPC",
     package="torch",
+    starts=("ddp", "fsdp", "pytorch", "torch", "torchelastic"),
     image="torch",
     command=command,
     elastic=True,
