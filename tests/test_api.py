@@ -260,3 +260,11 @@ def test_the_files_of_a_job_by_name(desk: Path) -> None:
     assert found["node.sh"].startswith("#!/usr/bin/env bash")
     with pytest.raises(KeyError, match=r"no job.sbatch among node.sh"):
         found["job.sbatch"]
+
+
+def test_one_text_stands_for_a_list_of_one(desk: Path) -> None:
+    with pytest.raises(clusterkit.UserError, match="no-such-job"):
+        clusterkit.submit("train.py", framework="env", after="no-such-job")
+    clusterkit.preflight(cluster="local", select="HOST").save(desk / "bundle")
+    one = clusterkit.preflight(replay="bundle", select="HOST001").document
+    assert same(one, clusterkit.preflight(replay="bundle", select=["HOST001"]).document)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.api.results import html_table, warn
-from clusterkit.api.words import JobWords, RenderWords, SubmitWords, takes
+from clusterkit.api.words import JobWords, RenderWords, SubmitWords, several, takes
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.files import versioned
@@ -146,7 +146,7 @@ def submit(words: SubmitWords) -> JobHandle:
     prepared = prepare(
         request,
         preflight=words.preflight or from_file.get("preflight"),
-        after=tuple(words.after or from_file.get("after", ())),
+        after=several(words.after or from_file.get("after", ())),
     )
     _remark(prepared.plan)
     _, run, _ = start(
@@ -168,7 +168,7 @@ def render(words: RenderWords) -> Rendered:
     Raises:
         UserError: what is asked for is wrong.
     """
-    kinds = check_kinds((words.only,) if isinstance(words.only, str) else words.only)
+    kinds = check_kinds(several(words.only))
     plan = _request(words, verb="render").plan()
     _remark(plan)
     return Rendered(plan=plan, files=tuple(render_files(plan, only=kinds)))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.api.results import warn
-from clusterkit.api.words import takes
+from clusterkit.api.words import several, takes
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.files import versioned
@@ -38,13 +38,13 @@ class PreflightWords:
     via: str | None = None
     timeout: float | None = None
     """Seconds to reach a node, or to get an allocation."""
-    select: Sequence[str] = ()
+    select: str | Sequence[str] = ()
     """Ids or areas of checks."""
-    ignore: Sequence[str] = ()
+    ignore: str | Sequence[str] = ()
     network: bool = False
     framework: str | None = None
     gpus_per_node: int | None = None
-    path: Sequence[str] = ()
+    path: str | Sequence[str] = ()
     env: Mapping[str, object] = field(default_factory=dict)
     image: str | None = None
     strict: bool = False
@@ -122,11 +122,11 @@ def preflight(words: PreflightWords) -> Preflight:
         timeout_s=words.timeout,
         framework=words.framework,
         gpus_per_node=words.gpus_per_node,
-        paths=tuple(words.path),
+        paths=several(words.path),
         env={name: str(value) for name, value in words.env.items()},
         image=words.image,
     )
-    checks = checks_to_ask(words.select, words.ignore, network=words.network)
+    checks = checks_to_ask(several(words.select), several(words.ignore), network=words.network)
     settings = load_settings()
     cluster = settings.cluster(words.cluster)
     for problem in settings.warnings_of(cluster.name):
@@ -143,5 +143,5 @@ def _replayed(words: PreflightWords, folder: Path) -> Preflight:
             hint="give select, ignore and strict only, or leave replay out",
         )
     bundle = read_bundle(folder)
-    checks = checks_to_judge(words.select, words.ignore, bundle)
+    checks = checks_to_judge(several(words.select), several(words.ignore), bundle)
     return Preflight(bundle, evaluate(bundle, checks, strict=words.strict))

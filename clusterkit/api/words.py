@@ -104,7 +104,7 @@ class SubmitWords(JobWords):
     """auto, full or off."""
     exclude_unfit: bool = False
     force: bool = False
-    after: Sequence[str] = ()
+    after: str | Sequence[str] = ()
     """Jobs that come first, as `JOB[:ok|any|fail]`."""
 
 
@@ -114,6 +114,11 @@ class RenderWords(JobWords):
 
     _: KW_ONLY
     only: str | Sequence[str] = ()
+
+
+def several(value: str | Sequence[str]) -> tuple[str, ...]:
+    """Return what is one text, or some."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def as_text(value: Any) -> Any:
