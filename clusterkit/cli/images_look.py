@@ -159,7 +159,7 @@ def _print(
     image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
 ) -> None:
     from clusterkit.images.catalogue import lineage
-    from clusterkit.images.locks import lock_path
+    from clusterkit.images.locks import lock_command, lock_path
     from clusterkit.images.names import versions
 
     console.say(f"{console.bold(tag)}  {image.summary}")
@@ -167,7 +167,7 @@ def _print(
     listed = ", ".join(f"{name} {text}" for name, text in versions(image, variant).items())
     console.say(f"versions  {listed}")
     if present is None and not lock_path(image, variant).exists():
-        console.say(f"no lock file: clusterkit images lock {image.name} --variant {variant}")
+        console.say(f"no lock file: {lock_command(image.name, variant)}")
         return
     if present is None or inside is None:
         console.say(f"not seen in an engine here: clusterkit images build {image.name}:{variant}")

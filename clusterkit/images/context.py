@@ -11,7 +11,7 @@ from clusterkit import files
 from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.images.catalogue import Image, Variant
-from clusterkit.images.locks import lock_path, source_lock_path
+from clusterkit.images.locks import lock_command, lock_path, source_lock_path
 from clusterkit.images.wheel import pack_wheel, wheel_name
 
 _NOT_SENT = frozenset({"lock", "README.md"})
@@ -73,7 +73,7 @@ def _found(image: Image, variant: Variant) -> Iterator[tuple[str, Path]]:
     if not lock.exists():
         raise UserError(
             f"{image.name} has no lock file for {variant}, so nothing says what to install",
-            hint=f"clusterkit images lock {image.name} --variant {variant} --pip-conf FILE",
+            hint=f"{lock_command(image.name, variant)} --pip-conf FILE",
         )
     yield "requirements.txt", lock
     if image.sources:

@@ -49,6 +49,11 @@ def lock_path(image: Image, variant: Variant) -> Path:
     return data_dir("images") / image.name / "lock" / f"{variant}.txt"
 
 
+def lock_command(name: str, variant: str) -> str:
+    """Return what makes the lock of an image."""
+    return f"clusterkit images lock {name} --variant {variant}"
+
+
 def source_lock_path(image: Image) -> Path:
     """Return where the hashes of what is built inside this image lie."""
     return data_dir("images") / image.name / "lock" / SOURCE_LOCK
@@ -63,8 +68,8 @@ def read_lock(path: Path) -> Mapping[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError as error:
-        words = f"clusterkit images lock {path.parent.parent.name} --variant {path.stem}"
-        raise UserError(f"there is no lock file {path}", hint=words) from error
+        hint = lock_command(path.parent.parent.name, path.stem)
+        raise UserError(f"there is no lock file {path}", hint=hint) from error
     found = (_PIN.match(line) for line in lines)
     return {normal(pin["name"]): pin["version"] for pin in found if pin}
 
@@ -115,7 +120,7 @@ def resolve(
 def render_lock(image: Image, variant: str, pins: Iterable[Pin]) -> str:
     """Return the text of a lock file."""
     return "\n".join((
-        f"# Made by: clusterkit images lock {image.name} --variant {variant}",
+        f"# Made by: {lock_command(image.name, variant)}",
         f"# Python {MATRIX['python']}, Linux, x86_64.",
         *(str(pin) for pin in pins),
         "",
