@@ -24,6 +24,8 @@ DEBIAN_BENCH = $(DEBIAN_TEST) clustershell pdsh
 # frameworks whose packages are large: each has a virtual environment of its own on top of ours
 HEAVY := $(patsubst tests/frameworks/%.txt,%,$(wildcard tests/frameworks/*.txt))
 PYTEST ?= -q
+# a job that a busy machine starved gets a second try, and the summary names it
+AGAIN := --reruns 1 -rR
 
 .PHONY: help
 help: ## List the targets
@@ -36,16 +38,15 @@ demo: $(VENV)/torch.done ## Train a small model on two nodes of this machine (to
 	@echo
 	@echo 'next: export PATH="$$PWD/.venv/bin:$$PATH", then clusterkit status'
 
-# One after the other: beside builds of images, jobs of the cluster miss time limits. A job that a
-# busy machine starved gets a second try, and the summary names it (-rR).
+# One after the other: beside builds of images, jobs of the cluster miss time limits.
 .PHONY: test
 test: $(VENV)/test.done lint ## Run all checks and tests, on a Slurm cluster and a Docker engine of its own
-	pytest -n 3 $(PYTEST) --reruns 1 -rR -m 'not docker and not frameworks' tests
-	pytest $(PYTEST) --reruns 1 -rR -m docker tests
+	pytest -n 3 $(PYTEST) $(AGAIN) -m 'not docker and not frameworks' tests
+	@$(MAKE) --no-print-directory test-docker
 
 .PHONY: test-docker
 test-docker: $(VENV)/test.done ## Build the images, run jobs in containers and compose clusters
-	pytest $(PYTEST) -m docker tests
+	pytest $(PYTEST) $(AGAIN) -m docker tests
 
 .PHONY: test-frameworks
 test-frameworks: $(HEAVY:%=.venvs/%.done) | debian-frameworks ## Train with TensorFlow, Ray, Spark, JAX, Lightning, MPI

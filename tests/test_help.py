@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer
 
-from clusterkit.cli.main import VERBS, _load_verb
+from clusterkit.cli.main import VERBS, app
 
 
 def _pages() -> Iterator[tuple[str, ...]]:
+    verbs: Any = typer.main.get_command(app)
     for verb in VERBS:
         yield (verb,)
-        below: dict[str, Any] = getattr(_load_verb(verb), "commands", {})
+        below: dict[str, Any] = getattr(verbs.get_command(None, verb), "commands", {})
         yield from ((verb, name) for name in below)
 
 
