@@ -1,0 +1,116 @@
+"""Throughput lines of our examples, of trainers and of well-known scripts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterkit import throughput
+from clusterkit.throughput import Throughput, Unit
+
+DEEPSPEED = (
+    "[2024-05-02 11:02:11,123] [INFO] [timer.py:258:stop] epoch=0/micro_step=40/global_step=20, "
+    "RunningAvgSamplesPerSec=31.5, CurrSamplesPerSec=33.25, MemAllocated=2.1GB"
+)
+MEGATRON = (
+    " [2024-05-02 11:02:11] iteration       10/     100 | consumed samples:         1280 | "
+    "elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 180.2 | "
+    "learning rate: 1.5E-04 | global batch size:   128 | lm loss: 9.1E+00 |"
+)
+LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s, v_num=0, loss=1.2]"
+
+
+@pytest.mark.parametrize(
+    ("line", "rate", "unit", "step"),
+    [
+        (throughput.LINE, 431.2, "samples", 60),
+        ("step 60 loss 1.3823 samples/s 431.2", 431.2, "samples", 60),
+        ("[node-0] step 60 loss 1.3823 samples/s 431.2", 431.2, "samples", 60),
+        ("[rank0]:step 7 tokens/s 1,234,567.5", 1234567.5, "tokens", 7),
+        ("samples/s: 12", 12, "samples", None),
+        ("\x1b[32mstep=3 samples_per_second=1e3\x1b[0m", 1000, "samples", 3),
+        ("steps: 10 loss: 7.2 iter time (s): 0.5 samples/sec: 31.9", 31.9, "samples", 10),
+        ("step   10 | loss: 4.1 | dt: 123.4ms | tok/sec: 12345.6", 12345.6, "tokens", 10),
+        ("step 10/100 | loss 4.1 | 123.4 ms | 45.6% MFU | 98765 tok/s", 98765, "tokens", 10),
+        ("speed 51.5 images/sec on 4 GPUs", 51.5, "samples", None),
+        (DEEPSPEED, 33.25, "samples", 20),
+        ("0/20, SamplesPerSec=31.5", 31.5, "samples", None),
+        (MEGATRON, 64.0, "samples", 10),
+        (MEGATRON.replace("global batch size", "batch"), 0.5, "steps", 10),
+        ("iter 40: loss 2.5012, time 250.00ms, mfu 3.21%", 4.0, "steps", 40),
+        ("iter 40 loss 2.5 200 ms/iter", 5.0, "steps", 40),
+        (LIGHTNING, 12.3, "steps", 50),
+        ("\r".join(("", LIGHTNING, LIGHTNING.replace("50/", "51/"))), 12.3, "steps", 51),
+        (" 10%|█         | 50/500 [00:10<01:30,  2.50s/it]", 0.4, "steps", 50),
+        ("Epoch 0/4 ━━━━━ 50/100 0:00:05 • 0:00:05 9.52it/s loss: 0.3", 9.52, "steps", 50),
+    ],
+)
+def test_a_line_tells_rate_unit_and_step(
+    line: str, rate: float, unit: Unit, step: int | None
+) -> None:
+    found = throughput.read(line)
+    assert found is not None
+    assert (found.rate, found.unit, found.step) == (pytest.approx(rate), unit, step)
+    assert not found.average
+    assert not found.per_slot
+
+
+def test_averages_since_the_start_are_marked() -> None:
+    trainer = (
+        "{'train_runtime': 12.5, 'train_samples_per_second': 51.2, "
+        "'train_steps_per_second': 3.2, 'train_loss': 2.1, 'epoch': 1.0}"
+    )
+    expected = Throughput(rate=51.2, unit="samples", average=True)
+    assert throughput.read(trainer) == expected
+    assert throughput.read(trainer.replace("51.2", "'51.2'")) == expected
+    average = throughput.read("global_step=20, RunningAvgSamplesPerSec=31.5")
+    assert average == Throughput(rate=31.5, unit="samples", step=20, average=True)
+
+
+def test_torchtitan_tells_the_rate_of_one_slot() -> None:
+    line = "[titan] INFO - step: 10  loss:  4.1  memory: 1.2GiB(3%)  tps: 1,234  mfu: 1.3%"
+    assert throughput.read(line) == Throughput(rate=1234, unit="tokens", step=10, per_slot=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "start: framework ddp, world size 2, device cpu",
+        "samples/s nan",
+        "samples/s 0.0",
+        "step 1 loss inf samples/s inf",
+        "samples/s: unknown",
+        "{'eval_runtime': 1.2, 'eval_samples_per_second': 800.1}",
+        "Validation DataLoader 0: 100%|████| 10/10 [00:00<00:00, 99.01it/s]",
+        "Sanity Checking DataLoader 0: 100%|████| 2/2 [00:00<00:00, 99.01it/s]",
+        "Loading checkpoint shards: 100%|████| 4/4 [00:10<00:00,  2.50s/it]",
+        "Map: 100%|████| 1000/1000 [00:00<00:00, 5000.00 examples/s]",
+        "Generating train split: 1000 examples [00:00, 12000.00 examples/s]",
+        "  0%|          | 0/25 [00:00<?, ?it/s]",
+        "model.safetensors: 100%|████| 1.2G/1.2G [00:10<00:00, 120MB/s]",
+        "took 123.4ms",
+        "NCCL INFO 12 coll channels, time 3ms",
+        "elapsed time per iteration (ms): 0.0 | global batch size: 8",
+    ],
+)
+def test_other_lines_tell_nothing(line: str) -> None:
+    assert throughput.read(line) is None
+
+
+@pytest.mark.parametrize("piece", ["1,", "step 1 ", "9", "1/1 ", "[0,", "\r", "samples/s "])
+def test_a_line_without_end_is_read_at_once(piece: str) -> None:
+    assert throughput.read(piece * (1 << 18)) is None
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    found = throughput.read(text)
+    assert found is None or found.rate > 0
+
+
+@given(st.integers(0, 10**9), st.floats(1e-3, 1e9, allow_nan=False))
+def test_what_our_examples_print_is_read_back(step: int, rate: float) -> None:
+    found = throughput.read(f"step {step} loss 1.3823 samples/s {rate:.4f}")
+    assert found == Throughput(rate=float(f"{rate:.4f}"), unit="samples", step=step)
