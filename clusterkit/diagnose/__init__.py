@@ -1,0 +1,1 @@
+"""Explain failed jobs from what their ranks, launchers and schedulers have printed."""

@@ -1,0 +1,90 @@
+"""Every rule of diagnose holds its examples: each fires it alone, and healthy lines none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterkit.diagnose.lines import read_line
+from clusterkit.diagnose.rules import FOLDER, Rule, load_rules, own_rules, read_rule, read_rules
+from clusterkit.errors import UserError
+
+EXAMPLE = FOLDER / "cuda-out-of-memory.yaml"
+
+
+def firing(text: str) -> set[str]:
+    """Return the rule of each line: of several that match, the one of the highest priority."""
+    fired = set()
+    for raw in text.splitlines():
+        line = read_line(raw.encode()).text
+        matching = [rule for rule in own_rules() if rule.match(line)]
+        most = max((rule.priority for rule in matching), default=0)
+        fired |= {rule.id for rule in matching if rule.priority == most}
+    return fired
+
+
+@pytest.mark.parametrize("rule", own_rules(), ids=lambda rule: rule.id)
+def test_examples_fire_their_rule_alone(rule: Rule) -> None:
+    for example in rule.examples:
+        assert firing(example) == {rule.id}, example
+        assert all(need for need in rule.needs)
+    for line in rule.healthy:
+        assert firing(line) == set(), line
+
+
+def test_every_pattern_and_need_has_an_example() -> None:
+    for rule in own_rules():
+        lines = [read_line(raw.encode()).text for e in rule.examples for raw in e.splitlines()]
+        for pattern in rule.patterns:
+            assert any(pattern.search(line) for line in lines), (rule.id, pattern.pattern)
+
+
+def test_texts_are_whole() -> None:
+    for rule in own_rules():
+        for text in (rule.says, rule.do):
+            assert text.endswith((".", "`")), (rule.id, text)
+            assert "{" not in rule.fill(text, {}).replace("{}", ""), (rule.id, text)
+
+
+def test_groups_are_filled_and_missing_ones_leave_no_gap() -> None:
+    rule = read_rule(EXAMPLE)
+    assert rule.fill("got {wanted} on {node}.", {"wanted": "2 GiB"}) == "got 2 GiB on."
+    assert rule.fill(rule.says, {}) == "PyTorch could not get memory more on a GPU."
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (("role: cause", "role: culprit"), "role"),
+        (("priority: 60", "priorty: 60"), "unknown key 'priorty'"),
+        (("needs: [CUDA out of memory", "needs: [CUDA"), "needs.0"),
+        (("{wanted}", "{wnted}"), "no pattern has a group {wnted}"),
+        (("OutOfMemoryError: (?:", "OutOfMemoryError: ("), "no regular expression"),
+        (("title: a GPU ran out of memory", "title: a GPU ran out of memory."), "full stop"),
+        (("advice: estimate", "advice: estimate\ncompare: differs"), "value"),
+        (("title: ", "title: ["), "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_rule_says_why(
+    tmp_path: Path, edit: tuple[str, str], problem: str
+) -> None:
+    text = EXAMPLE.read_text()
+    assert edit[0] in text
+    changed = text.replace(*edit)
+    if edit[0].startswith("OutOf"):
+        changed = text.replace("OutOfMemoryError: (?:CUDA|HIP)", "OutOfMemoryError: (CUDA")
+    (tmp_path / "mine.yaml").write_text(changed)
+    with pytest.raises(UserError) as raised:
+        read_rules(tmp_path)
+    assert problem in str(raised.value)
+    assert str(tmp_path / "mine.yaml") in str(raised.value)
+
+
+def test_a_rule_of_a_site_takes_the_place_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no rules"):
+        load_rules([tmp_path])
+    (tmp_path / EXAMPLE.name).write_text(EXAMPLE.read_text().replace("a GPU ran", "a card ran"))
+    rules = {rule.id: rule for rule in load_rules([tmp_path])}
+    assert rules["cuda-out-of-memory"].title == "a card ran out of memory"
+    assert len(rules) == len(own_rules())
