@@ -279,6 +279,21 @@ class SyncPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrder:
+    """How nodes come into rank order: taken switch by switch, then put into places.
+
+    A switch gives its nodes in multiples of `together`; what is left over comes after all of those,
+    and then the nodes that are behind no known switch.
+    """
+
+    switches: tuple[tuple[str, ...], ...]
+    """The nodes behind each switch; switches that are near each other follow each other."""
+    together: int
+    places: tuple[int, ...]
+    """The node rank of the node taken first, second, and so on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """Everything decided about a job before it is handed over; the only thing that can be.
 
@@ -297,6 +312,8 @@ class LaunchPlan:
     """Total number of ranks when all `nodes` are there."""
     node_names: tuple[str, ...]
     """Names in rank order where they are known beforehand; empty on Slurm."""
+    order: NodeOrder | None = None
+    """How a Slurm job numbers its nodes; None for Slurm's own order, and where names are known."""
     workdir: str
     script: str
     args: tuple[str, ...]

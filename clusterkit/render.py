@@ -19,6 +19,7 @@ from clusterkit.model import (
     GpuRequest,
     Host,
     LaunchPlan,
+    NodeOrder,
     RenderedFile,
     Runtime,
     Word,
@@ -85,10 +86,23 @@ def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:
         port_range=f"{low}-{high}",
         requeue=str(plan.requeue),
         nodes=str(plan.nodes),
+        elsewhere=bool(plan.command.slot_filter or plan.spares or plan.order),
+        **_order(plan.order),
         srun_args=plan.cluster.srun_args,
         node_script=node_script.rstrip("\n"),
     )
     return [RenderedFile(name="job.sbatch", text=text, executable=True)]
+
+
+def _order(order: NodeOrder | None) -> dict[str, Any]:
+    if order is None:
+        return {}
+    return {
+        "order_functions": read_data("templates", "sbatch", "order.sh"),
+        "together": str(order.together),
+        "places": " ".join(str(place) for place in order.places),
+        "switches": tuple(" ".join(nodes) for nodes in order.switches),
+    }
 
 
 def _hostfile(plan: LaunchPlan) -> list[RenderedFile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from clusterkit.model import (
@@ -13,6 +14,7 @@ from clusterkit.model import (
     Host,
     JobSpec,
     LaunchPlan,
+    NodeOrder,
 )
 from clusterkit.plan import make_plan
 
@@ -89,6 +91,12 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     ),
     "torchrun-local": (job(gpus_per_node=(2,)), LOCAL),
     "torchrun-ssh": (job(exclude=("n1",)), RACK),
+    "torchrun-spares": (job(spares=1, requeue=1), PLAIN),
+    "torchrun-order": (job(), PLAIN),
+    "torchrun-order-spares": (
+        job(spares=1, requeue=1),
+        cluster(PLAIN, network_interface="ib0"),
+    ),
     "torchrun-cpu": (job(), cluster(PLAIN, gpu_request=GpuRequest.NONE)),
     "torchrun-docker": (
         container(ContainerRuntime.DOCKER),
@@ -156,7 +164,11 @@ CASES: dict[str, tuple[JobSpec, ClusterSpec]] = {
     "horovod-mpi": (job("horovod"), cluster(PLAIN, horovod_controller=HorovodController.MPI)),
 }
 
+ORDER = NodeOrder(switches=(("w1", "w3"), ("w0", "w2")), together=2, places=(1, 0))
+"""What `--topology` adds to the plan of those cases that are called so."""
+
 
 def plan(case: str) -> LaunchPlan:
     """Return the plan of a case."""
-    return make_plan(*CASES[case], workdir=WORKDIR)
+    planned = make_plan(*CASES[case], workdir=WORKDIR)
+    return dataclasses.replace(planned, order=ORDER if "-order" in case else None)

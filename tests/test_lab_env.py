@@ -59,6 +59,34 @@ def test_a_script_for_srun_with_a_task_for_each_gpu(desk: Desk) -> None:
     assert f"where {there}" in output
 
 
+TOPOLOGY = """\
+SwitchName=core Level=1 Nodes=n[1-3] Switches=s[1-2]
+SwitchName=s1 Level=0 Nodes=n[2-3]
+SwitchName=s2 Level=0 Nodes=n1
+"""
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_slurms_nodes_are_numbered_by_their_switches(desk: Desk, by_hand: bool) -> None:
+    """The first rank is not where the batch script runs: address and port are those of its node."""
+    topology = str(desk.write("topology.txt", TOPOLOGY))
+    words = (*THREE, "--tp", "2", "--pp", "3", "--topology", topology)
+    script = desk.write("srun-style.py", SRUN_STYLE)
+    if by_hand:
+        rendered = desk.clusterkit("render", *words, "--only", "sbatch", "--stdout", script)
+        log = desk.folder / "by-hand.out"
+        job = desk.write("job.sbatch", rendered.stdout)
+        desk.lab.run("head", ["sbatch", "--wait", f"--output={log}", job], cwd=desk.folder)
+        output = log.read_text()
+    else:
+        done = desk.submit("--wait", *words, script)
+        output = desk.clusterkit("logs", done["job_id"]).stdout
+        assert done["state"] == "succeeded", output
+    names = ("n2", "n3", "n1")
+    there = [(node, local, name) for node, name in enumerate(names) for local in range(2)]
+    assert f"where {there}" in output
+
+
 @pytest.mark.parametrize(
     ("cluster", "how", "ending"),
     [("lab", "raise", "exited with 1"), ("rack", "kill", "was ended by signal 9")],

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import clusterkit
+from clusterkit.data import read_data
+from clusterkit.layout import near_first
+from clusterkit.model import NodeOrder
 
 CONFIG = """\
 clusters:
@@ -23,6 +29,8 @@ SwitchName=core Level=1 LinkSpeed=1 Nodes=n[1-10] Switches=odd,even
 SwitchName=odd Level=0 LinkSpeed=1 Nodes=n[1,3,5,7,9]
 SwitchName=even Level=0 LinkSpeed=1 Nodes=n[2,4,6,8,10]
 """
+
+ORDER = read_data("templates", "sbatch", "order.sh")
 
 
 @pytest.fixture
@@ -70,23 +78,77 @@ def test_the_plan_has_ssh_hosts_near_those_that_they_need() -> None:
     assert without.spare_names == ("n10",)
 
 
+def shell_order(hosts: Sequence[str], order: NodeOrder) -> list[str]:
+    words = [str(order.together), " ".join(map(str, order.places))]
+    words += [" ".join(switch) for switch in order.switches]
+    program = f'{ORDER}\nread -r -a ck_nodes <<<$1; shift; ck_order "$@"; echo ${{ck_nodes[*]}}'
+    done = subprocess.run(
+        ["bash", "-euc", program, "order", " ".join(hosts), *words],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_slurm_job_orders_its_nodes_as_the_layout_does(data: st.DataObject) -> None:
+    nodes = [f"n{k}" for k in range(12)]
+    behind = data.draw(st.lists(st.integers(0, 3), min_size=12, max_size=12))
+    switches = tuple(
+        tuple(node for node, at in zip(nodes, behind, strict=True) if at == k) for k in range(3)
+    )
+    hosts = data.draw(st.lists(st.sampled_from(nodes), unique=True, min_size=1))
+    places = tuple(data.draw(st.permutations(range(len(hosts)))))
+    order = NodeOrder(switches=switches, together=data.draw(st.integers(1, 4)), places=places)
+    assert shell_order(hosts, order) == list(near_first(order, hosts))
+
+
+def test_nodes_that_are_not_as_planned_stay_in_slurms_order() -> None:
+    order = NodeOrder(switches=(("n2", "n1"),), together=1, places=(1, 0))
+    assert shell_order(["n1", "n2", "n3"], order) == ["n1", "n2", "n3"]
+
+
+@pytest.mark.usefixtures("desk")
+def test_a_slurm_script_says_how_nodes_come_into_order() -> None:
+    rendered = clusterkit.render(
+        "train.py", framework="torchrun", cluster="a100", nodes=8, tp=8, pp=2,
+        topology="topology.txt",
+    )  # fmt: skip
+    order = rendered.plan.order
+    assert order is not None
+    assert (order.together, order.places) == (2, (0, 4, 1, 5, 2, 6, 3, 7))
+    script = next(file.text for file in rendered.files if file.name == "job.sbatch")
+    assert "'n1 n3 n5 n7 n9'" in script
+    assert "--distribution=arbitrary" in script
+    assert plan_of(cluster="a100", tp=8, pp=2).order is None
+
+
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("asked", "said"),
     [
         ({"tp": 8, "pp": 3}, "do not divide"),
         ({"tp": 0}, "tp"),
         ({"tp": 8, "nodes": "2:4"}, "a fixed number of nodes"),
         ({"tp": 2, "gpus_per_node": [8, 4], "nodes": 2, "framework": "env"}, "equal slots"),
-        ({"cluster": "a100", "tp": 8, "topology": "topology.txt"}, "sbatch.switches=1"),
-        ({"cluster": "local", "topology": "topology.txt"}, "local is local"),
+        (
+            {
+                "cluster": "a100",
+                "tp": 8,
+                "topology": "topology.txt",
+                "framework": "mpi",
+                "set": {"mpi.launcher": "srun"},
+            },
+            "sbatch.switches=1",
+        ),
+        ({"cluster": "local", "topology": "topology.txt"}, "those of local are all this machine"),
         ({"tp": 8, "topology": "nothing.txt"}, "nothing.txt"),
         ({"tp": 8, "topology": "train.py"}, "names no switch"),
     ],
 )
 @pytest.mark.usefixtures("desk")
-def test_what_cannot_be_laid_out(given: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_laid_out(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(clusterkit.UserError, match=said):
-        plan_of(**given)
+        plan_of(**asked)
 
 
 @pytest.mark.usefixtures("desk")

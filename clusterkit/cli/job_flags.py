@@ -228,7 +228,7 @@ class JobFlags:
         Path | None,
         _option(
             "--topology",
-            help_text="Order ssh hosts by it: what `scontrol show topology` prints, or what "
+            help_text="Number nodes by it: what `scontrol show topology` prints, or what "
             "`preflight --network --save` kept.",
             panel="Layout",
             metavar="FILE|DIR",

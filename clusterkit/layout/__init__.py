@@ -15,7 +15,7 @@ from clusterkit.layout.parallelism import (
     parse_order,
 )
 from clusterkit.layout.patterns import NodeRow, Pattern, patterns
-from clusterkit.layout.placement import Layout, Reach, near_first, place
+from clusterkit.layout.placement import Layout, Reach, near_first, node_order, place
 
 __all__ = [
     "DIMENSIONS",
@@ -38,6 +38,7 @@ __all__ = [
     "islands_of_groups",
     "measured_fabric",
     "near_first",
+    "node_order",
     "parse_fabric",
     "parse_order",
     "patterns",

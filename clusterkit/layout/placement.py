@@ -12,6 +12,7 @@ from clusterkit.layout.fabric import Fabric
 from clusterkit.layout.islands import Islands, racks
 from clusterkit.layout.mesh import Mesh
 from clusterkit.layout.parallelism import Parallelism
+from clusterkit.model import NodeOrder
 
 _NEAREST_FIRST = ("tp", "ep", "cp", "pp", "dp", "edp")
 """Who gains most from being near. Tensor-parallel ranks wait for each other in every layer, stages
@@ -102,7 +103,7 @@ def place(
     Without a fabric, or with `keep_order`, the hosts keep theirs.
     """
     if fabric is not None and not keep_order:
-        hosts = near_first(parallelism, hosts, gpus_per_node, fabric)
+        hosts = near_first(node_order(parallelism, len(hosts), gpus_per_node, fabric), hosts)
     rack: Mapping[str, int] = {host: number for number, host in enumerate(hosts)}
     if islands.nodes > 1:
         rack = racks(hosts, fabric, islands.nodes)
@@ -118,31 +119,51 @@ def place(
     )
 
 
-def near_first(
-    parallelism: Parallelism, hosts: Sequence[str], gpus_per_node: int, fabric: Fabric
-) -> tuple[str, ...]:
-    """Return `hosts` in the rank order that keeps together whom it helps most.
+def node_order(
+    parallelism: Parallelism, nodes: int, gpus_per_node: int, fabric: Fabric
+) -> NodeOrder:
+    """Return how `nodes` nodes, whichever they are, keep together whom it helps most.
 
-    The places of nodes are a grid too, and hosts of the same switch fill it along its nearest
-    dimensions first. Where nodes cut dimensions unevenly, hosts of a switch just follow each other.
+    The places of nodes are a grid too, and nodes of the same switch fill it along its nearest
+    dimensions first. Where nodes cut dimensions unevenly, those of a switch just follow each other.
     """
+    switches = tuple(leaf.nodes for leaf in fabric.leaves)
     many_experts = parallelism.ep > parallelism.cp
     grid = node_grid(parallelism.experts if many_experts else parallelism.dense, gpus_per_node)
     if grid is None:
-        return _by_switch(hosts, fabric, 1)
+        return NodeOrder(switches=switches, together=1, places=tuple(range(nodes)))
     digits = sorted(
         zip(grid.names, grid.sizes, grid.strides, strict=True),
         key=lambda digit: _NEAREST_FIRST.index(digit[0]),
     )
     together = prod(size for name, size, _ in digits if name not in {"dp", "edp"})
-    placed = [""] * len(hosts)
-    for number, host in enumerate(_by_switch(hosts, fabric, together)):
+    places = []
+    for number in range(nodes):
         rest, position = number, 0
         for _, size, stride in digits:
             rest, digit = divmod(rest, size)
             position += digit * stride
-        placed[position] = host
-    return tuple(placed)
+        places.append(position)
+    return NodeOrder(switches=switches, together=together, places=tuple(places))
+
+
+def near_first(order: NodeOrder, hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return `hosts`, as many as `order` has places, in rank order.
+
+    templates/sbatch/order.sh does the same where a Slurm job learns its nodes.
+    """
+    whole: list[str] = []
+    rest: list[str] = []
+    for switch in order.switches:
+        behind = set(switch)
+        here = [host for host in hosts if host in behind]
+        full = len(here) // order.together * order.together
+        whole += here[:full]
+        rest += here[full:]
+    known = {*whole, *rest}
+    taken = (*whole, *rest, *(host for host in hosts if host not in known))
+    placed = dict(zip(order.places, taken, strict=True))
+    return tuple(placed[rank] for rank in range(len(taken)))
 
 
 def node_grid(mesh: Mesh, gpus_per_node: int) -> Mesh | None:
@@ -159,19 +180,3 @@ def node_grid(mesh: Mesh, gpus_per_node: int) -> Mesh | None:
             return None
     names, sizes = tuple(n for n, _ in outside), tuple(s for _, s in outside)
     return Mesh(names=names, sizes=sizes)
-
-
-def _by_switch(hosts: Sequence[str], fabric: Fabric, together: int) -> tuple[str, ...]:
-    """Return hosts switch by switch in groups of `together`; what is left of a switch comes last.
-
-    Within a switch the order stays.
-    """
-    of = fabric.switch_of
-    whole: list[str] = []
-    rest: list[str] = []
-    for leaf in fabric.leaves:
-        here = [host for host in hosts if of.get(host) == leaf.path[-1]]
-        full = len(here) // together * together
-        whole += here[:full]
-        rest += here[full:]
-    return (*whole, *rest, *(host for host in hosts if host not in of))

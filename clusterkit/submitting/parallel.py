@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.errors import UserError
-from clusterkit.layout import Layout, Wish, arrange, cautions, even_islands, place, variables
+from clusterkit.layout import (
+    Fabric,
+    Layout,
+    Wish,
+    arrange,
+    cautions,
+    even_islands,
+    node_order,
+    place,
+    variables,
+)
 from clusterkit.model import ClusterKind, ClusterSpec, Host, JobSpec, LaunchPlan
 
 SIZES = ("tp", "cp", "ep", "pp")
@@ -29,45 +39,55 @@ def laid_out(
     """Return the plan of `job` with the layout that `sizes` ask for; as it is where they do not.
 
     `sizes` may hold `topology`: a file with what `scontrol show topology` prints, or the bundle of
-    a preflight that measured the network.
+    a preflight that measured the network. Hosts that are known come into its order here; of those
+    that Slurm gives, the plan says how they will.
 
     Raises:
-        UserError: the ranks do not divide so, or the cluster orders its nodes itself.
+        UserError: the ranks do not divide so, or the nodes of this job cannot be put into an order.
     """
     plan = planned(job, cluster)
     wanted = {name: sizes[name] for name in SIZES if sizes.get(name) is not None}
     topology = sizes.get("topology")
     if not wanted and topology is None:
         return plan
-    layout = _layout(plan, wanted, topology)
+    fabric = None if topology is None else _fabric(plan, Path(topology))
+    layout = _layout(plan, wanted, fabric if plan.node_names else None)
     for problem in cautions(layout):
         warn(str(dataclasses.replace(problem, key=None)))
-    env = {**variables(layout.parallelism), **job.env}
-    if topology is not None:
-        cluster = dataclasses.replace(cluster, hosts=_first(cluster, layout.hosts))
-    return planned(dataclasses.replace(job, env=env), cluster)
+    job = dataclasses.replace(job, env={**variables(layout.parallelism), **job.env})
+    if fabric is None:
+        return planned(job, cluster)
+    if plan.node_names:
+        hosts = _first(cluster, layout.hosts)
+        return planned(job, dataclasses.replace(cluster, hosts=hosts))
+    order = node_order(layout.parallelism, plan.nodes, plan.slots[0], fabric)
+    return dataclasses.replace(planned(job, cluster), order=order)
 
 
-def _layout(plan: LaunchPlan, sizes: Mapping[str, Any], topology: Any) -> Layout:
+def _fabric(plan: LaunchPlan, topology: Path) -> Fabric:
+    if plan.cluster.kind is ClusterKind.LOCAL:
+        raise UserError(
+            f"--topology orders nodes, and those of {plan.cluster.name} are all this machine",
+            hint="leave it out",
+        )
+    if plan.cluster.kind is ClusterKind.SLURM and (plan.command.once or plan.command.slot_filter):
+        raise UserError(
+            f"--topology: {plan.framework} numbers the nodes of this job itself",
+            hint="leave it out; --set sbatch.switches=1 asks Slurm for nodes behind one switch",
+        )
+    # Loads all checks, and only here.
+    from clusterkit.preflight.nearness import fabric_in  # noqa: PLC0415
+
+    return fabric_in(topology)
+
+
+def _layout(plan: LaunchPlan, sizes: Mapping[str, Any], fabric: Fabric | None) -> Layout:
     slots = plan.slots[0]
     if plan.max_nodes is not None or plan.processes != plan.nodes * slots or len({*plan.slots}) > 1:
         raise UserError(
             "a layout is for a fixed number of nodes with equal slots, and one rank in each",
             hint="--nodes N --gpus-per-node G, without --processes",
         )
-    kind = plan.cluster.kind
-    if topology is not None and kind is not ClusterKind.SSH:
-        raise UserError(
-            f"--topology orders the hosts of an ssh cluster, and {plan.cluster.name} is {kind}",
-            hint="leave it out; Slurm orders the nodes of a job itself, and "
-            "--set sbatch.switches=1 asks it for nodes behind one switch",
-        )
-    fabric = None
-    if topology is not None:
-        # Loads all checks, and only here.
-        from clusterkit.preflight.nearness import fabric_in  # noqa: PLC0415
-
-        fabric = fabric_in(Path(topology))
     hosts = plan.node_names or tuple(f"node-{number}" for number in range(plan.nodes))
     return place(
         arrange(dataclasses.replace(Wish(nodes=plan.nodes, gpus_per_node=slots), **sizes)),
