@@ -21,13 +21,14 @@ _POWER = "check power supplies and cables; leave the node out until then"
 
 # The first that has all its bits. HW Slowdown is set over both of its causes: a power brake
 # without it cuts no clock.
-_TROUBLES = (
+TROUBLES = (
     (_HW_THERMAL, Verdict.FAIL, "hardware thermal slowdown", _COOLING),
     (_HW_SLOWDOWN | _POWER_BRAKE, Verdict.FAIL, "power brake slowdown", _POWER),
     (_HW_SLOWDOWN, Verdict.FAIL, "hardware slowdown", _POWER),
     (_SW_THERMAL, Verdict.WARN, "software thermal slowdown", _COOLING),
     (_POWER_BRAKE, Verdict.WARN, "power brake, clocks not cut", _POWER),
 )
+"""Bits, what they mean, and what to do."""
 
 
 def _judge(evidence: Evidence) -> Judgement:
@@ -38,7 +39,7 @@ def _rule(gpu: Gpu) -> Ruling | None:
     mask = gpu.clock_reasons
     if mask is None:
         return Ruling(verdict=Verdict.SKIP, summary="this driver names no clock reasons")
-    for bits, verdict, summary, hint in _TROUBLES:
+    for bits, verdict, summary, hint in TROUBLES:
         if mask & bits == bits:
             return _held(gpu, verdict, summary, hint)
     if mask & ~_KNOWN:

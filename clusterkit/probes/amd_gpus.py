@@ -15,26 +15,41 @@ from typing import Any
 
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
 
-# rocm-smi answers in one line: it is broken up, because lines of a probe are cut at a few thousand
-# bytes.
-_SNIPPET = r"""has() { for d in /sys/bus/pci/devices/*; do
+
+def rocm_smi(flags: str, *, missing: str) -> str:
+    """Return the end of a snippet: what `rocm-smi --json` says, else why there is nothing.
+
+    `missing` is said where there is none, though there is an AMD GPU.
+    """
+    # It answers in one line, and lines of a probe are cut at a few thousand bytes.
+    return rf"""command -v rocm-smi >/dev/null 2>&1 || {{
+has || {{ echo 'no AMD GPU'; exit 77; }}
+echo '{missing}, though there is an AMD GPU' >&2; exit 127; }}
+said=$(rocm-smi {flags} --json 2>/dev/null) || {{
+c=$?; has || {{ echo 'no AMD GPU'; exit 77; }}; exit "$c"; }}
+printf '%s\n' "$said" | short
+"""
+
+
+HEAD = r"""has() { for d in /sys/bus/pci/devices/*; do
 v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
 case "$v $c" in '0x1002 0x0302'* | '0x1002 0x0380'* | '0x1002 0x12'*) return 0 ;; esac
 done; return 1; }
+short() { awk '{ gsub(/", "/, "\",\n\""); gsub(/\}, "/, "},\n\""); print }'; }
 PATH=$PATH:/opt/rocm/bin
-if command -v amd-smi >/dev/null 2>&1 &&
+"""
+"""Of a snippet: `has` tells whether there is an AMD GPU, `short` breaks up the line of rocm-smi."""
+_ROCM_SMI = rocm_smi(
+    "--showproductname --showdriverversion --showtemp",
+    missing="neither amd-smi nor rocm-smi answers",
+)
+_SNIPPET = rf"""{HEAD}if command -v amd-smi >/dev/null 2>&1 &&
 static=$(amd-smi static --asic --driver --limit --json 2>/dev/null) &&
 metric=$(amd-smi metric --temperature --ecc --json 2>/dev/null)
 then case $static in *'"gpu"'*) printf 'amd-smi\n%s\n%s\n' "$static" "$metric"; exit 0 ;; esac
 fi
-command -v rocm-smi >/dev/null 2>&1 || {
-has || { echo 'no AMD GPU'; exit 77; }
-echo 'neither amd-smi nor rocm-smi answers, though there is an AMD GPU' >&2; exit 127; }
-said=$(rocm-smi --showproductname --showdriverversion --showtemp --json 2>/dev/null) || {
-c=$?; has || { echo 'no AMD GPU'; exit 77; }; exit "$c"; }
-printf '%s\n' "$said" | awk '{ gsub(/", "/, "\",\n\""); gsub(/\}, "/, "},\n\""); print }'
-"""
-_NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
+{_ROCM_SMI}"""
+NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
 _CARD = re.compile(r"card(\d{1,4})")
 _DOCUMENT = re.compile(r"[\[{]")
 _UNSAID = frozenset({"", "N/A", "None"})
@@ -76,6 +91,22 @@ def parse(text: str) -> AmdGpus:
 
 
 def _rocm_smi(text: str) -> AmdGpus:
+    cards, driver = read_cards(text)
+    return AmdGpus(
+        driver=driver,
+        gpus=tuple(
+            AmdGpu(index=index, name=card_name(card), junction_c=card_degrees(card))
+            for index, card in cards.items()
+        ),
+    )
+
+
+def read_cards(text: str) -> tuple[dict[int, dict[str, str]], str | None]:
+    """Return what `rocm-smi --json` says of each card, by name in small letters, and the driver.
+
+    Raises:
+        ValueError, AttributeError, RecursionError: it is no such document.
+    """
     document, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
     cards = {
         int(found[1]): {str(k).lower(): str(v) for k, v in values.items()}
@@ -83,17 +114,27 @@ def _rocm_smi(text: str) -> AmdGpus:
         if (found := _CARD.fullmatch(key))
     }
     driver = document.get("system", {}).get("Driver version")
-    return AmdGpus(
-        driver=None if driver is None else str(driver),
-        gpus=tuple(
-            AmdGpu(
-                index=index,
-                name=_said(card, "card series", "card model"),
-                junction_c=_degrees(card),
-            )
-            for index, card in sorted(cards.items())
-        ),
-    )
+    return dict(sorted(cards.items())), None if driver is None else str(driver)
+
+
+def card_name(card: dict[str, str]) -> str | None:
+    """Return what rocm-smi calls a card."""
+    return said_of(card, "card series", "card model")
+
+
+def card_degrees(card: dict[str, str]) -> float | None:
+    """Return the temperature of the hottest spot of a card, else of its edge."""
+    return card_figure(card, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
+
+
+def card_figure(card: dict[str, str], *names: str) -> float | None:
+    """Return the first of these figures that rocm-smi tells of a card.
+
+    Raises:
+        Unparsed: it is no figure.
+    """
+    said = said_of(card, *names)
+    return None if said is None else _figure(said)
 
 
 def _amd_smi(text: str) -> AmdGpus:
@@ -140,17 +181,13 @@ def _count(said: Any) -> int | None:
     return None if said is None or str(said) in _UNSAID else int(said)
 
 
-def _said(card: dict[str, str], *names: str) -> str | None:
+def said_of(card: dict[str, str], *names: str) -> str | None:
+    """Return the first of these values that rocm-smi tells of a card."""
     for name in names:
         value = card.get(name, "").strip()
         if value not in _UNSAID:
             return value
     return None
-
-
-def _degrees(card: dict[str, str]) -> float | None:
-    said = _said(card, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
-    return None if said is None else _figure(said)
 
 
 def _figure(said: str) -> float:
@@ -159,12 +196,12 @@ def _figure(said: str) -> float:
     except ValueError:
         degrees = math.nan
     if not math.isfinite(degrees):
-        raise Unparsed(f"no temperature: {said[:40]!r}")
+        raise Unparsed(f"no figure: {said[:40]!r}")
     return degrees
 
 
 def _command(job: PreflightJob) -> str:
-    return _NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
+    return NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
 
 
 PROBE = Probe(name="amd-gpus", command=_command, parse=parse, timeout_s=20.0, lane="amd")

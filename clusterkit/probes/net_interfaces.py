@@ -8,17 +8,18 @@ from functools import lru_cache
 
 from clusterkit.probes.base import Probe, Unparsed
 
-# Those that containers and virtual machines come with differ from node to node and carry no
-# traffic between nodes.
-_SNIPPET = """\
-cd /sys/class/net 2>/dev/null || { echo 'no /sys/class/net'; exit 77; }
-r() { v=; { IFS= read -r v <"$1"; } 2>/dev/null || :; }
+VIRTUAL = """\
+lo | docker* | br-* | veth* | virbr* | vnet* | cni* | flannel* | cali* | lxc* | tun* | tap* |\
+ dummy* | ifb* | podman* | nerdctl* | kube* | cilium* | gre* | erspan* | sit* | ip6*"""
+"""Interfaces that containers and virtual machines come with, as patterns of `case`: they differ
+from node to node and carry no traffic between nodes."""
+
+_SNIPPET = f"""\
+cd /sys/class/net 2>/dev/null || {{ echo 'no /sys/class/net'; exit 77; }}
+r() {{ v=; {{ IFS= read -r v <"$1"; }} 2>/dev/null || :; }}
 for i in *
 do
-case $i in
-lo | docker* | br-* | veth* | virbr* | vnet* | cni* | flannel* | cali* | lxc* | tun* | tap* |\
- dummy* | ifb* | podman* | nerdctl* | kube* | cilium* | gre* | erspan* | sit* | ip6*) continue;;
-esac
+case $i in {VIRTUAL}) continue;; esac
 r "$i/operstate"; s=$v
 case $s in up | unknown) ;; *) continue;; esac
 r "$i/mtu"; m=$v; r "$i/speed"; p=$v; r "$i/type"

@@ -108,3 +108,17 @@ def switch(text: str | None) -> bool | None:
     if text in {"Disabled", "No", "Not Active"}:
         return False
     raise Unparsed(f"neither yes nor no: {text[:40]!r}")
+
+
+def mask(text: str | None) -> int | None:
+    """Return a bit mask such as `0x0000000000000004`.
+
+    Raises:
+        Unparsed: it is none.
+    """
+    if text is None:
+        return None
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise Unparsed(f"no bit mask: {text[:40]!r}") from None

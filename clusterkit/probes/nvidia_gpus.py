@@ -1,20 +1,18 @@
 """State of every NVIDIA GPU of a node, by `nvidia-smi --query-gpu` or, failing that, `-q`.
 
-One unknown column makes the whole query fail, and columns come and go with drivers, so the snippet
-asks only for what `--help-query-gpu` lists. The slowdown temperature and (before driver 570) the
-row remapper are in `-q` only, so two of its sections come along. Cells that say `[N/A]`, `N/A` or
-`[Not Supported]` are None: not supported, never 0.
+The slowdown temperature and (before driver 570) the row remapper are in `-q` only, so two of its
+sections come along. Cells that say `[N/A]`, `N/A` or `[Not Supported]` are None: not supported,
+never 0.
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from clusterkit.probes.base import Probe, Unparsed
-from clusterkit.probes.nvidia import LANE, TIMEOUT_S, cell, number, nvidia, switch, whole
+from clusterkit.probes.nvidia import LANE, TIMEOUT_S, cell, mask, number, nvidia, switch, whole
 from clusterkit.probes.nvidia_query import (
     SLOWDOWN,
     SLOWDOWN_TLIMIT,
@@ -22,6 +20,7 @@ from clusterkit.probes.nvidia_query import (
     is_query,
     read_query,
 )
+from clusterkit.probes.nvidia_table import known_columns, read_table
 
 _COLUMNS = (
     "index",
@@ -57,16 +56,11 @@ _COLUMNS = (
     "fabric.state",
     "fabric.status",
 )
-_OLD_NAMES = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
+_NEEDED = frozenset({"index", "name", "pci.bus_id"})
 
 # nvidia-smi says on standard output, with 14 or 15, that an infoROM is corrupt or a GPU is lost;
 # what it printed of the others counts all the same.
-_SNIPPET = f"""known=$(nvidia-smi --help-query-gpu 2>/dev/null)
-ask=''
-for f in {" ".join(_COLUMNS)}; do
-case $f in clocks_throttle*) case $ask in *clocks_event_reasons*) continue ;; esac ;; esac
-case $known in *"\\"$f\\""*) ask=$ask${{ask:+,}}$f ;; esac
-done
+_SNIPPET = f"""{known_columns(_COLUMNS)}
 if [ -n "$ask" ] && said=$(nvidia-smi --query-gpu="$ask" --format=csv)
 then printf '%s\\n' "$said"
 more=$(nvidia-smi -q -d TEMPERATURE,ROW_REMAPPER 2>/dev/null) ||
@@ -138,7 +132,7 @@ def parse(text: str) -> NvidiaGpus:
     at = text.find("==============NVSMI LOG")
     table = text if at < 0 else text[:at]
     query = read_query(text) if is_query(text) else None
-    rows = _read_csv(table) if table.strip() else ()
+    rows = read_table(table, needed=_NEEDED) if table.strip() else ()
     if not rows and query is None:
         raise Unparsed("neither a csv table nor an NVSMI LOG")
     merged = _merge(rows, query) if rows else query.rows if query else ()
@@ -148,27 +142,6 @@ def parse(text: str) -> NvidiaGpus:
     if len({gpu.index for gpu in gpus}) != len(gpus):
         raise Unparsed("a GPU is listed twice")
     return NvidiaGpus(driver=driver, cuda=query.cuda if query else None, gpus=gpus)
-
-
-def _read_csv(text: str) -> tuple[dict[str, str], ...]:
-    lines = [line for line in text.splitlines() if line.strip()]
-    try:
-        header, *rows = csv.reader(lines, skipinitialspace=True, strict=True)
-    except (csv.Error, ValueError) as error:
-        raise Unparsed(f"no csv table: {error}") from None
-    names = _names(tuple(header))
-    if not {"index", "name", "pci.bus_id"} <= set(names):
-        raise Unparsed(f"no header of a GPU query: {lines[0][:60]!r}")
-    if not rows or any(len(row) != len(names) for row in rows):
-        raise Unparsed("a row has not as many cells as the header")
-    return tuple(dict(zip(names, row, strict=True)) for row in rows)
-
-
-@lru_cache(maxsize=1 << 10)
-def _names(header: tuple[str, ...]) -> tuple[str, ...]:
-    # Units stand in the header, in brackets: "memory.total [MiB]".
-    names = (name.strip().split(" [", 1)[0] for name in header)
-    return tuple(_OLD_NAMES.get(name, name) for name in names)
 
 
 def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[str, str], ...]:
@@ -203,7 +176,7 @@ def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
         persistence=switch(of("persistence_mode")),
         mig=switch(of("mig.mode.current")),
         recovery_action=of("gpu_recovery_action"),
-        clock_reasons=_mask(of("clocks_event_reasons.active")),
+        clock_reasons=mask(of("clocks_event_reasons.active")),
         temperature_c=number(of("temperature.gpu")),
         margin_c=_margin(row),
         power_limit_w=number(of("enforced.power.limit")),
@@ -227,15 +200,6 @@ def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
         fabric_state=of("fabric.state"),
         fabric_status=of("fabric.status"),
     )
-
-
-def _mask(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(text, 16)
-    except ValueError:
-        raise Unparsed(f"no bit mask: {text[:40]!r}") from None
 
 
 def _margin(row: Mapping[str, str]) -> float | None:

@@ -1,0 +1,126 @@
+"""What a node is doing: raw counters of the kernel, and the processes of clusterkit's jobs on it.
+
+Counters mean nothing alone: `clusterkit.vitals.rates` turns two readings into rates. Sources:
+proc(5) (`/proc/stat`, `/proc/meminfo`, `/proc/net/dev`, `/proc/PID/stat`), the kernel's
+Documentation/ABI/stable/sysfs-class-infiniband (data counters are in units of four octets), and
+Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst (`cpu.stat`).
+
+Processes are known by the variable that every process of a job has (`processes.MARKER`). Of the
+cgroups that they, and the script itself, are in, those with a limit are told, up to the root.
+"""
+
+from __future__ import annotations
+
+from clusterkit.probes.base import Probe
+from clusterkit.probes.net_interfaces import VIRTUAL
+from clusterkit.probes.vitals_host_text import read_host
+from clusterkit.processes import MARKER
+
+_MOST_PROCESSES = 400
+"""Of jobs, that one reading tells."""
+_PAUSE_S = 1
+
+_SNIPPET = rf"""
+stats() {{ awk -v said=/proc/stat '
+FILENAME == said && $1 == "cpu" {{ print; next }}
+FILENAME == said && /^cpu[0-9]/ {{ n++; next }}
+FILENAME == said {{ next }}
+FILENAME == "/proc/loadavg" {{ print "load", $1; next }}
+/^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SwapTotal|SwapFree):/ {{ print "memory", $1, $2 }}
+END {{ print "cpus", n + 0 }}' /proc/stat /proc/loadavg /proc/meminfo; }}
+nets() {{
+while IFS= read -r l
+do
+i=${{l%%:*}}; i=${{i##* }}
+case $i in {VIRTUAL}) continue;; esac
+case $l in *:*) set -f; set -- ${{l#*:}}; set +f; echo "net $1 $3 $4 $9 ${{11}} ${{12}} $i";; esac
+done </proc/net/dev
+}}
+r() {{ v=; {{ IFS= read -r v <"$1"; }} 2>/dev/null || :; }}
+ports() {{
+for p in /sys/class/infiniband/*/ports/*
+do
+[ -e "$p/counters/port_rcv_data" ] || continue
+r "$p/counters/port_rcv_data"; a=$v; r "$p/counters/port_xmit_data"; b=$v
+r "$p/counters/port_xmit_wait"; w=$v
+d=${{p%/ports/*}}
+echo "port ${{a:--}} ${{b:--}} ${{w:--}} ${{d##*/}}/${{p##*/}}"
+done
+}}
+quota() {{
+a=0 b=0 e=0
+while read -r k n
+do
+case $k in
+nr_periods) a=$n;; nr_throttled) b=$n;; throttled_usec) e=$n;; throttled_time) e=$((n / 1000));;
+esac
+done <"$1/cpu.stat"
+echo "quota $2 $3 $a $b $e $4"
+}}
+above() {{
+p=$2
+while :
+do
+case $seen in *"|$1$p|"*) return;; esac
+seen="$seen|$1$p|" d=$1$p
+r "$d/cpu.max"; case $v in '' | max*) ;; *) quota "$d" "${{v% *}}" "${{v#* }}" "$p";; esac
+r "$d/cpu.cfs_quota_us"
+case $v in '' | -*) ;; *) q=$v; r "$d/cpu.cfs_period_us"; quota "$d" "$q" "$v" "$p";; esac
+r "$d/memory.max"
+case $v in
+'' | max) ;;
+*) m=$v o=0; r "$d/memory.current"
+while read -r k n; do case $k in oom_kill) o=$n;; esac; done <"$d/memory.events"
+echo "limit $m $v $o $p";;
+esac
+case $p in '' | /) return;; esac
+p=${{p%/*}}
+done
+}}
+groups() {{
+seen=''
+for i in self $pids; do cat "/proc/$i/cgroup" 2>/dev/null; done | sort -u | {{
+while IFS= read -r l
+do
+c=${{l#*:}} g=${{l##*:}}; c=${{c%%:*}}; g=${{g%/}}
+case ,$c, in
+,,) above /sys/fs/cgroup "$g";;
+*,cpu,*) above /sys/fs/cgroup/cpu "$g";;
+esac
+done
+}}
+}}
+tasks() {{
+for i in $marks
+do
+r "/proc/${{i%%,*}}/stat"
+case $v in *') '*) echo "task ${{i#*,}} $v";; esac
+done
+}}
+reading() {{
+r /proc/uptime; echo "reading ${{v%% *}}"
+stats; nets; ports; groups; tasks
+}}
+marks=$(grep -zHsE '^({MARKER}|RANK|OMPI_COMM_WORLD_RANK|HOROVOD_RANK|PMI_RANK)=' \
+/proc/[0-9]*/environ | tr '\0' '\n' | awk '
+{{ at = index($0, "/environ:"); pid = substr($0, 7, at - 7); said = substr($0, at + 9)
+name = said; sub(/=.*/, "", name); value = substr(said, length(name) + 2)
+if (value !~ /^[A-Za-z0-9._:-]+$/) next
+if (name == "{MARKER}") {{ mark[pid] = value; order[n++] = pid }}
+else if (name == "RANK" || !(pid in rank)) rank[pid] = value }}
+END {{ for (i = 0; i < n && i < {_MOST_PROCESSES}; i++)
+print order[i] "," mark[order[i]] "," (order[i] in rank ? rank[order[i]] : "-") }}')
+pids=''
+for i in $marks; do pids="$pids ${{i%%,*}}"; done
+echo "units $(getconf CLK_TCK 2>/dev/null || echo 100) $(getconf PAGESIZE 2>/dev/null || echo 4096)"
+reading
+"""
+
+PROBE = Probe(name="vitals-host", command=_SNIPPET, parse=read_host)
+"""One reading."""
+TWICE = Probe(
+    name="vitals-host-twice",
+    command=f"{_SNIPPET}sleep {_PAUSE_S}\nreading\n",
+    parse=read_host,
+)
+"""Two readings, a second apart: for whoever asks once."""

@@ -1,0 +1,63 @@
+"""Ask nodes what they are doing: one script a node, one round trip."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterkit.probes import vitals_amd, vitals_host, vitals_nvidia
+from clusterkit.probes.base import Missing, PreflightJob, Probe, Reach
+from clusterkit.probes.compound import compose
+from clusterkit.transport.base import Reply, Transport
+from clusterkit.vitals.sample import NodeSample, read_samples
+
+PROBES: tuple[Probe[Any], ...] = (vitals_host.PROBE, vitals_nvidia.PROBE, vitals_amd.PROBE)
+"""One reading of a node: to be put beside an earlier one."""
+ONCE: tuple[Probe[Any], ...] = (vitals_host.TWICE, vitals_nvidia.PROBE, vitals_amd.PROBE)
+"""Two readings, a second apart, in one answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVitals:
+    """What came back from a node."""
+
+    node: str
+    samples: tuple[NodeSample, ...] = ()
+    """In the order in which they were taken; none where `problem` says why."""
+    problem: str = ""
+    reach: Reach
+
+
+def ask_vitals(
+    transport: Transport,
+    nodes: Sequence[str],
+    *,
+    once: bool = False,
+    heard: Callable[[NodeVitals], None] = lambda _: None,
+) -> tuple[NodeVitals, ...]:
+    """Read every node once (with `once`, twice within a second); answers are in order.
+
+    A node that does not answer is one with a `problem`; it holds nobody up beyond the time-out of
+    the transport.
+
+    Raises:
+        RemoteError: the transport itself is not there.
+    """
+    job = PreflightJob(hosts=tuple(nodes))
+    token = f"ck{secrets.token_hex(8)}"
+    compound = compose(ONCE if once else PROBES, job, token=token)
+    replies = transport.ask(nodes, compound, heard=lambda reply: heard(_read(reply)))
+    return tuple(map(_read, replies))
+
+
+def _read(reply: Reply) -> NodeVitals:
+    reach = reply.reach
+    if reach.problem is not None:
+        problem = reach.detail or reach.problem.value
+        return NodeVitals(node=reply.node, problem=problem, reach=reach)
+    samples = read_samples(reply.outputs)
+    if isinstance(samples, Missing):
+        return NodeVitals(node=reply.node, problem=samples.reason, reach=reach)
+    return NodeVitals(node=reply.node, samples=samples, reach=reach)
