@@ -36,6 +36,8 @@ _NUMBER = re.compile(r"\d{1,18}")
 _FIGURE = re.compile(r"\d{1,12}(?:\.\d{1,6})?")
 _SUMMED = re.compile(r"Out of bounds values : (\d{1,18}) (OK|FAILED)")
 _AVERAGE = re.compile(r"Avg bus bandwidth +: (\d{1,9}(?:\.\d{1,9})?)")
+_FAILURE = re.compile(r"(\S{1,255}) pid \d{1,10}: Test failure")
+_PROGRAM = re.compile(r"Collective test concluded: (\w{1,40})")
 _COLUMNS = (12, 13)
 """Cells of a row: size, count, type, operation, since 2.11 root; then time, algbw, busbw and wrong
 values (before that an error, which counts nothing), out of place and in place."""
@@ -47,8 +49,16 @@ class Row:
 
     size: int
     """Bytes."""
+    count: int
+    """Elements: of all ranks together, or of one where each has a part of the result."""
+    type: str
+    """Of the elements, such as `float`."""
+    operation: str
+    """The reduction, such as `sum`; `none` where nothing is reduced."""
+    time_us: float
+    """Of the faster of out of place and in place, as the two figures that follow."""
+    alg_gb_s: float
     bus_gb_s: float
-    """The better of out of place and in place."""
     wrong: int | None
     """Values that were wrong; None where they were not looked at."""
 
@@ -60,12 +70,19 @@ class NcclTest:
     rows: tuple[Row, ...]
     ranks: int | None
     """None where the run does not list them; the highest that is listed counts."""
+    listed: int
+    """How many ranks the run lists."""
     hosts: tuple[str, ...]
+    """Where those run that are listed."""
     device: str | None
     average_gb_s: float | None
     """Over all sizes; says little where the smallest messages are small."""
     correct: bool | None
     """None where nobody looked, or the end is missing."""
+    failed: tuple[str, ...] = ()
+    """The hosts that end with a test failure."""
+    program: str | None = None
+    """Its name, where the end says it, such as `all_gather_perf`."""
 
     @property
     def peak(self) -> Row:
@@ -88,10 +105,13 @@ def parse(text: str) -> NcclTest:
     return NcclTest(
         rows=rows,
         ranks=max((int(rank[1]) for rank in ranks), default=-1) + 1 or None,
+        listed=len(ranks),
         hosts=tuple(dict.fromkeys(rank[2] for rank in ranks)),
         device=ranks[0][3] if ranks else None,
         average_gb_s=float(average[1]) if average else None,
         correct=_correct(lines, rows),
+        failed=tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line)))),
+        program=next((one[1] for line in lines if (one := _PROGRAM.search(line))), None),
     )
 
 
@@ -105,9 +125,15 @@ def _row(line: str) -> Row | None:
     if not all(_FIGURE.fullmatch(cell) for side in measured for cell in side[:3]):
         raise Unparsed(f"no figures: {line[:60]!r}")
     wrong = [int(side[3]) for side in measured if _NUMBER.fullmatch(side[3])]
+    better = max(measured, key=lambda side: float(side[2]))
     return Row(
         size=int(words[0]),
-        bus_gb_s=max(float(side[2]) for side in measured),
+        count=int(words[1]),
+        type=words[2],
+        operation=words[3],
+        time_us=float(better[0]),
+        alg_gb_s=float(better[1]),
+        bus_gb_s=float(better[2]),
         wrong=sum(wrong) if wrong else None,
     )
 
