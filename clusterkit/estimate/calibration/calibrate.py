@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterkit.errors import UserError
-from clusterkit.estimate.calibration.measurement import Measurement
+from clusterkit.estimate.calibration.measurement import AllReduce, Measurement
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.machines.interconnects import group_of
+from clusterkit.estimate.machines.interconnects import Fabric, group_of
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import Setup
 from clusterkit.estimate.speed.compute import compute_of
 from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
 from clusterkit.estimate.speed.wire import domain_of, fabric_of
 
-_LEAST_MESSAGE = 1 << 20
+LEAST_MESSAGE = 1 << 20
 """Bytes below which an all-reduce measures latency, not bandwidth."""
 _LEAST_ACTIVATIONS = 1 << 28
 """Bytes of activations below which allocated memory says nothing of them."""
 _FACTORS = (0.25, 4.0)
 """Bounds of a factor: beyond, something else was measured than was said."""
 _SEARCHED = (0.02, 50.0)
+_NETWORK = 'name the network that it ran over: "interconnect": "ethernet-25" in `setup`'
 _NEAR = 0.25
 """Part by which allocated memory may differ where activations alone cannot explain it."""
 
@@ -117,13 +119,32 @@ def _noted(known: Calibration, note: str) -> Calibration:
 
 
 def _with_bandwidth(known: Calibration, measurement: Measurement) -> Calibration:
-    """Return `known` with the bandwidth of the largest all-reduce: small ones measure latency."""
-    large = [row for row in measurement.all_reduce if row.ranks > 1 and row.bytes >= _LEAST_MESSAGE]
+    setup = measurement.setup
+    return with_bandwidth(known, measurement.all_reduce, fabric_of(setup), domain_of(setup))
+
+
+def with_bandwidth(
+    known: Calibration,
+    rows: Sequence[AllReduce],
+    fabric: Fabric,
+    domain: int,
+    *,
+    naming: str = _NETWORK,
+) -> Calibration:
+    """Return `known` with the bandwidth of the largest all-reduce: small ones measure latency.
+
+    `fabric` is what the estimate assumes, `domain` how many GPUs share the fast links, and `naming`
+    tells the user how to say which network it was.
+
+    Raises:
+        UserError: it is so far from what is assumed that it ran over something else.
+    """
+    large = [row for row in rows if row.ranks > 1 and row.bytes >= LEAST_MESSAGE]
     if not large:
         return known
-    row, setup = max(large, key=lambda one: one.bytes), measurement.setup
-    group = group_of(row.ranks, 1, domain_of(setup))
-    usual = fabric_of(setup).all_reduce_s(row.bytes, group)
+    row = max(large, key=lambda one: one.bytes)
+    group = group_of(row.ranks, 1, domain)
+    usual = fabric.all_reduce_s(row.bytes, group)
     scale = usual / row.seconds
     if not _possible(scale):
         where = "within a node" if group.nodes == 1 else f"over {group.nodes} nodes"
@@ -132,14 +153,11 @@ def _with_bandwidth(known: Calibration, measurement: Measurement) -> Calibration
             f"{row.seconds * 1e3:.3g} ms",
             f"{usual * 1e3:.3g} ms",
             f"bandwidth {scale:.2g}",
-            hint=_NETWORK if group.nodes > 1 else "",
+            hint=naming if group.nodes > 1 else "",
         )
     if group.nodes > 1:
         return replace(known, inter_busbw_scale=scale)
     return replace(known, intra_busbw_scale=scale)
-
-
-_NETWORK = 'name the network that it ran over: "interconnect": "ethernet-25" in `setup`'
 
 
 def _activation_scale(setup: Setup, allocated: float) -> float:

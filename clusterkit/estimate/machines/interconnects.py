@@ -205,6 +205,11 @@ def group_of(ranks: int, stride: int, gpus_per_node: int) -> Group:
     return Group(ranks=ranks, per_node=max(1, min(ranks, gpus_per_node // stride)))
 
 
+def fast_domain(gpu: Gpu, gpus_per_node: int, gpus: int) -> int:
+    """Return how many of `gpus` share the fast links: those of a node, or of a rack with NVLink."""
+    return max(gpus_per_node, min(gpu.linked or 0, gpus))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
     """The links of some nodes: what a collective of a group takes over them."""

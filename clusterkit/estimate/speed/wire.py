@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.machines.interconnects import Fabric, network_of
+from clusterkit.estimate.machines.interconnects import Fabric, fast_domain, network_of
 from clusterkit.estimate.memory.states import bytes_of, shares_of, stages_of
 from clusterkit.estimate.setup import FSDP, Library, Precision, Setup
 
@@ -22,7 +22,7 @@ def fabric_of(setup: Setup, calibration: Calibration | None = None) -> Fabric:
 
 def domain_of(setup: Setup) -> int:
     """Return how many GPUs share the fast links: those of a node, or of a rack with NVLink."""
-    return max(setup.gpus_per_node, min(setup.gpu.linked or 0, setup.gpus))
+    return fast_domain(setup.gpu, setup.gpus_per_node, setup.gpus)
 
 
 def params_per_rank(setup: Setup) -> float:
