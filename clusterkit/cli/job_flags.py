@@ -275,7 +275,17 @@ def _warn_of_flags_behind(flags: JobFlags) -> None:
 
 def takes_job_flags(verb: Callable[..., None]) -> Callable[..., None]:
     """Give `verb(flags, **own)` the parameters of `JobFlags` beside its own."""
-    shared = inspect.signature(JobFlags, eval_str=True).parameters
+    return _with_flags(verb, tuple(inspect.signature(JobFlags).parameters))
+
+
+def takes_some_job_flags(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a verb these parameters of `JobFlags` beside its own; the others stay unsaid."""
+    return lambda verb: _with_flags(verb, names)
+
+
+def _with_flags(verb: Callable[..., None], names: tuple[str, ...]) -> Callable[..., None]:
+    known = inspect.signature(JobFlags, eval_str=True).parameters
+    shared = {name: known[name] for name in names}
     own = dict(list(inspect.signature(verb, eval_str=True).parameters.items())[1:])
 
     def command(**values: Any) -> None:

@@ -11,10 +11,17 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
+from clusterkit.cli.submit_wishes import (
+    DryRunFlag,
+    ExcludeUnfitFlag,
+    ForceFlag,
+    PreflightFlag,
+    Wishes,
+    remark_on_script,
+)
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.cli.submit_wishes import Wishes
     from clusterkit.model import LaunchPlan
     from clusterkit.runfolder import RunFolder, Submission
     from clusterkit.submitting.request import JobRequest
@@ -25,32 +32,14 @@ __all__ = ["CONTEXT_SETTINGS", "submit"]
 @takes_job_flags
 def submit(
     flags: JobFlags,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be submitted; submit nothing.")
-    ] = False,
+    dry_run: DryRunFlag = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Print the job's output until it is over.")
     ] = False,
-    preflight: Annotated[
-        str | None,
-        typer.Option(
-            "--preflight",
-            help="What to check first: auto (the cluster's default), full or off. "
-            "`clusterkit explain preflight` says more.",
-            metavar="auto|full|off",
-            show_default=False,
-        ),
-    ] = None,
-    exclude_unfit: Annotated[
-        bool,
-        typer.Option(
-            "--exclude-unfit", help="Go on without nodes that are not fit, if enough are left."
-        ),
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Submit whatever preflight finds.")
-    ] = False,
+    preflight: PreflightFlag = None,
+    exclude_unfit: ExcludeUnfitFlag = False,
+    force: ForceFlag = False,
     after: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,8 +58,6 @@ def submit(
 
     Exit code with --wait or --follow: 0 the job succeeded, 1 it did not.
     """
-    from clusterkit.cli.submit_wishes import Wishes
-
     if json and follow:
         raise UserError(
             "--follow prints the job's output, and --json one document",
@@ -98,7 +85,6 @@ def submit(
 
 def _submit_one(request: JobRequest, wishes: Wishes) -> None:
     from clusterkit.cli.submit_gate import listening, showing_refusal
-    from clusterkit.cli.submit_wishes import remark_on_script
     from clusterkit.submitting.handing_over import tied
     from clusterkit.submitting.one import prepare, start
 

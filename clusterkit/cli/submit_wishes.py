@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import typer
 
 from clusterkit.cli import console
 from clusterkit.model import LaunchPlan
+
+PreflightFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--preflight",
+        help="What to check first: auto (the cluster's default), full or off. "
+        "`clusterkit explain preflight` says more.",
+        metavar="auto|full|off",
+        show_default=False,
+    ),
+]
+ExcludeUnfitFlag = Annotated[
+    bool,
+    typer.Option(
+        "--exclude-unfit", help="Go on without nodes that are not fit, if enough are left."
+    ),
+]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Submit whatever preflight finds.")]
+DryRunFlag = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be submitted; submit nothing.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
