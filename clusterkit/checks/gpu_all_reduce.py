@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from statistics import median
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, missing, passed
+from clusterkit.collectives.published import ONE_NODE
 from clusterkit.findings import Verdict
 from clusterkit.probes import nccl_tests
 from clusterkit.probes.base import Missing
@@ -14,14 +14,6 @@ from clusterkit.probes.nccl_tests import NcclTest
 
 _WARN, _FAIL = 0.85, 0.7
 """Shares of the median of the job's nodes, then of what was published for the same GPUs."""
-
-# GB/s of bus bandwidth on one node, messages of 1 GiB and more.
-_PUBLISHED = (
-    (re.compile(r"A100-SXM4"), 8, 231.7, "facebookresearch/gcm"),
-    (re.compile(r"H100 80GB HBM3"), 8, 480.0, "AWS, aws-batch"),
-    (re.compile(r"H200(?! NVL)"), 8, 480.0, "Azure NHC"),
-    (re.compile(r"V100-SXM2"), 8, 110.0, "Azure NHC"),
-)
 
 
 def _judge(evidence: Evidence) -> Judgement:
@@ -61,9 +53,9 @@ def _rule(test: NcclTest, usual: float) -> Ruling:
 
 def _wanted(test: NcclTest, usual: float) -> Iterator[tuple[float, str]]:
     yield usual, "the job's median"
-    for name, gpus, figure, source in _PUBLISHED:
-        if test.ranks == gpus and name.search(test.device or ""):
-            yield figure, f"what is published ({source})"
+    for one in ONE_NODE:
+        if test.ranks == one.per_node and one.gpu.search(test.device or ""):
+            yield one.gbs, f"what is published ({one.source})"
 
 
 def _odd(verdict: Verdict, summary: str, evidence: str) -> Ruling:

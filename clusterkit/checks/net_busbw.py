@@ -8,15 +8,12 @@ from statistics import median
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier
 from clusterkit.checks.net_evidence import BAD, SLOW, Pair, absent, facts_of, rule_by_median
+from clusterkit.collectives.published import TWO_NODES
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Probe
 from clusterkit.probes.net_allreduce import AGAIN, PROBE, AllReduceFacts
 
-_EXPECTED = {"A100": 191.0, "H100": 468.0}
-"""GB/s of bus bandwidth between two nodes of eight, large messages: 2x DGX A100 with 8x HDR
-(NVIDIA/deepops, docs/slurm-cluster/slurm-perf-cluster.md), 2x 8xH100 with 8x 400G (dstack)."""
 _WARN_SHARE = 0.7
-_NODE = 8
 
 _HINT = "NCCL_DEBUG=INFO shows adapters and path; look at link rates, ACS, GPUDirect RDMA"
 
@@ -49,15 +46,16 @@ def judge(evidence: Evidence) -> Judgement:
         if exercise.device
     )
     for (device, per_node), _ in devices.most_common(1):
-        wanted = next((w for name, w in _EXPECTED.items() if name in device), None)
+        wanted = next((one for one in TWO_NODES if one.gpu.search(device)), None)
         best = max(rates.values(), default=0.0) / 1e9
-        if wanted and per_node == _NODE and best < _WARN_SHARE * wanted:
+        if wanted and per_node == wanted.per_node and best < _WARN_SHARE * wanted.gbs:
             yield (
                 None,
                 Ruling(
                     verdict=Verdict.WARN,
                     summary="all-reduces are slower than published for these GPUs",
-                    evidence=f"best pair {best:.0f} GB/s, published {wanted:.0f} GB/s ({device})",
+                    evidence=f"best pair {best:.0f} GB/s, "
+                    f"published {wanted.gbs:.0f} GB/s ({device})",
                     hint=_HINT,
                 ),
             )

@@ -32,6 +32,7 @@ VERBS = (
     "wait",
     "supervise",
     "cancel",
+    "bench",
     "nodes",
     "hostfile",
     "lint-env",

@@ -1,0 +1,17 @@
+"""`clusterkit bench`: measure what the nodes of a job reach."""
+
+from __future__ import annotations
+
+import typer
+
+from clusterkit.cli.bench_allreduce import allreduce
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure what the nodes of a job reach, and compare it with what is expected."""
+
+
+app.command("allreduce")(allreduce)

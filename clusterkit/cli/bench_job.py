@@ -1,0 +1,233 @@
+"""The job that `clusterkit bench allreduce` measures with: what it is asked, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from clusterkit import files
+from clusterkit.cli import console
+from clusterkit.cli.job_args import exit_code_of, said
+from clusterkit.cli.last_words import last_words
+from clusterkit.cli.main import EXIT_INTERRUPTED
+from clusterkit.collectives.document import FILE, read_document
+from clusterkit.collectives.operations import Operation, parse_operations, parse_sizes
+from clusterkit.collectives.result import Result
+from clusterkit.data import data_dir, read_data
+from clusterkit.errors import UserError, choices_hint
+from clusterkit.jobs import Job, cancel
+from clusterkit.jobs import wait as wait_for
+from clusterkit.jobs.document import full_document_of, name_of
+from clusterkit.model import JobState, LaunchPlan
+from clusterkit.probes.base import Unparsed
+from clusterkit.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from clusterkit.cli.job_flags import JobFlags
+    from clusterkit.submitting.program import ProgramRequest
+
+_FOLDER = "collectives"
+_SCRIPT = "clusterkit_collectives.py"
+_PROGRAM = (_SCRIPT, "clusterkit_collective.py")
+_BACKENDS = ("auto", "nccl", "gloo")
+_BY = ("auto", "torch", "nccl-tests")
+_USUAL_SIZES = {"gloo": "1M:64M", "nccl": "1M:1G"}
+_AROUND_S = 600
+"""For importing torch and meeting, before and after the measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be measured, and for how long."""
+
+    ops: tuple[Operation, ...]
+    sizes: tuple[int, ...]
+    """In bytes; empty for the usual ones of the backend, which the nodes choose."""
+    iterations: int
+    seconds: int
+    backend: str
+    by: str
+
+    @classmethod
+    def of(
+        cls, *, ops: str, sizes: str | None, iterations: int, seconds: int, backend: str, by: str
+    ) -> Wanted:
+        """Return what the flags ask for.
+
+        Raises:
+            UserError: one of them makes no sense.
+        """
+        for flag, word, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
+            if word not in known:
+                raise UserError(f"--{flag} {word}: unknown", hint=choices_hint(word, known))
+        for flag, number, least, most in (
+            ("iters", iterations, 2, 100_000),
+            ("seconds", seconds, 1, 86_400),
+        ):
+            if not least <= number <= most:
+                raise UserError(f"--{flag} {number}: from {least} to {most:,}")
+        if by == "nccl-tests" and backend == "gloo":
+            raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
+        return cls(
+            ops=parse_operations(ops),
+            sizes=parse_sizes(sizes) if sizes is not None else (),
+            iterations=iterations,
+            seconds=seconds,
+            backend=backend,
+            by=by,
+        )
+
+    def argument(self) -> str:
+        """Return the one argument of the program."""
+        usual = {name: parse_sizes(text) for name, text in _USUAL_SIZES.items()}
+        return json.dumps(
+            {
+                "ops": [op.value for op in self.ops],
+                "sizes": dict.fromkeys(usual, self.sizes) if self.sizes else usual,
+                "iterations": self.iterations,
+                "seconds": self.seconds,
+                "backend": self.backend,
+                "by": self.by,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A job that has ended."""
+
+    job: Job
+    result: Result | None
+    """What was measured, perhaps only a part of it; None where nothing was."""
+
+    @property
+    def name(self) -> str:
+        """What to call the job on the command line."""
+        return name_of(self.job)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it came to its end."""
+        return self.job.status.state is JobState.SUCCEEDED
+
+    @property
+    def exit_code(self) -> int:
+        """That of a verb which waited for it."""
+        return exit_code_of(self.job)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `--json` tells of it."""
+        return full_document_of(self.job)
+
+    def tell(self) -> None:
+        """Say how it ended, with the last words of who failed first."""
+        console.note(f"{self.name} {said(self.job)}")
+        for line in last_words(self.job):
+            console.note(line)
+
+
+def run_job(
+    flags: JobFlags,
+    wanted: Wanted,
+    *,
+    preflight: str | None,
+    exclude_unfit: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> Finished:
+    """Submit the job, wait for its end, and return what it measured.
+
+    Raises:
+        UserError, RemoteError: it cannot be submitted.
+        typer.Exit: it was only to be shown, preflight refused it, or the user has interrupted it.
+    """
+    from clusterkit.cli.submit import show_plan
+    from clusterkit.cli.submit_gate import listening, showing_refusal
+    from clusterkit.render import summary
+    from clusterkit.submitting.one import prepare, start
+
+    prepared = prepare(_request(flags, wanted), preflight=preflight, after=())
+    _check_slots(prepared.plan)
+    if dry_run:
+        show_plan(prepared.plan, as_json=as_json)
+        raise typer.Exit
+    with showing_refusal(as_json=as_json), listening() as listener:
+        plan, run, submission = start(
+            prepared,
+            exclude_unfit=exclude_unfit,
+            force=force,
+            listener=listener,
+            command_line=sys.argv,
+        )
+    name = submission.job_id or run.key
+    console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
+    console.note(f"  run folder  {run.path}")
+    return Finished(job=_wait(run, name), result=_result(run))
+
+
+def _wait(run: RunFolder, name: str) -> Job:
+    try:
+        return wait_for(run, troubled=console.warn)
+    except KeyboardInterrupt:
+        console.note(f"\n{name} is being cancelled")
+        cancel(run)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _result(run: RunFolder) -> Result | None:
+    document = files.read_json(run.results / FILE)
+    if document is None:
+        return None
+    try:
+        result = read_document(document)
+    except Unparsed as error:
+        console.warn(f"{run.results / FILE}: {error}")
+        return None
+    return result if result.measured or result.wrong or result.left_out else None
+
+
+def _request(flags: JobFlags, wanted: Wanted) -> ProgramRequest:
+    from clusterkit.submitting.program import ProgramRequest
+
+    said_by_flags = {
+        field.name.rstrip("_"): value
+        for field in fields(flags)
+        if (value := getattr(flags, field.name)) not in (None, [])
+    }
+    given = {
+        "name": "bench-allreduce",
+        "time": str(math.ceil((wanted.seconds * len(wanted.ops) + _AROUND_S) / 60)),
+        **said_by_flags,
+        "framework": "torchrun",
+        "script": str(data_dir("templates") / _FOLDER / _SCRIPT),
+        "args": [wanted.argument()],
+    }
+    program = {name: read_data("templates", _FOLDER, name) for name in _PROGRAM}
+    return ProgramRequest(
+        verb="bench allreduce", flags=given, file=None, warn=console.warn, program=program
+    )
+
+
+def _check_slots(plan: LaunchPlan) -> None:
+    """Refuse a job with nothing to measure.
+
+    Raises:
+        UserError: that is so.
+    """
+    if plan.max_nodes is not None:
+        raise UserError(
+            f"--nodes {plan.nodes}:{plan.max_nodes}: what is measured has a fixed size",
+            hint=f"--nodes {plan.max_nodes}",
+        )
+    if plan.processes < 2:
+        raise UserError(
+            "one slot has nobody to exchange anything with",
+            hint="--nodes 2, or --gpus-per-node 2 to measure within a node",
+        )

@@ -1,0 +1,91 @@
+"""What `all_reduce_perf` and its sisters of nccl-tests have printed, as a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterkit.collectives.operations import Operation
+from clusterkit.collectives.result import Measured, Result, Wrong
+from clusterkit.probes.base import Unparsed
+from clusterkit.probes.nccl_tests import NcclTest, Row, parse
+
+_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("half", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float"), 4),
+    **dict.fromkeys(("int64", "uint64", "double"), 8),
+}
+_MOST_TOLD = 1024
+"""Ranks up to which the ratio of two bandwidths may tell how many there were."""
+
+
+def read_nccl_tests(text: str) -> Result:
+    """Return the result that one program of nccl-tests has printed.
+
+    Which program it was is seen from the table where the end does not say it: the reduction, and
+    that the elements of gathers are counted by rank.
+
+    Raises:
+        Unparsed: it is no such output, or damaged.
+    """
+    test = parse(text)
+    rows = [row for row in test.rows if row.size and row.time_us]
+    if not rows:
+        raise Unparsed("no message in its table has a size")
+    op = _operation(test)
+    ranks = test.ranks or _ranks(rows, op)
+    all_listed = test.listed == test.ranks
+    return Result(
+        source="nccl-tests",
+        backend="nccl",
+        device=test.device,
+        ranks=ranks,
+        nodes=test.hosts if all_listed else (),
+        node_count=len(test.hosts) if all_listed and test.hosts else None,
+        measured=tuple(_measured(row, op) for row in rows),
+        correct=test.correct,
+        wrong=tuple(
+            Wrong(op=op, bytes=row.size, elements=row.wrong) for row in test.rows if row.wrong
+        ),
+        suspects=test.failed,
+        complete=test.correct is not None or test.average_gb_s is not None,
+    )
+
+
+def _measured(row: Row, op: Operation) -> Measured:
+    return Measured(
+        op=op,
+        bytes=row.size,
+        seconds=row.time_us / 1e6,
+        algbw=row.alg_gb_s * 1e9,
+        busbw=row.bus_gb_s * 1e9,
+    )
+
+
+def _operation(test: NcclTest) -> Operation:
+    named = next((op for op in Operation if op.program == test.program), None)
+    if named is not None:
+        return named
+    largest = test.rows[-1]
+    if largest.operation == "none":
+        return Operation.ALL_GATHER
+    return Operation.ALL_REDUCE if _parts(largest) in {1, None} else Operation.REDUCE_SCATTER
+
+
+def _parts(row: Row) -> int | None:
+    """Return in how many parts ranks share a message; 1 where each has all of it."""
+    width = _BYTES.get(row.type)
+    held = row.count * width if width else 0
+    return row.size // held if held and row.size % held == 0 else None
+
+
+def _ranks(rows: Sequence[Row], op: Operation) -> int | None:
+    """Return how many ranks there were, as far as the table tells."""
+    peak = max(rows, key=lambda row: row.bus_gb_s)
+    if op is not Operation.ALL_REDUCE:
+        return _parts(peak)
+    half = 0.005  # figures have two decimals
+    low = (peak.bus_gb_s - half) / (peak.alg_gb_s + half)
+    high = (peak.bus_gb_s + half) / max(peak.alg_gb_s - half, half)
+    fit = [n for n in range(2, _MOST_TOLD + 1) if low <= op.bus_factor(n) <= high]
+    return fit[0] if len(fit) == 1 else None

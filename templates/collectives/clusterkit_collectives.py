@@ -1,0 +1,267 @@
+"""Measure collectives between all ranks of a job, and write down what came of it.
+
+Started by torchrun on every node, with its wishes as JSON in the one argument. Rank 0 writes
+collectives.json into the folder of results, again after each size, so that what was measured before
+a failure is kept; clusterkit/collectives/document.py reads it.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from clusterkit_collective import Collective, rounded
+from torch.distributed.rendezvous import rendezvous
+
+PATIENCE_S = 300.0
+"""How long ranks wait for each other: importing torch from a busy shared folder takes minutes."""
+REPEATS = 5
+WARM_UP, BRIEF_S = 5, 0.1
+"""Collectives that are not counted, and what one may last that they are worth it."""
+FEWEST = 2
+"""Timed collectives, below which a size is left out."""
+MEMORY_SHARE = 0.25
+"""Of what is free for each rank: the part that a message may have. A gather has two buffers."""
+
+
+class Bench:
+    """What rank 0 knows of the run."""
+
+    def __init__(self, wishes, store, rank, world):
+        self.wishes, self.store, self.rank, self.world = wishes, store, rank, world
+        self.began = time.perf_counter()
+        self.document = {"schema": 1, "kind": "clusterkit-collectives", "complete": False}
+        self.document.update(measured=[], wrong=[], left_out=[])
+
+    def keep(self, **news):
+        """Write down what is known by now."""
+        self.document.update(news)
+        folder = os.environ.get("CK_RESULTS")
+        if self.rank or not folder:
+            return
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        written = Path(folder, ".collectives.json")
+        written.write_text(json.dumps(self.document), encoding="utf-8")
+        written.replace(Path(folder, "collectives.json"))
+
+    def leave_out(self, op, sizes, why):
+        """Note sizes that are not measured."""
+        self.document["left_out"] += [{"op": op, "bytes": size, "why": why} for size in sizes]
+
+    def agree(self):
+        """Return what rank 0 decides, from what all ranks say of themselves."""
+        self.store.set(f"who/{self.rank}", json.dumps(_myself()))
+        if self.rank == 0:
+            everyone = [json.loads(self.store.get(f"who/{k}")) for k in range(self.world)]
+            self.store.set("agreed", json.dumps(_decide(self.wishes, everyone)))
+            self.document["nodes"] = [one["node"] for one in everyone]
+        return json.loads(self.store.get("agreed"))
+
+
+def _myself():
+    cuda = torch.cuda.is_available()
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus = torch.cuda.device_count() if cuda else 0
+    return {
+        "node": os.environ.get("CK_NODE_NAME") or socket.gethostname(),
+        "gpus": gpus,
+        "ranks": ranks,
+        "device": torch.cuda.get_device_name(local) if local < gpus else "cpu",
+        "free": torch.cuda.mem_get_info(local)[0] if local < gpus else 0,
+        "host_free": _host_free() // ranks,
+    }
+
+
+def _host_free():
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 40
+
+
+def _decide(wishes, everyone):
+    """Return the backend, the device and the largest message; or what keeps all from it."""
+    bare = [one for one in everyone if one["gpus"] < one["ranks"]]
+    backend = wishes["backend"]
+    if backend == "auto":
+        backend = "gloo" if all(one["gpus"] == 0 for one in everyone) else "nccl"
+    if backend == "nccl" and bare:
+        few = bare[0]
+        return {"error": f"torch sees {few['gpus']} GPUs on {few['node']} for {few['ranks']} ranks"}
+    devices = sorted({one["device"] for one in everyone}) if backend == "nccl" else ["cpu"]
+    free = min(one["free" if backend == "nccl" else "host_free"] for one in everyone)
+    return {
+        "backend": backend,
+        "device": ", ".join(devices),
+        "limit": int(free * MEMORY_SHARE),
+        "one_node": len({one["node"] for one in everyone}) == 1,
+    }
+
+
+def slowest(times, device):
+    """Return each of these times as the slowest rank has it, the same on all ranks."""
+    data = torch.tensor(times, dtype=torch.float64, device=device)
+    dist.all_reduce(data, op=dist.ReduceOp.MAX)
+    return data.tolist()
+
+
+def check(bench, collective, size):
+    """End the run on all ranks where the result is wrong on any."""
+    count, first = collective.wrong()
+    if count:
+        found = {"op": collective.op, "bytes": size, "elements": count, "detail": first}
+        found.update(rank=bench.rank, node=_myself()["node"])
+        index = bench.store.add("wrong", 1) - 1
+        bench.store.set(f"wrong/{index}", json.dumps(found))
+    dist.barrier()
+    collective.settle()
+    wrong = bench.store.add("wrong", 0)
+    if not wrong:
+        return
+    if bench.rank == 0:
+        told = [json.loads(bench.store.get(f"wrong/{k}")) for k in range(wrong)]
+        told.sort(key=lambda one: one["rank"])
+        bench.keep(wrong=told)
+    dist.barrier()
+    collective.settle()
+    sys.exit(f"Error: {collective.op} of {size} bytes gave wrong results on {wrong} ranks")
+
+
+def measure(bench, op, size, device, *, share, least):
+    """Time one size; return seconds of one collective, or None where there was no time for it."""
+    collective = Collective(op, size, device)
+    check(bench, collective, size)
+    elapsed = time.perf_counter() - bench.began
+    once, elapsed = slowest([collective.timed(), elapsed], device)
+    if once < BRIEF_S:  # what lasts longer is warm by now
+        once = slowest([collective.timed(WARM_UP)], device)[0]
+    left = bench.wishes["seconds"] - elapsed
+    wanted = min(bench.wishes["iterations"], max(least, int(left * share / max(once, 1e-9))))
+    if wanted < FEWEST:
+        return None
+    repeats = min(REPEATS, wanted)
+    each = wanted // repeats
+    times = slowest([collective.timed(each) for _ in range(repeats)], device)
+    check(bench, collective, size)
+    found = {"op": op, "bytes": size, "seconds": times, "iterations": repeats * each}
+    bench.document["measured"].append(found)
+    bench.keep()
+    if bench.rank == 0:
+        usual = statistics.median(times)
+        sys.stdout.write(f"{op} {size} bytes: {usual * 1e3:.3f} ms\n")
+        sys.stdout.flush()
+    return statistics.median(times)
+
+
+def measure_all(bench, op, sizes, device, others):
+    """Measure the sizes of one collective; `others` are still to come after it."""
+    last = None
+    for k, size in enumerate(sizes):
+        left = slowest([bench.began + bench.wishes["seconds"] - time.perf_counter()], device)[0]
+        # Values are written, sent and compared: as long as two collectives, and those to be timed.
+        if last is not None and last * 2 * (3 + FEWEST) > left / (others + 1):
+            bench.leave_out(op, sizes[k:], "there was no time for it")
+            return
+        share = size / sum(sizes[k:]) / (others + 1)
+        try:
+            # The first size is measured, however slow: something has to be known.
+            least = FEWEST if last is None else 0
+            last = measure(bench, op, size, device, share=share, least=least)
+        except (NotImplementedError, RuntimeError) as error:
+            if "upport" not in str(error) and not isinstance(error, NotImplementedError):
+                raise
+            bench.leave_out(op, sizes[k:], f"this torch cannot: {str(error).splitlines()[0][:120]}")
+            return
+        if last is None:
+            bench.leave_out(op, sizes[k:], "there was no time for it")
+            return
+
+
+def run_nccl_tests(bench):
+    """Run the programs of nccl-tests on the GPUs of this one node; tell whether that went."""
+    ops, wishes = bench.wishes["ops"], bench.wishes
+    if not all(shutil.which(f"{op}_perf") for op in ops):
+        return False
+    said = {}
+    for op in ops:
+        words = [f"{op}_perf", "-b", wishes["sizes"][0], "-e", wishes["sizes"][-1], "-f", 2]
+        words += ["-g", bench.world, "-n", wishes["iterations"], "-c", 1]
+        started = subprocess.Popen(
+            [str(word) for word in words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said[op], _ = started.communicate(timeout=wishes["seconds"])
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            said[op], _ = started.communicate()
+        sys.stdout.write(said[op])
+        if "busbw" not in said[op]:
+            return False  # built for another CUDA, for example
+    bench.keep(nccl_tests=said, complete=True)
+    return True
+
+
+def main(text):
+    wishes = json.loads(text)
+    patience = timedelta(seconds=PATIENCE_S)
+    store, rank, world = next(rendezvous("env://", timeout=patience))
+    store.set_timeout(patience)
+    bench = Bench(wishes, dist.PrefixStore("clusterkit-collectives", store), rank, world)
+    agreed = bench.agree()
+    if "error" in agreed:
+        sys.exit("Error: " + agreed["error"])
+    wishes["sizes"] = wishes["sizes"][agreed["backend"]]
+    bench.keep(backend=agreed["backend"], device=agreed["device"], torch=torch.__version__)
+    by_torch = True
+    if agreed["backend"] == "nccl" and agreed["one_node"] and wishes["by"] != "torch":
+        if rank == 0:
+            bench.store.set("by", "nccl-tests" if run_nccl_tests(bench) else "torch")
+        bench.store.set_timeout(timedelta(seconds=PATIENCE_S + 3 * wishes["seconds"]))
+        by_torch = bench.store.get("by") == b"torch"
+    if by_torch and wishes["by"] == "nccl-tests":
+        sys.exit("Error: nccl-tests measure the GPUs of one node, and their programs are not there")
+    if by_torch:
+        measure_by_torch(bench, agreed, patience)
+
+
+def measure_by_torch(bench, agreed, patience):
+    device = torch.device("cpu")
+    if agreed["backend"] == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        bench.keep(nccl=".".join(str(part) for part in torch.cuda.nccl.version()))
+    dist.init_process_group(
+        agreed["backend"],
+        store=dist.PrefixStore("group", bench.store),
+        rank=bench.rank,
+        world_size=bench.world,
+        timeout=patience,
+    )
+    bench.began = time.perf_counter()
+    ops = bench.wishes["ops"]
+    for k, op in enumerate(ops):
+        sizes = [rounded(op, size, bench.world) for size in bench.wishes["sizes"]]
+        fit = [size for size in sizes if size <= agreed["limit"]]
+        bench.leave_out(op, sizes[len(fit) :], "there is too little memory for it")
+        measure_all(bench, op, fit, device, len(ops) - k - 1)
+    bench.keep(complete=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main(*sys.argv[1:])

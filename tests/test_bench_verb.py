@@ -1,0 +1,166 @@
+"""`clusterkit bench allreduce` where nothing is submitted: what is read, refused and shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterkit.cli import main
+from clusterkit.estimate.factors import load_calibration
+from tests.recordings import recording
+from tests.test_collectives import A100, OCI, WRONG, torch_run
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the verb in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def run(*args: str, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        monkeypatch.setattr(sys, "argv", ["clusterkit", "bench", "allreduce", *args])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        said = capsys.readouterr()
+        return caught.value.code or 0, said.out, said.err  # type: ignore[return-value]
+
+    return run
+
+
+def test_a_recording_is_read_from_stdin(run: Run) -> None:
+    code, out, err = run("--from", "-", stdin=recording(A100))
+    assert (code, err) == (0, "")
+    assert (
+        out
+        == """\
+8 ranks on 1 node: {hostname}
+nccl, NVIDIA A100-SXM4-80GB; measured by nccl-tests
+
+all-reduce              time     algbw     busbw  GB/s
+        32 MiB        345 us      97.3       170
+        64 MiB        556 us       121       211
+       128 MiB       1.15 ms       117       204
+       256 MiB       2.11 ms       127       223
+       512 MiB       4.14 ms       130       227
+         1 GiB       8.11 ms       132       232
+  best        232 GB/s at 1 GiB
+  estimate    103% of the 226 GB/s that it assumes for 1 GiB over the links in a
+              node of A100-SXM4-80GB
+  published   100% of 231.7 GB/s, 8 A100 SXM, NVSwitch (facebookresearch/gcm), 1
+              GiB and more
+
+the results are right on all ranks
+"""
+    )
+
+
+def test_wrong_results_are_a_failure_whatever_the_bandwidth(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "said").write_text(recording(WRONG))
+    code, out, _ = run("--from", "said")
+    assert code == 1
+    assert "WRONG RESULTS" in out
+    assert "gpu-1-[1,7]" in out
+    code, out, _ = run("--from", "said", "--json")
+    document = json.loads(out)
+    assert code == 1
+    assert (document["schema"], document["correct"]) == (1, False)
+    assert document["suspects"] == ["gpu-1-1", "gpu-1-7"]
+
+
+def test_ranks_with_wrong_sums_are_named(run: Run) -> None:
+    wrong = [
+        {"op": "all_reduce", "bytes": 1 << 20, "elements": 7, "rank": k, "node": f"n{k // 2 + 1}",
+         "detail": "element 5 is 9 and not 10"}
+        for k in range(4)
+    ]  # fmt: skip
+    code, out, _ = run("--from", "-", stdin=json.dumps(torch_run(wrong=wrong, measured=[])))
+    assert code == 1
+    assert "rank 2 on n2: all-reduce of 1 MiB, 7 elements" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_document_has_all_that_is_shown(run: Run) -> None:
+    code, out, _ = run("--from", "-", "--json", stdin=recording(OCI))
+    document = json.loads(out)
+    assert code == 0
+    assert document["nodes"] == ["h100-ord01-03-14", "h100-ord01-03-294"]
+    assert document["best"]["all_reduce"]["busbw_gbs"] == pytest.approx(471.22)
+    assert document["large"]["all_reduce"]["bytes"] == 16 << 30
+    assert document["expected"]["estimate"]["all_reduce"]["over"] == "infiniband-ndr"
+    assert document["expected"]["published"]["busbw_gbs"] == 468
+    assert (document["job"], document["calibration"]) == (None, None)
+
+
+def test_what_is_saved_counts_for_estimates(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "clusterkit.yaml").write_text("clusters:\n  oci: {kind: slurm}\n")
+    code, out, err = run("--from", "-", "--save", "--cluster", "oci", stdin=recording(OCI))
+    assert code == 0, err
+    place = tmp_path / "config" / "clusterkit" / "calibration" / "oci.json"
+    assert str(place.name) in "".join(out.split())
+    kept = load_calibration(place)
+    assert kept is not None
+    assert 1.2 < kept.inter_busbw_scale < 1.5
+
+
+def test_a_table_that_does_not_say_where_it_ran_is_told(run: Run) -> None:
+    said = recording("nccl_ar_h100_nebius_2node.txt")
+    code, out, _ = run("--from", "-", stdin=said)
+    assert code == 0
+    assert "published" not in out
+    where = ("--nodes", "2", "--gpus-per-node", "8", "--gpu", "h100-sxm5")
+    code, out, _ = run("--from", "-", *where, stdin=said)
+    assert code == 0
+    assert "infiniband-ndr" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "one slot"),
+        (("--nodes", "2:4"), "fixed size"),
+        (("--nodes", "x"), "--nodes 'x' is no number"),
+        (("--nodes", "2", "--sizes", "big"), "--sizes big"),
+        (("--nodes", "2", "--sizes", "2G:1G"), "--sizes 2G:1G"),
+        (("--nodes", "2", "--ops", "broadcast"), "'broadcast' is no collective"),
+        (("--nodes", "2", "--backend", "mpi"), "--backend mpi"),
+        (("--nodes", "2", "--by", "hand"), "--by hand"),
+        (("--nodes", "2", "--by", "nccl-tests", "--backend", "gloo"), "not gloo"),
+        (("--nodes", "2", "--iters", "1"), "--iters 1"),
+        (("--nodes", "2", "--seconds", "0"), "--seconds 0"),
+        (("--nodes", "2", "--interconnect", "string"), "no network"),
+        (("--nodes", "2", "--gpu", "toaster"), "no GPU"),
+        (("--nodes", "2", "--cluster", "nowhere"), "nowhere"),
+        (("--from", "absent.txt"), "cannot read absent.txt"),
+        (("--from", "."), "cannot read"),
+        (("--from", sys.executable), "hint:"),
+        (("--from", "-", "--nodes", "2:3"), "--nodes 2:3"),
+        (("--from", "-", "--save", "--cluster", "nowhere"), "nowhere"),
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_refused(run: Run, words: tuple[str, ...], why: str) -> None:
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert why in err
+    assert "bug" not in err
+
+
+def test_the_job_is_shown_before_it_is_submitted(run: Run) -> None:
+    code, out, err = run("--nodes", "2", "--sizes", "1M:2M", "--dry-run")
+    assert code == 0, err
+    assert "clusterkit_collectives.py" in out
+    assert "torchrun on 2 nodes x 1 slot" in err
+    code, out, _ = run("--nodes", "2", "--dry-run", "--json")
+    plan = json.loads(out)["plan"]
+    assert code == 0
+    assert {"clusterkit_collective.py", "clusterkit_collectives.py"} <= set(
+        plan["command"]["files"]
+    )

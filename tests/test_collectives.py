@@ -1,0 +1,282 @@
+"""Measured collectives: what recordings and our documents say, and what they are compared with."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterkit.collectives.answer import answer, document
+from clusterkit.collectives.calibrating import learned
+from clusterkit.collectives.document import read_document
+from clusterkit.collectives.nccl_output import read_nccl_tests
+from clusterkit.collectives.operations import (
+    Operation,
+    parse_operations,
+    parse_sizes,
+    size_in_words,
+)
+from clusterkit.collectives.reading import read_result
+from clusterkit.collectives.result import Result
+from clusterkit.errors import UserError
+from clusterkit.estimate.factors import Calibration
+from clusterkit.probes.base import Unparsed
+from tests.mangling import mangled
+from tests.recordings import recording
+
+MIB, GIB = 1 << 20, 1 << 30
+A100, OCI = "nccl_ar_a100_1node.txt", "nccl_ar_h100_oci_2node.txt"
+WRONG = "nccl_ar_slingshot_wrong_values.txt"
+RUNS = [
+    # file, collective, ranks, nodes, best in GB/s, at, correct
+    ("nccl_ag_a3mega.txt", Operation.ALL_GATHER, 16, None, 188.90, 8 * GIB, True),
+    (A100, Operation.ALL_REDUCE, 8, 1, 231.72, GIB, True),
+    ("nccl_ar_dgxa100_2node_oldcols.txt", Operation.ALL_REDUCE, 32, None, 191.56, 4 * GIB, True),
+    ("nccl_ar_gb200_1440.txt", Operation.ALL_REDUCE, 1440, None, 405.74, 16 * GIB, True),
+    ("nccl_ar_h100_nebius_2node.txt", Operation.ALL_REDUCE, 16, None, 468.46, 8 * GIB, True),
+    (OCI, Operation.ALL_REDUCE, 16, 2, 471.22, 16 * GIB, True),
+    ("nccl_ar_p4de_2node_label.txt", Operation.ALL_REDUCE, 16, None, 78.33, 2 * GIB, None),
+    ("nccl_ar_p5_8gpu_mpiprefix.txt", Operation.ALL_REDUCE, 8, None, 483.35, 16 * GIB, True),
+    (WRONG, Operation.ALL_REDUCE, 2, None, 22.87, 128 * MIB, False),
+]
+
+
+@pytest.mark.parametrize(("name", "op", "ranks", "nodes", "best", "size", "correct"), RUNS, ids=str)
+def test_recordings_of_nccl_tests(
+    name: str,
+    op: Operation,
+    ranks: int,
+    nodes: int | None,
+    best: float,
+    size: int,
+    correct: bool | None,
+) -> None:
+    result = read_nccl_tests(recording(name))
+    assert (result.operations, result.ranks, result.node_count) == ((op,), ranks, nodes)
+    assert (result.best(op).busbw, result.best(op).bytes) == (best * 1e9, size)
+    assert result.correct is correct
+    # What the program computed of the same time, but for its rounding.
+    large = result.large(op)
+    assert large.algbw == pytest.approx(large.bytes / large.seconds, rel=0.001)
+    assert large.busbw == pytest.approx(large.algbw * op.bus_factor(ranks), rel=0.001)
+
+
+def test_wrong_values_name_their_nodes_and_sizes() -> None:
+    result = read_nccl_tests(recording(WRONG))
+    assert result.suspects == ("gpu-1-1", "gpu-1-7")
+    assert [(one.bytes, one.elements) for one in result.wrong] == [(MIB, 128)]
+
+
+def test_a_reduce_scatter_is_known_by_its_counts() -> None:
+    row = "  1048576   131072  float  sum  -1  10.0  104.86  52.43  0  11.0  95.33  47.66  0\n"
+    result = read_nccl_tests(row)
+    assert (result.operations, result.ranks) == ((Operation.REDUCE_SCATTER,), 2)
+
+
+@pytest.mark.parametrize("name", [A100, WRONG, "nccl_ag_a3mega.txt"])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_mangled_recordings_are_refused_or_sound(name: str, data: st.DataObject) -> None:
+    text = data.draw(mangled(recording(name)))
+    try:
+        result = read_nccl_tests(text)
+    except Unparsed:
+        return
+    told = document(answer(result, interconnect=None, gpu=None))
+    assert json.dumps(told, default=str)
+    assert all(math.isfinite(one.busbw) for one in result.measured)
+
+
+def torch_run(**changes: Any) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "kind": "clusterkit-collectives",
+        "complete": True,
+        "backend": "gloo",
+        "device": "cpu",
+        "nodes": ["n1", "n1", "n2", "n2"],
+        "torch": "2.9.0",
+        "measured": [
+            {"op": "all_reduce", "bytes": MIB, "seconds": [0.3, 0.1, 0.2], "iterations": 6},
+            {"op": "all_gather", "bytes": MIB, "seconds": [0.1], "iterations": 2},
+        ],
+        "wrong": [],
+        "left_out": [{"op": "all_gather", "bytes": 2 * MIB, "why": "no time"}],
+        **changes,
+    }
+
+
+def test_our_document_counts_bandwidth_as_nccl_tests() -> None:
+    result = read_document(torch_run())
+    assert (result.ranks, result.node_count, result.per_node, result.nodes) == (
+        4, 2, 2, ("n1", "n2"),
+    )  # fmt: skip
+    reduced, gathered = result.measured
+    assert (reduced.seconds, reduced.algbw) == (0.2, MIB / 0.2)
+    assert reduced.busbw == pytest.approx(MIB / 0.2 * 2 * 3 / 4)
+    assert reduced.slowest == pytest.approx(MIB / 0.3 * 2 * 3 / 4)
+    assert reduced.fastest == pytest.approx(MIB / 0.1 * 2 * 3 / 4)
+    assert gathered.busbw == pytest.approx(MIB / 0.1 * 3 / 4)
+    assert result.correct is True
+    assert read_document(torch_run(complete=False)).correct is None
+
+
+def test_wrong_sums_are_named_by_rank() -> None:
+    wrong = {"op": "all_reduce", "bytes": MIB, "elements": 3, "rank": 2, "node": "n2"}
+    result = read_document(torch_run(complete=False, wrong=[{**wrong, "detail": "x"}]))
+    assert (result.correct, result.suspects) == (False, ("n2",))
+    assert result.wrong[0].rank == 2
+
+
+def test_texts_of_nccl_tests_in_our_document_are_read() -> None:
+    texts = {"all_reduce": recording(A100), "all_gather": recording("nccl_ag_a3mega.txt")}
+    device = "NVIDIA A100-SXM4-80GB"
+    result = read_document(
+        torch_run(nccl_tests=texts, nodes=["n1"] * 8, backend="nccl", device=device)
+    )
+    assert (result.source, result.device, result.ranks) == ("nccl-tests", device, 8)
+    assert result.operations == (Operation.ALL_REDUCE, Operation.ALL_GATHER)
+    failed = read_document(torch_run(nccl_tests={"all_reduce": recording(WRONG)}, nodes=["n1"] * 8))
+    assert (failed.correct, failed.suspects) == (False, ("n1",))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "other"},
+        {"schema": 2},
+        {"measured": [{"op": "all_reduce"}]},
+        {"measured": [{"op": "broadcast", "bytes": 1, "seconds": [1], "iterations": 1}]},
+        {"measured": [{"op": "all_reduce", "bytes": 1, "seconds": [], "iterations": 1}]},
+        {"measured": [{"op": "all_reduce", "bytes": 1, "seconds": [0.0], "iterations": 1}]},
+        {"measured": None},
+        {"nodes": None},
+        {"nccl_tests": {}},
+        {"nccl_tests": {"all_reduce": "nothing"}},
+    ],
+    ids=str,
+)
+def test_damaged_documents_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(Unparsed):
+        read_document(torch_run(**change))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "no table of nccl-tests"),
+        (b"\x7fELF\0\0", "binary"),
+        (b"loss 1.0\n" * 100, "no table of nccl-tests"),
+        (b"x" * (17 << 20), "more than 16 MiB"),
+        (b'{"schema": 1}', "its kind is None"),
+        (b"0 0 float none -1 0.3 0.00 0.00 0 0.26 0.00 0.00 0\n", "no message"),
+    ],
+    ids=["empty", "binary", "log", "huge", "other", "no size"],
+)
+def test_what_is_no_result_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        read_result(io.BytesIO(data), source="x")
+
+
+def test_sizes() -> None:
+    assert parse_sizes("1M:4M") == (MIB, 2 * MIB, 4 * MIB)
+    assert parse_sizes("3M:7MiB") == (3 * MIB, 6 * MIB)
+    assert parse_sizes("64k") == (65536,)
+    assert [size_in_words(n) for n in (4, 1020, 65536, 1048572, 3 << 19, GIB)] == [
+        "4 B", "1020 B", "64 KiB", "1 MiB", "1.5 MiB", "1 GiB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", ":", "1M:", "2M:1M", "0", "-1M", "1M-1G", "x", "2T", "1.5M"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--sizes"):
+        parse_sizes(text)
+
+
+def test_collectives_are_named_as_people_do() -> None:
+    assert parse_operations("all_gather,all-reduce, ALL-GATHER") == (
+        Operation.ALL_GATHER,
+        Operation.ALL_REDUCE,
+    )
+    assert parse_operations("all") == tuple(Operation)
+    for text in ("", "broadcast", "all-reduce,"):
+        with pytest.raises(UserError, match="--ops"):
+            parse_operations(text)
+
+
+def oci() -> Result:
+    return read_nccl_tests(recording(OCI))
+
+
+def test_the_estimate_and_what_is_published_stand_beside_it() -> None:
+    found = answer(oci(), interconnect=None, gpu=None)
+    one = found.assumptions[Operation.ALL_REDUCE]
+    assert one.over == "infiniband-ndr"
+    assert one.bytes == 16 * GIB
+    assert one.share == pytest.approx(oci().large(Operation.ALL_REDUCE).busbw / one.busbw)
+    assert found.published is not None
+    assert found.published.gbs == 468
+    assert found.published_share == pytest.approx(471.22 / 468)
+    halved = answer(oci(), interconnect="4xndr", gpu=None).assumptions[Operation.ALL_REDUCE]
+    assert halved.share == pytest.approx(2 * one.share, rel=0.02)
+
+
+def test_within_a_node_the_links_of_the_gpu_count() -> None:
+    found = answer(read_nccl_tests(recording(A100)), interconnect=None, gpu=None)
+    assert 0.8 < found.assumptions[Operation.ALL_REDUCE].share < 1.2
+    assert found.published_share == pytest.approx(1, abs=0.01)
+
+
+def test_without_gpus_only_a_named_network_can_be_compared_with() -> None:
+    result = read_document(torch_run())
+    assert not answer(result, interconnect=None, gpu=None).assumptions
+    found = answer(result, interconnect="ethernet-10", gpu=None).assumptions
+    reduced = found[Operation.ALL_REDUCE]
+    assert reduced.busbw == pytest.approx(10e9 / 8 * 0.8)
+    assert reduced.share == pytest.approx(result.measured[0].busbw / reduced.busbw)
+
+
+def test_the_table_says_less_than_the_user_who_knows_more() -> None:
+    result = read_nccl_tests(recording("nccl_ar_p4de_2node_label.txt"))
+    assert not answer(result, interconnect=None, gpu="a100-80").assumptions
+    known = result.on(ranks=16, node_count=2)
+    assert answer(known, interconnect="efa-p4d", gpu="a100-sxm4-80gb").assumptions
+
+
+def test_what_is_saved_makes_the_estimate_what_was_measured() -> None:
+    found = answer(oci(), interconnect=None, gpu=None)
+    assert found.place is not None
+    before = Calibration(intra_busbw_scale=0.9, utilisation_scale=1.1, gpu="H100-SXM5-80GB")
+    calibration = learned(found.result, found.place, before=before)
+    share = found.assumptions[Operation.ALL_REDUCE].share
+    assert calibration.inter_busbw_scale == pytest.approx(share, rel=1e-6)
+    assert (calibration.intra_busbw_scale, calibration.utilisation_scale) == (0.9, 1.1)
+    assert calibration.gpu == "H100-SXM5-80GB"
+    other = learned(found.result, found.place, before=Calibration(gpu="other", reserved_ratio=2.0))
+    assert other.reserved_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        (lambda: read_nccl_tests(recording(WRONG)), "wrong"),
+        (lambda: read_document(torch_run()), "gloo"),
+        (lambda: read_nccl_tests(recording("nccl_ag_a3mega.txt")), "on which GPUs"),
+    ],
+    ids=["wrong", "gloo", "unknown"],
+)
+def test_what_says_nothing_of_estimates_is_not_saved(result: Any, why: str) -> None:
+    found = answer(result(), interconnect=None, gpu=None)
+    with pytest.raises(UserError, match=why):
+        learned(found.result, found.place, before=None)
+
+
+def test_a_network_that_it_cannot_have_been_is_not_saved() -> None:
+    found = answer(oci(), interconnect="ethernet-10", gpu=None)
+    with pytest.raises(UserError, match="--interconnect"):
+        learned(found.result, found.place, before=None)
