@@ -140,6 +140,25 @@ def test_the_first_to_fail_is_named_and_the_others_end(tmp_path: Path, end: str,
     assert (told["node"], told["rank"], told["local_rank"], told["exit_code"]) == ("n1", 4, 1, code)
 
 
+@pytest.mark.parametrize("again", range(4))
+def test_who_fails_a_moment_later_is_not_blamed(tmp_path: Path, again: int) -> None:
+    """The first ranks have lost the last one, and end as soon as they see it."""
+    body = (
+        "import os, sys, time; from pathlib import Path\n"
+        "if os.environ['RANK'] == '2':\n"
+        "    Path('last').write_text(str(os.getpid())); time.sleep(0.2); os._exit(7)\n"
+        "while not (Path('last').exists() and Path('last').read_text()): time.sleep(0.01)\n"
+        "stat = Path('/proc', Path('last').read_text(), 'stat')\n"
+        "while stat.exists() and stat.read_text().split()[2] != 'Z': time.sleep(0.001)\n"
+        "time.sleep(0.05); sys.exit(1)\n"
+    )
+    done = launched(
+        tmp_path, f"import os; os.chdir({str(tmp_path)!r})\n{body}", slots="3", node_rank=0
+    )
+    told = json.loads((tmp_path / "failure.json").read_text())
+    assert (done.returncode, told["rank"]) == (7, 2)
+
+
 def test_a_signal_reaches_every_process(tmp_path: Path) -> None:
     body = (
         "import os, signal, time\n"

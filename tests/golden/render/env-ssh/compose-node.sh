@@ -111,6 +111,7 @@ is given time to come first.
 """
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -158,15 +159,29 @@ def run(command, environments, over=lambda _: None):
 
     `over` is asked again and again, of the ranks that still run, how the node is to end now.
     """
+    ended = wakes_when_one_ends()
     ranks = {
         rank: subprocess.Popen(command, env=environment)
         for rank, environment in environments.items()
     }
     signal.signal(signal.SIGTERM, lambda *_: end(ranks.values()))
-    return wait_for(ranks, over)
+    return wait_for(ranks, over, ended)
 
 
-def wait_for(ranks, over):
+def wakes_when_one_ends():
+    """Return a pipe that can be read once a child has ended.
+
+    Who loses another rank fails within moments: to look now and then would find both ended.
+    """
+    reading, writing = os.pipe()
+    for end_of_pipe in (reading, writing):
+        os.set_blocking(end_of_pipe, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def wait_for(ranks, over, ended):
     running = dict(ranks)
     while running:
         for rank, process in list(running.items()):
@@ -188,7 +203,8 @@ def wait_for(ranks, over):
             if code:
                 time.sleep(OTHERS_TELL_S)
             return code
-        time.sleep(0.1)
+        if select.select([ended], [], [], 0.1)[0]:
+            os.read(ended, 4096)
     return 0
 
 
