@@ -29,7 +29,7 @@ _PREFIXES = tuple(
     )
 )
 _NO_NODE = re.compile(
-    r"(?:batch|cpu|cuda|device|epoch|fold|gpu|iter|layer|level|local|phase|rank|stage|step)"
+    r"(?:batch|cpu|cuda|device|epoch|fold|gpu|iter|layer|level|local|phase|rank|stage|step)\d*$"
     r"|[^0-9]*$"
 )
 """Words that stand before a colon as well; a node's name in front of a line ends in a number."""

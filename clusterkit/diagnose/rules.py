@@ -48,7 +48,7 @@ class Compare(StrEnum):
     """Some nodes print such a line, and others with output do not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rule:
     """One rule, ready to be used."""
 

@@ -1,0 +1,103 @@
+"""Read again what stands around a line that was found: its time, its context, torchrun's report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from clusterkit.diagnose.lines import read_line, time_of
+from clusterkit.diagnose.scan import Hit
+
+_WINDOW = 1 << 15
+_NEAR = 40
+"""Lines around one without a time within which another's time is taken for its own."""
+_REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
+_HEAD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Which rank failed first, in the words of torchrun."""
+
+    node: str | None
+    rank: int
+    exit_code: int | None
+    """Negative for a signal."""
+    time: float | None
+    """Seconds since the epoch, of the clock of that node."""
+
+
+def time_near(hit: Hit) -> float | None:
+    """Return when a line was printed: its own time, or that of a line nearby."""
+    year = year_of(hit.file)
+    own = time_of(hit.text, year=year)
+    if own is not None:
+        return own
+    before = [time_of(text, year=year) for text in lines_before(hit, _NEAR, of_rank=False)]
+    after = [time_of(text, year=year) for text in lines_after(hit, _NEAR, of_rank=False)]
+    return next((found for found in (*reversed(before), *after) if found is not None), None)
+
+
+def year_of(path: Path) -> int:
+    """Return the year in which a file was last written to."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, tz=UTC).year
+    except OSError:
+        return datetime.now(tz=UTC).year
+
+
+def lines_before(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...]:
+    """Return up to `count` lines before the hit's; of the same rank where its line names one."""
+    begin = max(0, hit.offset - _WINDOW)
+    raw = _read(hit.file, begin, hit.offset - begin).replace(b"\r", b"\n").split(b"\n")
+    texts = _texts(reversed(raw[1:-1] if begin else raw[:-1]), hit.rank if of_rank else None)
+    return tuple(reversed(list(islice(texts, count))))
+
+
+def lines_after(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...]:
+    """Return up to `count` lines after the hit's; of the same rank where its line names one."""
+    raw = _read(hit.file, hit.offset, _WINDOW).replace(b"\r", b"\n").split(b"\n")
+    return tuple(islice(_texts(iter(raw[1:]), hit.rank if of_rank else None), count))
+
+
+def root_at(path: Path, offset: int) -> Root | None:
+    """Return what torchrun reports from byte `offset` on; None where that is not whole."""
+    found: dict[str, str] = {}
+    raw = _read(path, offset, _WINDOW).split(b"\n")
+    for text in islice((read_line(line).text for line in raw[1:]), 12):
+        if (match := _REPORT.match(text)) is not None:
+            found.setdefault(match[1], match[2])
+    if not found.get("rank", "").isdigit():
+        return None
+    code = found.get("exitcode", "")
+    return Root(
+        node=found.get("host"),
+        rank=int(found["rank"]),
+        exit_code=int(code) if re.fullmatch(r"-?\d{1,3}", code) else None,
+        time=time_of(found.get("time", "").replace("_", " "), year=year_of(path)),
+    )
+
+
+def nodes_named(path: Path) -> frozenset[str]:
+    """Return the nodes that prefixes in the beginning of a file name."""
+    lines = _read(path, 0, _HEAD).split(b"\n")
+    return frozenset(node for line in lines if (node := read_line(line[:200]).node) is not None)
+
+
+def _texts(raw: Iterator[bytes], rank: int | None) -> Iterator[str]:
+    for line in map(read_line, raw):
+        if line.text and (rank is None or line.rank == rank):
+            yield line.text
+
+
+def _read(path: Path, start: int, size: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(start)
+            return stream.read(size)
+    except OSError:
+        return b""

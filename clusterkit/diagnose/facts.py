@@ -1,0 +1,129 @@
+"""What the run folder itself knows of a failed job, as lines that rules match like any other.
+
+Some causes print nothing: a rank that the kernel kills, a time limit, a node that goes. A fact is a
+line `clusterkit fact: KEY=VALUE`; docs/how-to/diagnose.md lists the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit import node_results
+from clusterkit.diagnose.order import Place
+from clusterkit.diagnose.weigh import Fact, Source
+from clusterkit.jobs.logs import ranks_of
+from clusterkit.jobs.state import Job
+from clusterkit.model import JobState, NodeResult
+from clusterkit.worker.failure import read_rank_failure
+
+_SIGTERM = 143
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """What is known of a job without reading its logs."""
+
+    run: Path
+    state: JobState
+    sources: tuple[Source, ...]
+    facts: tuple[Fact, ...]
+    first: Place | None
+    """Where it failed first, where its launchers told."""
+    tail: tuple[str, ...]
+    """The last words of that rank."""
+    notes: tuple[str, ...]
+    """What there is not to be read."""
+
+
+def facts_of(job: Job) -> JobFacts:
+    """Return what the run folder of a job says, and the logs that it has."""
+    attempt = node_results.latest_attempt(job.run)
+    results = node_results.read_results(job.run, attempt).nodes
+    failure = node_results.first_failure(job.run, attempt)
+    sources, notes = _sources(job, results)
+    return JobFacts(
+        run=job.run.path,
+        state=job.status.state,
+        sources=sources,
+        facts=tuple(_facts(job, results, failure)),
+        first=_first(job, failure, attempt),
+        tail=failure.tail if failure is not None else (),
+        notes=notes,
+    )
+
+
+def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
+    status = job.status
+    yield _fact("state", status.state)
+    if status.reason:
+        yield _fact("reason", status.reason)
+    if failure is not None:
+        yield from _of_node(failure)
+        code = failure.exit_code
+        key, value = ("signal", code - 128) if code > 128 else ("exit", code)
+        if failure.lost is None and failure.unfit is None:
+            yield _fact(key, value, failure)
+        if not _size(job.run.log(failure.node_rank)):
+            for line in failure.tail:
+                yield Fact(text=line, node=failure.node, rank=failure.rank, time=failure.ended_at)
+    for result in results:
+        if result != failure:
+            yield from _of_node(result)
+
+
+def _of_node(result: NodeResult) -> Iterator[Fact]:
+    if result.reason:
+        yield _fact("node-reason", result.reason, result)
+    if result.lost:
+        yield _fact("lost", result.lost, result)
+    if result.unfit:
+        yield _fact("unfit", result.unfit, result)
+
+
+def _fact(key: str, value: object, of: NodeResult | None = None) -> Fact:
+    text = " ".join(f"clusterkit fact: {key}={value}".split())
+    if of is None:
+        return Fact(text=text)
+    return Fact(text=text, node=of.node, rank=of.rank, time=of.ended_at)
+
+
+def _first(job: Job, failure: NodeResult | None, attempt: int) -> Place | None:
+    told = read_rank_failure(job.run, attempt)
+    if told is not None and told.exit_code != _SIGTERM:
+        return Place(node=told.node, rank=told.rank)
+    if failure is not None and failure.exit_code != _SIGTERM:
+        return Place(node=failure.node, rank=failure.rank)
+    return None
+
+
+def _sources(
+    job: Job, results: tuple[NodeResult, ...]
+) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    names = dict(enumerate(job.status.nodes)) | {r.node_rank: r.node for r in results}
+    found, missing = [], []
+    for rank in ranks_of(job.run):
+        path = job.run.log(rank)
+        if _size(path):
+            found.append(Source(path=path, node=names.get(rank)))
+        else:
+            missing.append(names.get(rank) or f"node {rank}")
+    others = (*job.run.submitit.glob("*.out"), *job.run.submitit.glob("*.err"))
+    found += [Source(path=path, scheduler=True) for path in sorted(others) if _size(path)]
+    notes = []
+    if missing:
+        notes.append(f"no output of {_listed(missing)}: {job.run.logs} has none")
+    return tuple(found), tuple(notes)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} others"

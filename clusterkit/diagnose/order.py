@@ -1,0 +1,104 @@
+"""Which of many finds is the cause: the first failure in time, told from what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterkit.diagnose.rules import Role, Rule
+from clusterkit.diagnose.scan import Hit
+
+MOMENT_S = 5.0
+"""Clocks of nodes differ, and ranks that lose one of them fail within moments: finds that are no
+further apart are at the same moment, and the more precise one is taken."""
+GENERIC = 20
+"""Rules up to this priority say no more than that a rank has failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A find with the rule that has it, and all that is known of its place and time."""
+
+    rule: Rule
+    groups: Mapping[str, str]
+    hit: Hit
+    node: str | None
+    rank: int | None
+    time: float | None
+    """Seconds since the epoch; None where no line nearby tells."""
+
+    @property
+    def generic(self) -> bool:
+        """Whether it says no more than that a rank has failed."""
+        return self.rule.priority <= GENERIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a job is known to have failed first."""
+
+    node: str | None = None
+    rank: int | None = None
+
+
+def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None:
+    """Return the event that the others follow from; None where there are no events.
+
+    What is known of the rank that failed first counts most, then the time, then how precise the
+    rule is. A symptom is taken only without a cause, and a consequence only without either.
+    """
+    place = first or Place()
+    causes = [event for event in events if event.rule.role is Role.CAUSE]
+    symptoms = _of_each_place([event for event in events if event.rule.role is Role.SYMPTOM])
+    best = _first_of(causes, place)
+    if best is None:
+        return _first_of(symptoms or events, place)
+    exception = _first_of([event for event in symptoms if event.generic], place)
+    if exception is None or _distance(exception, place) or _distance(best, place) < _ELSEWHERE:
+        return best
+    return best if _earlier(best, exception) else exception
+
+
+_ELSEWHERE = 2
+
+
+def _first_of(events: Sequence[Event], place: Place) -> Event | None:
+    times = [event.time for event in events if event.time is not None]
+    began = min(times, default=0.0)
+
+    def key(event: Event) -> tuple[object, ...]:
+        late = event.time is not None and event.time - began > MOMENT_S
+        exception = event.generic and event.rule.role is Role.SYMPTOM
+        return (
+            _distance(event, place),
+            event.time if late else 0.0,
+            not exception,
+            -event.rule.priority,
+            began if event.time is None else event.time,
+            str(event.hit.file),
+            event.hit.offset,
+        )
+
+    return min(events, key=key, default=None)
+
+
+def _distance(event: Event, first: Place) -> int:
+    """Return 0 for what is of the rank that failed first, 1 where nobody knows, or 2."""
+    if first.rank is not None and event.rank is not None:
+        return 0 if event.rank == first.rank else _ELSEWHERE
+    if first.node is not None and event.node is not None:
+        return 0 if event.node == first.node else _ELSEWHERE
+    return 1 if first.rank is not None or first.node is not None else 0
+
+
+def _earlier(one: Event, other: Event) -> bool:
+    return one.time is not None and other.time is not None and one.time < other.time - 1.0
+
+
+def _of_each_place(events: Sequence[Event]) -> list[Event]:
+    """Return of each node and rank the most precise events: an exception may name a time-out."""
+    most: dict[object, int] = {}
+    for event in events:
+        place = (event.node, event.rank)
+        most[place] = max(event.rule.priority, most.get(place, 0))
+    return [event for event in events if event.rule.priority == most[event.node, event.rank]]

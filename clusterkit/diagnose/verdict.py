@@ -1,0 +1,174 @@
+"""What is told of a failure: what happened, where, what to do, and what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit import hostlist
+from clusterkit.diagnose.evidence import Root, lines_after, lines_before, root_at
+from clusterkit.diagnose.order import Event, Place, root_of
+from clusterkit.diagnose.rules import Role, Rule
+from clusterkit.diagnose.scan import Scanned, Scanner
+from clusterkit.diagnose.weigh import Fact, Source, weigh
+from clusterkit.sweep import fold_numbers
+
+_SIGTERM = -15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Lines of a log that show it."""
+
+    file: Path
+    line: int
+    """From 1; 0 for a fact of the run folder, which stands in no log."""
+    text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that happened."""
+
+    rule: str
+    role: Role
+    title: str
+    says: str
+    do: str
+    advice: str | None
+    """The hook of the engine that has more to say, such as `estimate`."""
+    node: str | None
+    rank: int | None
+    time: float | None
+    """Seconds since the epoch, by the clock of whoever printed it."""
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    """Everybody to whom it happened."""
+    count: int
+    """Lines that say so."""
+    evidence: Evidence
+
+    @property
+    def where(self) -> str:
+        """The node and the rank in words; empty where neither is known."""
+        words = [self.node] if self.node else []
+        words += [f"rank {self.rank}"] if self.rank is not None else []
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What came of reading the logs of a job."""
+
+    cause: Finding | None
+    others: tuple[Finding, ...]
+    """What else was found, in the order of time where that is known."""
+    notes: tuple[str, ...]
+    files: int
+    bytes: int
+
+
+def diagnose(
+    rules: Sequence[Rule],
+    sources: Sequence[Source],
+    *,
+    facts: Iterable[Fact] = (),
+    first: Place | None = None,
+    folder: Path = Path(),
+    scan: Callable[[Path], Scanned] | None = None,
+    only_silent: bool = False,
+) -> Diagnosis:
+    """Read the logs and return the cause of the failure, if there is one.
+
+    `first` is where the job is known to have failed first; without it, torchrun's reports tell.
+    `only_silent` is for jobs that succeeded: nothing counts but what does not end a job.
+    """
+    look = scan or Scanner(rules).scan
+    found = [(source, look(source.path)) for source in sources]
+    by_name = {rule.id: rule for rule in rules}
+    events = weigh(by_name, found, facts, folder=folder)
+    if only_silent:
+        events = tuple(event for event in events if event.rule.silent)
+    root = root_of(events, first or _told_by_torchrun(found))
+    problems = tuple(f"{s.file}: {s.problem}" for _, s in found if s.problem)
+    return Diagnosis(
+        cause=_finding(root, events) if root is not None else None,
+        others=tuple(_others(root, events)) if root is not None else (),
+        notes=problems,
+        files=sum(scanned.problem is None for _, scanned in found),
+        bytes=sum(scanned.size for _, scanned in found),
+    )
+
+
+def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
+    roots = [
+        (root, source)
+        for source, scanned in found
+        for offset in scanned.roots
+        if (root := root_at(scanned.file, offset)) is not None
+    ]
+    roots = [(root, source) for root, source in roots if root.exit_code != _SIGTERM]
+    if not roots:
+        return None
+    root, source = min(roots, key=lambda one: _moment(one[0]))
+    return Place(node=source.node or root.node, rank=root.rank)
+
+
+def _moment(root: Root) -> float:
+    return root.time if root.time is not None else float("inf")
+
+
+def _others(root: Event, events: Sequence[Event]) -> Iterable[Finding]:
+    of_rule: dict[str, list[Event]] = {}
+    for event in events:
+        if event.rule is not root.rule:
+            of_rule.setdefault(event.rule.id, []).append(event)
+    order = list(Role)
+    for same in sorted(of_rule.values(), key=lambda one: order.index(one[0].rule.role)):
+        yield _finding(min(same, key=_when), same)
+
+
+def _when(event: Event) -> tuple[float, str, int]:
+    time = event.time if event.time is not None else float("inf")
+    return time, str(event.hit.file), event.hit.offset
+
+
+def _finding(event: Event, events: Sequence[Event]) -> Finding:
+    rule, hit = event.rule, event.hit
+    same = [other for other in events if other.rule is rule]
+    known: Mapping[str, str] = {
+        "node": event.node or "",
+        "rank": "" if event.rank is None else str(event.rank),
+        **event.groups,
+    }
+    return Finding(
+        rule=rule.id,
+        role=rule.role,
+        title=rule.fill(rule.title, known),
+        says=rule.fill(rule.says, known),
+        do=rule.fill(rule.do, known),
+        advice=rule.advice,
+        node=event.node,
+        rank=event.rank,
+        time=event.time,
+        nodes=tuple(dict.fromkeys(other.node for other in same if other.node)),
+        ranks=tuple(sorted({other.rank for other in same if other.rank is not None})),
+        count=sum(other.hit.count for other in same),
+        evidence=Evidence(
+            file=hit.file,
+            line=hit.line,
+            text=hit.text,
+            before=lines_before(hit, rule.before) if hit.line and rule.before else (),
+            after=lines_after(hit, rule.after) if hit.line and rule.after else (),
+        ),
+    )
+
+
+def everybody(finding: Finding) -> str:
+    """Return to whom it happened, folded: ranks where they are known, else nodes."""
+    if finding.ranks:
+        return f"rank{'s' * (len(finding.ranks) > 1)} {fold_numbers(finding.ranks)}"
+    return hostlist.fold_set(finding.nodes) if finding.nodes else ""

@@ -1,0 +1,158 @@
+"""Give each find the rule that has it, its place and its time: from hits to events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit import hostlist
+from clusterkit.diagnose.evidence import nodes_named, time_near
+from clusterkit.diagnose.order import GENERIC, Event
+from clusterkit.diagnose.rules import Compare, Role, Rule
+from clusterkit.diagnose.scan import Hit, Scanned
+from clusterkit.sweep import fold_numbers
+
+_MOST_TIMED = 64
+"""Finds of one file whose time is looked for around them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A line that the run folder of a job stands for, and where and when it became true."""
+
+    text: str
+    node: str | None = None
+    rank: int | None = None
+    time: float | None = None
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A log to read, and the node whose output it is, where that is known."""
+
+    path: Path
+    node: str | None = None
+    scheduler: bool = False
+    """Whether it is the output of a scheduler or a worker, and not of the training."""
+
+
+def weigh(
+    rules: Mapping[str, Rule],
+    found: Sequence[tuple[Source, Scanned]],
+    facts: Iterable[Fact] = (),
+    *,
+    folder: Path = Path(),
+) -> tuple[Event, ...]:
+    """Return the events of all logs, and of the facts of the run in `folder`."""
+    comparison = _Comparison(rules, found)
+    events = []
+    for source, scanned in found:
+        for number, hit in enumerate(scanned.hits):
+            rule = next((rules[name] for name in hit.rules if comparison.holds(name, hit)), None)
+            if rule is None or (source.scheduler and rule.priority <= GENERIC):
+                continue
+            timed = number < _MOST_TIMED and rule.role is not Role.CONSEQUENCE
+            events.append(
+                Event(
+                    rule=rule,
+                    groups=_groups(rule, hit.text, comparison.values(rule, hit)),
+                    hit=hit,
+                    node=comparison.node(source, hit),
+                    rank=hit.rank,
+                    time=time_near(hit) if timed else None,
+                )
+            )
+    events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
+    return tuple(events)
+
+
+def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | None:
+    matching = [rule for rule in rules.values() if rule.match(fact.text)]
+    rule = max(matching, key=lambda one: one.priority, default=None)
+    if rule is None:
+        return None
+    hit = Hit(rules=(rule.id,), file=folder, line=0, offset=0, text=fact.text)
+    groups = _groups(rule, fact.text, {})
+    return Event(rule=rule, groups=groups, hit=hit, node=fact.node, rank=fact.rank, time=fact.time)
+
+
+def _groups(rule: Rule, text: str, more: Mapping[str, str]) -> Mapping[str, str]:
+    match = rule.match(text)
+    groups = match.groupdict() if match is not None else {}
+    return {**{name: value for name, value in groups.items() if value}, **more}
+
+
+class _Comparison:
+    """What rules that compare nodes need to know of all logs together."""
+
+    def __init__(self, rules: Mapping[str, Rule], found: Sequence[tuple[Source, Scanned]]) -> None:
+        self._rules = rules
+        named = {source.node for source, _ in found if source.node}
+        self._short = {name.partition(".")[0]: name for name in named}
+        self._said: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self._nodes: dict[str, set[str]] = {}
+        for source, scanned in found:
+            for hit in scanned.hits:
+                for name in hit.rules:
+                    self._note(name, source, hit)
+        self._all = {
+            source.node or str(source.path)
+            for source, scanned in found
+            if scanned.size and not source.scheduler
+        }
+        if any(rules[name].compare is Compare.SOME_NODES for name in self._nodes):
+            for source, _ in found:
+                if source.node is None and (names := nodes_named(source.path)):
+                    self._all = (self._all - {str(source.path)}) | names
+
+    def holds(self, name: str, hit: Hit) -> bool:
+        """Tell whether what a rule asks of the other nodes is so."""
+        rule = self._rules[name]
+        if rule.compare is Compare.SOME_NODES:
+            return bool(self._all - self._nodes[name])
+        if rule.compare is Compare.DIFFERS:
+            return len(self._differing(name, hit)) > 1
+        return True
+
+    def values(self, rule: Rule, hit: Hit) -> Mapping[str, str]:
+        """Return the engine's own fields for the texts of a rule."""
+        if rule.compare is not Compare.DIFFERS:
+            return {}
+        said: dict[str, list[str]] = {}
+        for place, value in self._differing(rule.id, hit).items():
+            said.setdefault(value, []).append(place)
+        parts = [f"{value} on {_named(places)}" for value, places in sorted(said.items())]
+        return {"values": ", ".join(parts)}
+
+    def node(self, source: Source, hit: Hit) -> str | None:
+        """Return the node of a hit, under the name that the job has for it."""
+        if hit.node is None:
+            return source.node
+        return self._short.get(hit.node.partition(".")[0], hit.node)
+
+    def _note(self, name: str, source: Source, hit: Hit) -> None:
+        rule = self._rules[name]
+        node = self.node(source, hit) or str(source.path)
+        if rule.compare is Compare.SOME_NODES:
+            self._nodes.setdefault(name, set()).add(node)
+        elif rule.compare is Compare.DIFFERS and hit.value is not None:
+            what, value = hit.value
+            place = node if hit.rank is None else f"rank {hit.rank}"
+            self._said.setdefault((name, what), {}).setdefault(place, set()).add(value)
+
+    def _differing(self, name: str, hit: Hit) -> dict[str, str]:
+        """Return what each place says, where all say one thing each and not the same."""
+        said = self._said.get((name, hit.value[0] if hit.value else ""), {})
+        one = {place: next(iter(values)) for place, values in said.items() if len(values) == 1}
+        return one if len(set(one.values())) > 1 else {}
+
+
+def _named(places: Sequence[str]) -> str:
+    ranks = [int(place.removeprefix("rank ")) for place in places if place.startswith("rank ")]
+    nodes = [place for place in places if not place.startswith("rank ")]
+    words = [hostlist.fold_set(nodes)] if nodes else []
+    if ranks:
+        words.append(f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}")
+    return " and ".join(words)

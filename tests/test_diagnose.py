@@ -1,0 +1,281 @@
+"""The engine of diagnose: from logs to the cause, whatever the logs look like."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterkit.diagnose.order import Place
+from clusterkit.diagnose.rules import Rule
+from clusterkit.diagnose.verdict import Diagnosis, diagnose, everybody
+from clusterkit.diagnose.weigh import Fact, Source
+from tests.diagnose_rules import engine_rules
+
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+CLOSED = "RuntimeError: Connection closed by peer [10.0.0.1]:29500"
+TIMEOUT = "[E1121 12:10:00.000000 ProcessGroupNCCL.cpp:629] collective operation timeout: 600 s"
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rule, ...]:
+    return engine_rules(tmp_path_factory.mktemp("rules"))
+
+
+@pytest.fixture
+def say(tmp_path: Path, rules: tuple[Rule, ...]):
+    def said(*logs: str | bytes, **options: object) -> Diagnosis:
+        sources = []
+        for number, log in enumerate(logs):
+            path = tmp_path / f"node-{number}.log"
+            path.write_bytes(log.encode() if isinstance(log, str) else log)
+            sources.append(Source(path=path, node=f"n{number + 1}" if len(logs) > 1 else None))
+        return diagnose(rules, sources, **options)
+
+    return said
+
+
+def cause(diagnosis: Diagnosis) -> str | None:
+    return diagnosis.cause.rule if diagnosis.cause is not None else None
+
+
+def test_nothing_is_found_in_a_healthy_log(say) -> None:
+    found = say("step 1 loss 3.1\nRuntimeWarning: slow\n" * 1000)
+    assert found.cause is None
+    assert found.others == ()
+    assert (found.files, found.bytes) == (1, 37000)
+
+
+def test_the_cause_its_place_its_line_and_what_stands_around_it(say) -> None:
+    log = (
+        f"start\n[rank1]: step 6\n[rank3]: step 7\n[rank3]: Traceback\n[rank1]: other\n"
+        f"[rank3]:   File x\n[rank3]: {MEMORY}\n[rank1]: {CLOSED}\n[rank3]: end\n"
+    )
+    found = say("step 1\n", log)
+    assert found.cause is not None
+    one = found.cause
+    assert (one.rule, one.where, one.says) == ("gpu-memory", "n2 rank 3", "It wanted 2.00 GiB.")
+    assert (one.evidence.line, one.evidence.text) == (7, MEMORY)
+    assert one.evidence.before == ("Traceback", "  File x")
+    assert one.evidence.after == ("end",)
+    assert [other.title for other in found.others] == ["connection closed"]
+    assert everybody(found.others[0]) == "rank 1"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["[rank5]: ", "[rank5]:", "5: ", "[1,5]<stdout>:", "[1,5]<stderr>: ", "[5]<stderr>:", "[5] ",
+     "[node-1] [rank5]: ", "0: [rank5]: ", "n2: [rank5]: ", "\x1b[31m[rank5]: \x1b[0m",
+     "(RayTrainWorker pid=12, ip=10.0.0.7) [rank5]: ", "  0%|   | 0/9\r 11%|#  | 1/9\r[rank5]: "],
+)  # fmt: skip
+def test_prefixes_say_whose_line_it_is(say, prefix: str) -> None:
+    found = say(f"hello\n{prefix}{MEMORY}\n")
+    assert cause(found) == "gpu-memory"
+    assert found.cause.rank == 5
+    assert found.cause.evidence.line == 2
+    assert found.cause.evidence.text == MEMORY
+
+
+def test_words_before_a_colon_are_no_nodes(say) -> None:
+    for word, node in {"n2": "n2", "gpu-a-12": "gpu-a-12", "epoch3": None, "torch": None}.items():
+        assert say(f"{word}: {MEMORY}\n").cause.node == node
+
+
+@pytest.mark.parametrize(
+    ("early", "late"),
+    [
+        ("2026-11-21 12:00:00,123 ", "2026-11-21 12:00:09,000 "),
+        ("[2026-11-21T12:00:00Z] ", "[2026-11-21T12:00:09Z] "),
+        ("E1121 12:00:00.123456 7 x.cc:1] ", "E1121 12:00:09.123456 7 x.cc:1] "),
+        ("Nov 21 12:00:00 n1 kernel: ", "Nov 21 12:00:09 n1 kernel: "),
+        ("26/11/21 12:00:00 ERROR x: ", "26/11/21 12:00:09 ERROR x: "),
+        ("2026-11-21 12:00:00 began\n", "2026-11-21 12:00:09 began\n"),
+    ],
+)
+def test_the_first_failure_in_time_wins_over_all_files(say, early: str, late: str) -> None:
+    disk = "OSError: [Errno 28] No space left on device"
+    found = say(f"{late}{MEMORY}\n", f"{early}{disk}\n")
+    assert (cause(found), found.cause.where) == ("disk-full", "n2")
+    found = say(f"{early}{MEMORY}\n", f"{late}{disk}\n")
+    assert (cause(found), found.cause.where) == ("gpu-memory", "n1")
+
+
+def test_at_one_moment_the_more_precise_rule_wins(say) -> None:
+    disk = "OSError: [Errno 28] No space left on device"
+    found = say(f"2026-11-21 12:00:00 {disk}\n", f"2026-11-21 12:00:02 {MEMORY}\n")
+    assert cause(found) == "gpu-memory"
+
+
+def test_who_waits_is_not_who_fails(say) -> None:
+    found = say(f"{TIMEOUT}\n{TIMEOUT}\n", "ValueError: bad sample\n")
+    assert (cause(found), found.cause.where) == ("exception", "n2")
+    assert [(other.rule, other.count) for other in found.others] == [("time-out", 2)]
+    found = say(f"{TIMEOUT}\n", "step 3\n")
+    assert (cause(found), found.cause.where) == ("time-out", "n1")
+    found = say(f"{TIMEOUT}\nRuntimeError: {TIMEOUT}\n")
+    assert cause(found) == "time-out", "the exception of the same rank says less"
+
+
+def test_where_a_job_is_known_to_have_failed_first_counts_most(say) -> None:
+    log = f"[rank1]: {MEMORY}\n[rank2]: OSError: No space left on device\n"
+    assert cause(say(log, first=Place(node="n1", rank=2))) == "disk-full"
+    assert cause(say(log, first=Place(node="n1", rank=1))) == "gpu-memory"
+    log = f"[rank1]: {MEMORY}\n[rank2]: ValueError: bad sample\n"
+    assert cause(say(log, first=Place(node="n1", rank=2))) == "exception"
+    assert cause(say(log, first=Place(node="n1", rank=7))) == "gpu-memory"
+
+
+def test_torchruns_report_tells_who_failed_first(say) -> None:
+    report = """\
+E1121 12:00:01.2 71 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1)
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_12:00:{second:02}
+  host      : {host}
+  rank      : {rank} (local_rank: 1)
+  exitcode  : {code} (pid: 73)
+"""
+    first = report.format(second=0, host="n2", rank=2, code=1)
+    other = report.format(second=1, host="n1", rank=1, code=-6)
+    ended = report.format(second=0, host="n1", rank=0, code=-15)
+    log = f"[rank1]: {MEMORY}\n[rank2]: OSError: No space left on device\n"
+    for text in (first, other + first, ended + first, first + other):
+        assert cause(say(log + text)) == "disk-full", text
+    assert cause(say(log + report.format(second=0, host="n2", rank="?", code=1))) == "gpu-memory"
+
+
+def test_a_repeated_line_is_counted_and_not_kept(say) -> None:
+    found = say(f"[rank1]: {MEMORY}\n" * 20_000)
+    assert found.cause.count == 20_000
+    assert found.cause.evidence.line == 1
+
+
+def test_a_sequence_is_one_only_where_it_lasts(say) -> None:
+    assert say("step 1 loss nan\nstep 2 loss 3.1\n").cause is None
+    fine = "".join(f"step {n} loss 3.{n}\n" for n in range(20))
+    assert say(f"step 1 loss nan\n{fine}step 21 loss nan\nstep 22 loss nan\n").cause is None
+    found = say(f"{fine}step 20 loss nan\nstep 21 loss nan\nstep 22 loss nan\nstep 23 loss nan\n")
+    assert found.cause.says == "From step 20 on."
+    assert (found.cause.evidence.line, found.cause.count) == (21, 4)
+
+
+def test_nodes_are_compared(say) -> None:
+    missing = "ModuleNotFoundError: No module named 'apex'\n"
+    assert cause(say(missing, "step 1\n")) == "missing-on-some"
+    assert cause(say(missing, missing)) == "missing"
+    assert cause(say(missing)) == "missing"
+    assert cause(say(missing, "")) == "missing", "a node without output says nothing"
+    assert cause(say(f"n1: {missing}n2: step 1\n")) == "missing-on-some"
+    assert cause(say(f"n1: {missing}n2: {missing}")) == "missing"
+    found = say("NCCL version: 2.21\n", "NCCL version: 2.22\n", "NCCL version: 2.21\n")
+    assert (found.cause.title, found.cause.says) == ("NCCL differs", "2.21 on n[1,3], 2.22 on n2.")
+    assert say("NCCL version: 2.21\n", "NCCL version: 2.21\n").cause is None
+    assert say("NCCL version: 2.21\nNCCL version: 2.22\n").cause is None
+    found = say("[rank0]: a version: 1\n[rank1]: a version: 1\n[rank2]: a version: 2\n")
+    assert found.cause.says == "1 on ranks 0-1, 2 on rank 2."
+
+
+def test_facts_of_the_run_are_found_like_lines(say) -> None:
+    ended = Fact(text="clusterkit fact: signal=9", node="n1", rank=4, time=1.0)
+    found = say("step 3\n", facts=[ended])
+    assert (cause(found), found.cause.where) == ("killed", "n1 rank 4")
+    assert found.cause.evidence.line == 0
+    limit = Fact(text="clusterkit fact: state=timeout")
+    assert cause(say(f"{TIMEOUT}\n", facts=[limit])) == "time-limit"
+
+
+def test_of_a_job_that_succeeded_only_silent_failures_are_told(say) -> None:
+    assert say(f"{MEMORY}\n", only_silent=True).cause is None
+    assert cause(say("step 1 loss nan\n" * 3 + MEMORY, only_silent=True)) == "nan"
+
+
+def test_an_earlier_attempt_is_no_cause(say) -> None:
+    again = "--- clusterkit: restart 1 on n1, 2026-11-21 12:00:00\n"
+    assert say(f"{MEMORY}\n{again}step 1\n").cause is None
+    assert cause(say(f"{MEMORY}\n{again}ValueError: x\n")) == "exception"
+
+
+def test_a_log_that_cannot_be_read_is_told(tmp_path: Path, rules: tuple[Rule, ...]) -> None:
+    found = diagnose(rules, [Source(path=tmp_path / "none.log"), Source(path=tmp_path)])
+    assert [note.rpartition(": ")[2] for note in found.notes] == [
+        "No such file or directory",
+        "Is a directory",
+    ]
+    assert found.files == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00" * (3 << 20) + MEMORY.encode(),
+        random.Random(1).randbytes(1 << 20) + b"\n" + MEMORY.encode() + b"\n\xff\xfe\x00",
+        b"x" * (5 << 20) + b"\n" + MEMORY.encode(),
+        b"\r".join(b"%d%%|###" % n for n in range(300_000)) + b"\r\n" + MEMORY.encode(),
+        b"1\r2\r\n3\r4\n" * 10 + MEMORY.encode(),
+        MEMORY.encode() + b" " + b"y" * 100_000,
+        b"y" * 20_000 + MEMORY.encode() + b"y" * 20_000,
+    ],
+)
+def test_bytes_of_any_kind(say, data: bytes) -> None:
+    found = say(data)
+    assert cause(found) == "gpu-memory"
+    assert found.cause.evidence.line == data[: data.find(MEMORY.encode())].count(b"\n") + 1
+    assert found.bytes == len(data)
+
+
+def test_lines_are_found_across_the_ends_of_chunks(say) -> None:
+    for before in range((1 << 20) - 60, (1 << 20) + 4, 3):
+        assert cause(say("a" * 70 + "\n" + "b" * (before - 72) + f"\n{MEMORY}\n")) == "gpu-memory"
+
+
+# Whatever else is printed, the cause stays ------------------------------------------------------
+
+STORY = (
+    "[rank0]: step 7 loss 1.2",
+    "[rank3]: Traceback (most recent call last):",
+    f"[rank3]: {MEMORY}",
+    f"[rank0]: {CLOSED}",
+    f"[rank1]: {CLOSED}",
+    f"[rank2]:{TIMEOUT}",
+)
+NOISE = st.one_of(
+    st.binary(max_size=200).filter(lambda raw: b"Error" not in raw),
+    st.sampled_from(
+        [b"step 1 loss nan", b"", b"\r 10%|#\r 20%|##", b"\x1b[31mred\x1b[0m", b"\xf0\x9f",
+         b"INFO CUDA out of memory. retrying", b"[rank1]: hello", b"1: 2: 3: "]
+    ),
+)  # fmt: skip
+ANSI = st.sampled_from([b"", b"\x1b[0m", b"\x1b[1;31m", b"\x1b]0;title\x07", b"\x1b[2K"])
+
+
+@given(data=st.data())
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_noise_order_colours_and_a_torn_end_never_change_the_cause(say, data) -> None:
+    lines = [line.encode() for line in STORY]
+    lines += data.draw(st.lists(NOISE, max_size=12))
+    lines = data.draw(st.permutations(lines))
+    coloured = []
+    for line in lines:
+        at = data.draw(st.integers(0, len(line))) if line.startswith(b"[rank3]") else 0
+        coloured.append(line[:at] + data.draw(ANSI) + line[at:])
+    end = data.draw(st.sampled_from([b"\n", b"\r\n"]))
+    log = end.join(coloured) + end
+    log += data.draw(st.binary(max_size=40)) + STORY[0].encode()[: data.draw(st.integers(0, 20))]
+    found = say(log)
+    assert (cause(found), found.cause.rank) == ("gpu-memory", 3)
+
+
+@given(log=st.binary(max_size=2000))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_noise_alone_has_no_cause(say, log: bytes) -> None:
+    assert say(log).cause is None
