@@ -12,7 +12,7 @@ from clusterkit.jobs.failure import failure_of
 
 _LINES = 15
 _MARGIN = "  | "
-_LAST_ROWS = 5
+LAST_ROWS = 5
 """Of the last line, which most often is the error; of others, one."""
 _TOLD = ("clusterkit: ", "hint: ")
 """Lines that say what to do: they are never cut."""
@@ -26,14 +26,19 @@ def last_words(job: Job) -> list[str]:
     lines = list(failure.tail[-_LINES:])
     if failure.message and not any(failure.message in line for line in lines):
         lines.append(failure.message)
-    room = shutil.get_terminal_size().columns - len(_MARGIN)
-    rows = [row for line in lines[:-1] for row in _rows(line, room, 1)]
-    rows += [row for line in lines[-1:] for row in _rows(line, room, _LAST_ROWS)]
-    return [console.dim(_MARGIN + row) for row in rows]
+    return [
+        *(console.dim(row) for line in lines[:-1] for row in rows(line, 1)),
+        *(console.dim(row) for line in lines[-1:] for row in rows(line, LAST_ROWS)),
+    ]
+
+
+def rows(line: str, most: int) -> Iterator[str]:
+    """Yield a line of a log as it fits the terminal, with a mark where it goes on after `most`."""
+    width = shutil.get_terminal_size().columns - len(_MARGIN)
+    yield from (_MARGIN + row for row in _rows(line, width, most))
 
 
 def _rows(line: str, width: int, most: int) -> Iterator[str]:
-    """Yield a line in rows of `width`, with a mark where it goes on after `most` of them."""
     if len(line) <= width:
         yield line
         return

@@ -10,8 +10,8 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_args import JOB_HELP, exit_code_of, run_named, said
-from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
+from clusterkit.cli.why_failed import why_failed
 from clusterkit.errors import UserError
 from clusterkit.jobs import follow as follow_output
 from clusterkit.jobs import read_logs
@@ -87,7 +87,7 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
         )
         return EXIT_INTERRUPTED
     console.note(f"{name_of(job)} {said(job)}")
-    for line in last_words(job):
+    for line in why_failed(job):
         console.note(line)
     if job.status.state is JobState.UNKNOWN:
         console.note(f"its files: {run.path}")

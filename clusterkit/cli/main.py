@@ -29,6 +29,7 @@ VERBS = (
     "submit",
     "status",
     "logs",
+    "diagnose",
     "wait",
     "supervise",
     "cancel",

@@ -9,8 +9,8 @@ import typer
 from clusterkit import runfolder
 from clusterkit.cli import console
 from clusterkit.cli.job_args import JOB_HELP, exit_code_of, is_array, run_named, said
-from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
+from clusterkit.cli.why_failed import why_failed
 from clusterkit.jobs import Job
 from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import full_document_of, name_of
@@ -54,7 +54,7 @@ def wait_for_run(run: RunFolder, *, as_json: bool = False, verb: str = "wait") -
         if may_need_client(run):
             console.note("until then nobody starts it when its time comes, or starts it again")
         return EXIT_INTERRUPTED
-    for line in last_words(job):
+    for line in why_failed(job):
         console.note(line)
     if as_json:
         console.json_document(full_document_of(job))

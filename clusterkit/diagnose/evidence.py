@@ -32,11 +32,8 @@ class Root:
 
 
 def time_near(hit: Hit) -> float | None:
-    """Return when a line was printed: its own time, or that of a line nearby."""
+    """Return about when a line without a time was printed: that of a line nearby."""
     year = year_of(hit.file)
-    own = time_of(hit.text, year=year)
-    if own is not None:
-        return own
     before = [time_of(text, year=year) for text in lines_before(hit, _NEAR, of_rank=False)]
     after = [time_of(text, year=year) for text in lines_after(hit, _NEAR, of_rank=False)]
     return next((found for found in (*reversed(before), *after) if found is not None), None)

@@ -26,6 +26,8 @@ class Event:
     rank: int | None
     time: float | None
     """Seconds since the epoch; None where no line nearby tells."""
+    timed: bool
+    """Whether the line itself tells its time."""
 
     @property
     def generic(self) -> bool:

@@ -73,6 +73,11 @@ class Rule:
     compare: Compare | None
     silent: bool
 
+    @property
+    def general_title(self) -> str:
+        """The title of any such failure: groups are words in capitals."""
+        return _FIELD.sub(lambda field: field[1].upper(), self.title)
+
     def match(self, text: str) -> re.Match[str] | None:
         """Return how the first pattern matches a clean line; None where it is not such a line."""
         if not any(need in text for need in self.needs):

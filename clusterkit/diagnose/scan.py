@@ -103,10 +103,10 @@ class Scanner:
         self._needs: dict[bytes, list[bytes]] = {}
         """Needed texts by one word of theirs; words that many share come first."""
         often = Counter(word for need in texts for word in set(need.split()))
-        for need in texts:
-            words = [word for word in need.split() if len(word) >= LEAST_NEED] or need.split()
-            word = max(words, key=lambda word: (often[word], len(word)))
-            self._needs.setdefault(word, []).append(need)
+        for text in texts:
+            words = [word for word in text.split() if len(word) >= LEAST_NEED] or text.split()
+            shared = max(words, key=lambda word: (often[word], len(word)))
+            self._needs.setdefault(shared, []).append(text)
 
     def scan(self, path: Path, *, start: int = 0) -> Scanned:
         """Return what a file holds from byte `start` on; one that cannot be read says why."""

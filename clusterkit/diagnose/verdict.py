@@ -38,6 +38,8 @@ class Finding:
     title: str
     says: str
     do: str
+    generic: bool
+    """Whether it says no more than that a rank has failed."""
     advice: str | None
     """The hook of the engine that has more to say, such as `estimate`."""
     node: str | None
@@ -150,10 +152,11 @@ def _finding(event: Event, events: Sequence[Event]) -> Finding:
         title=rule.fill(rule.title, known),
         says=rule.fill(rule.says, known),
         do=rule.fill(rule.do, known),
+        generic=event.generic,
         advice=rule.advice,
         node=event.node,
         rank=event.rank,
-        time=event.time,
+        time=event.time if event.timed else None,
         nodes=tuple(dict.fromkeys(other.node for other in same if other.node)),
         ranks=tuple(sorted({other.rank for other in same if other.rank is not None})),
         count=sum(other.hit.count for other in same),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import hostlist
-from clusterkit.diagnose.evidence import nodes_named, time_near
+from clusterkit.diagnose.evidence import nodes_named, time_near, year_of
+from clusterkit.diagnose.lines import time_of
 from clusterkit.diagnose.order import GENERIC, Event
 from clusterkit.diagnose.rules import Compare, Role, Rule
 from clusterkit.diagnose.scan import Hit, Scanned
@@ -53,7 +54,8 @@ def weigh(
             rule = next((rules[name] for name in hit.rules if comparison.holds(name, hit)), None)
             if rule is None or (source.scheduler and rule.priority <= GENERIC):
                 continue
-            timed = number < _MOST_TIMED and rule.role is not Role.CONSEQUENCE
+            own = time_of(hit.text, year=year_of(hit.file))
+            sought = number < _MOST_TIMED and rule.role is not Role.CONSEQUENCE
             events.append(
                 Event(
                     rule=rule,
@@ -61,7 +63,8 @@ def weigh(
                     hit=hit,
                     node=comparison.node(source, hit),
                     rank=hit.rank,
-                    time=time_near(hit) if timed else None,
+                    time=time_near(hit) if own is None and sought else own,
+                    timed=own is not None,
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
@@ -75,7 +78,15 @@ def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | No
         return None
     hit = Hit(rules=(rule.id,), file=folder, line=0, offset=0, text=fact.text)
     groups = _groups(rule, fact.text, {})
-    return Event(rule=rule, groups=groups, hit=hit, node=fact.node, rank=fact.rank, time=fact.time)
+    return Event(
+        rule=rule,
+        groups=groups,
+        hit=hit,
+        node=fact.node,
+        rank=fact.rank,
+        time=fact.time,
+        timed=fact.time is not None,
+    )
 
 
 def _groups(rule: Rule, text: str, more: Mapping[str, str]) -> Mapping[str, str]:

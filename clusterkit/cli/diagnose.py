@@ -1,0 +1,207 @@
+"""`clusterkit diagnose`: why a job failed, from the logs of all its ranks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit.cli import console
+from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
+from clusterkit.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.diagnose.advice import Advice
+    from clusterkit.diagnose.job import JobDiagnosis
+    from clusterkit.diagnose.rules import Rule
+    from clusterkit.diagnose.verdict import Diagnosis, Finding
+    from clusterkit.runfolder import RunFolder
+
+
+def diagnose(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A job, as for `clusterkit status`; or log files, folders of them, - for stdin.",
+            metavar="JOB|FILE...",
+            show_default=False,
+        ),
+    ] = None,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--rules",
+            help="Read the rules of this folder, too; repeat it for more.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    list_rules: Annotated[
+        bool, typer.Option("--list-rules", help="List what is looked for, and exit.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the evidence of everything found.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Say why a job failed: what happened, on which node and rank, and what to do.
+
+    Tells the first failure over all ranks from what followed from it.
+
+    Exit code 1 if there is a failure, 0 if there is none.
+    """
+    from clusterkit.diagnose.rules import load_rules
+
+    known = load_rules(rules or ())
+    if list_rules:
+        _list(known, as_json=json)
+        return
+    if not words:
+        raise UserError("diagnose what?", hint="clusterkit diagnose latest, or name log files")
+    run = _run_of(words)
+    if run is not None:
+        raise typer.Exit(_diagnose_job(run, known, as_json=json, verbose=verbose))
+    raise typer.Exit(_diagnose_files(words, known, as_json=json, verbose=verbose))
+
+
+def _run_of(words: Sequence[str]) -> RunFolder | None:
+    """Return the job that is meant; None where it is files."""
+    from clusterkit.cli.job_args import run_named
+    from clusterkit.runfolder import RunFolder
+
+    jobs = [word for word in words if _is_job(word)]
+    if not jobs:
+        return None
+    if len(words) > 1:
+        also = "" if len(jobs) > 1 else f", and {jobs[0]} is no file"
+        raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
+    path = Path(jobs[0])
+    return RunFolder(path.resolve()) if path.is_dir() else run_named(jobs[0])
+
+
+def _is_job(word: str) -> bool:
+    path = Path(word)
+    if path.is_dir():
+        return (path / "submission.json").exists()
+    return word != "-" and not path.exists() and "/" not in word.removesuffix("/")
+
+
+def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbose: bool) -> int:
+    from clusterkit.diagnose.job import diagnose_run
+    from clusterkit.jobs.document import document_of
+
+    found = diagnose_run(run, rules)
+    advice = advice_for(found)
+    if as_json:
+        from clusterkit.cli.diagnose_report import document
+
+        job = document_of(found.job)
+        console.json_document({"job": job, **document(found.diagnosis, advice)})
+    else:
+        _say_job(found, advice, verbose=verbose)
+    return _exit_code(found)
+
+
+def advice_for(found: JobDiagnosis) -> Advice | None:
+    """Return what the engine's own hooks have to add to the cause."""
+    from clusterkit.diagnose.advice import advise
+
+    cause = found.diagnosis.cause
+    wanted = cause is not None and cause.advice == "estimate"
+    return advise(found.job.run) if wanted else None
+
+
+def _exit_code(found: JobDiagnosis) -> int:
+    from clusterkit.model import JobState
+
+    state = found.job.status.state
+    if found.diagnosis.cause is not None:
+        return EXIT_FINDINGS
+    if state is JobState.UNKNOWN:
+        return EXIT_COULD_NOT
+    healthy = {JobState.SUCCEEDED, JobState.CANCELLED}
+    return EXIT_FINDINGS if state.final and state not in healthy else 0
+
+
+def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> None:
+    from clusterkit.cli.job_args import said
+    from clusterkit.cli.last_words import last_words
+    from clusterkit.jobs.document import name_of
+
+    job = found.job
+    console.note(f"{name_of(job)} {said(job)}")
+    if found.diagnosis.cause is None:
+        console.say(_nothing(found.diagnosis))
+        for line in last_words(job):
+            console.say(line)
+    _say(found.diagnosis, advice, verbose=verbose)
+
+
+def _diagnose_files(
+    words: Sequence[str], rules: Sequence[Rule], *, as_json: bool, verbose: bool
+) -> int:
+    from clusterkit.diagnose.job import sources_of
+    from clusterkit.diagnose.verdict import diagnose as look
+
+    with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
+        paths = [_spooled(Path(folder)) if word == "-" else Path(word) for word in words]
+        found = look(rules, sources_of(paths))
+    if as_json:
+        from clusterkit.cli.diagnose_report import document
+
+        console.json_document({"job": None, **document(found, None)})
+    else:
+        if found.cause is None:
+            console.say(_nothing(found))
+        _say(found, None, verbose=verbose)
+    if found.cause is None and not found.files:
+        return EXIT_COULD_NOT
+    return EXIT_FINDINGS if found.cause is not None else 0
+
+
+def _spooled(folder: Path) -> Path:
+    """Return a file with what stands on stdin: evidence is read twice."""
+    path = folder / "stdin"
+    with path.open("wb") as stream:
+        shutil.copyfileobj(sys.stdin.buffer, stream)
+    return path
+
+
+def _nothing(found: Diagnosis) -> str:
+    size = found.bytes / (1 << 20)
+    amount = f"{size:.1f} MiB" if size >= 0.1 else f"{found.bytes} bytes"
+    logs = "1 log" if found.files == 1 else f"{found.files} logs"
+    return f"no failure known to clusterkit in {logs} ({amount})"
+
+
+def _say(found: Diagnosis, advice: Advice | None, *, verbose: bool) -> None:
+    from clusterkit.cli import diagnose_report as report
+
+    if found.cause is not None:
+        for line in report.answer(found.cause, advice):
+            console.say(line)
+        console.say()
+        shown: tuple[Finding, ...] = (found.cause, *(found.others if verbose else ()))
+        for one in shown:
+            for line in report.evidence(one):
+                console.say(line)
+        for line in report.others(found.others):
+            console.say(line)
+    for note in found.notes:
+        console.warn(note)
+
+
+def _list(rules: Sequence[Rule], *, as_json: bool) -> None:
+    if as_json:
+        keys = ("id", "title", "role", "priority", "says", "do", "source")
+        listed: list[dict[str, Any]] = [{key: getattr(r, key) for key in keys} for r in rules]
+        console.json_document({"rules": listed})
+        return
+    from clusterkit.explain.topic import table
+
+    console.say(table((rule.id, f"{rule.general_title} ({rule.role})") for rule in rules))

@@ -1,0 +1,37 @@
+"""What the verbs that wait for a job print below its state: last words, and the diagnosis."""
+
+from __future__ import annotations
+
+from clusterkit.cli import console
+from clusterkit.cli.last_words import LAST_ROWS, last_words, rows
+from clusterkit.errors import ClusterkitError
+from clusterkit.jobs import Job
+from clusterkit.model import JobState
+
+_TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
+
+
+def why_failed(job: Job) -> list[str]:
+    """Return the last words of a job that did not succeed, and what its logs tell beyond them.
+
+    An exception that nothing more is known of has been told by the last words.
+    """
+    words = last_words(job)
+    if job.status.state not in _TOLD:
+        return words
+    from clusterkit.cli.diagnose import advice_for
+    from clusterkit.cli.diagnose_report import answer
+    from clusterkit.diagnose.job import diagnose_job
+    from clusterkit.diagnose.rules import load_rules
+
+    try:
+        found = diagnose_job(job, load_rules())
+        cause = found.diagnosis.cause
+        advice = advice_for(found)
+    except ClusterkitError:  # the job's own end is what was waited for
+        return words
+    if cause is None or cause.generic:
+        return words
+    if cause.evidence.line and not any(cause.evidence.text[:60] in word for word in words):
+        words += [console.dim(row) for row in rows(cause.evidence.text, LAST_ROWS)]
+    return [*words, *answer(cause, advice)]

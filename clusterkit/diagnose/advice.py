@@ -1,0 +1,79 @@
+"""What the estimator says of a job whose GPUs ran out of memory, as far as its plan tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterkit import files
+from clusterkit.errors import UserError
+from clusterkit.runfolder import RunFolder
+from clusterkit.shell import quote
+
+_MODEL = ("--model", "--model-name", "--model-name-or-path")
+_MICRO_BATCH = ("--micro-batch", "--micro-batch-size", "--per-device-train-batch-size")
+_SEQ = ("--seq", "--seq-length", "--seq-len", "--max-seq-length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do about the memory."""
+
+    command: str
+    """The question to the estimator; capital words stand for what the plan does not tell."""
+    answer: str | None
+    """What it answers; None where something is missing."""
+
+
+def advise(run: RunFolder) -> Advice | None:
+    """Return the estimator's advice for a job; None where it has no plan."""
+    plan = files.read_json(run.plan)
+    if plan is None:
+        return None
+    known = dict(_known(plan))
+    shown = {"model": "MODEL", "gpu": "GPU", **known}
+    flags = " ".join(f"--{name.replace('_', '-')} {quote(str(v))}" for name, v in shown.items())
+    answer = _answer(known) if {"model", "gpu"} <= known.keys() else None
+    return Advice(command=f"clusterkit estimate {flags}", answer=answer)
+
+
+def _known(plan: Mapping[str, Any]) -> Iterator[tuple[str, str | int]]:
+    args = [str(arg) for arg in plan.get("args") or ()]
+    gpu = (plan.get("cluster") or {}).get("gpu_type")
+    model = _value(args, _MODEL)
+    if model:
+        yield "model", model
+    if gpu:
+        yield "gpu", str(gpu)
+    if isinstance(plan.get("processes"), int):
+        yield "gpus", plan["processes"]
+    slots = plan.get("slots") or ()
+    if slots and isinstance(slots[0], int):
+        yield "gpus_per_node", slots[0]
+    for name, flags in (("micro_batch", _MICRO_BATCH), ("seq", _SEQ)):
+        value = _value(args, flags)
+        if value and value.isdigit():
+            yield name, int(value)
+
+
+def _value(args: Sequence[str], flags: Sequence[str]) -> str | None:
+    """Return the value of the first of these flags, with `_` for `-` as well, and `=`."""
+    for index, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") in flags:
+            return value if equals else next(iter(args[index + 1 :]), None)
+    return None
+
+
+def _answer(known: Mapping[str, Any]) -> str | None:
+    # A third of a second, and only here: the models, the GPUs, every strategy.
+    from clusterkit.estimate.asking.answer import answer  # noqa: PLC0415
+    from clusterkit.estimate.asking.words import EstimateWords  # noqa: PLC0415
+    from clusterkit.estimate.models.named import model_named  # noqa: PLC0415
+
+    try:
+        model_named(known["model"])  # not somebody's file or module, which would be run
+        return answer(EstimateWords(**known)).advice.why
+    except UserError:
+        return None

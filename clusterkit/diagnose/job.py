@@ -1,0 +1,79 @@
+"""Diagnose a submitted job from its run folder, or any files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterkit.diagnose.facts import facts_of
+from clusterkit.diagnose.rules import Rule
+from clusterkit.diagnose.verdict import Diagnosis, diagnose
+from clusterkit.diagnose.weigh import Source
+from clusterkit.errors import UserError
+from clusterkit.executors import executor_for
+from clusterkit.jobs.state import Job, load_job
+from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder, read_submission
+
+_LOGS = frozenset({".log", ".out", ".err", ".txt", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDiagnosis:
+    """A job, and what its logs and its run folder say of its failure."""
+
+    job: Job
+    diagnosis: Diagnosis
+    tail: tuple[str, ...]
+    """The last words of the rank that failed first, where its launcher told."""
+
+
+def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
+    """Bring the logs of a job here where they are elsewhere, and diagnose it.
+
+    Raises:
+        UserError: its folder holds no submission.
+        RemoteError: its logs cannot be fetched.
+    """
+    submission = read_submission(run)
+    if submission is not None and not run.state.exists():
+        executor_for(submission.kind).fetch(run)
+    return diagnose_job(load_job(run), rules)
+
+
+def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
+    """Diagnose a job whose logs are here."""
+    known = facts_of(job)
+    found = diagnose(
+        rules,
+        known.sources,
+        facts=known.facts,
+        first=known.first,
+        folder=known.run,
+        only_silent=known.state is JobState.SUCCEEDED,
+    )
+    notes = known.notes if known.state is not JobState.PENDING else ()
+    return JobDiagnosis(
+        job=job, diagnosis=replace(found, notes=(*notes, *found.notes)), tail=known.tail
+    )
+
+
+def sources_of(paths: Sequence[Path]) -> tuple[Source, ...]:
+    """Return the logs that these files and folders stand for; of a folder, all that are in it.
+
+    Raises:
+        UserError: there is no such file, or no log in a folder.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = [p for p in sorted(path.rglob("*")) if p.suffix in _LOGS and p.is_file()]
+            if not inside:
+                raise UserError(f"{path} holds no logs", hint="name the files themselves")
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise UserError(f"there is no file {path}")
+    return tuple(Source(path=path) for path in dict.fromkeys(found))
