@@ -64,7 +64,7 @@ lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter, shellcheck and hadolint
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
 	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py \
-	  tests/test_docs_checks.py tests/test_estimate_verb.py tests/test_containers.py \
+	  tests/test_docs_checks.py tests/test_docs_rules.py tests/test_estimate_verb.py tests/test_containers.py \
 	  tests/test_images_catalogue.py
 
 .PHONY: faults

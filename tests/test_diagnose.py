@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.rules import Rule
-from clusterkit.diagnose.verdict import Diagnosis, diagnose, everybody
+from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose, everybody
 from clusterkit.diagnose.weigh import Fact, Source
 from tests.diagnose_rules import engine_rules
 
@@ -33,7 +33,7 @@ def say(tmp_path: Path, rules: tuple[Rule, ...]):
             path = tmp_path / f"node-{number}.log"
             path.write_bytes(log.encode() if isinstance(log, str) else log)
             sources.append(Source(path=path, node=f"n{number + 1}" if len(logs) > 1 else None))
-        return diagnose(rules, sources, **options)
+        return diagnose(rules, sources, Known(**options))
 
     return said
 
@@ -183,16 +183,16 @@ def test_nodes_are_compared(say) -> None:
 
 def test_facts_of_the_run_are_found_like_lines(say) -> None:
     ended = Fact(text="clusterkit fact: signal=9", node="n1", rank=4, time=1.0)
-    found = say("step 3\n", facts=[ended])
+    found = say("step 3\n", facts=(ended,))
     assert (cause(found), found.cause.where) == ("killed", "n1 rank 4")
     assert found.cause.evidence.line == 0
     limit = Fact(text="clusterkit fact: state=timeout")
-    assert cause(say(f"{TIMEOUT}\n", facts=[limit])) == "time-limit"
+    assert cause(say(f"{TIMEOUT}\n", facts=(limit,))) == "time-limit"
 
 
 def test_of_a_job_that_succeeded_only_silent_failures_are_told(say) -> None:
-    assert say(f"{MEMORY}\n", only_silent=True).cause is None
-    assert cause(say("step 1 loss nan\n" * 3 + MEMORY, only_silent=True)) == "nan"
+    assert say(f"{MEMORY}\n", succeeded=True).cause is None
+    assert cause(say("step 1 loss nan\n" * 3 + MEMORY, succeeded=True)) == "nan"
 
 
 def test_an_earlier_attempt_is_no_cause(say) -> None:

@@ -31,7 +31,7 @@ def test_everything_is_explained() -> None:
         *(ref.name for ref in vars(Runtime).values() if isinstance(ref, Ref)),
         *(name for check in all_checks() for name in (check.id, check.name)),
         "exit-codes", "states", "frameworks", "config", "job-file", "runtime",
-        "preflight", "checks", "verdicts", "links", "lint-rules", "variables",
+        "preflight", "checks", "verdicts", "links", "lint-rules", "variables", "diagnose",
         *(check.area for check in all_checks()),
         *Verdict,
     }  # fmt: skip

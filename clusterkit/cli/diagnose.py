@@ -135,11 +135,13 @@ def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> No
 
     job = found.job
     console.note(f"{name_of(job)} {said(job)}")
-    if found.diagnosis.cause is None:
+    cause = found.diagnosis.cause
+    if cause is None:
         console.say(_nothing(found.diagnosis))
+    _say(found.diagnosis, advice, verbose=verbose)
+    if cause is None or not cause.evidence.line:
         for line in last_words(job):
             console.say(line)
-    _say(found.diagnosis, advice, verbose=verbose)
 
 
 def _diagnose_files(

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from clusterkit.diagnose.finds import Hit
 from clusterkit.diagnose.lines import read_line, time_of
-from clusterkit.diagnose.scan import Hit
 
 _WINDOW = 1 << 15
 _NEAR = 40

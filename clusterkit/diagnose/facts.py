@@ -15,7 +15,7 @@ from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
-from clusterkit.model import JobState, NodeResult
+from clusterkit.model import NodeResult
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
@@ -25,14 +25,10 @@ _SIGTERM = 143
 class JobFacts:
     """What is known of a job without reading its logs."""
 
-    run: Path
-    state: JobState
     sources: tuple[Source, ...]
     facts: tuple[Fact, ...]
     first: Place | None
     """Where it failed first, where its launchers told."""
-    tail: tuple[str, ...]
-    """The last words of that rank."""
     notes: tuple[str, ...]
     """What there is not to be read."""
 
@@ -44,12 +40,9 @@ def facts_of(job: Job) -> JobFacts:
     failure = node_results.first_failure(job.run, attempt)
     sources, notes = _sources(job, results)
     return JobFacts(
-        run=job.run.path,
-        state=job.status.state,
         sources=sources,
         facts=tuple(_facts(job, results, failure)),
         first=_first(job, failure, attempt),
-        tail=failure.tail if failure is not None else (),
         notes=notes,
     )
 

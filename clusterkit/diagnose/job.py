@@ -8,10 +8,11 @@ from pathlib import Path
 
 from clusterkit.diagnose.facts import facts_of
 from clusterkit.diagnose.rules import Rule
-from clusterkit.diagnose.verdict import Diagnosis, diagnose
+from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
 from clusterkit.diagnose.weigh import Source
 from clusterkit.errors import UserError
 from clusterkit.executors import executor_for
+from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, read_submission
@@ -25,8 +26,6 @@ class JobDiagnosis:
 
     job: Job
     diagnosis: Diagnosis
-    tail: tuple[str, ...]
-    """The last words of the rank that failed first, where its launcher told."""
 
 
 def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
@@ -44,19 +43,18 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
 
 def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
     """Diagnose a job whose logs are here."""
-    known = facts_of(job)
-    found = diagnose(
-        rules,
-        known.sources,
-        facts=known.facts,
-        first=known.first,
-        folder=known.run,
-        only_silent=known.state is JobState.SUCCEEDED,
+    told = facts_of(job)
+    state = job.status.state
+    known = Known(
+        job=name_of(job),
+        folder=job.run.path,
+        facts=told.facts,
+        first=told.first,
+        succeeded=state is JobState.SUCCEEDED,
     )
-    notes = known.notes if known.state is not JobState.PENDING else ()
-    return JobDiagnosis(
-        job=job, diagnosis=replace(found, notes=(*notes, *found.notes)), tail=known.tail
-    )
+    found = diagnose(rules, told.sources, known)
+    notes = told.notes if state is not JobState.PENDING else ()
+    return JobDiagnosis(job=job, diagnosis=replace(found, notes=(*notes, *found.notes)))
 
 
 def sources_of(paths: Sequence[Path]) -> tuple[Source, ...]:

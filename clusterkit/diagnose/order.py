@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from clusterkit.diagnose.finds import Hit
 from clusterkit.diagnose.rules import Role, Rule
-from clusterkit.diagnose.scan import Hit
 
 MOMENT_S = 5.0
 """Clocks of nodes differ, and ranks that lose one of them fail within moments: finds that are no

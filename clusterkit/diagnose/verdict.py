@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import hostlist
 from clusterkit.diagnose.evidence import Root, lines_after, lines_before, root_at
+from clusterkit.diagnose.finds import Scanned
 from clusterkit.diagnose.order import Event, Place, root_of
 from clusterkit.diagnose.rules import Role, Rule
-from clusterkit.diagnose.scan import Scanned, Scanner
+from clusterkit.diagnose.scan import Scanner
 from clusterkit.diagnose.weigh import Fact, Source, weigh
 from clusterkit.sweep import fold_numbers
 
@@ -73,32 +74,37 @@ class Diagnosis:
     bytes: int
 
 
-def diagnose(
-    rules: Sequence[Rule],
-    sources: Sequence[Source],
-    *,
-    facts: Iterable[Fact] = (),
-    first: Place | None = None,
-    folder: Path = Path(),
-    scan: Callable[[Path], Scanned] | None = None,
-    only_silent: bool = False,
-) -> Diagnosis:
-    """Read the logs and return the cause of the failure, if there is one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a job beside its logs; of files alone, nothing."""
 
-    `first` is where the job is known to have failed first; without it, torchrun's reports tell.
-    `only_silent` is for jobs that succeeded: nothing counts but what does not end a job.
-    """
-    look = scan or Scanner(rules).scan
-    found = [(source, look(source.path)) for source in sources]
+    job: str = "JOB"
+    """What to type for it."""
+    folder: Path = Path()
+    """Its run folder, from which the facts are."""
+    facts: tuple[Fact, ...] = ()
+    first: Place | None = None
+    """Where it failed first; without it, torchrun's reports tell."""
+    succeeded: bool = False
+    """Then nothing counts but what does not end a job."""
+
+
+def diagnose(
+    rules: Sequence[Rule], sources: Sequence[Source], known: Known | None = None
+) -> Diagnosis:
+    """Read the logs and return the cause of the failure, if there is one."""
+    known = known or Known()
+    scanner = Scanner(rules)
+    found = [(source, scanner.scan(source.path)) for source in sources]
     by_name = {rule.id: rule for rule in rules}
-    events = weigh(by_name, found, facts, folder=folder)
-    if only_silent:
+    events = weigh(by_name, found, known.facts, folder=known.folder)
+    if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
-    root = root_of(events, first or _told_by_torchrun(found))
+    root = root_of(events, known.first or _told_by_torchrun(found))
     problems = tuple(f"{s.file}: {s.problem}" for _, s in found if s.problem)
     return Diagnosis(
-        cause=_finding(root, events) if root is not None else None,
-        others=tuple(_others(root, events)) if root is not None else (),
+        cause=_finding(root, events, known.job) if root is not None else None,
+        others=tuple(_others(root, events, known.job)) if root is not None else (),
         notes=problems,
         files=sum(scanned.problem is None for _, scanned in found),
         bytes=sum(scanned.size for _, scanned in found),
@@ -123,14 +129,14 @@ def _moment(root: Root) -> float:
     return root.time if root.time is not None else float("inf")
 
 
-def _others(root: Event, events: Sequence[Event]) -> Iterable[Finding]:
+def _others(root: Event, events: Sequence[Event], job: str) -> Iterable[Finding]:
     of_rule: dict[str, list[Event]] = {}
     for event in events:
         if event.rule is not root.rule:
             of_rule.setdefault(event.rule.id, []).append(event)
     order = list(Role)
     for same in sorted(of_rule.values(), key=lambda one: order.index(one[0].rule.role)):
-        yield _finding(min(same, key=_when), same)
+        yield _finding(min(same, key=_when), same, job)
 
 
 def _when(event: Event) -> tuple[float, str, int]:
@@ -138,10 +144,11 @@ def _when(event: Event) -> tuple[float, str, int]:
     return time, str(event.hit.file), event.hit.offset
 
 
-def _finding(event: Event, events: Sequence[Event]) -> Finding:
+def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
     rule, hit = event.rule, event.hit
     same = [other for other in events if other.rule is rule]
     known: Mapping[str, str] = {
+        "job": job,
         "node": event.node or "",
         "rank": "" if event.rank is None else str(event.rank),
         **event.groups,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from clusterkit import hostlist
 from clusterkit.diagnose.evidence import nodes_named, time_near, year_of
+from clusterkit.diagnose.finds import Hit, Scanned
 from clusterkit.diagnose.lines import time_of
 from clusterkit.diagnose.order import GENERIC, Event
 from clusterkit.diagnose.rules import Compare, Role, Rule
-from clusterkit.diagnose.scan import Hit, Scanned
 from clusterkit.sweep import fold_numbers
 
 _MOST_TIMED = 64

@@ -1,0 +1,163 @@
+"""What has been found in one file so far: bounded, however often something is found."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterkit.diagnose.rules import Compare, Rule
+
+_MOST_HITS = 4096
+"""Different finds that are kept of one file; what repeats itself is one."""
+_MOST_FORMS = 1 << 14
+_LONGEST_FORM = 512
+
+RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+?),")
+"""The line that the worker writes before what a later attempt prints."""
+ROOT = "Root Cause (first observed failure)"
+"""The line before torchrun's word about the rank that failed first."""
+MARKS = ("--- clusterkit: restart ", ROOT)
+
+
+@dataclass(slots=True, kw_only=True)
+class Hit:
+    """The first line of its kind (rules, node, rank) in a file, and how often there was one."""
+
+    rules: tuple[str, ...]
+    """Names of the rules that match, the highest priority first."""
+    file: Path
+    line: int
+    """From 1."""
+    offset: int
+    """Bytes before the line."""
+    text: str
+    node: str | None = None
+    rank: int | None = None
+    value: tuple[str, str] | None = None
+    """Of a rule that compares: the groups `what` and `value`."""
+    count: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Scanned:
+    """What was found in one file."""
+
+    file: Path
+    size: int = 0
+    hits: tuple[Hit, ...] = ()
+    roots: tuple[int, ...] = ()
+    """Where torchrun tells which rank failed first: bytes before that line."""
+    problem: str | None = None
+    """Why it could not be read."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many lines of a sort were read, and found, and the last find."""
+
+    read: int = 0
+    found: int = 0
+    last: Hit | None = None
+
+
+@dataclass(slots=True)
+class _Sequence:
+    lines: deque[Hit] = field(default_factory=deque)
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A reduced form, and the rules that may match its lines; None stands for our own marks."""
+
+    form: bytes
+    rules: tuple[Rule | None, ...]
+
+
+class Finds:
+    """What has been found in one file so far."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.lines = 0
+        self._forms: dict[bytes, Tally] = {}
+        self._of_rules: dict[tuple[Rule | None, ...], Tally] = {}
+        self._hits: dict[tuple[object, ...], Hit] = {}
+        self._sequences: dict[tuple[object, ...], _Sequence] = {}
+        self._roots: list[int] = []
+
+    def scanned(self) -> Scanned:
+        """Return what there is, at the end of the file."""
+        return Scanned(
+            file=self.path,
+            size=self.size,
+            hits=tuple(self._hits.values()),
+            roots=tuple(self._roots),
+        )
+
+    def tallies(self, seen: Seen) -> tuple[Tally, Tally]:
+        """Return how often lines of this form, and of any form that these rules want, were read."""
+        if len(self._forms) > _MOST_FORMS:
+            self._forms.clear()
+        alike = self._forms.setdefault(seen.form[:_LONGEST_FORM], Tally())
+        return alike, self._of_rules.setdefault(seen.rules, Tally())
+
+    def mark(self, text: str, offset: int) -> None:
+        """Take note of where an attempt begins, or of what torchrun tells."""
+        if text.startswith(ROOT):
+            self._roots = [*self._roots[-7:], offset]
+        elif RESTART.match(text):
+            self._hits.clear()
+            self._sequences.clear()
+            self._roots.clear()
+            self._forms.clear()
+            self._of_rules.clear()
+
+    def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
+        """Keep a hit, or count it where its kind is known; return the one that is kept."""
+        match = rules[0].match(hit.text)
+        groups = match.groupdict() if match else {}
+        hit.node = groups.get("node") or hit.node
+        rank = groups.get("rank") or ""
+        hit.rank = int(rank) if rank.isdigit() else hit.rank
+        self._compared(hit, rules)
+        ongoing = [rule for rule in rules if rule.times == 1 or self._lasts(rule, hit)]
+        if not ongoing:
+            return None
+        hit.rules = tuple(rule.id for rule in ongoing)
+        key = (hit.rules, hit.node, hit.rank, hit.value)
+        if key not in self._hits and len(self._hits) >= _MOST_HITS:
+            key = (hit.rules, None, None, None)
+        kept = self._hits.setdefault(key, hit)
+        if kept is not hit:
+            kept.count += 1
+        return kept
+
+    def _compared(self, hit: Hit, rules: Sequence[Rule]) -> None:
+        for rule in rules:
+            if rule.compare is Compare.DIFFERS and (match := rule.match(hit.text)):
+                groups = match.groupdict()
+                hit.value = (groups.get("what") or "", groups.get("value") or "")
+                return
+
+    def _lasts(self, rule: Rule, hit: Hit) -> bool:
+        """Tell whether a sequence is whole; the first of its lines is then the hit's place."""
+        key = (rule.id, hit.node, hit.rank)
+        sequence = self._sequences.setdefault(key, _Sequence())
+        if sequence.whole:
+            return True
+        lines = sequence.lines
+        lines.append(hit)
+        while hit.line - lines[0].line > rule.within or len(lines) > rule.times:
+            lines.popleft()
+        sequence.whole = len(lines) == rule.times
+        if sequence.whole:
+            first = lines[0]
+            hit.line, hit.offset, hit.text = first.line, first.offset, first.text
+            hit.count = rule.times
+            lines.clear()
+        return sequence.whole
