@@ -17,6 +17,7 @@ import pytest
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left
 from tests.lab.lab import Lab
+from tests.lab_jobs import await_true
 from tests.test_lab_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
@@ -90,7 +91,7 @@ def test_torch_trains_on_spark(cluster: str, nodes: int, slots: int, desk: Desk)
     assert f"world size {nodes * slots}" in output
     first, last = losses(output)
     assert last < 0.6 * first
-    assert left(desk, done["run_dir"]) == []
+    await_true(lambda: not left(desk, done["run_dir"]))
 
 
 TELLING = """
@@ -142,7 +143,7 @@ def test_a_lost_worker_is_reported_and_ends_the_job(desk: Desk) -> None:
     assert document["reason"] == "n2: rank 1 was ended by signal 9"
     status = desk.clusterkit("status", job["job_id"]).stdout
     assert "the Spark worker has ended, exit code 137, on n2" in status
-    assert left(desk, job["run_dir"]) == []
+    await_true(lambda: not left(desk, job["run_dir"]))
 
 
 def test_cancel_leaves_nothing(desk: Desk) -> None:
@@ -151,7 +152,7 @@ def test_cancel_leaves_nothing(desk: Desk) -> None:
     assert desk.clusterkit("cancel", job["job_id"]).returncode == 0
     assert desk.clusterkit("wait", job["job_id"]).returncode != 0
     assert desk.state(job["job_id"]) == "cancelled"
-    assert left(desk, job["run_dir"]) == []
+    await_true(lambda: not left(desk, job["run_dir"]))
 
 
 def test_notices_ahead_of_a_time_limit_end_no_part_of_spark(desk: Desk) -> None:
