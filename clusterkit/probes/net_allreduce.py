@@ -11,12 +11,15 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
+from clusterkit.data import read_data
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed
-from clusterkit.probes.net_program import DEFAULT_PORT, read_program, snippet
+from clusterkit.probes.net_program import DEFAULT_PORT, bundled, read_program, snippet
 
 MOST_ROUNDS = 4
 _ROUND_S = {"gloo": 30.0, "nccl": 90.0}
 """Importing torch from a busy shared folder takes most of it."""
+
+_COLLECTIVE = "clusterkit_collective"
 
 _NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)
 _BYTES = re.compile(r"[1-9][0-9]{0,17}")
@@ -101,7 +104,7 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
     backend = backend_of(job)
     neighbours = ",".join(f"{k}-{k + 1}" for k in range(0, count - 1, 2))
     words = (
-        read_program("allreduce_rank"),
+        bundled(read_program("allreduce_rank"), {_COLLECTIVE: _collective()}),
         ",".join(job.hosts),
         str(job.port or DEFAULT_PORT),
         backend,
@@ -113,6 +116,11 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
         ours = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
         job = _with_env(job, ours)
     return snippet(job, ("netnode",), "allreduce", words, env=True)
+
+
+def _collective() -> str:
+    """Return the program that `clusterkit bench allreduce` measures with, too."""
+    return read_data("templates", "collectives", f"{_COLLECTIVE}.py")
 
 
 def _with_env(job: PreflightJob, ours: dict[str, str]) -> PreflightJob:

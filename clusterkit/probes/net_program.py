@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clusterkit.data import read_data
 from clusterkit.model import ClusterKind, ClusterSpec
@@ -32,6 +32,16 @@ _TEST = "import sys; sys.exit(sys.version_info < (3, 6))"
 def read_program(name: str) -> str:
     """Return the text of one of the programs."""
     return read_data("templates", "preflight", f"{name}.py")
+
+
+def bundled(program: str, modules: Mapping[str, str]) -> str:
+    """Return the text of `program` behind the modules that it imports, by name."""
+    known = "".join(
+        f"sys.modules[{name!r}] = types.ModuleType({name!r})\n"
+        f"exec({source!r}, sys.modules[{name!r}].__dict__)\n"
+        for name, source in modules.items()
+    )
+    return f"import sys, types\n{known}{program}"
 
 
 def snippet(

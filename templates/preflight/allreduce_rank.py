@@ -1,11 +1,11 @@
 """One rank of an all-reduce between two nodes: prints bytes, seconds of one, and the device."""
 
 import sys
-import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from clusterkit_collective import Collective
 
 MIB = 1 << 20
 MOST = {"gloo": 16 * MIB, "nccl": 1024 * MIB}
@@ -13,18 +13,14 @@ TIMED = 3
 BUDGET_S = 0.5  # of one all-reduce
 
 
-def timed(size, device):
+def measured(size, device, times=1):
     """Return the seconds of one all-reduce of `size` bytes, the slowest rank's; check its sum."""
-    data = torch.full((size // 4,), float(dist.get_rank() + 1), device=device)
-    dist.barrier()
-    began = time.monotonic()
-    dist.all_reduce(data)
-    ranks = dist.get_world_size()
-    if data[-1].item() != ranks * (ranks + 1) / 2:
+    collective = Collective("all_reduce", size, device)
+    if collective.wrong()[0]:
         raise RuntimeError("the all-reduce gave a wrong sum")
-    took = torch.tensor([time.monotonic() - began], device=device)
+    took = torch.tensor([collective.timed() for _ in range(times)], device=device)
     dist.all_reduce(took, op=dist.ReduceOp.MAX)
-    return took.item()
+    return took.min().item()
 
 
 def main(backend, host, port, rank, world, local_rank, timeout_s):
@@ -41,12 +37,11 @@ def main(backend, host, port, rank, world, local_rank, timeout_s):
         world_size=int(world),
         timeout=timedelta(seconds=max(1.0, float(timeout_s))),
     )
-    timed(MIB, device)
-    first, size = timed(MIB, device), MIB
+    first, size = measured(MIB, device), MIB
     # All ranks have the same slowest time, so all choose the same size.
     while size < MOST[backend] and first * size * 2 / MIB <= BUDGET_S:
         size *= 2
-    seconds = min(timed(size, device) for _ in range(TIMED))
+    seconds = measured(size, device, TIMED)
     name = "cpu" if backend == "gloo" else torch.cuda.get_device_name(device)
     sys.stdout.write(f"{size} {seconds:.6f} {name.replace(' ', '_')}\n")
     sys.stdout.flush()
