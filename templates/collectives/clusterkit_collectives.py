@@ -97,7 +97,8 @@ def _decide(wishes, everyone):
         backend = "gloo" if all(one["gpus"] == 0 for one in everyone) else "nccl"
     if backend == "nccl" and bare:
         few = bare[0]
-        return {"error": f"torch sees {few['gpus']} GPUs on {few['node']} for {few['ranks']} ranks"}
+        need = f"nccl needs a GPU for each of the {few['ranks']} ranks on {few['node']}"
+        return {"error": f"{need}, and torch sees {few['gpus']} there"}
     devices = sorted({one["device"] for one in everyone}) if backend == "nccl" else ["cpu"]
     free = min(one["free" if backend == "nccl" else "host_free"] for one in everyone)
     return {
@@ -264,4 +265,5 @@ def measure_by_torch(bench, agreed, patience):
     dist.destroy_process_group()
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])
