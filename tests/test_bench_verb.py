@@ -110,6 +110,25 @@ def test_what_is_saved_counts_for_estimates(run: Run, tmp_path: Path) -> None:
     assert 1.2 < kept.inter_busbw_scale < 1.5
 
 
+def test_what_cannot_be_saved_is_shown_all_the_same(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("--from", "-", "--save", stdin=json.dumps(torch_run()))
+    assert code == 2
+    assert "the results are right" in out
+    assert "estimates are of GPUs" in err
+    code, out, _ = run("--from", "-", "--save", "--json", stdin=json.dumps(torch_run()))
+    document = json.loads(out)
+    assert code == 2
+    assert "estimates are of GPUs" in document["error"]["problems"][0]["message"]
+    assert document["calibration"] is None
+    assert not (tmp_path / "config" / "clusterkit").exists()
+
+
+def test_a_run_without_its_end_says_so(run: Run) -> None:
+    code, out, _ = run("--from", "-", stdin=json.dumps(torch_run(complete=False)))
+    assert code == 0
+    assert "right so far, and the end is missing" in out
+
+
 def test_a_table_that_does_not_say_where_it_ran_is_told(run: Run) -> None:
     said = recording("nccl_ar_h100_nebius_2node.txt")
     code, out, _ = run("--from", "-", stdin=said)
@@ -138,6 +157,7 @@ def test_a_table_that_does_not_say_where_it_ran_is_told(run: Run) -> None:
         (("--nodes", "2", "--interconnect", "string"), "no network"),
         (("--nodes", "2", "--gpu", "toaster"), "no GPU"),
         (("--nodes", "2", "--cluster", "nowhere"), "nowhere"),
+        (("--nodes", "2", "--backend", "gloo", "--save"), "--save"),
         (("--from", "absent.txt"), "cannot read absent.txt"),
         (("--from", "."), "cannot read"),
         (("--from", sys.executable), "hint:"),

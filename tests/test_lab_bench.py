@@ -95,10 +95,8 @@ def test_a_link_carries_what_iperf3_says(lab: Lab, desk: Desk) -> None:
 
 
 def test_nodes_without_torch_are_told(lab: Lab, desk: Desk) -> None:
-    desk.write(
-        "clusterkit.yaml",
-        "clusters: {bare: {kind: slurm, partition: gpu, python: /usr/bin/python3, run_dir: runs}}\n",
-    )
+    bare = "{kind: slurm, partition: gpu, python: /usr/bin/python3, run_dir: runs}"
+    desk.write("clusterkit.yaml", f"clusters:\n  bare: {bare}\n")
     done = desk.clusterkit("bench", "allreduce", "--cluster", "bare", "--nodes", "2")
     assert done.returncode in {1, 2}
     assert "torch" in done.stderr

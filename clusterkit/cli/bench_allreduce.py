@@ -120,6 +120,8 @@ def allreduce(
         ops=ops, sizes=sizes, iterations=iterations, seconds=seconds, backend=backend, by=by
     )
     _check_names(interconnect, gpu)
+    if save and backend == "gloo":
+        raise UserError("--save: estimates are of GPUs and nccl", hint="leave out one of the two")
     if save and flags.cluster is not None:
         from clusterkit.config import load_settings
 
@@ -142,10 +144,13 @@ def allreduce(
         result = job.result
     found = answer(result, interconnect=interconnect, gpu=gpu)
     cluster = flags.cluster if job is None else job.job.submission.cluster
-    place = _keep(found, cluster) if save and (job is None or job.succeeded) else None
-    _show(found, job, place, as_json=json)
+    kept, refused = _keep(found, cluster) if save else (None, None)
+    _show(found, job, kept, refused, as_json=json)
+    if refused is not None:
+        console.error(str(refused))
+    wrong = EXIT_FINDINGS if result.correct is False else 0
     code = job.exit_code if job is not None else 0
-    raise typer.Exit(code or (EXIT_FINDINGS if result.correct is False else 0))
+    raise typer.Exit(code or wrong or (EXIT_COULD_NOT if refused is not None else 0))
 
 
 def _check_names(interconnect: str | None, gpu: str | None) -> None:
@@ -182,30 +187,40 @@ def _number(flag: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _keep(found: Answer, cluster: str | None) -> Path:
-    """Write down what the result says of the links of a cluster; return where."""
+def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | None]:
+    """Write down what the result says of the links of a cluster; return where, or why not."""
     from clusterkit.collectives.calibrating import learned
     from clusterkit.estimate.asking.answer import LOCAL
     from clusterkit.estimate.factors import calibration_file, load_calibration, save_calibration
 
-    place = calibration_file(cluster or LOCAL, os.environ)
-    calibration = learned(found.result, found.place, before=load_calibration(place))
-    save_calibration(place, calibration)
-    return place
+    try:
+        place = calibration_file(cluster or LOCAL, os.environ)
+        save_calibration(place, learned(found.result, found.place, before=load_calibration(place)))
+    except UserError as error:
+        return None, error  # what was measured is to be shown all the same
+    return place, None
 
 
-def _show(found: Answer, job: Finished | None, kept: Path | None, *, as_json: bool) -> None:
+def _show(
+    found: Answer,
+    job: Finished | None,
+    kept: Path | None,
+    refused: UserError | None,
+    *,
+    as_json: bool,
+) -> None:
     from clusterkit.cli.bench_allreduce_report import lines_of
     from clusterkit.collectives.answer import document
 
     if as_json:
-        told = job.document if job is not None else None
-        console.json_document({**document(found), "job": told, "calibration": kept})
+        told = {"job": job.document if job is not None else None, "calibration": kept}
+        error = {} if refused is None else {"error": {"problems": refused.problems}}
+        console.json_document({**document(found), **told, **error})
         return
     for line in lines_of(found):
         console.say(line)
     if kept is not None:
-        console.say(f"  kept for estimates: {kept}")
+        console.say(f"kept for estimates: {kept}")
     if job is not None and not job.succeeded:
         job.tell()
 

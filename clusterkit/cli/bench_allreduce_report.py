@@ -126,8 +126,10 @@ def _verdict(result: Result) -> Iterator[str]:
         yield console.coloured("the results are right on all ranks", "green")
         return
     if result.correct is None:
+        checked = result.source == "torch"
+        what = "the results were right so far" if checked else "nobody has looked at the results"
         end = "" if result.complete else ", and the end is missing"
-        yield console.coloured(f"nobody has looked at the results{end}", "yellow")
+        yield console.coloured(what + end, "yellow")
         return
     yield console.coloured("WRONG RESULTS: data was corrupted on its way", "red")
     for one in result.wrong[:_MOST_WRONG]:
