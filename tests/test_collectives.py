@@ -226,6 +226,14 @@ def test_the_estimate_and_what_is_published_stand_beside_it() -> None:
     assert halved.share == pytest.approx(2 * one.share, rel=0.02)
 
 
+def test_what_is_published_of_another_network_is_not_compared_with() -> None:
+    def figure(interconnect: str | None) -> float | None:
+        found = answer(oci(), interconnect=interconnect, gpu=None).published
+        return found and found.gbs
+
+    assert (figure("roce-400"), figure("efa-p5"), figure("ethernet-100")) == (468, 438, None)
+
+
 def test_within_a_node_the_links_of_the_gpu_count() -> None:
     found = answer(read_nccl_tests(recording(A100)), interconnect=None, gpu=None)
     assert 0.8 < found.assumptions[Operation.ALL_REDUCE].share < 1.2

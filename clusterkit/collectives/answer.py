@@ -43,7 +43,7 @@ def answer(result: Result, *, interconnect: str | None, gpu: str | None) -> Answ
         for op in result.operations
         if (assumption := assumed(result, result.large(op), place, interconnect)) is not None
     }
-    return Answer(result=result, place=place, assumptions=found, published=published(result))
+    return Answer(result=result, place=place, assumptions=found, published=published(result, place))
 
 
 def document(found: Answer) -> dict[str, Any]:

@@ -102,8 +102,13 @@ def assumed(
     return Assumption(op=measured.op, bytes=measured.bytes, busbw=busbw, share=share, over=over)
 
 
-def published(result: Result) -> Published | None:
+def published(result: Result, place: Place | None) -> Published | None:
     """Return what others have published for the same hardware; None where nothing is known."""
     if result.device is None or result.node_count is None or result.per_node is None:
         return None
-    return published_for(result.device, nodes=result.node_count, per_node=result.per_node)
+    return published_for(
+        result.device,
+        nodes=result.node_count,
+        per_node=result.per_node,
+        network=place.fabric.network.name if place is not None else None,
+    )

@@ -19,60 +19,65 @@ class Published:
     """Found in what NVIDIA's or AMD's driver calls the GPU."""
     nodes: int
     per_node: int
+    network: str | None = None
+    """What joins the nodes, as `estimate` calls it; None where it does not matter."""
     gbs: float
     """GB/s of bus bandwidth, an all-reduce."""
     system: str
     source: str
 
 
-def _nodes_of_eight(gpu: str, nodes: int, gbs: float, system: str, source: str) -> Published:
+def _node(gpu: str, gbs: float, system: str, source: str, *, gpus: int = 8) -> Published:
     return Published(
-        gpu=re.compile(gpu), nodes=nodes, per_node=8, gbs=gbs, system=system, source=source
+        gpu=re.compile(gpu), nodes=1, per_node=gpus, gbs=gbs, system=system, source=source
+    )
+
+
+def _nodes(gpu: str, network: str, gbs: float, system: str, source: str) -> Published:
+    return Published(
+        gpu=re.compile(gpu),
+        nodes=2,
+        per_node=8,
+        network=network,
+        gbs=gbs,
+        system=f"2 nodes of {system}",
+        source=source,
     )
 
 
 ONE_NODE = (
-    _nodes_of_eight(r"A100-SXM4", 1, 231.7, "8 A100 SXM, NVSwitch", "facebookresearch/gcm"),
-    _nodes_of_eight(r"H100 80GB HBM3", 1, 480.0, "8 H100 SXM, NVSwitch", "AWS, aws-batch"),
-    _nodes_of_eight(r"H200(?! NVL)", 1, 480.0, "8 H200 SXM, NVSwitch", "Azure NHC"),
-    _nodes_of_eight(r"V100-SXM2", 1, 110.0, "8 V100 SXM2", "Azure NHC"),
+    _node(r"A100-SXM4", 231.7, "8 A100 SXM, NVSwitch", "facebookresearch/gcm"),
+    _node(r"H100 80GB HBM3", 480.0, "8 H100 SXM, NVSwitch", "AWS, aws-batch"),
+    _node(r"H200(?! NVL)", 480.0, "8 H200 SXM, NVSwitch", "Azure NHC"),
+    _node(r"V100-SXM2", 110.0, "8 V100 SXM2", "Azure NHC"),
 )
 """NVIDIA's own systems."""
 
 TWO_NODES = (
     # docs/slurm-cluster/slurm-perf-cluster.md
-    _nodes_of_eight(r"A100", 2, 191.0, "2 DGX A100, 8 x HDR 200G", "NVIDIA/deepops"),
-    _nodes_of_eight(r"H100", 2, 468.0, "2 nodes of 8 H100, 8 x 400G", "dstack"),
+    _nodes(r"A100", "infiniband-hdr", 191.0, "8 A100, 8 x HDR 200G", "NVIDIA/deepops"),
+    _nodes(r"H100", "infiniband-ndr", 468.0, "8 H100, 8 x 400G", "dstack"),
 )
-"""With a network adapter for each GPU: other networks carry less, which is no fault of a node."""
+"""With a network adapter for each GPU, as NVIDIA sells them."""
 
-OTHERS = (
-    _nodes_of_eight(r"MI300X", 1, 310.0, "8 MI300X", "Azure NHC, OCI"),
-    Published(
-        gpu=re.compile(r"A100.*PCIe"),
-        nodes=1,
-        per_node=4,
-        gbs=25.0,
-        system="4 A100 PCIe",
-        source="Azure NHC",
-    ),
-    Published(
-        gpu=re.compile(r"GB200"),
-        nodes=18,
-        per_node=4,
-        gbs=835.0,
-        system="GB200 NVL72, a whole rack",
-        source="coreweave/nccl-tests",
-    ),
+_OTHERS = (
+    _nodes(r"H100", "roce-400", 468.0, "8 H100, 16 x 200G RoCE", "oracle-quickstart/oci-hpc"),
+    _nodes(r"A100", "efa-p4d", 78.0, "8 A100, 4 x 100G EFA", "AWS, nccl-tests"),
+    _nodes(r"H100", "efa-p5", 438.0, "8 H100, 32 x 100G EFA", "AWS, nccl-tests"),
+    _node(r"MI300X", 310.0, "8 MI300X", "Azure NHC, OCI"),
+    _node(r"A100.*PCIe", 25.0, "4 A100 PCIe", "Azure NHC", gpus=4),
 )
 
 
-def published_for(device: str, *, nodes: int, per_node: int) -> Published | None:
+def published_for(
+    device: str, *, nodes: int, per_node: int, network: str | None
+) -> Published | None:
     """Return what is published for as many nodes of these GPUs; None where nothing is."""
-    return next(_matching(device, nodes, per_node), None)
+    return next(_matching(device, nodes, per_node, network), None)
 
 
-def _matching(device: str, nodes: int, per_node: int) -> Iterator[Published]:
-    for one in (*ONE_NODE, *TWO_NODES, *OTHERS):
-        if (one.nodes, one.per_node) == (nodes, per_node) and one.gpu.search(device):
+def _matching(device: str, nodes: int, per_node: int, network: str | None) -> Iterator[Published]:
+    for one in (*ONE_NODE, *TWO_NODES, *_OTHERS):
+        there = (one.nodes, one.per_node) == (nodes, per_node) and one.network in {None, network}
+        if there and one.gpu.search(device):
             yield one
