@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import fanout, images, judge, output, race, report, startup
+from bench import diagnose, fanout, images, judge, output, race, report, startup
 from bench.fanout.table import fanout_document, fanout_table
 from bench.figures import BenchError
 from bench.judge.table import judge_document, judge_table
@@ -63,6 +63,11 @@ def _output(options: argparse.Namespace) -> tuple[str, object]:
     return output.output_table(rounds), output.output_document(rounds)
 
 
+def _diagnose(options: argparse.Namespace) -> tuple[str, object]:
+    rounds = diagnose.measure(options.rounds)
+    return diagnose.diagnose_table(rounds), diagnose.diagnose_document(rounds)
+
+
 def _images(_options: argparse.Namespace) -> tuple[str, object]:
     builds = images.measure()
     return images.images_table(builds), images.images_document(builds)
@@ -74,6 +79,7 @@ PARTS = {
     "fanout": _fanout,
     "judge": _judge,
     "output": _output,
+    "diagnose": _diagnose,
     "images": _images,
 }
 """What can be measured: each returns its table, and its part of the JSON document."""
@@ -81,7 +87,7 @@ PARTS = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the six")
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the seven")
     parser.add_argument("--runs", type=_count, default=30, help="starts of each command (30)")
     parser.add_argument(
         "--rounds", type=_count, default=7, help="rounds of the others that count (7)"

@@ -104,7 +104,7 @@ def _read(argv: tuple[str, ...], desk: Path) -> Reading:
             raise BenchError("no pipe")
         while block := reader.stdout.read(1 << 20):
             size += len(block)
-            peak_mib = _peak_mib(reader.pid) or peak_mib
+            peak_mib = peak_mib(reader.pid) or peak_mib
         _, status, used = os.wait4(reader.pid, 0)
         reader.returncode = os.waitstatus_to_exitcode(status)
     if size < NODES * EACH:
@@ -116,7 +116,7 @@ def _read(argv: tuple[str, ...], desk: Path) -> Reading:
     )
 
 
-def _peak_mib(pid: int) -> float:
+def peak_mib(pid: int) -> float:
     """Return the peak memory of a process since its exec; ru_maxrss counts its parent's as well."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)

@@ -27,6 +27,8 @@ _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)
 _MOST_KNOWN = 1 << 14
 _LONGEST_KNOWN = 512
 _LONGEST_WORD = 64
+_MOST_NEW = 4096
+"""New forms of one chunk beyond which nothing repeats itself, and it is no use to know them."""
 _SURE = 4096
 """Lines of one reduced form after which the others are taken to be alike."""
 _PLENTY = 1 << 15
@@ -93,18 +95,19 @@ class Scanner:
         fresh = forms - self._known
         if not fresh:
             return {}
-        words = set(b"\n".join(fresh).split()) - self._known_words
-        together = b"\n".join(words)
-        there = [word for word in self._needs if word in together]
-        wanted = {}
-        for form in fresh if there else ():
-            needs = [n for word in there if word in form for n in self._needs[word] if n in form]
-            if needs:
-                wanted[form] = tuple(dict.fromkeys(r for n in needs for r in self._rules[n]))
-        _remember(self._known, fresh - wanted.keys(), _LONGEST_KNOWN)
-        if not there:
-            _remember(self._known_words, words, _LONGEST_WORD)
-        return wanted
+        together = b"\n".join(fresh)
+        words = set(together.split()) - self._known_words
+        new = b"\n".join(words)
+        there = [word for word in self._needs if word in new]
+        wanted: dict[bytes, dict[Rule | None, None]] = {}
+        for need in (need for word in there for need in self._needs[word]):
+            for form in _lines_with(need, together):
+                wanted.setdefault(form, {}).update(dict.fromkeys(self._rules[need]))
+        if len(fresh) <= _MOST_NEW:
+            _remember(self._known, fresh - wanted.keys(), _LONGEST_KNOWN)
+        plain = (one for one in words if not any(word in one for word in there))
+        _remember(self._known_words, plain, _LONGEST_WORD)
+        return {form: tuple(rules) for form, rules in wanted.items()}
 
     def _line(self, seen: Seen, raw: bytes, number: int, offset: int, finds: Finds) -> None:
         alike, of_rules = finds.tallies(seen)
@@ -145,6 +148,16 @@ class Scanner:
         found = [at for need in self._needs if (at := raw.find(need)) >= 0]
         begin = max(0, min(found, default=0) - LONGEST // 4)
         return raw[begin : begin + LONGEST]
+
+
+def _lines_with(text: bytes, lines: bytes) -> Iterator[bytes]:
+    """Yield each of `lines` that holds `text`."""
+    at = lines.find(text)
+    while at >= 0:
+        end = lines.find(b"\n", at)
+        end = len(lines) if end < 0 else end
+        yield lines[lines.rfind(b"\n", 0, at) + 1 : end]
+        at = lines.find(text, end)
 
 
 def _reduced(text: str) -> bytes:
