@@ -32,6 +32,12 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
+    stacks: Annotated[
+        bool,
+        typer.Option(
+            "--stacks", help="Show where the ranks of a running job stand (py-spy), folded."
+        ),
+    ] = False,
     rules: Annotated[
         list[Path] | None,
         typer.Option(
@@ -64,6 +70,12 @@ def diagnose(
     if not words:
         raise UserError("diagnose what?", hint="clusterkit diagnose latest, or name log files")
     run = _run_of(words)
+    if stacks:
+        from clusterkit.cli.diagnose_stacks import show_stacks
+
+        if run is None:
+            raise UserError("--stacks looks at a running job", hint="clusterkit status lists them")
+        raise typer.Exit(show_stacks(run, as_json=json))
     if run is not None:
         raise typer.Exit(_diagnose_job(run, known, as_json=json, verbose=verbose))
     raise typer.Exit(_diagnose_files(words, known, as_json=json, verbose=verbose))

@@ -1,0 +1,52 @@
+"""`clusterkit diagnose --stacks`: where the ranks of a running job stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterkit.cli import console
+from clusterkit.cli.main import EXIT_COULD_NOT
+from clusterkit.hostlist import fold_set
+from clusterkit.sweep import fold_numbers
+
+if TYPE_CHECKING:
+    from clusterkit.diagnose.stacks import StackGroup, Stacks
+    from clusterkit.runfolder import RunFolder
+
+
+def show_stacks(run: RunFolder, *, as_json: bool) -> int:
+    """Print the stacks of all ranks, folded; return the exit code of the verb.
+
+    Raises:
+        UserError: the job does not run, or the configuration lacks its cluster.
+        RemoteError: its nodes cannot be asked at all.
+    """
+    from clusterkit.config import load_settings
+    from clusterkit.diagnose.stacks import take_stacks
+    from clusterkit.jobs.document import name_of
+    from clusterkit.jobs.state import load_job
+
+    job = load_job(run)
+    found = take_stacks(job, load_settings().cluster(job.submission.cluster))
+    if as_json:
+        document = {"job_id": name_of(job), "stacks": found.groups, "troubles": found.troubles}
+        console.json_document(document)
+    else:
+        _say(found)
+    return 0 if found.groups else EXIT_COULD_NOT
+
+
+def _say(found: Stacks) -> None:
+    for group in found.groups:
+        console.say(_who(group))
+        for frame in group.frames:
+            console.say(f"  {frame}")
+    for trouble in found.troubles:
+        console.warn(f"{trouble.node}: {trouble.message}")
+        if trouble.hint:
+            console.note(f"hint: {trouble.hint}")
+
+
+def _who(group: StackGroup) -> str:
+    ranks = f"rank{'s' * (len(group.ranks) > 1)} {fold_numbers(group.ranks)}"
+    return f"{console.bold(ranks)}  {fold_set(group.nodes)}"

@@ -1,0 +1,217 @@
+"""Where all ranks of a running job stand: py-spy on every node, folded by identical stack.
+
+The snippet finds the processes of the job by the variable that marks them, and asks py-spy about
+each one that is a rank: a Python process with a rank of its own, whose parent is not that rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import secrets
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clusterkit.errors import UserError
+from clusterkit.jobs.state import Job
+from clusterkit.model import ClusterKind, ClusterSpec
+from clusterkit.probes.base import Missing, PreflightJob, Probe, read_output
+from clusterkit.probes.compound import compose
+from clusterkit.processes import MARKER
+from clusterkit.transport.base import Reply, Transport
+
+_TIMEOUT_S = 60.0
+_SNIPPET = r"""
+rank() {
+tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | awk -F= '
+$1=="RANK" || $1=="OMPI_COMM_WORLD_RANK" || $1=="HOROVOD_RANK" || $1=="PMI_RANK" {print $2; exit}'
+}
+python() { case $(readlink "/proc/$1/exe") in */python*) : ;; *) false ;; esac; }
+seen=0
+for e in $(grep -zslF @MARKER@ /proc/[0-9]*/environ 2>/dev/null); do
+p=${e#/proc/}; p=${p%/environ}
+r=$(rank "$p"); { [ -n "$r" ] && python "$p"; } || continue
+up=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
+[ -n "$up" ] && [ "$(rank "$up")" = "$r" ] && python "$up" && continue
+own=$(tr '\0' '\n' <"$e" | sed -n 's/^PATH=//p')
+first=$(tr '\0' '\n' <"/proc/$p/cmdline" | sed -n 1p)
+case $first in /*) own=${first%/*}:$own ;; esac
+spy=$(PATH=$own:@PATH@:$PATH; command -v py-spy)
+seen=1
+echo "@ $p $r"
+if [ -z "$spy" ]; then echo "! missing"; continue; fi
+"$spy" dump --pid "$p" 2>&1 || echo "! failed"
+done
+[ $seen = 1 ] || echo "! none"
+"""
+_RANK = re.compile(r"@ (\d+) (\d+)")
+_THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
+_NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The main thread of one rank, innermost frame first."""
+
+    node: str
+    rank: int
+    state: str
+    """What py-spy calls it: `active`, `idle`, `active+gil`."""
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackGroup:
+    """Ranks that stand at the same place."""
+
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Why there is no stack of some ranks of a node, and what to type."""
+
+    node: str
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacks:
+    """What came back from all nodes."""
+
+    groups: tuple[StackGroup, ...]
+    """The smallest first: who stands elsewhere than most is whom they wait for."""
+    troubles: tuple[Trouble, ...]
+
+
+def take_stacks(job: Job, cluster: ClusterSpec) -> Stacks:
+    """Ask all nodes of a running job at once.
+
+    Raises:
+        UserError: the job does not run.
+        RemoteError: its nodes cannot be asked at all.
+    """
+    if job.status.state.final:
+        state = job.status.state
+        raise UserError(f"the job has {state}: none of its processes is left to look at")
+    nodes = job.status.nodes or tuple(result.node for result in job.results)
+    if cluster.kind is ClusterKind.LOCAL:
+        nodes = ("localhost",)
+    if not nodes:
+        raise UserError(f"the job is {job.status.state}: it has no nodes yet")
+    known = PreflightJob(hosts=nodes, kind=cluster.kind)
+    probe = _probe(job.run.marker(), cluster.job_python)
+    compound = compose([probe], known, token=f"ck{secrets.token_hex(8)}")
+    replies = _transport(job, cluster).ask(nodes, compound, heard=lambda _: None)
+    return fold_stacks(probe, replies)
+
+
+def _probe(marker: str, python: str) -> Probe[str]:
+    # No pipe nor quote may get in: it is a word of a shell on the node.
+    wanted = shlex.quote(f"{MARKER}={marker}")
+    folder = shlex.quote(python.rpartition("/")[0] or "/usr/local/bin")
+    snippet = _SNIPPET.replace("@MARKER@", wanted).replace("@PATH@", folder)
+    return Probe(name="stacks", command=snippet, parse=str, timeout_s=_TIMEOUT_S)
+
+
+def _transport(job: Job, cluster: ClusterSpec) -> Transport:
+    # Each of them loads what the others do not need: paramiko takes a tenth of a second.
+    if cluster.kind is ClusterKind.SLURM:
+        from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
+
+        step = SrunOptions.of(cluster)
+        return SrunTransport(dataclasses.replace(step, job_id=job.submission.job_id))
+    if cluster.kind is ClusterKind.SSH:
+        from clusterkit.transport.ssh import SshTransport  # noqa: PLC0415
+        from clusterkit.transport.ssh_config import SshOptions  # noqa: PLC0415
+
+        return SshTransport(SshOptions.of(cluster))
+    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
+
+    return LocalTransport()
+
+
+def fold_stacks(probe: Probe[str], replies: Sequence[Reply]) -> Stacks:
+    """Return which ranks stand where, from what the nodes have answered."""
+    stacks: list[Stack] = []
+    troubles: list[Trouble] = []
+    for reply in replies:
+        if reply.reach.problem is not None and not reply.outputs:
+            troubles.append(Trouble(node=reply.node, message=reply.reach.detail))
+            continue
+        said = read_output(probe, reply.outputs.get(probe.name))
+        if isinstance(said, Missing):
+            troubles.append(Trouble(node=reply.node, message=said.reason))
+            continue
+        for found in parse_stacks(said, reply.node):
+            if isinstance(found, Stack):
+                stacks.append(found)
+            elif found not in troubles:
+                troubles.append(found)
+    places: dict[tuple[str, ...], list[Stack]] = {}
+    for stack in stacks:
+        places.setdefault(stack.frames, []).append(stack)
+    groups = [
+        StackGroup(
+            ranks=tuple(sorted(stack.rank for stack in same)),
+            nodes=tuple(dict.fromkeys(stack.node for stack in same)),
+            frames=frames,
+        )
+        for frames, same in places.items()
+    ]
+    groups.sort(key=lambda group: (len(group.ranks), group.ranks))
+    return Stacks(groups=tuple(groups), troubles=tuple(troubles))
+
+
+def parse_stacks(text: str, node: str) -> Iterator[Stack | Trouble]:
+    """Yield the stack of each rank in the output of the snippet, or why there is none.
+
+    `py-spy dump`, 0.3 and 0.4: a line for each thread, and its frames indented below.
+    """
+    if text.strip() == "! none":
+        yield Trouble(
+            node=node,
+            message="no rank of the job was found",
+            hint="it has not started its ranks yet, or they run in a container",
+        )
+        return
+    for part in re.split(r"^(?=@ \d+ \d+$)", text, flags=re.MULTILINE):
+        match = _RANK.match(part)
+        if match is not None:
+            yield _of_rank(part.splitlines()[1:], int(match[1]), int(match[2]), node)
+
+
+def _of_rank(lines: Sequence[str], pid: int, rank: int, node: str) -> Stack | Trouble:
+    threads: list[tuple[str, str, list[str]]] = []
+    for line in lines:
+        if (thread := _THREAD.match(line)) is not None:
+            threads.append((thread["name"] or "", thread["state"], []))
+        elif threads and line.startswith("    ") and line.strip():
+            threads[-1][2].append(line.strip())
+    main = next((one for one in threads if one[0] == "MainThread"), None)
+    main = main or next(iter(threads), None)
+    if main is not None and main[2]:
+        return Stack(node=node, rank=rank, state=main[1], frames=tuple(main[2]))
+    return _trouble("\n".join(lines), pid, node)
+
+
+def _trouble(said: str, pid: int, node: str) -> Trouble:
+    if "! missing" in said:
+        return Trouble(
+            node=node,
+            message="py-spy is not there",
+            hint="pip install py-spy, into the Python of the job",
+        )
+    if _NOT_PERMITTED.search(said):
+        return Trouble(
+            node=node,
+            message="py-spy may not look at the job's processes (ptrace)",
+            hint=f"as root there: sysctl kernel.yama.ptrace_scope=0, or py-spy dump --pid {pid}; "
+            "in a container: --cap-add SYS_PTRACE",
+        )
+    words = " ".join(said.replace("! failed", "").split())[:200]
+    return Trouble(node=node, message=f"py-spy said of process {pid}: {words or 'nothing'}")

@@ -1,0 +1,175 @@
+"""`clusterkit diagnose --stacks`: py-spy on all nodes, folded by identical stack."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from clusterkit.diagnose.stacks import Stack, Trouble, fold_stacks, parse_stacks, take_stacks
+from clusterkit.errors import UserError
+from clusterkit.jobs.state import Job
+from clusterkit.model import ClusterKind, JobState, JobStatus
+from clusterkit.probes.base import Output, Probe, Reach, ReachProblem
+from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.transport.base import Reply
+from tests.plans import make_cluster
+
+DUMP = """\
+@ {pid} {rank}
+Process {pid}: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+    {frame}
+    <module> (train.py:50)
+Thread 4800 (active): "pin"
+    run (threading.py:982)
+"""
+WAITS = "all_reduce (torch/distributed/distributed_c10d.py:2501)"
+LATE = "load (train.py:12)"
+PROBE: Probe[str] = Probe(name="stacks", command="", parse=str)
+
+
+def dump(rank: int, frame: str) -> str:
+    return DUMP.format(pid=4711 + rank, rank=rank, frame=frame)
+
+
+def reply(node: str, text: str) -> Reply:
+    return Reply(node=node, reach=Reach(), outputs={"stacks": Output(stdout=text)})
+
+
+def test_ranks_that_stand_alike_are_one_and_the_odd_one_is_first() -> None:
+    first = reply("n1", dump(0, WAITS) + dump(1, WAITS))
+    second = reply("n2", dump(2, WAITS) + dump(3, LATE))
+    found = fold_stacks(PROBE, (first, second))
+    told = [(group.ranks, group.nodes, group.frames[0]) for group in found.groups]
+    assert told == [((3,), ("n2",), LATE), ((0, 1, 2), ("n1", "n2"), WAITS)]
+    assert found.troubles == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        ("! none\n", "no rank of the job was found", "container"),
+        ("@ 7 0\n! missing\n", "py-spy is not there", "pip install py-spy"),
+        ("@ 7 0\nError: Permission Denied: Try again as root\n! failed\n", "ptrace", "--pid 7"),
+        ("@ 7 0\nError: Operation not permitted (os error 1)\n! failed\n", "ptrace", "SYS_PTRACE"),
+        ("@ 7 0\nError: Failed to find python\n! failed\n", "process 7: Error: Failed to", ""),
+    ],
+)
+def test_what_is_in_the_way_is_told(said: str, message: str, hint: str) -> None:
+    (trouble,) = parse_stacks(said, "n1")
+    assert isinstance(trouble, Trouble)
+    assert message in trouble.message
+    assert hint in (trouble.hint or "")
+
+
+def test_one_node_in_trouble_hides_no_other() -> None:
+    lost = Reply(
+        node="n3", reach=Reach(problem=ReachProblem.TIMEOUT, detail="no answer within 10 s")
+    )
+    silent = Reply(node="n2", reach=Reach(), outputs={"stacks": Output(stdout="", exit_code=None)})
+    both = reply("n1", dump(0, LATE) + "@ 7 1\n! missing\n@ 8 2\n! missing\n")
+    found = fold_stacks(PROBE, (both, silent, lost))
+    assert [group.ranks for group in found.groups] == [(0,)]
+    assert [trouble.node for trouble in found.troubles] == ["n1", "n2", "n3"]
+    assert found.troubles[2].message == "no answer within 10 s"
+
+
+def test_a_torn_dump_is_what_there_is() -> None:
+    (stack,) = parse_stacks(dump(5, LATE)[: -len("    run (threading.py:982)\n")], "n1")
+    assert isinstance(stack, Stack)
+    assert (stack.rank, stack.frames) == (5, (LATE, "<module> (train.py:50)"))
+
+
+# Real processes ---------------------------------------------------------------------------------
+
+SCRIPT = """\
+import subprocess, sys, time
+
+def late():
+    print("ready", flush=True)
+    time.sleep(120)
+
+def waits():
+    print("ready", flush=True)
+    time.sleep(120)
+
+if sys.argv[1] == "late":
+    late()
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+try:
+    waits()
+finally:
+    child.kill()
+"""
+
+
+@contextmanager
+def ranks(run: RunFolder, script: Path, *words: str) -> Iterator[None]:
+    """Run a process for each rank, marked as clusterkit's worker marks them."""
+    script.write_text(SCRIPT)
+    started = []
+    try:
+        for rank, word in enumerate(words):
+            told = {**os.environ, "CK_JOB_UID": run.marker(0), "RANK": str(rank)}
+            argv = [sys.executable, script, word]
+            started.append(
+                subprocess.Popen(argv, env=told, stdout=subprocess.PIPE, start_new_session=True)
+            )
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+        yield
+    finally:
+        for process in started:
+            os.killpg(process.pid, signal.SIGKILL)  # with its child
+            process.wait(60)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def job_of(run: RunFolder, state: JobState = JobState.RUNNING) -> Job:
+    submission = Submission(
+        run_id=run.run_id, name="toy", cluster="local", kind=ClusterKind.LOCAL,
+        framework="torchrun", nodes=1, tasks=1, submitted_at=1.0,
+    )  # fmt: skip
+    return Job(run=run, submission=submission, status=JobStatus(state=state))
+
+
+def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
+    if shutil.which("py-spy") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("py-spy is missing: pip install py-spy")
+        pytest.skip("py-spy is missing: pip install py-spy")
+    cluster = make_cluster(tmp_path)
+    run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
+    other = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
+    with (
+        ranks(run, tmp_path / "a.py", "waits", "late", "waits"),
+        ranks(other, tmp_path / "b.py", "waits"),
+    ):
+        found = take_stacks(job_of(run), cluster)
+    if any("ptrace" in trouble.message for trouble in found.troubles):
+        pytest.skip("py-spy is not permitted here")
+    assert [group.ranks for group in found.groups] == [(1,), (0, 2)], found
+    assert found.groups[0].frames[0].startswith("late (")
+    assert found.groups[1].frames[0].startswith("waits (")
+    assert found.troubles == ()
+
+
+def test_without_ranks_or_after_its_end_it_says_so(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
+    found = take_stacks(job_of(run), make_cluster(tmp_path))
+    assert [trouble.message for trouble in found.troubles] == ["no rank of the job was found"]
+    with pytest.raises(UserError, match="has failed: none of its processes"):
+        take_stacks(job_of(run, JobState.FAILED), make_cluster(tmp_path))
