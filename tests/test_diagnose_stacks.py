@@ -73,6 +73,17 @@ def test_what_is_in_the_way_is_told(said: str, message: str, hint: str) -> None:
     assert hint in (trouble.hint or "")
 
 
+def test_a_rank_is_of_the_node_that_its_environment_names_and_told_once() -> None:
+    both = dump(0, WAITS).replace("@ 4711 0", "@ 4711 0 n1") + dump(1, LATE).replace(
+        "@ 4712 1", "@ 4712 1 n2"
+    )
+    found = fold_stacks(PROBE, (reply("n1", both), reply("n2", both)))
+    assert [(group.ranks, group.nodes) for group in found.groups] == [
+        ((0,), ("n1",)),
+        ((1,), ("n2",)),
+    ]
+
+
 def test_one_node_in_trouble_hides_no_other() -> None:
     lost = Reply(
         node="n3", reach=Reach(problem=ReachProblem.TIMEOUT, detail="no answer within 10 s")

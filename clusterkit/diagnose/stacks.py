@@ -39,13 +39,13 @@ first=$(tr '\0' '\n' <"/proc/$p/cmdline" | sed -n 1p)
 case $first in /*) own=${first%/*}:$own ;; esac
 spy=$(PATH=$own:@PATH@:$PATH; command -v py-spy)
 seen=1
-echo "@ $p $r"
+echo "@ $p $r $(tr '\0' '\n' <"$e" | sed -n 's/^CK_NODE_NAME=//p')"
 if [ -z "$spy" ]; then echo "! missing"; continue; fi
 "$spy" dump --pid "$p" 2>&1 || echo "! failed"
 done
 [ $seen = 1 ] || echo "! none"
 """
-_RANK = re.compile(r"@ (\d+) (\d+)")
+_RANK = re.compile(r"^@ (\d+) (\d+)(?: (\S+))?", re.MULTILINE)
 _THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
 _NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 
@@ -148,10 +148,10 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply]) -> Stacks:
             troubles.append(Trouble(node=reply.node, message=said.reason))
             continue
         for found in parse_stacks(said, reply.node):
-            if isinstance(found, Stack):
-                stacks.append(found)
-            elif found not in troubles:
-                troubles.append(found)
+            if isinstance(found, Trouble):
+                troubles += [found] if found not in troubles else []
+            elif (found.node, found.rank) not in {(one.node, one.rank) for one in stacks}:
+                stacks.append(found)  # where nodes share a machine, each of them finds all
     places: dict[tuple[str, ...], list[Stack]] = {}
     for stack in stacks:
         places.setdefault(stack.frames, []).append(stack)
@@ -179,10 +179,10 @@ def parse_stacks(text: str, node: str) -> Iterator[Stack | Trouble]:
             hint="it has not started its ranks yet, or they run in a container",
         )
         return
-    for part in re.split(r"^(?=@ \d+ \d+$)", text, flags=re.MULTILINE):
-        match = _RANK.match(part)
-        if match is not None:
-            yield _of_rank(part.splitlines()[1:], int(match[1]), int(match[2]), node)
+    for part in re.split(r"^(?=@ \d+ \d)", text, flags=re.MULTILINE):
+        if (match := _RANK.match(part)) is not None:
+            pid, rank = int(match[1]), int(match[2])
+            yield _of_rank(part.splitlines()[1:], pid, rank, match[3] or node)
 
 
 def _of_rank(lines: Sequence[str], pid: int, rank: int, node: str) -> Stack | Trouble:
