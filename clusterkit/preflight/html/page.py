@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from clusterkit import __version__
 from clusterkit.checks.base import Evidence, NodeFacts
-from clusterkit.data import data_dir, read_data
+from clusterkit.data import read_data
 from clusterkit.findings import Finding, Verdict
 from clusterkit.hostlist import fold_set
+from clusterkit.pages import environment, policy
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.html import measured, types, verdicts
 from clusterkit.preflight.html.facts import fact_table
@@ -27,10 +24,6 @@ from clusterkit.preflight.report import Report
 
 _QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
 _WORST_FIRST = tuple(sorted(Verdict, key=verdicts.rank, reverse=True))
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""Also marks that turn the direction of writing, and halves of characters that no file can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +76,12 @@ def page(bundle: Bundle, report: Report) -> str:
     style, script = (read_data("templates", "preflight", f"report.{end}") for end in ("css", "js"))
     lines = _node_lines(report)
     return (
-        _environment()
+        environment("preflight")
         .get_template("report.html.j2")
         .render(
             style=Markup(style),  # noqa: S704 - ours, not a node's
             script=Markup(script),  # noqa: S704
-            policy=_policy(style, script),
+            policy=policy(style, script),
             version=__version__,
             written_by=bundle.written_by,
             date=_date(bundle.collected_at),
@@ -109,39 +102,6 @@ def page(bundle: Bundle, report: Report) -> str:
             maps=[_heat_map(matrix) for matrix in measured.matrices(evidence, report.nodes)],
         )
     )
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(data_dir("templates") / "preflight"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_printable,
-    )
-    environment.filters["fold"] = fold_set
-    return environment
-
-
-def _printable(value: object) -> object:
-    """Replace what would not be seen, or would make other text look different."""
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return _CONTROL.sub("\ufffd", value)
-    return value
-
-
-def _policy(style: str, script: str) -> str:
-    """Return a policy under which nothing is loaded, and no other script or style counts."""
-    return (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _digest(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
 
 
 def _date(seconds: float) -> str:
