@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from clusterkit.cli.bench_allreduce import allreduce
+from clusterkit.cli.bench_scaling import scaling
+from clusterkit.cli.job_flags import CONTEXT_SETTINGS
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -15,3 +17,4 @@ def bench() -> None:
 
 
 app.command("allreduce")(allreduce)
+app.command("scaling", context_settings=CONTEXT_SETTINGS)(scaling)

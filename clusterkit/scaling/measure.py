@@ -1,0 +1,235 @@
+"""Run a job at one size after the other, look on for long enough, and end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from clusterkit.errors import ClusterkitError, RemoteError, UserError
+from clusterkit.jobs import Job, cancel, list_runs, run_roots
+from clusterkit.jobs.failure import failure_of
+from clusterkit.jobs.watch import RESULTS_EVERY_S, Observer
+from clusterkit.model import JobState, LaunchPlan
+from clusterkit.runfolder import RunFolder, Submission, read_submission
+from clusterkit.scaling.evidence import NodeEvidence
+from clusterkit.scaling.lines import ThroughputLog
+from clusterkit.scaling.nodes import NodeWatch, aim
+from clusterkit.scaling.rates import Bounds, counted, enough, rates
+from clusterkit.scaling.result import Row
+from clusterkit.scaling.sized import Ladder, SizedJob
+from clusterkit.submitting.gate import Listener
+from clusterkit.submitting.one import start
+from clusterkit.throughput import LINE
+
+_SILENT = "it printed no line that tells its throughput"
+_WELL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED})
+"""How a run may have ended whose lines count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """How runs are measured."""
+
+    bounds: Bounds
+    patience_s: float
+    """A run that prints no throughput for so long is given up."""
+    global_batch: bool
+    """Whether one batch is divided among the slots, however many there are."""
+    command_line: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen of one run."""
+
+    log: ThroughputLog
+    job: Job
+    evidence: tuple[NodeEvidence, ...] = field(default=())
+    over: bool = False
+    """The job ended by itself, or at the hands of somebody else."""
+    given_up: bool = False
+    skip: int = 0
+    """Lines that were printed until the yardstick had been taken, which takes processors."""
+
+
+def measure(
+    ladder: Ladder,
+    wishes: Wishes,
+    *,
+    listener: Listener,
+    started: Callable[[SizedJob, RunFolder], None],
+) -> Iterator[Row]:
+    """Yield what came of each size, smallest first; a run that goes on is ended before the next.
+
+    Once a script is known to print no throughput, larger sizes are not tried. When the caller is
+    interrupted, the job that runs is ended.
+    """
+    for job in ladder.jobs:
+        row = _measured(job, wishes, listener, started)
+        yield row
+        if row.problem == _SILENT:
+            return
+
+
+def _measured(
+    sized: SizedJob,
+    wishes: Wishes,
+    listener: Listener,
+    started: Callable[[SizedJob, RunFolder], None],
+) -> Row:
+    slots = sized.prepared.plan.processes
+    roots = run_roots([sized.prepared.plan.cluster])
+    before = frozenset(list_runs(roots))
+    try:
+        plan, run, submission = start(
+            sized.prepared,
+            exclude_unfit=False,
+            force=False,
+            listener=listener,
+            command_line=wishes.command_line,
+        )
+    except ClusterkitError as error:
+        return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
+    except KeyboardInterrupt:
+        # It may have been handed over already.
+        for begun in (run for run in list_runs(roots) if run not in before):
+            known = read_submission(begun)
+            if known is not None and known.command_line == wishes.command_line:
+                cancel(begun)
+        raise
+    try:
+        started(sized, run)
+        look = _look(plan, run, submission, wishes)
+    finally:
+        # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
+        ended = cancel(run)
+    look.job = ended if not look.job.status.state.final else look.job
+    return _row(sized, run, look, wishes)
+
+
+def _look(plan: LaunchPlan, run: RunFolder, submission: Submission, wishes: Wishes) -> _Look:
+    """Look at a run until enough of it was seen, it is over, or it stays silent for too long."""
+    observer = Observer(run, tends=True)
+    look = _Look(log=ThroughputLog(run), job=observer.look())
+    watched = _Nodes(plan, submission)
+    heard_at = time.monotonic()
+    while True:
+        look.job = observer.look()
+        look.over = observer.over
+        now = time.monotonic()
+        before = len(look.log.readings)
+        look.log.read(now, over=look.over)
+        if look.over:
+            break
+        if len(look.log.readings) > before or look.job.status.state is JobState.PENDING:
+            heard_at = now
+        if look.log.readings and watched.sample():
+            look.log.read(time.monotonic())
+            look.skip = len(look.log.readings)
+        if enough(look.log.readings, wishes.bounds, now, skip=look.skip):
+            watched.finish()
+            break
+        if now - heard_at > wishes.patience_s:
+            look.given_up = True
+            break
+        time.sleep(RESULTS_EVERY_S)
+    look.evidence = watched.evidence()
+    return look
+
+
+class _Nodes:
+    """The nodes of a run, as long as they can be asked; that they cannot ends no measurement."""
+
+    def __init__(self, plan: LaunchPlan, submission: Submission) -> None:
+        self._plan, self._submission = plan, submission
+        self._watch: NodeWatch | None = None
+        self._problem = ""
+
+    def sample(self) -> bool:
+        """Read the nodes; tell whether this was the first time, and the yardstick came before."""
+        if self._problem:
+            return False
+        first = self._watch is None
+        try:
+            if self._watch is None:
+                self._watch = NodeWatch(aim(self._plan, self._submission.job_id))
+                self._watch.measure()
+            self._watch.sample()
+        except (RemoteError, UserError) as error:
+            self._problem = str(error)
+        return first
+
+    def finish(self) -> None:
+        """Read the nodes once more, then the yardstick, as long as the job runs."""
+        if self._problem or self._watch is None:
+            return
+        try:
+            self._watch.sample(at_once=True)
+            self._watch.measure()
+        except (RemoteError, UserError) as error:
+            self._problem = str(error)
+
+    def evidence(self) -> tuple[NodeEvidence, ...]:
+        """Return what was learnt."""
+        if self._watch is not None:
+            return self._watch.evidence(self._problem)
+        if not self._problem:
+            return ()
+        nodes = self._plan.node_names or ("all nodes",)
+        return tuple(NodeEvidence(node=node, problem=self._problem) for node in nodes)
+
+
+def _row(sized: SizedJob, run: RunFolder, look: _Look, wishes: Wishes) -> Row:
+    plan, status = sized.prepared.plan, look.job.status
+    readings, warmup = look.log.readings, wishes.bounds.warmup
+    seen = counted(readings, warmup, skip=look.skip)
+    if not seen.readings:  # the run was short
+        seen = counted(readings, warmup)
+    found = rates(seen, slots=plan.processes, global_batch=wishes.global_batch)
+    problem, hint = _trouble(look, run, wishes, measured=bool(found))
+    return Row(
+        size=sized.size,
+        slots=plan.processes,
+        job_id=look.job.submission.job_id,
+        run_dir=str(run.path),
+        state=status.state.value,
+        rates={} if problem else found,
+        steps=seen.steps,
+        step_s=seen.step_s,
+        evidence=look.evidence,
+        problem=problem,
+        hint=hint,
+    )
+
+
+def _trouble(look: _Look, run: RunFolder, wishes: Wishes, *, measured: bool) -> tuple[str, str]:
+    """Return why a run has no rate, and what to do; empty texts where it has one."""
+    status, logs = look.job.status, f"its output: {run.logs}"
+    ended_badly = look.over and status.state is not JobState.SUCCEEDED and not measured
+    if status.state not in _WELL or ended_badly:
+        name = look.job.submission.job_id or run.key
+        return _how_it_failed(look.job), f"clusterkit diagnose {name}"
+    if measured:
+        return "", ""
+    if not look.log.readings:
+        line = f"print one such as `{LINE}`, or `tokens/s N`, of the whole job"
+        longer = "; --patience SECONDS waits for longer" if look.given_up else ""
+        return _SILENT, f"{line}{longer}\n{logs}"
+    return (
+        f"no throughput line came after the warm-up of {wishes.bounds.warmup} steps",
+        f"a smaller --warmup, or a run that is longer\n{logs}",
+    )
+
+
+def _how_it_failed(job: Job) -> str:
+    status, failure = job.status, failure_of(job)
+    code = f" (exit {status.exit_code})" if status.exit_code else ""
+    how = "failed" if status.state is JobState.FAILED else f"ended as {status.state.value}"
+    text = f"the job {how}{code}" + (f": {status.reason}" if status.reason else "")
+    last = _last_line(failure.message or "", failure.tail) if failure else ""
+    return f"{text}\n{last}" if last else text
+
+
+def _last_line(message: str, tail: Sequence[str]) -> str:
+    return next((line.strip() for line in (message, *reversed(tail)) if line.strip()), "")

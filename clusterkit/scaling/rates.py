@@ -1,0 +1,156 @@
+"""From the throughput lines of one run to its rate, and when enough of them were seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterkit.throughput import Throughput, Unit
+
+UNITS: tuple[Unit, ...] = ("samples", "tokens", "steps")
+"""What is told of first: what does not depend on the batch."""
+_LEAST = 2
+"""Readings that have to count before a run is ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much of a run is measured."""
+
+    warmup: int
+    """Steps at the beginning that do not count."""
+    steps: int | None = None
+    """That many steps after them are enough."""
+    seconds: float | None = None
+    """And so is this time after them; a run that has neither bound is seen to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One throughput line."""
+
+    at_s: float
+    """When it was read, on any clock that goes on."""
+    throughput: Throughput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """How fast one run was, the whole job."""
+
+    per_s: float
+    """The median of the lines that count."""
+    low: float
+    high: float
+    """The least and the most of them."""
+    lines: int
+    average: bool = False
+    """Told by the script as an average since its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """The readings of a run that count."""
+
+    readings: tuple[Reading, ...] = ()
+    steps: int = 0
+    """Between the end of the warm-up and the last of them."""
+    seconds: float = 0.0
+    """Likewise."""
+    step_s: float | None = None
+    """Of one of them; None where there was nothing to tell it from."""
+
+
+def progress_of(readings: Iterable[Reading]) -> tuple[int, ...]:
+    """Return how many steps there had been by each reading.
+
+    Lines that tell no step count as one each, and a step that is smaller than the one before
+    belongs to a new epoch.
+    """
+    done, before, total = [], 0, 0
+    for reading in readings:
+        step = reading.throughput.step
+        if step is None:
+            total += 1
+        else:
+            total += step - before if step >= before else step
+            before = step
+        done.append(total)
+    return tuple(done)
+
+
+def counted(readings: Sequence[Reading], warmup: int, *, skip: int = 0) -> Counted:
+    """Return the readings after the warm-up, and after the first `skip` of them.
+
+    The first line never counts: its interval holds the start. An average since the start counts
+    wherever it stands, as it is often the last line and the only one.
+    """
+    if not readings:
+        return Counted()
+    progress = progress_of(readings)
+    last_before = max((i for i, done in enumerate(progress) if done <= warmup), default=0)
+    last_before = min(max(last_before, skip - 1), len(readings) - 1)
+    kept = tuple(readings[last_before + 1 :])
+    averages = tuple(one for one in readings if one.throughput.average and one not in kept)
+    return Counted(
+        readings=(*averages, *kept),
+        steps=progress[-1] - progress[last_before],
+        seconds=readings[-1].at_s - readings[last_before].at_s,
+        step_s=_step_s(readings[last_before:], progress[last_before:]),
+    )
+
+
+def _step_s(readings: Sequence[Reading], progress: Sequence[int]) -> float | None:
+    """Return how long a step took by the clock of who read the lines, many at a time perhaps.
+
+    Of lines that were read together, the last tells how far the run was then.
+    """
+    known = {one.at_s: done for one, done in zip(readings, progress, strict=True)}
+    first, last = min(known), max(known)
+    steps = known[last] - known[first]
+    return (last - first) / steps if steps > 0 else None
+
+
+def enough(readings: Sequence[Reading], bounds: Bounds, now_s: float, *, skip: int = 0) -> bool:
+    """Tell whether a run has been seen for long enough, `skip` as for `counted`."""
+    seen = counted(readings, bounds.warmup, skip=skip)
+    if len(seen.readings) < _LEAST:
+        return False
+    since_s = now_s - (readings[-1].at_s - seen.seconds)
+    by_steps = bounds.steps is not None and seen.steps >= bounds.steps
+    return by_steps or (bounds.seconds is not None and since_s >= bounds.seconds)
+
+
+def rates(seen: Counted, *, slots: int, global_batch: bool) -> dict[Unit, Rate]:
+    """Return the rate of the whole job by unit; a rate of steps counts the slots' batches.
+
+    A script that tells steps alone does not say how much is in one. Each slot is taken to have a
+    batch of its own, so that the job does `slots` batches in a step, unless `global_batch` says
+    that one batch is divided among them.
+    """
+    found = {}
+    for unit in UNITS:
+        of_unit = [one.throughput for one in seen.readings if one.throughput.unit == unit]
+        intervals = [one for one in of_unit if not one.average]
+        used = intervals or of_unit[-1:]  # of averages, the last holds all the others
+        if not used:
+            continue
+        values = []
+        for one in used:
+            times = slots if one.per_slot or (unit == "steps" and not global_batch) else 1
+            values.append(one.rate * times)
+        found[unit] = Rate(
+            per_s=statistics.median(values),
+            low=min(values),
+            high=max(values),
+            lines=len(values),
+            average=not intervals,
+        )
+    return found
+
+
+def common_unit(found: Iterable[Mapping[Unit, Rate]]) -> Unit | None:
+    """Return the unit that every run has told its rate in, the most telling of them."""
+    every = list(found)
+    return next((u for u in UNITS if every and all(u in one for one in every)), None)

@@ -1,0 +1,168 @@
+"""`bench scaling` with real jobs on this machine; the script says how fast it would like to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit import processes
+from clusterkit.jobs.find import list_runs
+from clusterkit.jobs.state import load_job
+from clusterkit.model import JobState
+
+SCRIPT = """
+import os, sys, time
+size = int(os.environ["WORLD_SIZE"])
+if "silent" in sys.argv:
+    print("loss 1.0", flush=True)
+    time.sleep(300)
+if "fails" in sys.argv and size == 2:
+    print("CUDA is not happy", flush=True)
+    sys.exit(3)
+if "stays" in sys.argv and size == 2:
+    print("waiting", flush=True)
+    time.sleep(300)
+for step in range(1, 10_000):
+    time.sleep(0.02)
+    if os.environ["RANK"] == "0" and step % 2 == 0:
+        print(f"step {step} samples/s {100 * size ** 0.5 + (-1) ** (step // 2):.4f}", flush=True)
+"""
+
+
+class Bench:
+    """A folder with a script, and `bench scaling` in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs = folder / "runs"
+        (folder / "train.py").write_text(SCRIPT)
+        config = folder / "clusterkit.yaml"
+        config.write_text(f"clusters:\n  here: {{kind: local, run_dir: {self.runs}}}\n")
+        self.environment = {**os.environ, "CLUSTERKIT_CONFIG_FILE": str(config)}
+
+    def start(self, *words: str, script: str = "") -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "clusterkit", "bench", "scaling", "--cluster", "here"]
+        argv += ["--framework", "env", "--steps", "20", "--warmup", "4", *words, "train.py"]
+        return subprocess.Popen(
+            [*argv, *script.split()],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str, script: str = "") -> tuple[int, str, str]:
+        client = self.start(*words, script=script)
+        out, err = client.communicate(timeout=300)
+        return client.returncode, out, err
+
+    def states(self) -> list[JobState]:
+        return [load_job(run).status.state for run in list_runs([self.runs])]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for run in list_runs([made.runs]):
+        left = processes.marked(run.marker(), prefix=True)
+        processes.kill_all(lambda run=run: processes.marked(run.marker(), prefix=True))
+        assert not left, run.run_id
+
+
+def of_size(document: dict[str, Any], size: int) -> dict[str, Any]:
+    (found,) = (row for row in document["rows"] if row["size"] == size)
+    return dict(found)
+
+
+def test_throughput_and_efficiency_of_each_size(bench: Bench) -> None:
+    code, out, err = bench.run("--nodes", "2", "--json", "--html", "page.html")
+    assert code == 1, err
+    document = json.loads(out)
+    assert (document["schema"], document["unit"], document["by"]) == (1, "samples/s", "nodes")
+    one, two = of_size(document, 1), of_size(document, 2)
+    assert 98.9 <= one["throughput"] <= 101.1
+    assert one["efficiency"] == 1.0
+    assert two["efficiency"] == pytest.approx(two["throughput"] / (2 * one["throughput"]), abs=1e-3)
+    assert 0.69 <= two["efficiency"] <= 0.73
+    assert two["steps"] >= 20
+    assert two["step_s"] >= 0.02
+    assert two["causes"], "it falls short, and something is said of that"
+    (evidence,) = two["evidence"]  # the nodes of a local cluster are one machine
+    assert evidence["yardstick_s"] > 0
+    assert evidence["cpu_percent"] >= 0
+    assert bench.states() == [JobState.CANCELLED] * 2
+    title = f"{100 * two['efficiency']:.0f} % efficiency at 2 nodes"
+    assert title in (bench.folder / "page.html").read_text()
+
+
+def test_a_silent_script_is_told_what_to_print(bench: Bench) -> None:
+    code, out, err = bench.run("--nodes", "2", "--patience", "3", script="silent")
+    assert code == 2, err
+    assert "printed no line that tells its throughput" in out
+    assert "step 60 samples/s 431.2" in out
+    (run,) = list_runs([bench.runs])  # the next size was not tried
+    assert str(run.logs) in "".join(out.split())
+    assert run.log(0).read_text().startswith("loss")
+    assert bench.states() == [JobState.CANCELLED]
+
+
+def test_a_size_that_fails_leaves_the_others(bench: Bench) -> None:
+    code, out, err = bench.run("--gpus-per-node", "3", "--at", "1,2,3", "--json", script="fails")
+    assert code == 1, err
+    document = json.loads(out)
+    assert document["by"] == "slots"
+    failed = of_size(document, 2)
+    assert (failed["state"], failed["throughput"], failed["efficiency"]) == ("failed", None, None)
+    assert "exit 3" in failed["problem"]
+    assert "CUDA is not happy" in failed["problem"]
+    assert of_size(document, 3)["efficiency"] == pytest.approx(3**-0.5, abs=0.03)
+
+
+def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
+    client = bench.start("--nodes", "2", script="stays")
+    deadline = time.monotonic() + 120
+    while not any(
+        run.log(0).exists() and "waiting" in run.log(0).read_text()
+        for run in list_runs([bench.runs])
+    ):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)
+    client.send_signal(signal.SIGINT)
+    out, err = client.communicate(timeout=120)
+    assert client.returncode == 130, err
+    assert "samples/s" in out
+    assert "100 %" in out
+    assert bench.states() == [JobState.CANCELLED] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing to compare with"),
+        (("--nodes", "2", "--at", "1,4"), "--at 4: the job has 2 nodes"),
+        (("--nodes", "1:4"), "an elastic job has no size"),
+        (("--job", "array.yaml"), "each size is one job"),
+        (("--nodes", "2", "--plot", "x.doc"), "cannot draw x.doc"),
+        (("--nodes", "2", "--html", "no/such/x.html"), "no/such"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_any_job(
+    bench: Bench, words: tuple[str, ...], said: str
+) -> None:
+    (bench.folder / "array.yaml").write_text("array: lr=1,2\n")
+    code, out, err = bench.run(*words)
+    assert code == 2
+    assert said in err
+    assert out == ""
+    assert list_runs([bench.runs]) == []
