@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import node_results
+from clusterkit import files, node_results
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
 from clusterkit.model import NodeResult
+from clusterkit.runfolder import RunFolder
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
@@ -45,6 +46,12 @@ def facts_of(job: Job) -> JobFacts:
         first=_first(job, failure, attempt),
         notes=notes,
     )
+
+
+def planned_nodes(run: RunFolder) -> tuple[str, ...]:
+    """Return the nodes of a plan in rank order; none on Slurm, which chooses them."""
+    plan = files.read_json(run.plan) or {}
+    return tuple(str(name) for name in plan.get("node_names") or ())
 
 
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
@@ -94,7 +101,7 @@ def _first(job: Job, failure: NodeResult | None, attempt: int) -> Place | None:
 def _sources(
     job: Job, results: tuple[NodeResult, ...]
 ) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    names = dict(enumerate(job.status.nodes)) | {r.node_rank: r.node for r in results}
+    names = dict(enumerate(planned_nodes(job.run))) | {r.node_rank: r.node for r in results}
     found, missing = [], []
     for rank in ranks_of(job.run):
         path = job.run.log(rank)

@@ -13,7 +13,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterkit.errors import UserError
+from clusterkit import hostlist
+from clusterkit.commands import run_command
+from clusterkit.diagnose.facts import planned_nodes
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.jobs.state import Job
 from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.probes.base import Missing, PreflightJob, Probe, read_output
@@ -98,9 +101,7 @@ def take_stacks(job: Job, cluster: ClusterSpec) -> Stacks:
     if job.status.state.final:
         state = job.status.state
         raise UserError(f"the job has {state}: none of its processes is left to look at")
-    nodes = job.status.nodes or tuple(result.node for result in job.results)
-    if cluster.kind is ClusterKind.LOCAL:
-        nodes = ("localhost",)
+    nodes = _nodes(job, cluster.kind)
     if not nodes:
         raise UserError(f"the job is {job.status.state}: it has no nodes yet")
     known = PreflightJob(hosts=nodes, kind=cluster.kind)
@@ -108,6 +109,17 @@ def take_stacks(job: Job, cluster: ClusterSpec) -> Stacks:
     compound = compose([probe], known, token=f"ck{secrets.token_hex(8)}")
     replies = _transport(job, cluster).ask(nodes, compound, heard=lambda _: None)
     return fold_stacks(probe, replies)
+
+
+def _nodes(job: Job, kind: ClusterKind) -> tuple[str, ...]:
+    if kind is ClusterKind.LOCAL:
+        return ("localhost",)
+    if kind is ClusterKind.SSH:
+        return planned_nodes(job.run)
+    answer = run_command(("squeue", "-h", "-j", str(job.submission.job_id), "-o", "%N"))
+    if answer.code:
+        raise RemoteError(f"squeue: {answer.errors.strip() or 'it failed'}")
+    return hostlist.expand(answer.output.strip()) if answer.output.strip() else ()
 
 
 def _probe(marker: str, python: str) -> Probe[str]:
