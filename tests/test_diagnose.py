@@ -128,6 +128,16 @@ def test_where_a_job_is_known_to_have_failed_first_counts_most(say) -> None:
     assert cause(say(log, first=Place(node="n1", rank=7))) == "gpu-memory"
 
 
+def test_a_line_of_no_rank_is_of_the_one_that_failed_first_on_its_node(say) -> None:
+    at = Place(node="n2", rank=3)
+    assert say("step 1\n", f"{MEMORY}\n", first=at).cause.where == "n2 rank 3"
+    assert say(f"{MEMORY}\n", "step 1\n", first=at).cause.where == "n1"
+    assert say("step 1\n", f"[rank2]: {MEMORY}\n", first=at).cause.where == "n2 rank 2"
+    ended = Fact(text="clusterkit fact: signal=9", node="n2", rank=3)
+    found = say("step 1\n", f"{TIMEOUT}\n", facts=[ended], first=at)
+    assert (cause(found), found.cause.where) == ("time-out", "n2 rank 3")
+
+
 def test_torchruns_report_tells_who_failed_first(say) -> None:
     report = """\
 E1121 12:00:01.2 71 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1)

@@ -25,7 +25,7 @@ _PREFIXES = tuple(
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"\[(?:default|trainer|worker)\d*\|?\d*\]:",  # torchrun --tee: a local rank
-        r"(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh
+        r"(?:slurmstepd-)?(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh, Slurm
     )
 )
 _NO_NODE = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,17 @@ class Place:
 
     node: str | None = None
     rank: int | None = None
+
+
+def ranked(event: Event, first: Place) -> Event:
+    """Take a line that names no rank for one of the rank that failed first, on the node of that.
+
+    Most of what a process prints when it ends names none.
+    """
+    says_nothing = event.rank is None and event.rule.role is not Role.CONSEQUENCE
+    if says_nothing and event.node is not None and event.node == first.node:
+        return dataclasses.replace(event, rank=first.rank)
+    return event
 
 
 def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None:

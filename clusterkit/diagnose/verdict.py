@@ -9,7 +9,7 @@ from pathlib import Path
 from clusterkit import hostlist
 from clusterkit.diagnose.evidence import Root, lines_after, lines_before, root_at
 from clusterkit.diagnose.finds import Scanned
-from clusterkit.diagnose.order import Event, Place, root_of
+from clusterkit.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.diagnose.rules import Role, Rule
 from clusterkit.diagnose.scan import Scanner
 from clusterkit.diagnose.weigh import Fact, Source, weigh
@@ -100,7 +100,10 @@ def diagnose(
     events = weigh(by_name, found, known.facts, folder=known.folder)
     if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
-    root = root_of(events, known.first or _told_by_torchrun(found))
+    first = known.first or _told_by_torchrun(found)
+    if first is not None:
+        events = tuple(ranked(event, first) for event in events)
+    root = root_of(events, first)
     problems = tuple(f"{s.file}: {s.problem}" for _, s in found if s.problem)
     return Diagnosis(
         cause=_finding(root, events, known.job) if root is not None else None,
