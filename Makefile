@@ -67,6 +67,17 @@ golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
 	  tests/test_docs_checks.py tests/test_docs_rules.py tests/test_estimate_verb.py tests/test_containers.py \
 	  tests/test_images_catalogue.py
 
+.PHONY: docs
+docs: $(VENV)/dev.done ## Build the documentation site into build/docs/html
+	python -m docs.generate build/docs/source
+	sphinx-build --quiet --fail-on-warning --keep-going --conf-dir docs --doctree-dir build/docs/doctrees \
+	  build/docs/source build/docs/html
+	@echo 'open build/docs/html/index.html'
+
+.PHONY: pictures
+pictures: $(VENV)/dev.done ## Draw the pictures of the documentation anew (then look at them)
+	python -m docs.pictures
+
 .PHONY: faults
 faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliability.md
 	python -m tests.faults
@@ -90,7 +101,7 @@ lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it
 
 .PHONY: clean
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .venvs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venvs build/docs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # --- set-up: each step leaves a mark, and runs again when what it depends on has changed ----------
 

@@ -72,10 +72,11 @@ class UnquotedError(ValueError):
 @lru_cache(maxsize=16)
 def _compiled(source: str) -> jinja2.Template:
     """Return the template of a text; an array renders the same ones hundreds of times."""
-    return _environment().from_string(source)
+    return strict_environment().from_string(source)
 
 
-def _environment() -> jinja2.Environment:
+def strict_environment() -> jinja2.Environment:
+    """Return what templates are read with, also by the reference of their variables."""
     environment = jinja2.Environment(  # noqa: S701 # `finalize` is stricter than autoescape
         loader=jinja2.FunctionLoader(lambda _: None),  # no template includes another
         undefined=jinja2.StrictUndefined,

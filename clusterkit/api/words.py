@@ -37,6 +37,7 @@ def takes(words: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]
         called.__name__ = called.__qualname__ = function.__name__
         called.__doc__, called.__module__ = function.__doc__, function.__module__
         called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {}  # some readers would take those above for the signature's
         return called
 
     return decorate

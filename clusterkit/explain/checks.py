@@ -8,7 +8,7 @@ from clusterkit.checks import all_checks
 from clusterkit.checks.base import Check, Tier
 from clusterkit.explain.topic import Topic, first_sentence, paragraphs, table
 
-_VERDICTS = {
+VERDICTS = {
     "pass": "Nothing is wrong.",
     "warn": "It runs, but slower or less safely than it could. With --strict it counts as fail.",
     "fail": "Do not start a job there. The node is left out of what is usable; nothing is drained.",
@@ -19,7 +19,7 @@ _VERDICTS = {
     "skip": "It does not apply: the machine does not have that part. Never counted as fail.",
 }
 
-_AREAS = {
+AREAS = {
     "SSH": "Reaching the nodes, by SSH or by srun.",
     "HOST": "Operating system, limits, clock, names and the job's Python.",
     "GPU": "GPUs of NVIDIA and AMD: driver, memory, heat, links.",
@@ -32,7 +32,7 @@ _AREAS = {
     "ENV": "Container runtime and image.",
 }
 
-_WHEN = {
+WHEN = {
     Tier.NODE: "One round trip; judged on each node alone.",
     Tier.ROUND_TRIP: "One round trip; nodes are compared with each other.",
     Tier.NETWORK: "Traffic between the nodes; only with --network.",
@@ -50,13 +50,13 @@ def topics() -> Iterator[Topic]:
     yield Topic(
         name="verdicts",
         summary="pass, skip, unknown, warn and fail of a check",
-        text=table(_VERDICTS.items()),
+        text=table(VERDICTS.items()),
     )
-    for word, text in _VERDICTS.items():
+    for word, text in VERDICTS.items():
         yield Topic(
             name=word, summary=first_sentence(text), text=paragraphs(text), group="verdicts"
         )
-    for area, text in _AREAS.items():
+    for area, text in AREAS.items():
         yield _area(area, text, tuple(check for check in checks if check.area == area))
     for check in checks:
         for name, other in ((check.id, check.name), (check.name, check.id)):
@@ -85,7 +85,7 @@ def _text(check: Check, other: str) -> str:
     return paragraphs(
         f"{other}: {about.what}",
         f"Why it matters: {about.why}",
-        f"How it is measured: {about.how} {_WHEN[check.tier]}",
+        f"How it is measured: {about.how} {WHEN[check.tier]}",
         f"How to fix it: {about.fix}",
         f"Source: {about.source}",
     )

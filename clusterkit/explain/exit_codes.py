@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from clusterkit.explain.topic import Topic, paragraphs, table
 
-_CODES = (
+CODES = (
     ("0", "nothing to report: it worked, every check passed, the diff is empty"),
     ("1", "findings: a check failed, the job failed, the files on disk differ"),
     ("2", "could not do it: usage, configuration, connection, or a missing tool"),
     ("130", "interrupted with Ctrl-C; a job that was submitted goes on"),
 )
 
-_JOB_CODES = (
+JOB_CODES = (
     ("1-127", "the command's own exit code, on the first node that failed"),
     ("128+N", "a process was ended by signal N"),
     ("134", "SIGABRT: an abort, often a C++ exception or a NCCL/gloo error"),
@@ -31,12 +31,12 @@ def topics() -> Iterator[Topic]:
         text="\n\n".join(
             (
                 paragraphs("Exit codes of every clusterkit command:"),
-                table(_CODES),
+                table(CODES),
                 paragraphs(
                     "The `exit_code` of a job, in `status --json` and in its run folder, is that "
                     "of the training command as a shell reports it:"
                 ),
-                table(_JOB_CODES),
+                table(JOB_CODES),
                 paragraphs(
                     "Of torchrun, DeepSpeed and Horovod it is the code of the rank that failed "
                     "first, whatever its launcher makes of that; `clusterkit status JOB` names "

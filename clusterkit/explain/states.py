@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clusterkit.explain.topic import Topic, first_sentence, paragraphs, table
 from clusterkit.model import JobState
 
-_MEANING = {
+MEANING = {
     JobState.PENDING: (
         "Handed over, and waiting for nodes. The scheduler gives the reason (Priority, "
         "Resources, ...): `clusterkit status JOB`. Over ssh and on this machine, where nothing "
@@ -49,9 +49,9 @@ def topics() -> Iterator[Topic]:
     yield Topic(
         name="states",
         summary="pending, running, succeeded, ... and how they are known",
-        text=table((state.value, first_sentence(text)) for state, text in _MEANING.items()),
+        text=table((state.value, first_sentence(text)) for state, text in MEANING.items()),
     )
-    for state, text in _MEANING.items():
+    for state, text in MEANING.items():
         # The one word that is a verdict, too.
         verdict = "Of a check: `clusterkit explain verdicts`."
         ending = "The job has ended." if state.final else "The job has not ended."

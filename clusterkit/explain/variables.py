@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clusterkit.envlint.variables import NEWEST_NCCL, Kind, Variable, all_variables
 from clusterkit.explain.topic import Topic, paragraphs, table
 
-_FAMILIES = {
+FAMILIES = {
     "nccl": "NCCL",
     "torch": "PyTorch",
     "rccl": "RCCL",
@@ -17,7 +17,7 @@ _FAMILIES = {
     "mpi": "Open MPI",
     "gpu": "CUDA or ROCm",
 }
-_KINDS = {
+KINDS = {
     Kind.DOCUMENTED: "read, and documented",
     Kind.SOURCE_ONLY: "read, but in no page of the documentation",
     Kind.DEPRECATED: "still read, deprecated since {until}",
@@ -60,8 +60,8 @@ def topics() -> Iterator[Topic]:
 
 
 def _topic(variable: Variable) -> Topic:
-    family = _FAMILIES.get(variable.family, variable.family)
-    state = _KINDS[variable.kind].format(until=variable.until or "a while")
+    family = FAMILIES.get(variable.family, variable.family)
+    state = KINDS[variable.kind].format(until=variable.until or "a while")
     return Topic(
         name=variable.name,
         summary=f"a variable of {family}",

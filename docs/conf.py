@@ -1,0 +1,31 @@
+"""Sphinx: `make docs` writes the sources of the site (`docs/generate`) and builds them."""
+
+from clusterkit import __version__
+
+project = "clusterkit"
+author = "the clusterkit authors"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["files"]
+smartquotes = False  # `--flag` is no dash
+default_role = "code"  # docstrings have Markdown's single backticks
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+add_module_names = False
+python_maximum_signature_line_length = 80
+
+highlight_language = "text"
+html_theme = "furo"
+html_title = f"clusterkit {version}"
+html_static_path = ["static"]
+html_css_files = ["clusterkit.css"]
+html_show_sphinx = False
+html_show_copyright = False
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}

@@ -1,0 +1,58 @@
+"""Lists that `clusterkit explain` knows: exit codes, states, strategies, GPUs, and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterkit.explain import find_topic
+from clusterkit.explain.exit_codes import CODES, JOB_CODES
+from clusterkit.explain.states import MEANING
+from docs.generate.page import Page, blocks, code, fenced, prose, table
+
+_AS_TOLD = {
+    "links": "Link classes",
+    "strategies": "Strategies",
+    "gpus": "GPUs",
+    "interconnects": "Networks between nodes",
+    "models": "Models",
+}
+"""Topics whose text is a table already."""
+
+
+def pages(root: Path) -> Iterator[Page]:
+    """Yield the pages of this module."""
+    del root
+    yield Page(
+        path="reference/exit-codes.md",
+        text=blocks(
+            "# Exit codes",
+            "Of every clusterkit command:",
+            table(("code", "meaning"), ((code(word), prose(text)) for word, text in CODES)),
+            "The `exit_code` of a job, in `status --json` and in its run folder, is that of the "
+            "training command as a shell reports it:",
+            table(("code", "meaning"), ((code(word), prose(text)) for word, text in JOB_CODES)),
+        ),
+    )
+    yield Page(
+        path="reference/states.md",
+        text=blocks(
+            "# States of a job",
+            table(
+                ("state", "meaning", "final"),
+                (
+                    (code(state.value), prose(text), "yes" if state.final else "")
+                    for state, text in MEANING.items()
+                ),
+            ),
+        ),
+    )
+    for name, title in _AS_TOLD.items():
+        yield Page(
+            path=f"reference/{name}.md",
+            text=blocks(
+                f"# {title}",
+                f"What `clusterkit explain {name}` says: {prose(find_topic(name).summary)}.",
+                fenced(find_topic(name).text),
+            ),
+        )
