@@ -165,7 +165,7 @@ def _search(title: str, argv: tuple[str, ...]) -> Search:
     with tempfile.TemporaryFile() as answer:
         with subprocess.Popen(argv, stdout=answer, stderr=subprocess.DEVNULL) as search:
             while os.waitid(os.P_PID, search.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                peak = peak_mib(search.pid) or peak
+                peak = max(peak, _together_mib(search.pid))
                 time.sleep(_LOOK_S)
             _, status, used = os.wait4(search.pid, 0)
             search.returncode = os.waitstatus_to_exitcode(status)
@@ -179,3 +179,12 @@ def _search(title: str, argv: tuple[str, ...]) -> Search:
     elif b"CUDA out of memory" not in said:
         raise BenchError("grep found nothing")
     return Search(wall_s=wall_s, cpu_s=used.ru_utime + used.ru_stime, peak_mib=peak)
+
+
+def _together_mib(pid: int) -> float:
+    """Return the peaks of a process and of those that it has started, added up."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return peak_mib(pid) + sum(_together_mib(int(child)) for child in children)
+    except OSError:  # it has ended while it was looked at
+        return 0.0

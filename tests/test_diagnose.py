@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clusterkit import files
+from clusterkit.diagnose import side_by_side
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose, everybody
@@ -242,6 +246,16 @@ def test_bytes_of_any_kind(say, data: bytes) -> None:
 def test_lines_are_found_across_the_ends_of_chunks(say) -> None:
     for before in range((1 << 20) - 60, (1 << 20) + 4, 3):
         assert cause(say("a" * 70 + "\n" + "b" * (before - 72) + f"\n{MEMORY}\n")) == "gpu-memory"
+
+
+def test_large_logs_are_read_side_by_side_and_all_the_same(
+    say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = (f"{TIMEOUT}\n", f"step 1\n[rank3]: {MEMORY}\n", "step 1\n", f"[rank4]: {MEMORY}\n")
+    alone = say(*logs)
+    monkeypatch.setattr(side_by_side, "_WORTH_IT", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert json.dumps(files.plain(say(*logs))) == json.dumps(files.plain(alone))
 
 
 # Whatever else is printed, the cause stays ------------------------------------------------------

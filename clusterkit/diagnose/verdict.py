@@ -11,7 +11,7 @@ from clusterkit.diagnose.evidence import Root, lines_after, lines_before, root_a
 from clusterkit.diagnose.finds import Scanned
 from clusterkit.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.diagnose.rules import Role, Rule
-from clusterkit.diagnose.scan import Scanner
+from clusterkit.diagnose.side_by_side import scan_all
 from clusterkit.diagnose.weigh import Fact, Source, weigh
 from clusterkit.sweep import fold_numbers
 
@@ -94,8 +94,8 @@ def diagnose(
 ) -> Diagnosis:
     """Read the logs and return the cause of the failure, if there is one."""
     known = known or Known()
-    scanner = Scanner(rules)
-    found = [(source, scanner.scan(source.path)) for source in sources]
+    scanned = scan_all(rules, [source.path for source in sources])
+    found = list(zip(sources, scanned, strict=True))
     by_name = {rule.id: rule for rule in rules}
     events = weigh(by_name, found, known.facts, folder=known.folder)
     if known.succeeded:
