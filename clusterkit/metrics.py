@@ -38,7 +38,7 @@ def require_metrics(path: Path) -> None:
             f"--prometheus {path}: the textfile collector reads files named *.prom, and no others",
             hint=f"--prometheus {path.with_suffix('.prom')}",
         )
-    _registry()
+    new_registry()
     files.require_place(path)
 
 
@@ -50,13 +50,13 @@ def write_jobs(path: Path, jobs: Iterable[Job], *, now: float) -> None:
         jobs: The jobs to tell of.
         now: When they were looked at, in seconds since the epoch.
     """
-    registry = _registry()
+    registry = new_registry()
     known = tuple(jobs)
     clusters = sorted({job.submission.cluster for job in known})
     counted = Counter((job.submission.cluster, job.status.state) for job in known)
     # All states of a cluster, so that a series falls to 0 instead of ending.
     pairs = [(cluster, state) for cluster in clusters for state in JobState]
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_jobs",
         "Jobs by state.",
@@ -66,14 +66,14 @@ def write_jobs(path: Path, jobs: Iterable[Job], *, now: float) -> None:
     living = {_labels(job): job for job in known if not job.status.state.final}
     # `job` and `instance` are labels of Prometheus itself.
     names = ("job_id", "job_name", "cluster", "framework", "state")
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_job_nodes",
         "Nodes of a job that has not ended.",
         names,
         {labels: job.submission.nodes for labels, job in living.items()},
     )
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_job_submitted_timestamp_seconds",
         "When a job that has not ended was submitted.",
@@ -81,8 +81,8 @@ def write_jobs(path: Path, jobs: Iterable[Job], *, now: float) -> None:
         {labels: job.submission.submitted_at for labels, job in living.items()},
     )
     stamp = "When `clusterkit status` last looked."
-    _gauge(registry, "clusterkit_status_timestamp_seconds", stamp, (), {(): now})
-    _write(path, registry)
+    add_gauge(registry, "clusterkit_status_timestamp_seconds", stamp, (), {(): now})
+    write_registry(path, registry)
 
 
 def write_preflight(path: Path, report: Report, *, now: float) -> None:
@@ -93,16 +93,16 @@ def write_preflight(path: Path, report: Report, *, now: float) -> None:
         report: What preflight concluded.
         now: When the nodes were asked, in seconds since the epoch.
     """
-    registry = _registry()
+    registry = new_registry()
     usable, unasked = set(report.usable), set(report.unasked)
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_preflight_node_usable",
         "1 where a node is fit, 0 where it is to be left out; absent where it was not asked.",
         ("node",),
         {(node,): float(node in usable) for node in report.nodes if node not in unasked},
     )
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_preflight_finding",
         "1 for each check that warned, failed or was undetermined on a node (empty: of the job).",
@@ -114,14 +114,14 @@ def write_preflight(path: Path, report: Report, *, now: float) -> None:
             for node in finding.nodes or ("",)
         },
     )
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_preflight_findings",
         "Findings by verdict.",
         ("verdict",),
         {(verdict,): count for verdict, count in report.counts().items()},
     )
-    _gauge(
+    add_gauge(
         registry,
         "clusterkit_preflight_duration_seconds",
         "How long the nodes took to answer.",
@@ -129,8 +129,8 @@ def write_preflight(path: Path, report: Report, *, now: float) -> None:
         {(): report.seconds},
     )
     stamp = "When `clusterkit preflight` last ran."
-    _gauge(registry, "clusterkit_preflight_timestamp_seconds", stamp, (), {(): now})
-    _write(path, registry)
+    add_gauge(registry, "clusterkit_preflight_timestamp_seconds", stamp, (), {(): now})
+    write_registry(path, registry)
 
 
 def _labels(job: Job) -> tuple[str, ...]:
@@ -139,7 +139,12 @@ def _labels(job: Job) -> tuple[str, ...]:
     return (name, told.name, told.cluster, told.framework, job.status.state.value)
 
 
-def _registry() -> CollectorRegistry:
+def new_registry() -> CollectorRegistry:
+    """Return a registry to be filled.
+
+    Raises:
+        UserError: prometheus-client is not installed.
+    """
     try:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -150,13 +155,14 @@ def _registry() -> CollectorRegistry:
     return CollectorRegistry(auto_describe=False)
 
 
-def _gauge(
+def add_gauge(
     registry: CollectorRegistry,
     name: str,
     about: str,
     labels: tuple[str, ...],
     values: Mapping[tuple[str, ...], float],
 ) -> None:
+    """Add a gauge with a value for each set of labels."""
     from prometheus_client import Gauge  # noqa: PLC0415 - an extra
 
     gauge = Gauge(name, about, labels, registry=registry)
@@ -164,7 +170,12 @@ def _gauge(
         (gauge.labels(*words) if labels else gauge).set(value)
 
 
-def _write(path: Path, registry: CollectorRegistry) -> None:
+def write_registry(path: Path, registry: CollectorRegistry) -> None:
+    """Write all that a registry holds.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     from prometheus_client import generate_latest  # noqa: PLC0415 - an extra
 
     files.write_text(path, generate_latest(registry).decode())

@@ -30,6 +30,7 @@ VERBS = (
     "status",
     "logs",
     "diagnose",
+    "top",
     "wait",
     "supervise",
     "cancel",

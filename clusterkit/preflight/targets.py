@@ -53,7 +53,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         RemoteError: Slurm does not say which nodes there are.
     """
     refuse_nonsense(wanted, cluster)
-    via = _via(wanted, cluster)
+    via = via_of(wanted, cluster)
     hosts = hosts_of(wanted, cluster, via)
     kind = _kind(cluster, via)
     # Not resolved: a link may lead elsewhere on the nodes.
@@ -168,7 +168,12 @@ def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
     return left if len(left) >= needed else hosts
 
 
-def _via(wanted: Wanted, cluster: ClusterSpec) -> str:
+def via_of(wanted: Wanted, cluster: ClusterSpec) -> str:
+    """Return how nodes are asked: as wanted, else as fits the cluster.
+
+    Raises:
+        UserError: there is no such way.
+    """
     if wanted.via is None:
         named = wanted.hosts or wanted.hostfile
         return "ssh" if named and cluster.kind is ClusterKind.LOCAL else _USUAL_VIA[cluster.kind]

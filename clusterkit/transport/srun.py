@@ -44,7 +44,6 @@ _STEP = (
     "--quit-on-interrupt",
     "--cpu-bind=none",
     "--mpi=none",
-    "--job-name=clusterkit-preflight",
 )
 
 _OPTIONS = frozenset(
@@ -74,6 +73,8 @@ class SrunOptions:
     constraint: str | None = None
     extra: tuple[str, ...] = ()
     """More arguments of srun, such as a request for GPUs."""
+    name: str = "clusterkit-preflight"
+    """Of the step, as Slurm lists it."""
     immediate_s: int = 60
     """How long an allocation of its own may be waited for."""
     margin_s: float = 15.0
@@ -181,7 +182,12 @@ class Told:
 
 def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> tuple[str, ...]:
     """Return the command that starts one task on each of the nodes."""
-    where = (f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={fold(nodes)}")
+    where = (
+        f"--job-name={options.name}",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
+        f"--nodelist={fold(nodes)}",
+    )
     if options.job_id:
         return ("srun", *_STEP, *where, "--overlap", f"--jobid={options.job_id}", "sh")
     named = {

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import paramiko
@@ -40,9 +41,15 @@ _FAILURES = (OSError, EOFError, paramiko.SSHException, HostKeyRefused, LoginRefu
 class SshTransport:
     """Nodes reached by ssh."""
 
-    def __init__(self, options: SshOptions) -> None:
-        """Hold the options; nothing is read or opened yet."""
+    def __init__(self, options: SshOptions, *, keep: bool = False) -> None:
+        """Hold the options; nothing is read or opened yet.
+
+        With `keep`, connections stay open for the next `ask`, until `close`.
+        """
         self._options = options
+        self._keep = keep
+        self._client: SshClient | None = None
+        self._kept: dict[str, _Kept] = {}
 
     def ask(
         self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
@@ -63,17 +70,40 @@ class SshTransport:
             UserError: a node's name is none, or ssh's configuration cannot be read.
         """
         check_names(tuple(compounds))
-        client = SshClient(self._options)
+        client = self._client or SshClient(self._options)
+        kept = self._kept if self._keep else None
         together = any(compound.together for compound in compounds.values())
         turns = threading.BoundedSemaphore(_DIALLERS if together else self._options.workers)
         visits = [
-            _Visit(node, compound, self._options, client, turns)
+            _Visit(node, compound, self._options, client, turns, kept)
             for node, compound in compounds.items()
         ]
         try:
             return visit_all(visits, threads=_DIALLERS, heard=heard)
         finally:
-            client.close()
+            if self._keep:
+                self._client = client
+            else:
+                client.close()
+
+    def close(self) -> None:
+        """Close what was kept."""
+        while self._kept:
+            self._kept.popitem()[1].line.close()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An open connection to a node."""
+
+    connection: Any
+    sock: Any
+    line: Line
+    timeout_s: float
+    """For a session on it."""
 
 
 class _Visit:
@@ -86,6 +116,7 @@ class _Visit:
         options: SshOptions,
         client: SshClient,
         turns: threading.BoundedSemaphore,
+        kept: dict[str, _Kept] | None,
     ) -> None:
         self.deadline: float | None = None
         self._node = node
@@ -93,6 +124,7 @@ class _Visit:
         self._options = options
         self._client = client
         self._turns = turns
+        self._kept = kept
         self._line = Line()
         self._began = time.monotonic()
         self._stage = "connecting"
@@ -122,6 +154,13 @@ class _Visit:
         return self._reply(None)
 
     def _converse(self) -> None:
+        held = self._kept.pop(self._node, None) if self._kept is not None else None
+        if held is not None and held.connection.transport.is_active():
+            self._line = held.line
+            with self._turns:
+                self._enter("opening a session", held.timeout_s)
+                self._run_script(held)
+            return
         target = self._client.resolve(self._node)
         # A jump host on the way has a connection and a handshake of its own to make.
         self._enter("connecting", target.connect_timeout_s * (1 + 2 * len(target.jumps)))
@@ -135,15 +174,22 @@ class _Visit:
                 target, sock, self._line, limit_s=target.connect_timeout_s + _SLACK_S
             )
             self._connect_s = dialled_s + time.monotonic() - began
-            channel = connection.transport.open_session(timeout=target.connect_timeout_s)
-            self._enter("running the script", self._compound.timeout_s + self._options.margin_s)
-            channel.settimeout(_SLICE_S)
-            channel.exec_command(_SHELL)
-            channel.sendall(self._compound.script.encode())
-            channel.shutdown_write()
-            self._read(channel)
-            if self._said_hello_at is not None and not self._line.is_cut:
-                self._latency_s = round_trip_s(connection, sock)
+            self._run_script(_Kept(connection, sock, self._line, target.connect_timeout_s))
+
+    def _run_script(self, on: _Kept) -> None:
+        channel = on.connection.transport.open_session(timeout=on.timeout_s + _SLACK_S)
+        self._enter("running the script", self._compound.timeout_s + self._options.margin_s)
+        channel.settimeout(_SLICE_S)
+        channel.exec_command(_SHELL)
+        channel.sendall(self._compound.script.encode())
+        channel.shutdown_write()
+        self._read(channel)
+        if self._said_hello_at is not None and not self._line.is_cut:
+            self._latency_s = round_trip_s(on.connection, on.sock)
+        if self._kept is not None and self._has_ended and not self._line.is_cut:
+            channel.close()
+            self._line = Line()
+            self._kept[self._node] = on
 
     def _enter(self, stage: str, limit_s: float) -> None:
         self._stage, self._limit_s = stage, limit_s
