@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +66,6 @@ def _before(words: list[str], start: int) -> bool:
     return words[start - 1] in _ENDS | {"--", "train"} or words[0] in {"salloc", "exec", "sudo"}
 
 
-@cache
-def every_command() -> Mapping[str, Any]:
-    """Return the commands of clusterkit by their words."""
-    return commands()
-
-
 def wrong_with(command: Command) -> str | None:
     """Return what the program would have against a command line: its verb, or a flag of it."""
     words = list(command.words)
@@ -81,14 +74,14 @@ def wrong_with(command: Command) -> str | None:
     if not words or not re.fullmatch(r"[a-z][a-z-]*", words[0]):
         return None  # a placeholder, or the name alone
     name = words[0]
-    if name not in every_command():
+    if name not in commands():
         return f"no verb {name}"
-    below = getattr(every_command()[name], "commands", None)
+    below = getattr(commands()[name], "commands", None)
     if below and len(words) > 1 and re.fullmatch(r"[a-z][a-z-]*", words[1]):
         name = f"{name} {words.pop(1)}"
-        if name not in every_command():
+        if name not in commands():
             return f"no verb {name}"
-    verb = every_command()[name]
+    verb = commands()[name]
     return next(_wrong_flags(verb, words[1:]), None)
 
 

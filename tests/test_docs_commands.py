@@ -11,7 +11,8 @@ from clusterkit.checks.base import Check
 from clusterkit.findings import Verdict
 from clusterkit.preflight.evaluate import findings_of
 from docs.generate.site import BORROWED, written
-from tests.doc_blocks import PAGES, ROOT, Command, blocks, command_lines, every_command, wrong_with
+from docs.generate.verbs import commands
+from tests.doc_blocks import PAGES, ROOT, Command, blocks, command_lines, wrong_with
 from tests.evidence import evidence
 
 
@@ -90,5 +91,5 @@ def test_all_pages_are_in_the_site() -> None:
 
 def test_every_verb_is_in_the_pages_of_people() -> None:
     named = {found.words[0] for page in PAGES for found in command_lines(page) if found.words}
-    verbs = {words for words in every_command() if " " not in words}
+    verbs = {words for words in commands() if " " not in words}
     assert verbs - named == set()

@@ -22,8 +22,9 @@ from docs.generate import how_to
 from docs.generate.documents import outline
 from docs.generate.links import relocated, targets
 from docs.generate.page import blocks, code, prose, table
+from docs.generate.verbs import commands
 from docs.pictures.draw import FOLDER, PICTURES, draw
-from tests.doc_blocks import ROOT, every_command
+from tests.doc_blocks import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +105,7 @@ def _text(page: Path) -> str:
 
 def test_the_reference_has_every_verb_flag_key_check_and_rule(site: Path) -> None:
     reference = site / "reference"
-    for words, command in every_command().items():
+    for words, command in commands().items():
         text = _text(reference / "cli" / f"{words.split()[0]}.html")
         assert f"clusterkit {words}" in text
         missing = {name for param in command.params for name in param.opts if name not in text}

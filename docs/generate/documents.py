@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from docs.generate.page import Page, blocks, code, fenced, table
+from docs.generate.verbs import commands
 
 DATA = "docs/pictures/data"
 _JOB = ("--cluster", "local", "--framework", "torchrun", "--nodes", "2", "examples/train_ddp.py")
 _GPU = ("--gpu", "h100", "--gpus", "32")
 
 COMMANDS: Mapping[str, Sequence[str]] = {
+    "bench allreduce": ("bench", "allreduce", "--from", f"{DATA}/all_reduce_perf.txt"),
     "config show": ("config", "show"),
     "diagnose": ("diagnose", f"{DATA}/failed.log"),
     "doctor": ("doctor",),
@@ -31,11 +33,15 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "preflight": ("preflight", "--replay", f"{DATA}/rack"),
     "render": ("render", *_JOB),
     "submit --dry-run": ("submit", "--dry-run", *_JOB),
+    "top": ("top", "--cluster", "local", "--once"),
     "topo": ("topo", f"{DATA}/topo.txt"),
 }
 """Commands that need no cluster, by the name of their document."""
 
-_NAMED = frozenset({"clusters"})
+_OF_THIS_MACHINE = frozenset({"doctor", "top"})
+"""Documents whose values are those of the machine where the site is built: shown without them."""
+
+_NAMED = frozenset({"best", "clusters", "expected.estimate", "large"})
 """Mappings whose keys are names, though they look like any others."""
 
 JOB: Mapping[str, str] = {
@@ -142,12 +148,16 @@ def _section(name: str, words: Sequence[str], whole: Mapping[str, Any]) -> Itera
     yield f"### {name}"
     yield fenced(f"$ clusterkit {words[0]} {' '.join(_with_json(words))}", "console")
     rows = ((code(path), kind, code(example)) for path, kind, example in outline(whole))
-    yield table(("key", "type", "such as"), rows)
+    if name in _OF_THIS_MACHINE:
+        yield table(("key", "type"), (row[:2] for row in rows))
+    else:
+        yield table(("key", "type", "such as"), rows)
 
 
 def _with_json(words: Sequence[str]) -> tuple[str, ...]:
-    nested = words[0] in {"config", "images"}
-    return (words[1], "--json", *words[2:]) if nested else ("--json", *words[1:])
+    """Return the words behind the verb, with the flag ahead of what belongs to a script."""
+    below = len(words) > 1 and f"{words[0]} {words[1]}" in commands()
+    return (words[1], "--json", *words[2:]) if below else ("--json", *words[1:])
 
 
 def _is_key(name: str) -> bool:
@@ -167,5 +177,7 @@ def _type(value: Any) -> str:
 def _example(value: Any) -> str:
     if value is None or value in ({}, []):
         return ""
+    if isinstance(value, float):
+        value = float(f"{value:.4g}")
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 50 else text[:46] + ' ..."'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 _HEAD = ("option", "meaning")
 
 
+@cache
 def commands() -> Mapping[str, Any]:
     """Return every command by its words, such as `images build`; a group comes before its own."""
     whole: Any = typer.main.get_command(app)
