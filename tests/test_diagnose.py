@@ -69,6 +69,18 @@ def test_the_cause_its_place_its_line_and_what_stands_around_it(say) -> None:
     assert everybody(found.others[0]) == "rank 1"
 
 
+def test_an_exception_shows_its_place_in_the_code_and_is_told_once(say) -> None:
+    frame = '  File "a.py", line 3, in f\n    g(\n    ^^\n'
+    found = say(
+        f"[rank1]: x\nTraceback (most recent call last):\n{frame}OSError: No space left on device\n"
+    )
+    assert found.cause.evidence.before == ('  File "a.py", line 3, in f', "    g(", "    ^^")
+    found = say(f"{frame}step 3\nNo space left on device\n")
+    assert found.cause.evidence.before == ()
+    found = say("ValueError: x\nOSError: No space left on device\nRuntimeError: y\n")
+    assert (cause(found), found.others) == ("disk-full", ())
+
+
 @pytest.mark.parametrize(
     "prefix",
     ["[rank5]: ", "[rank5]:", "5: ", "[1,5]<stdout>:", "[1,5]<stderr>: ", "[5]<stderr>:", "[5] ",

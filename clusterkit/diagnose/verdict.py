@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clusterkit import hostlist
 from clusterkit.diagnose.evidence import Root, lines_after, lines_before, root_at
-from clusterkit.diagnose.finds import Scanned
+from clusterkit.diagnose.finds import Hit, Scanned
 from clusterkit.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.diagnose.rules import Role, Rule
 from clusterkit.diagnose.side_by_side import scan_all
@@ -16,6 +16,9 @@ from clusterkit.diagnose.weigh import Fact, Source, weigh
 from clusterkit.sweep import fold_numbers
 
 _SIGTERM = -15
+_FILE = '  File "'
+_FRAME = 4
+"""Lines of the last frame of a traceback: file, source, and marks below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +138,16 @@ def _moment(root: Root) -> float:
 def _others(root: Event, events: Sequence[Event], job: str) -> Iterable[Finding]:
     of_rule: dict[str, list[Event]] = {}
     for event in events:
-        if event.rule is not root.rule:
+        if event.rule is not root.rule and not _says_it_again(event, root):
             of_rule.setdefault(event.rule.id, []).append(event)
     order = list(Role)
     for same in sorted(of_rule.values(), key=lambda one: order.index(one[0].rule.role)):
         yield _finding(min(same, key=_when), same, job)
+
+
+def _says_it_again(event: Event, root: Event) -> bool:
+    """Tell whether an exception or an exit code is what the root itself has led to."""
+    return event.generic and (event.node, event.rank) == (root.node, root.rank)
 
 
 def _when(event: Event) -> tuple[float, str, int]:
@@ -174,10 +182,19 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
             file=hit.file,
             line=hit.line,
             text=hit.text,
-            before=lines_before(hit, rule.before) if hit.line and rule.before else (),
+            before=_before(hit, rule.before) if hit.line else (),
             after=lines_after(hit, rule.after) if hit.line and rule.after else (),
         ),
     )
+
+
+def _before(hit: Hit, count: int) -> tuple[str, ...]:
+    """Return the lines before one; of the last of a traceback, at least the place in the code."""
+    lines = lines_before(hit, max(count, _FRAME))
+    frame = next((n for n, line in enumerate(reversed(lines), 1) if line.startswith(_FILE)), 0)
+    of_frame = all(line.startswith("    ") for line in lines[len(lines) - frame + 1 :])
+    wanted = max(count, frame if of_frame else 0)
+    return lines[-wanted:] if wanted else ()
 
 
 def everybody(finding: Finding) -> str:
