@@ -99,6 +99,11 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     assert {word for word in loaded if urlsplit(word).netloc} == set()
 
 
+def test_no_page_tells_where_it_was_built(site: Path) -> None:
+    pages = [path for path in site.rglob("*.html") if str(ROOT) in path.read_text("utf-8")]
+    assert [str(page.relative_to(site)) for page in pages] == []
+
+
 def _text(page: Path) -> str:
     return re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8"))
 

@@ -58,6 +58,9 @@ JOB: Mapping[str, str] = {
 }
 """What `submit --wait`, `wait` and `status JOB` tell of a job."""
 
+_FOLDER = "/home/me/project"
+"""What documents show in place of the folder where the site is built."""
+
 _INTRO = (
     "Every verb takes `--json`: one document on stdout, everything else on stderr. `schema` is 1; "
     "it rises when a key goes away or changes its meaning, and new keys may come at any time. "
@@ -122,7 +125,7 @@ def document(root: Path, words: Sequence[str]) -> dict[str, Any]:
             text=True,
         )
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout.replace(str(root), _FOLDER))
     except ValueError as error:
         raise RuntimeError(f"clusterkit {' '.join(words)}: {done.stderr}") from error
     if "error" in found:
