@@ -213,9 +213,9 @@ def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
 
 
 def _progress(jobs: Ladder, row: Row) -> None:
-    from clusterkit.cli.bench_scaling_report import figure
     from clusterkit.scaling.rates import UNITS
     from clusterkit.scaling.sizes import counted
+    from clusterkit.scaling.words import figure
 
     unit = next((unit for unit in UNITS if unit in row.rates), None)
     said = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]

@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from clusterkit.cli import console
-from clusterkit.scaling.result import FAIR, Cause, Row, Scaling, in_percent
+from clusterkit.scaling.result import FAIR, Cause, Row, Scaling
 from clusterkit.scaling.sizes import By, counted
+from clusterkit.scaling.words import figure, in_percent, step_time
 
 _WIDTH = 79
 _LABEL = 15
@@ -23,18 +24,6 @@ def lines_of(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> Iterato
             yield ""
             yield from _remarks(found, row, said)
     yield from _footnotes(found)
-
-
-def figure(rate: float) -> str:
-    """Return a rate with as many digits as mean something."""
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
-
-
-def step_time(seconds: float | None) -> str:
-    """Return how long a step takes."""
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _table(found: Scaling) -> Iterator[str]:
@@ -54,7 +43,8 @@ def _cells(found: Scaling, row: Row) -> str:
     cells = "".join(
         f"{figure(one):>{w}}" for one, w in ((rate.per_s, 14), (rate.low, 11), (rate.high, 11))
     )
-    return f"{cells}{step_time(row.step_s):>11}{in_percent(efficiency):>13}"
+    took = step_time(row.step_s) if row.step_s is not None else "-"
+    return f"{cells}{took:>11}{in_percent(efficiency):>13}"
 
 
 def _remarks(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[str]:

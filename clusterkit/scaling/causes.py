@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from clusterkit.hostlist import fold_set
 from clusterkit.scaling.evidence import NodeEvidence
-from clusterkit.scaling.result import Cause, Row, Scaling, in_percent
+from clusterkit.scaling.result import Cause, Row, Scaling
 from clusterkit.scaling.sizes import counted
+from clusterkit.scaling.words import in_percent, step_time
 
 _SLOWER = 1.5
 """A node whose yardstick takes so many times that of the others is a straggler."""
-_SLOWER_IF_FULL = 2.5
+_SLOWER_IF_FULL = 4.0
 """Likewise where processors are full: then it is also luck how soon the yardstick has its turn."""
 _CLOCK = 0.9
 """Likewise one whose GPUs have less than this share of the others' clock."""
@@ -200,7 +201,9 @@ def _communication(scaling: Scaling, row: Row, base: Row, *, alone: bool) -> Ite
     if not (waits or idle or full) or (row.size.nodes == base.size.nodes and not waits):
         return
     if row.step_s and base.step_s and row.step_s > base.step_s:
-        lines.append(f"a step takes {_ms(row.step_s)}, and {_ms(base.step_s)} at {smallest}")
+        lines.append(
+            f"a step takes {step_time(row.step_s)}, and {step_time(base.step_s)} at {smallest}"
+        )
     lines += _traffic(scaling, row)
     yield Cause(
         kind="communication",
@@ -272,10 +275,6 @@ def _clock(one: NodeEvidence) -> float | None:
 
 def _power(row: Row) -> float | None:
     return _mean_of(gpu.power_w for one in row.evidence for gpu in one.gpus)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -13,8 +13,9 @@ from clusterkit import __version__
 from clusterkit.data import read_data
 from clusterkit.pages import environment, policy
 from clusterkit.scaling.evidence import NodeEvidence
-from clusterkit.scaling.result import FAIR, Cause, Scaling, in_percent
+from clusterkit.scaling.result import FAIR, Cause, Scaling
 from clusterkit.scaling.sizes import counted
+from clusterkit.scaling.words import figure, in_percent, step_time
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 64.0, 34.0
 _TOP, _RIGHT = 14.0, 110.0
@@ -56,7 +57,8 @@ def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
             picture={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "bottom": _BOTTOM},
             counted=lambda row: counted(found.by, row.size.count),
             columns=_columns(found),
-            figure=_figure,
+            figure=figure,
+            step_time=step_time,
             fair=FAIR,
             in_percent=in_percent,
         )
@@ -96,15 +98,11 @@ def _points(found: Scaling) -> tuple[Point, ...]:
             high=y(rate.high),
             ideal=y(each * row.size.count),
             count=row.size.count,
-            text=_figure(rate.per_s),
+            text=figure(rate.per_s),
             short=found.short(row),
         )
         for row, rate in shown
     )
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 Column = tuple[str, Callable[[NodeEvidence], str]]

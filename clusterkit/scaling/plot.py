@@ -8,7 +8,8 @@ from typing import Any
 
 from clusterkit import files
 from clusterkit.errors import UserError
-from clusterkit.scaling.result import FAIR, Scaling, in_percent
+from clusterkit.scaling.result import FAIR, Scaling
+from clusterkit.scaling.words import in_percent
 
 _MEASURED = "#0072b2"
 _SHORT = "#d55e00"

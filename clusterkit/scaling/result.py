@@ -136,8 +136,3 @@ def _row(scaling: Scaling, row: Row, causes: tuple[Cause, ...]) -> dict[str, Any
         "causes": plain(causes),
         "evidence": plain(row.evidence),
     }
-
-
-def in_percent(share: float) -> str:
-    """Return a fraction as it is told."""
-    return f"{100 * share:.0f} %"
