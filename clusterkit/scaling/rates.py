@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from clusterkit.throughput import Throughput, Unit
 
@@ -40,7 +41,7 @@ class Rate:
     """How fast one run was, the whole job."""
 
     per_s: float
-    """The median of the lines that count."""
+    """Over all lines that count: their harmonic mean, weighted by the steps that each is about."""
     low: float
     high: float
     """The least and the most of them."""
@@ -54,6 +55,8 @@ class Counted:
     """The readings of a run that count."""
 
     readings: tuple[Reading, ...] = ()
+    weights: tuple[int, ...] = ()
+    """The steps since the line before, of each."""
     steps: int = 0
     """Between the end of the warm-up and the last of them."""
     seconds: float = 0.0
@@ -93,11 +96,13 @@ def counted(readings: Sequence[Reading], warmup: int, *, skip: int = 0) -> Count
     last_before = min(max(last_before, skip - 1), len(readings) - 1)
     kept = tuple(readings[last_before + 1 :])
     averages = tuple(one for one in readings if one.throughput.average and one not in kept)
+    done = progress[last_before:]
     return Counted(
         readings=(*averages, *kept),
+        weights=(*(0 for _ in averages), *(now - then for then, now in pairwise(done))),
         steps=progress[-1] - progress[last_before],
         seconds=readings[-1].at_s - readings[last_before].at_s,
-        step_s=_step_s(readings[last_before:], progress[last_before:]),
+        step_s=_step_s(readings[last_before:], done),
     )
 
 
@@ -131,17 +136,22 @@ def rates(seen: Counted, *, slots: int, global_batch: bool) -> dict[Unit, Rate]:
     """
     found = {}
     for unit in UNITS:
-        of_unit = [one.throughput for one in seen.readings if one.throughput.unit == unit]
-        intervals = [one for one in of_unit if not one.average]
-        used = intervals or of_unit[-1:]  # of averages, the last holds all the others
+        told = [
+            (one.throughput, weight)
+            for one, weight in zip(seen.readings, seen.weights, strict=True)
+            if one.throughput.unit == unit
+        ]
+        intervals = [(one, weight) for one, weight in told if not one.average]
+        used = intervals or told[-1:]  # of averages, the last holds all the others
         if not used:
             continue
         values = []
-        for one in used:
+        for one, _ in used:
             times = slots if one.per_slot or (unit == "steps" and not global_batch) else 1
             values.append(one.rate * times)
+        weights = [weight for _, weight in used]
         found[unit] = Rate(
-            per_s=statistics.median(values),
+            per_s=statistics.harmonic_mean(values, weights=weights if any(weights) else None),
             low=min(values),
             high=max(values),
             lines=len(values),
