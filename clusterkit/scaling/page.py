@@ -82,7 +82,8 @@ def _points(found: Scaling) -> tuple[Point, ...]:
         return ()
     first, last = shown[0], shown[-1]
     each = first[1].per_s / first[0].size.count
-    highest = max(each * last[0].size.count, *(rate.high for _, rate in shown), 1e-9)
+    # One line that was far too fast is not to press all the others down: its bar is cut.
+    highest = 1.15 * max(each * last[0].size.count, *(rate.per_s for _, rate in shown), 1e-9)
 
     def x(count: float) -> float:
         return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * count / last[0].size.count, 1)
@@ -95,7 +96,7 @@ def _points(found: Scaling) -> tuple[Point, ...]:
             x=x(row.size.count),
             y=y(rate.per_s),
             low=y(rate.low),
-            high=y(rate.high),
+            high=y(min(rate.high, highest)),
             ideal=y(each * row.size.count),
             count=row.size.count,
             text=figure(rate.per_s),
