@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from clusterkit.cli import main
+from clusterkit.cli.bench_job import _kept
 from clusterkit.estimate.factors import load_calibration
+from clusterkit.jobs import Job
+from clusterkit.model import ClusterKind, JobState, JobStatus
+from clusterkit.runfolder import RunFolder, Submission
 from tests.recordings import recording
 from tests.test_collectives import A100, OCI, WRONG, torch_run
 
@@ -184,3 +190,32 @@ def test_the_job_is_shown_before_it_is_submitted(run: Run) -> None:
     assert {"clusterkit_collective.py", "clusterkit_collectives.py"} <= set(
         plan["command"]["files"]
     )
+
+
+def test_a_result_that_is_seen_late_is_waited_for(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "bench-20261122-120000-abcdef")
+    (folder.results).mkdir(parents=True)
+    place = folder.results / "collectives.json"
+    place.write_text(json.dumps(torch_run(complete=False)))  # of a moment before the end
+    submission = Submission(
+        run_id=folder.run_id,
+        name="bench",
+        cluster="here",
+        kind=ClusterKind.LOCAL,
+        framework="torchrun",
+        nodes=2,
+        tasks=2,
+        submitted_at=0.0,
+    )
+    later = threading.Timer(0.7, place.write_text, (json.dumps(torch_run()),))
+    later.start()
+    succeeded = Job(
+        run=folder, submission=submission, status=JobStatus(state=JobState.SUCCEEDED), results=()
+    )
+    document = _kept(succeeded)
+    later.join()
+    assert document is not None
+    assert document["complete"] is True
+    place.write_text(json.dumps(torch_run(complete=False)))
+    failed = dataclasses.replace(succeeded, status=JobStatus(state=JobState.FAILED))
+    assert _kept(failed) == torch_run(complete=False)

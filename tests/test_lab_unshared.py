@@ -362,6 +362,14 @@ def test_training_with_a_copy_of_the_folder_brings_logs_and_results_back(apart: 
     assert apart.state(run.name) == "succeeded"
 
 
+def test_what_is_measured_between_such_nodes_comes_back(apart: Desk) -> None:
+    words = ("--nodes", "2", "--gpus-per-node", "1", "--sizes", "64K:128K", "--iters", "2")
+    done = apart.clusterkit("bench", "allreduce", "-c", "apart", *words, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert (document["nodes"], document["correct"]) == (["n1", "n2"], True)
+
+
 def test_nodes_that_cannot_be_prepared_say_why(lab: Lab, wheels: Path, tmp_path: Path) -> None:
     desk = desk_apart(lab, "not-prepared")
     words = ("nodes", "prepare", "-c", "apart")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,13 @@ from clusterkit.collectives.operations import Operation, parse_operations, parse
 from clusterkit.collectives.result import Result
 from clusterkit.data import data_dir, read_data
 from clusterkit.errors import UserError, choices_hint
+from clusterkit.executors import executor_for
 from clusterkit.jobs import Job, cancel
 from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.model import JobState, LaunchPlan
 from clusterkit.probes.base import Unparsed
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, listed
 
 if TYPE_CHECKING:
     from clusterkit.cli.job_flags import JobFlags
@@ -39,6 +41,8 @@ _BY = ("auto", "torch", "nccl-tests")
 _USUAL_SIZES = {"gloo": "1M:64M", "nccl": "1M:1G"}
 _AROUND_S = 600
 """For importing torch and meeting, before and after the measurement."""
+_LATE_S = 30.0
+"""How long the result of a job that succeeded may take to be seen here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +173,8 @@ def run_job(
     name = submission.job_id or run.key
     console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
     console.note(f"  run folder  {run.path}")
-    return Finished(job=_wait(run, name), result=_result(run))
+    job = _wait(run, name)
+    return Finished(job=job, result=_result(job))
 
 
 def _wait(run: RunFolder, name: str) -> Job:
@@ -181,16 +186,32 @@ def _wait(run: RunFolder, name: str) -> Job:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _result(run: RunFolder) -> Result | None:
-    document = files.read_json(run.results / FILE)
+def _result(job: Job) -> Result | None:
+    document = _kept(job)
     if document is None:
         return None
     try:
         result = read_document(document)
     except Unparsed as error:
-        console.warn(f"{run.results / FILE}: {error}")
+        console.warn(f"{job.run.results / FILE}: {error}")
         return None
     return result if result.measured or result.wrong or result.left_out else None
+
+
+def _kept(job: Job) -> dict[str, Any] | None:
+    """Return what the program has written down.
+
+    Of a job that succeeded, that is waited for: what nodes keep comes back after they have told how
+    they ended, and a file server may show it late.
+    """
+    run, deadline = job.run, time.monotonic() + _LATE_S
+    while True:
+        document = files.read_json(run.results / FILE) if FILE in listed(run.results) else None
+        whole = document is not None and document.get("complete") is True
+        if whole or job.status.state is not JobState.SUCCEEDED or time.monotonic() > deadline:
+            return document
+        executor_for(job.submission.kind).fetch(run)
+        time.sleep(0.5)
 
 
 def _request(flags: JobFlags, wanted: Wanted) -> ProgramRequest:
