@@ -14,6 +14,8 @@ from clusterkit import files, node_results, runfolder
 from clusterkit.cli.main import app
 from clusterkit.cli.why_failed import why_failed
 from clusterkit.diagnose.advice import advise
+from clusterkit.errors import RemoteError
+from clusterkit.executors.local import LocalJobs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.runfolder import RunFolder, Submission
@@ -116,6 +118,28 @@ def test_a_job_that_succeeded_has_no_failure(tmp_path: Path) -> None:
     assert answer.exit_code == 0
     assert "no failure known" in answer.stdout
     assert json.loads(told(run.path, "--json").stdout)["cause"] is None
+
+
+def test_logs_that_cannot_be_fetched_are_told_and_what_is_here_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = job(tmp_path)
+    run.log(1).write_text(TRACEBACK)
+    run.state.unlink()
+
+    def gone(self: object, run: RunFolder) -> None:
+        raise RemoteError("n2 does not answer")
+
+    monkeypatch.setattr(LocalJobs, "fetch", gone)
+    answer = told(run.path)
+    assert "where  n2 rank 3" in answer.stdout
+    assert "could not be fetched: n2 does not answer" in " ".join(answer.stderr.split())
+
+
+def test_a_job_that_has_printed_nothing_yet(tmp_path: Path) -> None:
+    run = job(tmp_path, state=JobState.SUCCEEDED)
+    answer = told(run.path)
+    assert (answer.exit_code, "no output yet" in answer.stdout) == (0, True)
 
 
 def test_files_folders_and_stdin(tmp_path: Path) -> None:

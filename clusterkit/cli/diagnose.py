@@ -143,7 +143,9 @@ def _exit_code(found: JobDiagnosis) -> int:
 def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> None:
     from clusterkit.cli.job_args import said
     from clusterkit.cli.last_words import last_words
+    from clusterkit.diagnose.rules import Role
     from clusterkit.jobs.document import name_of
+    from clusterkit.model import JobState
 
     job = found.job
     console.note(f"{name_of(job)} {said(job)}")
@@ -154,6 +156,8 @@ def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> No
     if cause is None or not cause.evidence.line:
         for line in last_words(job):
             console.say(line)
+    if job.status.state is JobState.RUNNING and (cause is None or cause.role is not Role.CAUSE):
+        console.note(f"where its ranks stand now: clusterkit diagnose --stacks {name_of(job)}")
 
 
 def _diagnose_files(
@@ -187,6 +191,8 @@ def _spooled(folder: Path) -> Path:
 
 
 def _nothing(found: Diagnosis) -> str:
+    if not found.files:
+        return "there is nothing to read: no output yet"
     size = found.bytes / (1 << 20)
     amount = f"{size:.1f} MiB" if size >= 0.1 else f"{found.bytes} bytes"
     logs = "1 log" if found.files == 1 else f"{found.files} logs"

@@ -10,7 +10,7 @@ from clusterkit.diagnose.facts import facts_of
 from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
 from clusterkit.diagnose.weigh import Source
-from clusterkit.errors import UserError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state import Job, load_job
@@ -33,12 +33,17 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
 
     Raises:
         UserError: its folder holds no submission.
-        RemoteError: its logs cannot be fetched.
     """
     submission = read_submission(run)
+    notes: tuple[str, ...] = ()
     if submission is not None and not run.state.exists():
-        executor_for(submission.kind).fetch(run)
-    return diagnose_job(load_job(run), rules)
+        try:
+            executor_for(submission.kind).fetch(run)
+        except RemoteError as error:  # what is here may tell enough
+            notes = (f"what the nodes printed last could not be fetched: {error.message}",)
+    found = diagnose_job(load_job(run), rules)
+    known = found.diagnosis
+    return replace(found, diagnosis=replace(known, notes=(*notes, *known.notes)))
 
 
 def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
