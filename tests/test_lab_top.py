@@ -31,6 +31,14 @@ TRAINING = (
     "--framework", "torchrun", "--nodes", "3", "--gpus-per-node", "1",
     str(CHECKOUT / "examples" / "train_ddp.py"), "--steps", "1000000", "--log-every", "1",
 )  # fmt: skip
+TALKS = """
+import os, time
+if os.environ["RANK"] == "0":
+    print("step 8 loss 2.1 tokens/s 900", flush=True)
+    print("step 9 loss 2.0 tokens/s 1024.5", flush=True)
+    print("evaluating", flush=True)
+time.sleep(300)
+"""
 ROWS, COLUMNS = 24, 80
 
 
@@ -143,6 +151,26 @@ def test_a_job_on_slurm_while_it_trains(desk: Desk, job: str) -> None:
     over = desk.clusterkit("top", job)
     assert over.returncode == 2
     assert "has ended: cancelled" in over.stderr
+
+
+def test_a_job_over_ssh_with_the_words_of_its_script(desk: Desk) -> None:
+    script = desk.write("talk.py", TALKS)
+    where = ("--cluster", "rack", "--nodes", "2", "--gpus-per-node", "1")
+    done = desk.submit(*where, "--framework", "env", script)
+    name, log = str(done["job_id"]), Path(done["run_dir"]) / "logs" / "node-0.log"
+    try:
+        await_true(lambda: log.exists() and "step 9" in log.read_text(), timeout_s=120)
+        found = look(desk, name)
+        shown = desk.clusterkit("top", name, "--once", "--verbose").stdout
+    finally:
+        desk.clusterkit("cancel", name)
+    assert (found["code"], [node["node"] for node in found["nodes"]]) == (0, ["n1", "n2"])
+    speed = found["job"]["throughput"]
+    assert (speed["rate"], speed["unit"], speed["step"]) == (1024.5, "tokens", 9)
+    ranks = [{p["rank"] for p in node["processes"]} - {None} for node in found["nodes"]]
+    assert ranks == [{0}, {1}]
+    assert f"{name}  talk  running  1024.5 tokens/s at step 9" in shown
+    assert "rank 1 " in shown
 
 
 def test_without_a_job_slurm_shows_nothing(desk: Desk) -> None:
