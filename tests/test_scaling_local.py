@@ -18,6 +18,12 @@ from clusterkit import processes
 from clusterkit.jobs.find import list_runs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState
+from clusterkit.scaling.measure import Wishes, measure
+from clusterkit.scaling.rates import Bounds
+from clusterkit.scaling.sized import ladder
+from clusterkit.submitting.gate import Listener
+from clusterkit.submitting.one import start
+from clusterkit.submitting.request import read_request
 
 SCRIPT = """
 import os, sys, time
@@ -31,7 +37,7 @@ if "fails" in sys.argv and size == 2:
 if "stays" in sys.argv and size == 2:
     print("waiting", flush=True)
     time.sleep(300)
-for step in range(1, 10_000):
+for step in range(1, 60 if "fails" in sys.argv and size == 3 else 10_000):
     time.sleep(0.02)
     if os.environ["RANK"] == "0" and step % 2 == 0:
         print(f"step {step} samples/s {100 * size ** 0.5 + (-1) ** (step // 2):.4f}", flush=True)
@@ -126,7 +132,9 @@ def test_a_size_that_fails_leaves_the_others(bench: Bench) -> None:
     assert (failed["state"], failed["throughput"], failed["efficiency"]) == ("failed", None, None)
     assert "exit 3" in failed["problem"]
     assert "CUDA is not happy" in failed["problem"]
-    assert of_size(document, 3)["efficiency"] == pytest.approx(3**-0.5, abs=0.03)
+    last = of_size(document, 3)  # which came to its end by itself, or was ended before
+    assert last["state"] in {"succeeded", "cancelled"}
+    assert last["efficiency"] == pytest.approx(3**-0.5, abs=0.03)
 
 
 def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
@@ -144,6 +152,29 @@ def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
     assert "samples/s" in out
     assert "100 %" in out
     assert bench.states() == [JobState.CANCELLED] * 2
+
+
+def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(bench.folder)
+    monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", bench.environment["CLUSTERKIT_CONFIG_FILE"])
+    flags = {"cluster": "here", "framework": "env", "nodes": "2", "script": "train.py"}
+    request = read_request(flags, verb="bench scaling", job=None, warn=pytest.fail)
+    jobs = ladder(request, by=None, at=None, preflight="off")
+
+    def interrupted(*words: Any, **more: Any) -> None:
+        start(*words, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterkit.scaling.measure.start", interrupted)
+    wishes = Wishes(
+        bounds=Bounds(warmup=1), patience_s=60, global_batch=False, command_line=("this", "test")
+    )
+    listener = Listener(warn=pytest.fail, note=pytest.fail, heard=lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        next(measure(jobs, wishes, listener=listener, started=lambda job, run: None))
+    assert bench.states() == [JobState.CANCELLED]
 
 
 @pytest.mark.parametrize(

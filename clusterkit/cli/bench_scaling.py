@@ -13,7 +13,12 @@ import typer
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import JobFlags, request_of, takes_some_job_flags
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, EXIT_INTERRUPTED
-from clusterkit.cli.submit_wishes import PreflightFlag, remark_on_script
+from clusterkit.cli.submit_wishes import (
+    ExcludeUnfitFlag,
+    ForceFlag,
+    PreflightFlag,
+    remark_on_script,
+)
 
 if TYPE_CHECKING:
     from clusterkit.errors import ClusterkitError
@@ -92,6 +97,8 @@ def scaling(
         ),
     ] = None,
     preflight: PreflightFlag = None,
+    exclude_unfit: ExcludeUnfitFlag = False,
+    force: ForceFlag = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -128,12 +135,14 @@ def scaling(
     _check_places(plot, html)
     network = interconnect_named(interconnect) if interconnect is not None else None
     request = request_of(flags, verb="bench scaling")
-    jobs = ladder(request, by=by, at=at, preflight=preflight)
+    jobs = ladder(request, by=by, at=at, preflight=preflight or request.from_file.get("preflight"))
     remark_on_script(jobs.plan)
     wishes = Wishes(
         bounds=_bounds(steps, seconds, warmup),
         patience_s=patience,
         global_batch=global_batch,
+        exclude_unfit=exclude_unfit,
+        force=force,
         command_line=tuple(sys.argv),
     )
     found, trouble, interrupted = _run(jobs, wishes, network)

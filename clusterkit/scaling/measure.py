@@ -36,6 +36,10 @@ class Wishes:
     """A run that prints no throughput for so long is given up."""
     global_batch: bool
     """Whether one batch is divided among the slots, however many there are."""
+    exclude_unfit: bool = False
+    """Go on without nodes that are not fit, if enough are left."""
+    force: bool = False
+    """Run whatever preflight finds."""
     command_line: tuple[str, ...] = ()
 
 
@@ -84,8 +88,8 @@ def _measured(
     try:
         plan, run, submission = start(
             sized.prepared,
-            exclude_unfit=False,
-            force=False,
+            exclude_unfit=wishes.exclude_unfit,
+            force=wishes.force,
             listener=listener,
             command_line=wishes.command_line,
         )
