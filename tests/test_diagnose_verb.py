@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +153,16 @@ def test_files_folders_and_stdin(tmp_path: Path) -> None:
     (tmp_path / "fine.txt").write_text("step 1\n")
     assert told(tmp_path / "fine.txt").exit_code == 0
     assert told(tmp_path / "fine.txt", log).exit_code == 1
-    answer = CliRunner().invoke(app, ["diagnose", "-"], input=TRACEBACK)
-    assert (answer.exit_code, "where  rank 3" in answer.stdout) == (1, True)
+    argv = [sys.executable, "-m", "clusterkit", "diagnose"]
+    piped = subprocess.run(
+        [*argv, "-"], input=TRACEBACK, text=True, capture_output=True, check=False
+    )
+    assert (piped.returncode, "where  rank 3" in piped.stdout) == (1, True), piped.stderr
+    with log.open("rb") as stream:
+        whole = subprocess.run(
+            [*argv, "-"], stdin=stream, text=True, capture_output=True, check=False
+        )
+    assert whole.stdout.count("where  rank 3") == 1, whole.stderr
 
 
 @pytest.mark.parametrize(
@@ -163,6 +173,7 @@ def test_files_folders_and_stdin(tmp_path: Path) -> None:
         (("latest", "other"), "one job at a time"),
         (("--rules", "/nowhere", "x"), "/nowhere holds no rules"),
         (("{tmp}",), "holds no logs"),
+        (("x" * 5000,), "cannot be read: [Errno 36]"),
     ],
 )
 def test_what_cannot_be_done_says_why(tmp_path: Path, words: tuple[str, ...], message: str) -> None:

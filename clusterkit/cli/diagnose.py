@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,9 +97,12 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
 
 def _is_job(word: str) -> bool:
     path = Path(word)
-    if path.is_dir():
-        return (path / "submission.json").exists()
-    return word != "-" and not path.exists() and "/" not in word.removesuffix("/")
+    try:
+        if path.is_dir():
+            return (path / "submission.json").exists()
+        return word != "-" and not path.exists() and "/" not in word
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbose: bool) -> int:
@@ -167,7 +169,7 @@ def _diagnose_files(
     from clusterkit.diagnose.verdict import diagnose as look
 
     with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
-        paths = [_spooled(Path(folder)) if word == "-" else Path(word) for word in words]
+        paths = [_readable(word, Path(folder)) for word in words]
         found = look(rules, sources_of(paths))
     if as_json:
         from clusterkit.cli.diagnose_report import document
@@ -182,11 +184,17 @@ def _diagnose_files(
     return EXIT_FINDINGS if found.cause is not None else 0
 
 
-def _spooled(folder: Path) -> Path:
-    """Return a file with what stands on stdin: evidence is read twice."""
-    path = folder / "stdin"
-    with path.open("wb") as stream:
-        shutil.copyfileobj(sys.stdin.buffer, stream)
+def _readable(word: str, folder: Path) -> Path:
+    """Return a file that can be read twice; of stdin and pipes, one in `folder` with their text."""
+    path = Path("/dev/stdin" if word == "-" else word)
+    spool = folder / path.name
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("rb") as source, spool.open("wb") as stream:
+                shutil.copyfileobj(source, stream)
+            return spool
+    except (OSError, ValueError) as error:
+        raise UserError(f"{word[:200]} cannot be read: {error}") from error
     return path
 
 
