@@ -297,6 +297,16 @@ def test_where_nobody_can_be_asked_it_says_so() -> None:
         watching(Fake(broken=True), "n1").refresh(patience_s=None)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_question_that_breaks_off_is_waited_for_by_nobody() -> None:
+    class Broken(Fake):
+        def ask(self, nodes: Sequence[str], *_: object, **__: object) -> tuple[Reply, ...]:
+            raise ZeroDivisionError
+
+    (one,) = watching(Broken(), "n1").refresh(patience_s=None).nodes
+    assert one.problem == "the question was broken off"
+
+
 def submitted(kind: ClusterKind, state: JobState) -> Job:
     submission = Submission(
         run_id=RUN, name="train", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=2,

@@ -49,6 +49,7 @@ def screen(*, verbose: bool) -> Iterator[Show]:
     """Draw each snapshot over the one before, on a screen that is gone afterwards."""
     terminal = Console(highlight=False)
     with Live(console=terminal, screen=True, auto_refresh=False) as live:
+        live.update(Text("asking the nodes", style="dim"), refresh=True)
 
         def show(snapshot: Snapshot) -> None:
             width, height = terminal.size

@@ -28,11 +28,15 @@ class _Node:
     rates: NodeRates | None = None
     problem: str = ""
 
+    def fail(self, why: str) -> None:
+        self.busy, self.heard_at, self.problem = False, time.monotonic(), why
+        self.sample = self.rates = None
+
     def hear(self, vitals: NodeVitals) -> None:
-        self.busy, self.heard_at, self.problem = False, time.monotonic(), vitals.problem
         if not vitals.samples:
-            self.sample = self.rates = None
+            self.fail(vitals.problem)
             return
+        self.busy, self.heard_at, self.problem = False, time.monotonic(), ""
         last = vitals.samples[-1]
         before = vitals.samples[0] if len(vitals.samples) > 1 else self.sample
         self.rates = rates(before, last) if before is not None else None
@@ -111,15 +115,16 @@ class Watcher:
         threading.Thread(target=self._ask, args=(part, nodes, first), daemon=True).start()
 
     def _ask(self, part: Part, nodes: Sequence[str], first: bool) -> None:
+        why = "the question was broken off"
         try:
             ask_vitals(part.transport, nodes, once=first, heard=self._note)
         except ClusterkitError as error:
+            self._failure, why = error, str(error).partition("\n")[0]
+        finally:
             with self._news:
-                self._failure = error
-                for node in nodes:
-                    known = self._nodes[node]
-                    known.busy, known.problem = False, str(error).partition("\n")[0]
-                    known.sample = known.rates = None
+                for known in (self._nodes[node] for node in nodes):
+                    if known.busy:
+                        known.fail(why)
                 self._news.notify_all()
 
     def _note(self, vitals: NodeVitals) -> None:
