@@ -149,6 +149,8 @@ def test_a_line_of_no_rank_is_of_the_one_that_failed_first_on_its_node(say) -> N
     assert say("step 1\n", f"{MEMORY}\n", first=at).cause.where == "n2 rank 3"
     assert say(f"{MEMORY}\n", "step 1\n", first=at).cause.where == "n1"
     assert say("step 1\n", f"[rank2]: {MEMORY}\n", first=at).cause.where == "n2 rank 2"
+    of_ray = f"(RayTrainWorker pid=12, ip=10.0.0.7) {MEMORY}\n"
+    assert say(of_ray, "step 1\n", first=at).cause.where == "n2 rank 3"
     ended = Fact(text="clusterkit fact: signal=9", node="n2", rank=3)
     found = say("step 1\n", f"{TIMEOUT}\n", facts=[ended], first=at)
     assert (cause(found), found.cause.where) == ("time-out", "n2 rank 3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -44,15 +45,20 @@ class Place:
     rank: int | None = None
 
 
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
+
+
 def ranked(event: Event, first: Place) -> Event:
     """Take a line that names no rank for one of the rank that failed first, on the node of that.
 
-    Most of what a process prints when it ends names none.
+    Most of what a process prints when it ends names none. Ray names its nodes by address, which
+    nobody here can tell from that of the first.
     """
-    says_nothing = event.rank is None and event.rule.role is not Role.CONSEQUENCE
-    if says_nothing and event.node is not None and event.node == first.node:
-        return dataclasses.replace(event, rank=first.rank)
-    return event
+    if event.rank is not None or event.node is None or event.rule.role is Role.CONSEQUENCE:
+        return event
+    if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
+        return event
+    return dataclasses.replace(event, node=first.node, rank=first.rank)
 
 
 def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None:
