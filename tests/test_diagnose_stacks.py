@@ -21,7 +21,6 @@ from clusterkit.model import ClusterKind, JobState, JobStatus
 from clusterkit.probes.base import Output, Probe, Reach, ReachProblem
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.transport.base import Reply
-from tests.plans import make_cluster
 
 DUMP = """\
 @ {pid} {rank}
@@ -162,14 +161,13 @@ def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
         if os.environ.get("CI") == "true":
             pytest.fail("py-spy is missing: pip install py-spy")
         pytest.skip("py-spy is missing: pip install py-spy")
-    cluster = make_cluster(tmp_path)
     run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     other = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     with (
         ranks(run, tmp_path / "a.py", "waits", "late", "waits"),
         ranks(other, tmp_path / "b.py", "waits"),
     ):
-        found = take_stacks(job_of(run), cluster)
+        found = take_stacks(job_of(run))
     if any("ptrace" in trouble.message for trouble in found.troubles):
         pytest.skip("py-spy is not permitted here")
     assert [group.ranks for group in found.groups] == [(1,), (0, 2)], found
@@ -180,7 +178,7 @@ def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
 
 def test_without_ranks_or_after_its_end_it_says_so(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
-    found = take_stacks(job_of(run), make_cluster(tmp_path))
+    found = take_stacks(job_of(run))
     assert [trouble.message for trouble in found.troubles] == ["no rank of the job was found"]
-    with pytest.raises(UserError, match="has failed: none of its processes"):
-        take_stacks(job_of(run, JobState.FAILED), make_cluster(tmp_path))
+    with pytest.raises(UserError, match="has ended: failed"):
+        take_stacks(job_of(run, JobState.FAILED))

@@ -18,16 +18,15 @@ def show_stacks(run: RunFolder, *, as_json: bool) -> int:
     """Print the stacks of all ranks, folded; return the exit code of the verb.
 
     Raises:
-        UserError: the job does not run, or the configuration lacks its cluster.
+        UserError: the job does not run.
         RemoteError: its nodes cannot be asked at all.
     """
-    from clusterkit.config import load_settings
     from clusterkit.diagnose.stacks import take_stacks
     from clusterkit.jobs.document import name_of
     from clusterkit.jobs.state import load_job
 
     job = load_job(run)
-    found = take_stacks(job, load_settings().cluster(job.submission.cluster))
+    found = take_stacks(job)
     if as_json:
         document = {"job_id": name_of(job), "stacks": found.groups, "troubles": found.troubles}
         console.json_document(document)

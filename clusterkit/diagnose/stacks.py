@@ -6,23 +6,19 @@ each one that is a rank: a Python process with a rank of its own, whose parent i
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import secrets
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clusterkit import hostlist
-from clusterkit.commands import run_command
-from clusterkit.diagnose.facts import planned_nodes
-from clusterkit.errors import RemoteError, UserError
+from clusterkit import files
 from clusterkit.jobs.state import Job
-from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.probes.base import Missing, PreflightJob, Probe, read_output
 from clusterkit.probes.compound import compose
 from clusterkit.processes import MARKER
-from clusterkit.transport.base import Reply, Transport
+from clusterkit.top.subject import of_job
+from clusterkit.transport.base import Reply
 
 _TIMEOUT_S = 60.0
 _SNIPPET = r"""
@@ -91,35 +87,25 @@ class Stacks:
     troubles: tuple[Trouble, ...]
 
 
-def take_stacks(job: Job, cluster: ClusterSpec) -> Stacks:
+def take_stacks(job: Job) -> Stacks:
     """Ask all nodes of a running job at once.
 
     Raises:
         UserError: the job does not run.
         RemoteError: its nodes cannot be asked at all.
     """
-    if job.status.state.final:
-        state = job.status.state
-        raise UserError(f"the job has {state}: none of its processes is left to look at")
-    nodes = _nodes(job, cluster.kind)
-    if not nodes:
-        raise UserError(f"the job is {job.status.state}: it has no nodes yet")
-    known = PreflightJob(hosts=nodes, kind=cluster.kind)
-    probe = _probe(job.run.marker(), cluster.job_python)
-    compound = compose([probe], known, token=f"ck{secrets.token_hex(8)}")
-    replies = _transport(job, cluster).ask(nodes, compound, heard=lambda _: None)
+    subject = of_job(job, None)
+    python = (files.read_json(job.run.plan) or {}).get("cluster", {}).get("python") or ""
+    probe = _probe(job.run.marker(), str(python))
+    replies: list[Reply] = []
+    for part in subject.parts:
+        known = PreflightJob(hosts=part.nodes, kind=job.submission.kind)
+        compound = compose([probe], known, token=f"ck{secrets.token_hex(8)}")
+        try:
+            replies += part.transport.ask(part.nodes, compound, heard=lambda _: None)
+        finally:
+            part.close()
     return fold_stacks(probe, replies)
-
-
-def _nodes(job: Job, kind: ClusterKind) -> tuple[str, ...]:
-    if kind is ClusterKind.LOCAL:
-        return ("localhost",)
-    if kind is ClusterKind.SSH:
-        return planned_nodes(job.run)
-    answer = run_command(("squeue", "-h", "-j", str(job.submission.job_id), "-o", "%N"))
-    if answer.code:
-        raise RemoteError(f"squeue: {answer.errors.strip() or 'it failed'}")
-    return hostlist.expand(answer.output.strip()) if answer.output.strip() else ()
 
 
 def _probe(marker: str, python: str) -> Probe[str]:
@@ -128,23 +114,6 @@ def _probe(marker: str, python: str) -> Probe[str]:
     folder = shlex.quote(python.rpartition("/")[0] or "/usr/local/bin")
     snippet = _SNIPPET.replace("@MARKER@", wanted).replace("@PATH@", folder)
     return Probe(name="stacks", command=snippet, parse=str, timeout_s=_TIMEOUT_S)
-
-
-def _transport(job: Job, cluster: ClusterSpec) -> Transport:
-    # Each of them loads what the others do not need: paramiko takes a tenth of a second.
-    if cluster.kind is ClusterKind.SLURM:
-        from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
-
-        step = SrunOptions.of(cluster)
-        return SrunTransport(dataclasses.replace(step, job_id=job.submission.job_id))
-    if cluster.kind is ClusterKind.SSH:
-        from clusterkit.transport.ssh import SshTransport  # noqa: PLC0415
-        from clusterkit.transport.ssh_config import SshOptions  # noqa: PLC0415
-
-        return SshTransport(SshOptions.of(cluster))
-    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
-
-    return LocalTransport()
 
 
 def fold_stacks(probe: Probe[str], replies: Sequence[Reply]) -> Stacks:
