@@ -93,9 +93,11 @@ def stragglers(row: dict[str, Any]) -> list[str]:
     return [node for one in row["causes"] if one["kind"] == "straggler" for node in one["nodes"]]
 
 
-def test_a_node_with_a_cpu_limit_is_named(lab: Lab, desk: Desk) -> None:
+def test_a_node_with_a_cpu_limit_is_named(own_lab: Lab) -> None:
+    own_lab.up(3)  # not the shared one: other tests want all of its nodes to be quick
+    desk = Desk.of(own_lab, "scaling")
     desk.write("steps.py", STEPS)
-    with slowed(lab, "n2"):
+    with slowed(own_lab, "n2"):
         done = desk.clusterkit(
             *("bench", "scaling", "--json", "--framework", "env", "--gpus-per-node", "1"),
             *("--at", "1,2,3", "--steps", "12", "--warmup", "2", "--preflight", "off", "steps.py"),
