@@ -283,13 +283,13 @@ def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
     assert [one.sample is not None for one in second.nodes] == [True, False, True]
     assert second.nodes[1].problem == ""
     fake.let.set()
-    deadline = time.monotonic() + 30
-    while not watcher.refresh(patience_s=0).nodes[1].problem and time.monotonic() < deadline:
-        time.sleep(0.05)
-    third = watcher.refresh(patience_s=None)
-    assert third.nodes[1].problem == "no answer within 5 s"
-    assert third.nodes[2].sample is not None
+    deadline = time.monotonic() + 60
+    while ("n2",) not in fake.asked and time.monotonic() < deadline:
+        third = watcher.refresh(patience_s=0)
+        time.sleep(0.02)
     assert ("n2",) in fake.asked  # apart from those that do answer
+    assert third.nodes[1].problem == "no answer within 5 s"
+    assert all(third.nodes[k].sample is not None for k in (0, 2))
 
 
 def test_where_nobody_can_be_asked_it_says_so() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,22 +22,22 @@ _PATIENCE_S = 3.0
 class _Node:
     asked_at: float
     """When it was asked first."""
-    busy: bool = False
-    """Whether a question is still out."""
+    question: int | None = None
+    """The number of the question to it that is still out."""
     heard_at: float | None = None
     sample: NodeSample | None = None
     rates: NodeRates | None = None
     problem: str = ""
 
     def fail(self, why: str) -> None:
-        self.busy, self.heard_at, self.problem = False, time.monotonic(), why
+        self.question, self.heard_at, self.problem = None, time.monotonic(), why
         self.sample = self.rates = None
 
     def hear(self, vitals: NodeVitals) -> None:
         if not vitals.samples:
             self.fail(vitals.problem)
             return
-        self.busy, self.heard_at, self.problem = False, time.monotonic(), ""
+        self.question, self.heard_at, self.problem = None, time.monotonic(), ""
         last = vitals.samples[-1]
         before = vitals.samples[0] if len(vitals.samples) > 1 else self.sample
         self.rates = rates(before, last) if before is not None else None
@@ -54,6 +55,7 @@ class Watcher:
         self._news = threading.Condition()
         self._failure: ClusterkitError | None = None
         self._answered = False
+        self._numbers = itertools.count()
 
     @property
     def over(self) -> bool:
@@ -103,18 +105,20 @@ class Watcher:
 
     def _free(self, part: Part) -> list[list[str]]:
         """Return the nodes to be asked now: those that do answer apart from those that do not."""
-        free = [node for node in part.nodes if not self._nodes[node].busy]
+        free = [node for node in part.nodes if self._nodes[node].question is None]
         well = [node for node in free if not self._nodes[node].problem]
         ill = [node for node in free if self._nodes[node].problem]
         return [nodes for nodes in (well, ill) if nodes]
 
     def _start(self, part: Part, nodes: Sequence[str]) -> None:
         first = any(self._nodes[node].sample is None for node in nodes)
+        number = next(self._numbers)
         for node in nodes:
-            self._nodes[node].busy = True
-        threading.Thread(target=self._ask, args=(part, nodes, first), daemon=True).start()
+            self._nodes[node].question = number
+        words = (part, nodes, first, number)
+        threading.Thread(target=self._ask, args=words, daemon=True).start()
 
-    def _ask(self, part: Part, nodes: Sequence[str], first: bool) -> None:
+    def _ask(self, part: Part, nodes: Sequence[str], first: bool, number: int) -> None:
         why = "the question was broken off"
         try:
             ask_vitals(part.transport, nodes, once=first, heard=self._note)
@@ -123,7 +127,7 @@ class Watcher:
         finally:
             with self._news:
                 for known in (self._nodes[node] for node in nodes):
-                    if known.busy:
+                    if known.question == number:
                         known.fail(why)
                 self._news.notify_all()
 
@@ -134,7 +138,7 @@ class Watcher:
             self._news.notify_all()
 
     def _heard(self, nodes: Sequence[str]) -> bool:
-        return not any(self._nodes[node].busy for node in nodes)
+        return all(self._nodes[node].question is None for node in nodes)
 
     def _snapshot(self, job: JobNow | None) -> Snapshot:
         now = time.monotonic()
