@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
@@ -24,7 +24,7 @@ _LONGEST_PIECE = 1 << 16
 _DROPPED = b"0123456789.\x00"
 """What is left out of a line's reduced form; NULs are what a log cut off while written to holds."""
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|.)")
-_MOST_KNOWN = 1 << 14
+_MOST_KNOWN = 1 << 15
 _LONGEST_KNOWN = 512
 _LONGEST_WORD = 64
 _MOST_NEW = 4096
@@ -104,9 +104,9 @@ class Scanner:
             for form in _lines_with(need, together):
                 wanted.setdefault(form, {}).update(dict.fromkeys(self._rules[need]))
         if len(fresh) <= _MOST_NEW:
-            _remember(self._known, fresh - wanted.keys(), _LONGEST_KNOWN)
-        plain = (one for one in words if not any(word in one for word in there))
-        _remember(self._known_words, plain, _LONGEST_WORD)
+            _remember(self._known, fresh - wanted.keys(), len(together), _LONGEST_KNOWN)
+        words.difference_update(one for word in there for one in _lines_with(word, new))
+        _remember(self._known_words, words, len(new), _LONGEST_WORD)
         return {form: tuple(rules) for form, rules in wanted.items()}
 
     def _line(self, seen: Seen, raw: bytes, number: int, offset: int, finds: Finds) -> None:
@@ -164,11 +164,15 @@ def _reduced(text: str) -> bytes:
     return text.encode().translate(None, _DROPPED)
 
 
-def _remember(known: set[bytes], new: Iterable[bytes], longest: int) -> None:
-    """Add what is not too long; bounded, as what is forgotten is only looked at again."""
+def _remember(known: set[bytes], new: Set[bytes], size: int, longest: int) -> None:
+    """Add texts of `size` bytes together, unless they are `longest` or more on the average.
+
+    Bounded, as what is forgotten is only looked at again.
+    """
     if len(known) > _MOST_KNOWN:
         known.clear()
-    known.update(one for one in new if len(one) <= longest)
+    if size < longest * len(new):
+        known.update(new)
 
 
 def _chunks(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes, int]]:
