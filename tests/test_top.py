@@ -297,8 +297,11 @@ def test_where_nobody_can_be_asked_it_says_so() -> None:
         watching(Fake(broken=True), "n1").refresh(patience_s=None)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_question_that_breaks_off_is_waited_for_by_nobody() -> None:
+def test_a_question_that_breaks_off_is_waited_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # the traceback is no news here
+
     class Broken(Fake):
         def ask(self, nodes: Sequence[str], *_: object, **__: object) -> tuple[Reply, ...]:
             raise ZeroDivisionError
