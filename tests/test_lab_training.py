@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.desk import CHECKOUT, Desk
+from tests.healthy import assert_healthy
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
 
@@ -62,6 +63,7 @@ def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
     assert f"world size {3 * slots}" in output
     first, last = losses(output)
     assert last < 0.6 * first
+    assert_healthy(document["run_dir"])
 
 
 @pytest.mark.parametrize("job", ["ddp", "zero2", "horovod"])

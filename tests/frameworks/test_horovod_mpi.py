@@ -8,6 +8,7 @@ import pytest
 
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_of, left, python_of
+from tests.healthy import assert_healthy
 from tests.lab.lab import Lab
 from tests.lab_jobs import await_true
 from tests.test_lab_training import losses
@@ -72,4 +73,5 @@ def test_ranks_train_over_mpi(flags: tuple[str, ...], desk: Desk) -> None:
     assert output.count("start: framework horovod, world size 4") == 1
     first, last = losses(output)
     assert last < 0.9 * first
+    assert_healthy(done["run_dir"])
     await_true(lambda: not left(desk, done["run_dir"]))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left
+from tests.healthy import assert_healthy
 from tests.lab.lab import Lab
 from tests.lab_jobs import await_true
 from tests.test_lab_env import SNIPPETS
@@ -44,6 +45,7 @@ def test_training_on_three_nodes(cluster: str, desk: Desk) -> None:
     assert output.count("start:") == 1
     first, last = losses(output)
     assert last < 0.6 * first
+    assert_healthy(done["run_dir"])
     await_true(lambda: not left(desk, done["run_dir"]))
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_of, python_of
+from tests.healthy import assert_healthy
 from tests.lab.lab import Lab
 from tests.lab_jobs import await_true
 from tests.test_lab_training import losses
@@ -66,6 +67,7 @@ def test_ray_train_on_a_cluster_of_the_jobs_own(cluster: str, nodes: int, desk: 
     assert f"world size {nodes}" in output
     first, last = losses(output)
     assert last < 0.6 * first
+    assert_healthy(done["run_dir"])
     await_true(lambda: not left(done))
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left
+from tests.healthy import assert_healthy
 from tests.lab.lab import Lab
 from tests.lab_jobs import await_true
 from tests.test_lab_training import losses
@@ -91,6 +92,7 @@ def test_torch_trains_on_spark(cluster: str, nodes: int, slots: int, desk: Desk)
     assert f"world size {nodes * slots}" in output
     first, last = losses(output)
     assert last < 0.6 * first
+    assert_healthy(done["run_dir"])
     await_true(lambda: not left(desk, done["run_dir"]))
 
 

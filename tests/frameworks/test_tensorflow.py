@@ -12,6 +12,7 @@ import pytest
 from clusterkit.data import data_dir
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left, python_of
+from tests.healthy import assert_healthy
 from tests.lab.lab import Lab
 from tests.lab_jobs import await_true
 from tests.test_lab_training import losses
@@ -53,6 +54,7 @@ def test_workers_train_together(
     assert f"world size {nodes}," in output
     first, last = losses(output)
     assert last < 0.6 * first
+    assert_healthy(done["run_dir"])
     assert output.count("done: loss") == 1
     await_true(lambda: not left(desk, done["run_dir"]))
 
@@ -66,6 +68,7 @@ def test_servers_and_workers_are_taken_down_when_their_chief_has_trained(
     assert (done["state"], done["exit_code"]) == ("succeeded", 0), output
     first, last = losses(output)
     assert last < 0.6 * first
+    assert_healthy(done["run_dir"])
     await_true(lambda: not left(desk, done["run_dir"]))
 
 

@@ -1,0 +1,17 @@
+"""What `diagnose` may say of the logs of a job that went well: nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusterkit.diagnose.job import sources_of
+from clusterkit.diagnose.rules import own_rules
+from clusterkit.diagnose.verdict import diagnose
+
+
+def assert_healthy(run_dir: str) -> None:
+    """Read all that a job has printed as if nobody knew that it succeeded: no rule may fire."""
+    folders = [Path(run_dir, name) for name in ("logs", "submitit")]
+    found = diagnose(own_rules(), sources_of([path for path in folders if any(path.glob("*"))]))
+    assert found.files
+    assert found.cause is None, (found.cause.rule, found.cause.evidence)
