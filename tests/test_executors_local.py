@@ -119,6 +119,18 @@ def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
     assert job.results[0].reason == "timeout"
 
 
+def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = "import sys, time\ntime.sleep(3 * ('clusterkit.worker' in sys.orig_argv))\n"
+    (runs.folder / "slow").mkdir()
+    files.write_text(runs.folder / "slow" / "sitecustomize.py", slow)
+    monkeypatch.setenv("PYTHONPATH", str(runs.folder / "slow"), prepend=os.pathsep)
+    run = runs.start("sleep 60", runs.plan(nodes=1, time_limit_s=2))
+    job = wait(run)
+    assert (job.status.state, job.status.reason) == (JobState.TIMEOUT, None)
+
+
 def test_cancel_a_running_job_twice(runs: Runs) -> None:
     run = runs.start("echo ready; sleep 100")
     await_line(run, "ready")

@@ -21,14 +21,14 @@ from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local_nodes import LocalLayout
 from clusterkit.executors.local_runs import job_id_of
-from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
+from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, Submission
 
 
 def main(arguments: list[str]) -> int:
     """Control the job in the run folder that is the only argument."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     run = RunFolder(Path(arguments[0]))
     processes.adopt_orphans()
     submission = _submission(run)

@@ -30,7 +30,7 @@ from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, read_layout
 from clusterkit.executors.ssh_pulse import beating
 from clusterkit.executors.ssh_slots import Held, SlotsBusy
-from clusterkit.executors.supervisor import WATCHED, Start, Supervisor
+from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
 from clusterkit.runfolder import RunFolder
 
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     except ClusterkitError as error:
         print(json.dumps(_refusal(error)))
         return REFUSED
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)

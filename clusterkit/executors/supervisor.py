@@ -21,7 +21,10 @@ from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
 WATCHED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
-"""To be blocked before anything is started: they are fetched one by one."""
+"""What a supervisor fetches one by one."""
+BLOCKED = WATCHED | {signal.SIGUSR1, signal.SIGUSR2}
+"""To be blocked before anything is started. Workers inherit it: a notice that comes before they
+can heed it waits for them, and does not kill them."""
 
 _POLL_S = 0.5
 _NOTICE_S = 90.0
