@@ -91,8 +91,13 @@ def interface(lab: Lab, name: str, *hosts: str) -> Iterator[None]:
 
 @contextmanager
 def full_shared_memory(lab: Lab, host: str) -> Iterator[None]:
-    """Fill /dev/shm of a host; a small one, so that filling it costs little."""
-    lab.run(host, ["mount", "-o", "remount,size=80m", "/dev/shm"], check=True)
+    """Fill /dev/shm of a host; a small one, so that filling it costs little.
+
+    DeepSpeed leaves its buffers there when a job is killed.
+    """
+    used = lab.run(host, ["df", "-k", "--output=used", "/dev/shm"], check=True).stdout.split()[-1]
+    size_kib = int(used) + (80 << 10)
+    lab.run(host, ["mount", "-o", f"remount,size={size_kib}k", "/dev/shm"], check=True)
     try:
         lab.run(host, ["fallocate", "-l", "79m", "/dev/shm/left-over"], check=True)
         yield
