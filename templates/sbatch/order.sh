@@ -20,7 +20,7 @@ ck_order() {
       [[ -z ${behind[$node]:-} ]] || here+=("$node") seen[$node]=1
     done
     full=$((${#here[@]} / together * together))
-    whole+=("${here[@]:0:full}") rest+=("${here[@]:full}")
+    whole+=(${here[@]+"${here[@]:0:full}"}) rest+=(${here[@]+"${here[@]:full}"})
   done
   for node in "${ck_nodes[@]}"; do
     [[ -n ${seen[$node]:-} ]] || unknown+=("$node")
