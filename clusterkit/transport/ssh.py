@@ -49,6 +49,7 @@ class SshTransport:
         self._options = options
         self._keep = keep
         self._client: SshClient | None = None
+        self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
 
     def ask(
@@ -70,7 +71,7 @@ class SshTransport:
             UserError: a node's name is none, or ssh's configuration cannot be read.
         """
         check_names(tuple(compounds))
-        client = self._client or SshClient(self._options)
+        client = self._opened()
         kept = self._kept if self._keep else None
         together = any(compound.together for compound in compounds.values())
         turns = threading.BoundedSemaphore(_DIALLERS if together else self._options.workers)
@@ -81,18 +82,26 @@ class SshTransport:
         try:
             return visit_all(visits, threads=_DIALLERS, heard=heard)
         finally:
-            if self._keep:
-                self._client = client
-            else:
+            if not self._keep:
                 client.close()
 
     def close(self) -> None:
         """Close what was kept."""
         while self._kept:
             self._kept.popitem()[1].line.close()
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _opened(self) -> SshClient:
+        """Return what connections share, and where it is kept, questions at the same time too."""
+        if not self._keep:
+            return SshClient(self._options)
+        with self._lock:
+            if self._client is None:
+                self._client = SshClient(self._options)
+            return self._client
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +170,8 @@ class _Visit:
                 self._enter("opening a session", held.timeout_s)
                 self._run_script(held)
             return
+        if held is not None:
+            held.line.close()
         target = self._client.resolve(self._node)
         # A jump host on the way has a connection and a handshake of its own to make.
         self._enter("connecting", target.connect_timeout_s * (1 + 2 * len(target.jumps)))

@@ -41,6 +41,8 @@ class Line:
 
     sockets: list[Any] = field(default_factory=list)
     is_cut: bool = False
+    since: float = field(default_factory=time.monotonic)
+    """When it was wanted: what failed before that is tried again for it."""
 
     def hold(self, one: Any) -> Any:
         """Note something to be closed with the line, and return it."""
@@ -76,13 +78,14 @@ class _Verifier:
 
 
 class _Jump:
-    """The connection to a jump host, opened once, by whoever needs it first."""
+    """The connection to a jump host, opened by who needs it first, and again once it is lost."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.line = Line()
         self.connection: Any = None
         self.failure: Exception | None = None
+        self.failed_at = 0.0
 
 
 class SshClient:
@@ -101,6 +104,7 @@ class SshClient:
         self._keys = Keys(options.identity_file)
         self._known = KnownHosts(accept_new=options.host_keys == "accept-new")
         self._jumps: dict[tuple[str, ...], _Jump] = {}
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def resolve(self, name: str) -> Target:
@@ -115,7 +119,7 @@ class SshClient:
             JumpFailed: a host on the way could not be reached.
         """
         if target.jumps:
-            transport = self._through(target.jumps)
+            transport = self._through(target.jumps, since=line.since)
             limit_s = target.connect_timeout_s
             try:
                 with _timed(limit_s):
@@ -161,6 +165,7 @@ class SshClient:
     def close(self) -> None:
         """Close the connections to jump hosts."""
         with self._lock:
+            self._is_closed = True
             for jump in self._jumps.values():
                 jump.line.cut()
 
@@ -185,20 +190,29 @@ class SshClient:
         security.key_types = _first(security.key_types, wanted)
         return transport
 
-    def _through(self, hops: tuple[str, ...]) -> Any:
-        """Return the open transport to the last of some jump hosts."""
+    def _through(self, hops: tuple[str, ...], *, since: float) -> Any:
+        """Return the open transport to the last of some jump hosts.
+
+        What all nodes of one question wait for fails once; a later question tries it again.
+        """
         with self._lock:
             jump = self._jumps.setdefault(hops, _Jump())
         with jump.lock:
-            if jump.failure is not None:
+            if jump.connection is not None and jump.connection.transport.is_active():
+                return jump.connection.transport
+            if jump.failure is not None and jump.failed_at >= since:
                 raise jump.failure
-            if jump.connection is None:
-                try:
-                    jump.connection = self._open_jump(hops, jump.line)
-                except (OSError, EOFError, paramiko.SSHException, *_REFUSALS) as error:
-                    jump.line.close()
-                    jump.failure = JumpFailed(hops[-1])
-                    raise jump.failure from error
+            jump.line.close()
+            with self._lock:
+                jump.line = Line(is_cut=self._is_closed, since=since)
+            try:
+                jump.connection = self._open_jump(hops, jump.line)
+            except (OSError, EOFError, paramiko.SSHException, *_REFUSALS) as error:
+                jump.line.close()
+                jump.connection = None
+                jump.failed_at = time.monotonic()
+                jump.failure = JumpFailed(hops[-1])
+                raise jump.failure from error
             return jump.connection.transport
 
     def _open_jump(self, hops: tuple[str, ...], line: Line) -> Any:
