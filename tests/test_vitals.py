@@ -204,6 +204,17 @@ def test_rates_between_two_readings() -> None:
     assert found.process_cpu_percent == {4242: 200.0}
 
 
+def test_processes_killed_between_two_readings() -> None:
+    limits = "limit 100 50 {} /job_5\nlimit 200 50 {} \n"
+    before = sample(READING + limits.format(3, 5))
+    found = rates(before, sample(LATER + limits.format(3, 7)))
+    assert found is not None
+    assert [(one.path, one.oom_kills) for one in found.killed_at] == [("", 2)]
+    again = rates(before, sample(LATER + limits.format(0, 5) + "limit 9 9 9 /new\n"))
+    assert again is not None
+    assert again.killed_at == ()
+
+
 def test_nothing_is_said_of_counters_that_were_reset() -> None:
     found = rates(sample(LATER.replace("1002.50", "1000.50")), sample(READING))
     assert found is None  # fewer ticks: another boot

@@ -77,6 +77,7 @@ class MemoryLimit:
     used_bytes: int
     """With the cache of files, which gives way."""
     oom_kills: int
+    """Since the cgroup was made, in it and below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,13 +88,12 @@ def _memory(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
     if host.available_bytes < _LEAST_MEMORY * host.memory_bytes:
         percent = 100 * (1 - host.available_bytes / host.memory_bytes)
         yield Verdict.WARN, f"memory {percent:.0f}% used"
-    for limit in host.limits:
-        if limit.oom_kills:
-            gib = limit.limit_bytes / (1 << 30)
-            yield Verdict.FAIL, f"{limit.oom_kills} killed at the memory limit of {gib:.1f} GiB"
 
 
 def _host(rates: NodeRates) -> Iterator[tuple[Verdict, str]]:
+    for limit in rates.killed_at:
+        gib = limit.limit_bytes / (1 << 30)
+        yield Verdict.FAIL, f"{limit.oom_kills} killed at the memory limit of {gib:.1f} GiB"
     throttled = rates.throttled_percent or 0.0
     if throttled >= _THROTTLED_PERCENT:
         yield (

@@ -7,10 +7,10 @@ anew): nothing is said of it, rather than something wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit.checks.gpu_throttle import TROUBLES
-from clusterkit.probes.vitals_host_text import CpuQuota, HostVitals
+from clusterkit.probes.vitals_host_text import CpuQuota, HostVitals, MemoryLimit
 from clusterkit.vitals.sample import NodeSample
 
 _SW_POWER_CAP = 0x4
@@ -44,6 +44,8 @@ class NodeRates:
     where no cgroup of the job has one."""
     throttled_at_cpus: float | None
     """The limit of that cgroup, in processors."""
+    killed_at: tuple[MemoryLimit, ...]
+    """Limits at which processes were killed; their `oom_kills` are those of this time alone."""
     process_cpu_percent: Mapping[int, float]
     """By pid; 100 is one processor. Processes that were there both times."""
 
@@ -80,6 +82,7 @@ def rates(before: NodeSample, after: NodeSample) -> NodeRates | None:
         ports=_ports(old, new, seconds),
         throttled_percent=None if pressed is None else pressed[0],
         throttled_at_cpus=None if pressed is None else pressed[1].cpus,
+        killed_at=_killed(old, new),
         process_cpu_percent=_processes(old, new, seconds),
     )
 
@@ -147,6 +150,13 @@ def _pressed(old: HostVitals, new: HostVitals) -> tuple[float, CpuQuota] | None:
         share = 100.0 * (now.throttled - was.throttled) / periods if periods else 0.0
         found.append((min(100.0, max(0.0, share)), now))
     return max(found, key=lambda pair: pair[0], default=None)
+
+
+def _killed(old: HostVitals, new: HostVitals) -> tuple[MemoryLimit, ...]:
+    """Return the limits at which processes were killed in between, with how many."""
+    then = {one.path: one.oom_kills for one in old.limits}
+    grown = ((now, now.oom_kills - then.get(now.path, now.oom_kills)) for now in new.limits)
+    return tuple(replace(now, oom_kills=kills) for now, kills in grown if kills > 0)
 
 
 def _processes(old: HostVitals, new: HostVitals, seconds: float) -> dict[int, float]:
