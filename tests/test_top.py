@@ -394,6 +394,8 @@ def test_this_machine_as_typed() -> None:
     [
         (["--interval", "0"], "twice a second at most"),
         (["--interval", "nan"], "twice a second at most"),
+        (["--interval", "inf"], "once a day at least"),
+        (["--interval", "1e10"], "once a day at least"),
         (["--via", "carrier-pigeon"], "unknown"),
         (["--prometheus", "nodes.txt"], r"\*.prom"),
         (["latest", "--hosts", "n1"], "both say which nodes"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _EVERY_S = 2.0
 _STEPS_EVERY_S = 5.0
 """Slurm keeps a record of each step, and a job may have only so many (40,000 by default)."""
-_LEAST_S = 0.5
+_LEAST_S, _MOST_S = 0.5, 86_400.0
 
 
 def top(
@@ -93,6 +93,11 @@ def top(
         raise UserError(
             f"--interval {interval:g}: nodes are asked twice a second at most",
             hint=f"--interval {_LEAST_S:g}",
+        )
+    if interval is not None and interval > _MOST_S:  # threads cannot wait for ever
+        raise UserError(
+            f"--interval {interval:g}: nodes are asked once a day at least",
+            hint=f"--interval {_MOST_S:.0f}",
         )
     if prometheus is not None:
         require_metrics(prometheus)
