@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 """Everything after SCRIPT belongs to the script."""
 
-
 _SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
 """Flags that scripts have as well, and that are meant for them behind SCRIPT."""
 

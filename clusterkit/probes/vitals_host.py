@@ -42,20 +42,14 @@ for p in /sys/class/infiniband/*/ports/*
 do
 [ -e "$p/counters/port_rcv_data" ] || continue
 r "$p/counters/port_rcv_data"; a=$v; r "$p/counters/port_xmit_data"; b=$v
-r "$p/counters/port_xmit_wait"; w=$v
 d=${{p%/ports/*}}
-echo "port ${{a:--}} ${{b:--}} ${{w:--}} ${{d##*/}}/${{p##*/}}"
+echo "port ${{a:--}} ${{b:--}} ${{d##*/}}/${{p##*/}}"
 done
 }}
 quota() {{
-a=0 b=0 e=0
-while read -r k n
-do
-case $k in
-nr_periods) a=$n;; nr_throttled) b=$n;; throttled_usec) e=$n;; throttled_time) e=$((n / 1000));;
-esac
-done <"$1/cpu.stat"
-echo "quota $2 $3 $a $b $e $4"
+a=0 b=0
+while read -r k n; do case $k in nr_periods) a=$n;; nr_throttled) b=$n;; esac; done <"$1/cpu.stat"
+echo "quota $2 $3 $a $b $4"
 }}
 above() {{
 p=$2

@@ -50,8 +50,6 @@ class PortCounters:
     """Such as `mlx5_0/1`."""
     received_bytes: int
     sent_bytes: int
-    waits: int | None
-    """Ticks of the port in which it had data and could not send it: congestion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +62,6 @@ class CpuQuota:
     periods: int
     throttled: int
     """Periods in which it was stopped because its share was used up."""
-    throttled_s: float
-    """How long its threads were stopped, added up over processors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +128,8 @@ _SHAPES = {
     "load": re.compile(r"load (\d{1,9}(?:\.\d{1,3})?)"),
     "memory": re.compile(rf"memory (\w+): ({_NUMBER})"),
     "net": re.compile(rf"net ({_NUMBER}(?: {_NUMBER}){{5}}) ({_NAME})"),
-    "port": re.compile(rf"port ({_NUMBER}) ({_NUMBER}) ({_NUMBER}|-) ([\w.-]+/\d{{1,3}})"),
-    "quota": re.compile(rf"quota ({_NUMBER}(?: {_NUMBER}){{4}}) ?(.*)"),
+    "port": re.compile(rf"port ({_NUMBER}) ({_NUMBER}) ([\w.-]+/\d{{1,3}})"),
+    "quota": re.compile(rf"quota ({_NUMBER}(?: {_NUMBER}){{3}}) ?(.*)"),
     "limit": re.compile(rf"limit ({_NUMBER}(?: {_NUMBER}){{2}}) ?(.*)"),
     "task": re.compile(
         r"task ([\w.-]+):(\d{1,7}),(\d{1,9}|-) (\d{1,10}) \((.*)\) (\w) (-?\d+(?: -?\d+)*)"
@@ -222,8 +218,7 @@ class _Reading:
 
 def _cpu(reading: _Reading, match: re.Match[str]) -> None:
     user, nice, system, idle, waiting, hard, soft, *more = map(int, match[1].split())
-    # Guests stand in `user` already.
-    busy = user + nice + system + hard + soft
+    busy = user + nice + system + hard + soft  # guests stand in `user` already
     stolen = more[0] if more else 0
     reading.ticks = CpuTicks(busy=busy, idle=idle, waiting=waiting, stolen=stolen)
 
@@ -252,24 +247,17 @@ def _net(reading: _Reading, match: re.Match[str]) -> None:
 
 
 def _port(reading: _Reading, match: re.Match[str]) -> None:
-    reading.ports[match[4]] = PortCounters(
-        name=match[4],
-        received_bytes=int(match[1]) * _LANES,
-        sent_bytes=int(match[2]) * _LANES,
-        waits=None if match[3] == "-" else int(match[3]),
+    reading.ports[match[3]] = PortCounters(
+        name=match[3], received_bytes=int(match[1]) * _LANES, sent_bytes=int(match[2]) * _LANES
     )
 
 
 def _quota(reading: _Reading, match: re.Match[str]) -> None:
-    quota, period, periods, throttled, microseconds = map(int, match[1].split())
+    quota, period, periods, throttled = map(int, match[1].split())
     if not period:
         raise Unparsed("a quota of no period")
     reading.quotas[match[2]] = CpuQuota(
-        path=match[2],
-        cpus=quota / period,
-        periods=periods,
-        throttled=throttled,
-        throttled_s=microseconds / 1e6,
+        path=match[2], cpus=quota / period, periods=periods, throttled=throttled
     )
 
 
