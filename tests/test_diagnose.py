@@ -119,6 +119,26 @@ def test_the_first_failure_in_time_wins_over_all_files(say, early: str, late: st
     assert (cause(found), found.cause.where) == ("gpu-memory", "n1")
 
 
+def test_a_cause_after_which_the_training_went_on_did_not_end_it(say) -> None:
+    disk = "OSError: [Errno 28] No space left on device, kept the last checkpoint\n"
+    steps = "".join(f"step {n} loss 2.1\n" for n in range(8, 14))
+    handled = f"2026-11-21 10:00:00 began\n{disk}{steps}"
+    ended = f"2026-11-21 12:00:00 step 14\n[rank1]: {MEMORY}\n"
+    assert cause(say(handled + ended)) == "gpu-memory"
+    assert cause(say(handled + "ValueError: bad sample\n")) == "exception"
+    assert cause(say(handled)) == "disk-full", "nothing else is known"
+    ended = Fact(text="clusterkit fact: signal=9")
+    assert cause(say(handled, facts=[ended])) == "disk-full", "a fact says less"
+    others = steps.replace("step 8", "step 7")[: len(steps) // 2]
+    log = f"2026-11-21 10:00:00 began\n{disk}{others}2026-11-21 10:10:00 {MEMORY}\n"
+    assert cause(say(log)) == "disk-full", "others take a few steps more"
+    log = f"{handled}2026-11-21 12:00:00 step 14\n{disk}2026-11-21 12:10:00 {MEMORY}\n"
+    assert cause(say(log)) == "disk-full", "the last such line counts"
+    steps = "".join(f"0: step {n}\n" for n in range(8, 14))
+    log = f"2026-11-21 10:00:00 began\n1: {disk}{steps}2026-11-21 10:10:00 {MEMORY}\n"
+    assert cause(say(log)) == "disk-full", "another rank went on"
+
+
 def test_at_one_moment_the_more_precise_rule_wins(say) -> None:
     disk = "OSError: [Errno 28] No space left on device"
     found = say(f"2026-11-21 12:00:00 {disk}\n", f"2026-11-21 12:00:02 {MEMORY}\n")

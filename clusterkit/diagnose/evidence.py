@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,9 @@ _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
+_PROGRESS = re.compile(r"(?i)\b(?:step|iter|iteration|epoch)s?['\"]?[ :=/#\[]{0,3}(\d[\d.]*)")
+_WENT_ON = 5
+"""Different steps that nobody takes after what ended a job: others stop at the next collective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,17 @@ def lines_after(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...
     """Return up to `count` lines after the hit's; of the same rank where its line names one."""
     raw = _read(hit.file, hit.offset, _WINDOW).replace(b"\r", b"\n").split(b"\n")
     return tuple(islice(_texts(iter(raw[1:]), hit.rank if of_rank else None), count))
+
+
+def went_on(hit: Hit) -> bool:
+    """Tell whether whoever printed the last line like the hit's took more steps after it."""
+    steps: set[str] = set()
+    last = replace(hit, offset=hit.last)
+    for text in lines_after(last, _WINDOW):
+        steps.update(match[1] for match in _PROGRESS.finditer(text))
+        if len(steps) >= _WENT_ON:
+            return True
+    return False
 
 
 def root_at(path: Path, offset: int) -> Root | None:

@@ -39,6 +39,8 @@ class Hit:
     value: tuple[str, str] | None = None
     """Of a rule that compares: the groups `what` and `value`."""
     count: int = 1
+    last: int = 0
+    """Bytes before the last line like it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,6 +137,7 @@ class Finds:
         kept = self._hits.setdefault(key, hit)
         if kept is not hit:
             kept.count += 1
+            kept.last = hit.last
         return kept
 
     def _compared(self, hit: Hit, rules: Sequence[Rule]) -> None:

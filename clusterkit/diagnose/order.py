@@ -30,6 +30,8 @@ class Event:
     """Seconds since the epoch; None where no line nearby tells."""
     timed: bool
     """Whether the line itself tells its time."""
+    handled: bool = False
+    """Whether the training went on after it: it did not end the job."""
 
     @property
     def generic(self) -> bool:
@@ -65,10 +67,14 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     """Return the event that the others follow from; None where there are no events.
 
     What is known of the rank that failed first counts most, then the time, then how precise the
-    rule is. A symptom is taken only without a cause, and a consequence only without either.
+    rule is. A symptom is taken only without a cause, and a consequence only without either. A cause
+    after which the training went on is taken only without a symptom that a log tells.
     """
     place = first or Place()
     causes = [event for event in events if event.rule.role is Role.CAUSE]
+    ending = [event for event in causes if not event.handled]
+    told = any(event.rule.role is Role.SYMPTOM and event.hit.line for event in events)
+    causes = ending if ending or told else causes
     symptoms = _of_each_place([event for event in events if event.rule.role is Role.SYMPTOM])
     best = _first_of(causes, place)
     if best is None:

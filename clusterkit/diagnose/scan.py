@@ -114,6 +114,7 @@ class Scanner:
         for tally, enough in ((alike, alike.read >= _SURE), (of_rules, of_rules.read >= _PLENTY)):
             if enough and tally.found == tally.read and tally.last is not None:
                 tally.last.count += 1
+                tally.last.last = offset
                 return
         if alike.read >= _SURE and not alike.found:
             return
@@ -133,6 +134,7 @@ class Scanner:
                 file=finds.path,
                 line=number,
                 offset=offset,
+                last=offset,
                 text=line.text,
                 node=line.node,
                 rank=line.rank,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import hostlist
-from clusterkit.diagnose.evidence import nodes_named, time_near, year_of
+from clusterkit.diagnose.evidence import nodes_named, time_near, went_on, year_of
 from clusterkit.diagnose.finds import Hit, Scanned
 from clusterkit.diagnose.lines import time_of
 from clusterkit.diagnose.order import GENERIC, Event
@@ -56,6 +56,7 @@ def weigh(
                 continue
             own = time_of(hit.text, year=year_of(hit.file))
             sought = number < _MOST_TIMED and rule.role is not Role.CONSEQUENCE
+            cause = rule.role is Role.CAUSE and not rule.silent
             events.append(
                 Event(
                     rule=rule,
@@ -65,6 +66,7 @@ def weigh(
                     rank=hit.rank,
                     time=time_near(hit) if own is None and sought else own,
                     timed=own is not None,
+                    handled=sought and cause and went_on(hit),
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
