@@ -89,7 +89,8 @@ FAILURES = {
     "nan": Failure(
         rule="nan-loss",
         script=_one("print('step 11 loss 2.31')\n"
-        "print('step 12 loss nan', flush=True)\n"
+        "for step in range(12, 15):\n"
+        "    print('step', step, 'loss nan', flush=True)\n"
         "sys.exit(1)"),
     ),
     "argument": Failure(

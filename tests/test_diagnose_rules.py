@@ -22,6 +22,7 @@ from clusterkit.diagnose.verdict import diagnose
 from clusterkit.diagnose.weigh import Source
 from clusterkit.errors import UserError
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "diagnose.md"
 EXAMPLE = FOLDER / "cuda-out-of-memory.yaml"
 
 
@@ -45,6 +46,14 @@ def test_examples_fire_their_rule_alone(rule: Rule, tmp_path: Path) -> None:
         assert firing(tmp_path, example, *other) == {rule.id}, example
     for line in rule.healthy:
         assert firing(tmp_path, line, *other) == set(), line
+
+
+def test_a_loss_that_is_nan_counts_once_it_stays_so(tmp_path: Path) -> None:
+    fine = "".join(f"step {n} loss 2.{n}\n" for n in range(300))
+    assert firing(tmp_path, f"step 1 loss nan\n{fine}step 2 loss nan\n{fine}") == set()
+    stays = "".join(f"step {n} loss nan\n" for n in range(300, 303))
+    assert firing(tmp_path, fine + stays) == {"nan-loss"}
+    assert "A loss that is NaN counts once it stays so." in PAGE.read_text(encoding="utf-8")
 
 
 def test_every_pattern_and_need_has_an_example() -> None:
