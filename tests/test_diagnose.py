@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -290,6 +294,43 @@ def test_large_logs_are_read_side_by_side_and_all_the_same(
     monkeypatch.setattr(side_by_side, "_WORTH_IT", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert json.dumps(files.plain(say(*logs))) == json.dumps(files.plain(alone))
+
+
+INTERRUPTED = """\
+import os, sys
+from pathlib import Path
+from clusterkit.diagnose import side_by_side
+from clusterkit.diagnose.rules import own_rules
+
+if __name__ == "__main__":
+    side_by_side._WORTH_IT = 0
+    os.sched_getaffinity = lambda _: {0, 1}
+    side_by_side.scan_all(own_rules()[:2], [Path(word) for word in sys.argv[1:]])
+"""
+
+
+def test_an_interrupt_ends_those_who_read_side_by_side(tmp_path: Path) -> None:
+    script = tmp_path / "scans.py"
+    script.write_text(INTERRUPTED)
+    pipes = [tmp_path / name for name in ("a", "b")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    process = subprocess.Popen(
+        [sys.executable, script, *pipes], start_new_session=True, stderr=subprocess.PIPE
+    )
+    try:
+        # Each open waits for one who reads, and reads for ever: nothing is ever written.
+        ends = [os.open(pipe, os.O_WRONLY) for pipe in pipes]
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGINT
+        for end in ends:
+            with pytest.raises(BrokenPipeError):
+                os.write(end, b"x")
+            os.close(end)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 # Whatever else is printed, the cause stays ------------------------------------------------------

@@ -40,14 +40,20 @@ def _in_processes(
         min(shares, key=lambda share: sum(sizes[one] for one in share)).append(path)
     # Not forked: whoever waits for a job over ssh has threads.
     context = multiprocessing.get_context("spawn")
+    others = frozenset(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        done = pool.map(_scan_share, [rules] * processes, shares)
-        found = {scanned.file: scanned for share in done for scanned in share}
+        try:
+            done = pool.map(_scan_share, [rules] * processes, shares)
+            found = {scanned.file: scanned for share in done for scanned in share}
+        except KeyboardInterrupt:
+            for child in frozenset(multiprocessing.active_children()) - others:
+                child.terminate()  # else the pool waits until they have read all
+            raise
     return tuple(found[path] for path in paths)
 
 
 def _scan_share(rules: Sequence[Rule], paths: Sequence[Path]) -> list[Scanned]:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has asked is told to stop, and ends the pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has asked is told to stop, and ends them
     scanner = Scanner(rules)
     return [scanner.scan(path) for path in paths]
 
