@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.cli.diagnose_stacks import show_stacks
 from clusterkit.diagnose.stacks import Stack, Trouble, fold_stacks, parse_stacks, take_stacks
 from clusterkit.errors import UserError
 from clusterkit.jobs.state import Job
@@ -93,6 +94,23 @@ def test_one_node_in_trouble_hides_no_other() -> None:
     assert [group.ranks for group in found.groups] == [(0,)]
     assert [trouble.node for trouble in found.troubles] == ["n1", "n2", "n3"]
     assert found.troubles[2].message == "no answer within 10 s"
+
+
+def test_nodes_in_the_same_trouble_are_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    denied = "@ {} 0\nError: Permission Denied\n! failed\n"
+    replies = [reply(f"n{n}", denied.format(n)) for n in range(1, 65)]
+    replies += [reply("n70", "@ 7 1\n! missing\n")]
+    found = fold_stacks(PROBE, replies)
+    run = RunFolder(tmp_path)
+    monkeypatch.setattr("clusterkit.jobs.state.load_job", job_of)
+    monkeypatch.setattr("clusterkit.diagnose.stacks.take_stacks", lambda _: found)
+    assert show_stacks(run, as_json=False) == 2
+    lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+    said = [line for line in lines if "n[1-64]" in line or "n70: py-spy" in line]
+    assert len(said) == 2, lines
+    assert sum("ptrace_scope" in line for line in lines) == 1
 
 
 def test_a_torn_dump_is_what_there_is() -> None:

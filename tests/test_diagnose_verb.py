@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,26 @@ def test_a_job_that_succeeded_has_no_failure(tmp_path: Path) -> None:
     assert json.loads(told(run.path, "--json").stdout)["cause"] is None
 
 
+def test_of_a_cancelled_job_nothing_is_wrong_unless_it_failed_too(tmp_path: Path) -> None:
+    run = job(tmp_path, state=JobState.CANCELLED, exit_code=143)
+    run.log(1).write_text("step 6\n")
+    answer = told(run.path)
+    assert (answer.exit_code, "somebody cancelled the job" in answer.stdout) == (0, True)
+    run.log(1).write_text(TRACEBACK)
+    assert told(run.path).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(137, "SIGKILL"), (152, "signal 24"), (192, "signal 64"), (193, "code 193"), (255, "code 255"),
+     (128, "code 128")],
+)  # fmt: skip
+def test_not_every_large_exit_code_is_a_signal(tmp_path: Path, code: int, words: str) -> None:
+    run = job(tmp_path, exit_code=code)
+    run.log(1).write_text("step 6\n")
+    assert words in told(run.path).stdout
+
+
 def test_logs_that_cannot_be_fetched_are_told_and_what_is_here_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,11 +180,31 @@ def test_files_folders_and_stdin(tmp_path: Path) -> None:
         [*argv, "-"], input=TRACEBACK, text=True, capture_output=True, check=False
     )
     assert (piped.returncode, "where  rank 3" in piped.stdout) == (1, True), piped.stderr
+    assert "\n-:4\n" in piped.stdout
     with log.open("rb") as stream:
         whole = subprocess.run(
             [*argv, "-"], stdin=stream, text=True, capture_output=True, check=False
         )
     assert whole.stdout.count("where  rank 3") == 1, whole.stderr
+    assert f"{log}:4" in whole.stdout, "another process can open that"
+
+
+def test_pipes_of_one_name_and_stdin_twice(tmp_path: Path) -> None:
+    texts = {"a": TRACEBACK, "b": "step 1\n"}
+    writers = []
+    for folder, text in texts.items():
+        pipe = tmp_path / folder / "log"
+        pipe.parent.mkdir()
+        os.mkfifo(pipe)
+        writers.append(threading.Thread(target=pipe.write_text, args=(text,), daemon=True))
+        writers[-1].start()
+    answer = told(*(tmp_path / folder / "log" for folder in texts), "--json")
+    found = json.loads(answer.stdout)
+    assert found["files"] == 2
+    assert found["cause"]["evidence"]["file"] == str(tmp_path / "a" / "log")
+    argv = [sys.executable, "-m", "clusterkit", "diagnose", "-", "-"]
+    twice = subprocess.run(argv, input=TRACEBACK, text=True, capture_output=True, check=False)
+    assert (twice.returncode, "where  rank 3" in twice.stdout) == (1, True), twice.stderr
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,7 +136,10 @@ def _exit_code(found: JobDiagnosis) -> int:
     from clusterkit.model import JobState
 
     state = found.job.status.state
-    if found.diagnosis.cause is not None:
+    cause = found.diagnosis.cause
+    if state is JobState.CANCELLED and cause is not None and cause.rule == "cancelled":
+        return 0  # as was asked for
+    if cause is not None:
         return EXIT_FINDINGS
     if state is JobState.UNKNOWN:
         return EXIT_COULD_NOT
@@ -169,8 +174,9 @@ def _diagnose_files(
     from clusterkit.diagnose.verdict import diagnose as look
 
     with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
-        paths = [_readable(word, Path(folder)) for word in words]
-        found = look(rules, sources_of(paths))
+        spools: dict[Path, str] = {}
+        paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
+        found = _as_typed(look(rules, sources_of(paths)), spools)
     if as_json:
         from clusterkit.cli.diagnose_report import document
 
@@ -184,18 +190,35 @@ def _diagnose_files(
     return EXIT_FINDINGS if found.cause is not None else 0
 
 
-def _readable(word: str, folder: Path) -> Path:
-    """Return a file that can be read twice; of stdin and pipes, one in `folder` with their text."""
+def _readable(word: str, folder: Path, spools: dict[Path, str]) -> Path:
+    """Return a file that can be read twice, and by another process.
+
+    Of stdin and pipes that is one in `folder` with their text; `spools` keeps what was typed.
+    """
     path = Path("/dev/stdin" if word == "-" else word)
-    spool = folder / path.name
+    spool = folder / str(len(spools))
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
+        if word == "-" and path.is_file() and os.access(real := path.resolve(), os.R_OK):
+            return real
+        if path.exists() and (word == "-" or not (path.is_file() or path.is_dir())):
             with path.open("rb") as source, spool.open("wb") as stream:
                 shutil.copyfileobj(source, stream)
+            spools[spool] = word
             return spool
     except (OSError, ValueError) as error:
         raise UserError(f"{word[:200]} cannot be read: {error}") from error
     return path
+
+
+def _as_typed(found: Diagnosis, spools: Mapping[Path, str]) -> Diagnosis:
+    """Name what was piped in as the user did: the spools are gone when the answer is read."""
+
+    def named(one: Finding) -> Finding:
+        file = one.evidence.file
+        return replace(one, evidence=replace(one.evidence, file=Path(spools.get(file, file))))
+
+    cause = None if found.cause is None else named(found.cause)
+    return replace(found, cause=cause, others=tuple(map(named, found.others)))
 
 
 def _nothing(found: Diagnosis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from clusterkit.cli import console
@@ -10,8 +11,11 @@ from clusterkit.hostlist import fold_set
 from clusterkit.sweep import fold_numbers
 
 if TYPE_CHECKING:
-    from clusterkit.diagnose.stacks import StackGroup, Stacks
+    from clusterkit.diagnose.stacks import StackGroup, Stacks, Trouble
     from clusterkit.runfolder import RunFolder
+
+
+_PID = re.compile(r"(?<=process )\d+|(?<=--pid )\d+")
 
 
 def show_stacks(run: RunFolder, *, as_json: bool) -> int:
@@ -40,10 +44,16 @@ def _say(found: Stacks) -> None:
         console.say(_who(group))
         for frame in group.frames:
             console.say(f"  {frame}")
+    alike: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in found.troubles:
-        console.warn(f"{trouble.node}: {trouble.message}")
-        if trouble.hint:
-            console.note(f"hint: {trouble.hint}")
+        key = (_PID.sub("", trouble.message), _PID.sub("", trouble.hint or ""))
+        alike.setdefault(key, []).append(trouble)
+    for same in alike.values():
+        first = same[0]
+        nodes = fold_set(tuple(dict.fromkeys(trouble.node for trouble in same)))
+        console.warn(f"{nodes}: {first.message}")
+        if first.hint:
+            console.note(f"hint: {first.hint}")
 
 
 def _who(group: StackGroup) -> str:

@@ -15,11 +15,14 @@ from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
-from clusterkit.model import NodeResult
+from clusterkit.model import JobState, NodeResult
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
+_SENT_BY_CANCEL = frozenset({130, _SIGTERM, 137})
+_SIGNALS = 64
+"""Linux has so many; an exit code over 128 + that, such as 255, is no signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +65,10 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
     if failure is not None:
         yield from _of_node(failure)
         code = failure.exit_code
-        key, value = ("signal", code - 128) if code > 128 else ("exit", code)
-        if failure.lost is None and failure.unfit is None:
+        signal = code - 128
+        key, value = ("signal", signal) if 0 < signal <= _SIGNALS else ("exit", code)
+        asked_for = status.state is JobState.CANCELLED and code in _SENT_BY_CANCEL
+        if failure.lost is None and failure.unfit is None and not asked_for:
             yield _fact(key, value, failure)
         if not _size(job.run.log(failure.node_rank)):
             for line in failure.tail:

@@ -149,7 +149,9 @@ class Finds:
 
     def _lasts(self, rule: Rule, hit: Hit) -> bool:
         """Tell whether a sequence is whole; the first of its lines is then the hit's place."""
-        key = (rule.id, hit.node, hit.rank)
+        key: tuple[object, ...] = (rule.id, hit.node, hit.rank)
+        if key not in self._sequences and len(self._sequences) >= _MOST_HITS:
+            return False
         sequence = self._sequences.setdefault(key, _Sequence())
         if sequence.whole:
             return True

@@ -78,5 +78,8 @@ def sources_of(paths: Sequence[Path]) -> tuple[Source, ...]:
         elif path.exists():
             found.append(path)
         else:
-            raise UserError(f"there is no file {path}")
+            raise UserError(
+                f"there is no file {path}",
+                hint="clusterkit diagnose latest, or name log files; clusterkit status lists jobs",
+            )
     return tuple(Source(path=path) for path in dict.fromkeys(found))

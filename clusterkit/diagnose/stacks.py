@@ -45,7 +45,7 @@ done
 [ $seen = 1 ] || echo "! none"
 """
 _RANK = re.compile(r"^@ (\d+) (\d+)(?: (\S+))?", re.MULTILINE)
-_THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
+_THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\)(?:: \"(?P<name>.*)\")?")
 _NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 
 
@@ -55,8 +55,6 @@ class Stack:
 
     node: str
     rank: int
-    state: str
-    """What py-spy calls it: `active`, `idle`, `active+gil`."""
     frames: tuple[str, ...]
 
 
@@ -167,16 +165,16 @@ def parse_stacks(text: str, node: str) -> Iterator[Stack | Trouble]:
 
 
 def _of_rank(lines: Sequence[str], pid: int, rank: int, node: str) -> Stack | Trouble:
-    threads: list[tuple[str, str, list[str]]] = []
+    threads: list[tuple[str, list[str]]] = []
     for line in lines:
         if (thread := _THREAD.match(line)) is not None:
-            threads.append((thread["name"] or "", thread["state"], []))
+            threads.append((thread["name"] or "", []))
         elif threads and line.startswith("    ") and line.strip():
-            threads[-1][2].append(line.strip())
+            threads[-1][1].append(line.strip())
     main = next((one for one in threads if one[0] == "MainThread"), None)
     main = main or next(iter(threads), None)
-    if main is not None and main[2]:
-        return Stack(node=node, rank=rank, state=main[1], frames=tuple(main[2]))
+    if main is not None and main[1]:
+        return Stack(node=node, rank=rank, frames=tuple(main[1]))
     return _trouble("\n".join(lines), pid, node)
 
 
