@@ -9,6 +9,8 @@ import random
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -208,6 +210,36 @@ def test_a_repeated_line_is_counted_and_not_kept(say) -> None:
     assert found.cause.evidence.line == 1
 
 
+def test_numbers_of_steps_are_no_ranks(say) -> None:
+    nan = "".join(f"{step}: step {step} loss nan\n" for step in range(100, 103))
+    found = say(f"step 99\n{nan}")
+    assert (cause(found), found.cause.rank) == ("nan", None)
+    assert say(f"98: x\n99: y\n100: {MEMORY}\n").cause.rank is None
+    assert say(f"[98] x\n[99] y\n[100] {MEMORY}\n").cause.rank is None
+    assert say(f"2: x\n0: x\n1: x\n5: {MEMORY}\n").cause.rank == 5
+    assert say(f"98: x\n99: y\n[rank3]: {MEMORY}\n100: z\n").cause.rank == 3
+    assert say(f"100: x\n3: {MEMORY}\n", processes=4).cause.rank == 3
+    assert say(f"3: x\n3: y\n100: {MEMORY}\n", processes=4).cause.rank is None
+    found = say(f"3: x\n3: y\n{nan}", processes=4)
+    assert (cause(found), found.cause.rank) == ("nan", None)
+
+
+def test_an_undated_find_is_not_before_what_its_file_told_until_there(say) -> None:
+    disk = "OSError: [Errno 28] No space left on device"
+    many = "".join(f"[rank{n}]: {disk}\nx\n" for n in range(80))
+    late = f"2026-11-21 12:30:00 began\n{many}" + "y\n" * 100 + f"{MEMORY}\n"
+    early = f"2026-11-21 12:00:00 {disk}, says n2\n"
+    found = say(late, early)
+    assert (cause(found), found.cause.where) == ("disk-full", "n2")
+
+
+def test_lines_that_follow_use_up_no_look_for_a_time(say) -> None:
+    disk = "OSError: [Errno 28] No space left on device"
+    many = "".join(f"[rank{n}]: {CLOSED}\n" for n in range(80))
+    found = say(f"{many}2026-11-21 12:30:00 x\n{MEMORY}\n", f"2026-11-21 12:00:00 {disk}\n")
+    assert cause(found) == "disk-full"
+
+
 def test_a_sequence_is_one_only_where_it_lasts(say) -> None:
     assert say("step 1 loss nan\nstep 2 loss 3.1\n").cause is None
     fine = "".join(f"step {n} loss 3.{n}\n" for n in range(20))
@@ -309,25 +341,40 @@ if __name__ == "__main__":
 """
 
 
+def readers(process: int, files: set[str]) -> set[int]:
+    """Return the children of a process that read one of these files."""
+    found = set()
+    for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if files & {str(fd.readlink()) for fd in Path(f"/proc/{child}/fd").iterdir()}:
+                found.add(int(child))
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_an_interrupt_ends_those_who_read_side_by_side(tmp_path: Path) -> None:
     script = tmp_path / "scans.py"
     script.write_text(INTERRUPTED)
-    pipes = [tmp_path / name for name in ("a", "b")]
-    for pipe in pipes:
-        os.mkfifo(pipe)
+    logs = [tmp_path / name for name in ("a", "b")]
+    for log in logs:
+        log.touch()
+        os.truncate(log, 1 << 40)  # nothing of it is on the disk; to read it takes long
     process = subprocess.Popen(
-        [sys.executable, script, *pipes], start_new_session=True, stderr=subprocess.PIPE
+        [sys.executable, script, *logs], start_new_session=True, stderr=subprocess.PIPE
     )
     try:
-        # Each open waits for one who reads, and reads for ever: nothing is ever written.
-        ends = [os.open(pipe, os.O_WRONLY) for pipe in pipes]
+        wait_until(lambda: len(readers(process.pid, set(map(str, logs)))) == len(logs))
+        children = readers(process.pid, set(map(str, logs)))
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGINT
-        for end in ends:
-            with pytest.raises(BrokenPipeError):
-                os.write(end, b"x")
-            os.close(end)
+        wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -35,6 +35,8 @@ class JobFacts:
     """Where it failed first, where its launchers told."""
     notes: tuple[str, ...]
     """What there is not to be read."""
+    processes: int | None = None
+    """How many ranks it has at most, as its plan has it."""
 
 
 def facts_of(job: Job) -> JobFacts:
@@ -48,7 +50,16 @@ def facts_of(job: Job) -> JobFacts:
         facts=tuple(_facts(job, results, failure)),
         first=_first(job, failure, attempt),
         notes=notes,
+        processes=_processes(job.run),
     )
+
+
+def _processes(run: RunFolder) -> int | None:
+    plan = files.read_json(run.plan) or {}
+    slots = [int(number) for number in plan.get("slots") or ()]
+    nodes = max(int(plan.get("max_nodes") or 0), len(slots))
+    most = max(int(plan.get("processes") or 0), nodes * max(slots, default=0))
+    return most or None
 
 
 def planned_nodes(run: RunFolder) -> tuple[str, ...]:

@@ -82,8 +82,12 @@ class Seen:
 class Finds:
     """What has been found in one file so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, processes: int | None = None) -> None:
         self.path = path
+        self.processes = processes
+        """How many ranks there are; a number that is not below it is none of theirs."""
+        self.steps = False
+        """Whether numbers before its lines are of steps, and not of ranks."""
         self.size = 0
         self.lines = 0
         self._forms: dict[bytes, Tally] = {}
@@ -126,6 +130,8 @@ class Finds:
         hit.node = groups.get("node") or hit.node
         rank = groups.get("rank") or ""
         hit.rank = int(rank) if rank.isdigit() else hit.rank
+        if hit.rank is not None and self.processes is not None and hit.rank >= self.processes:
+            hit.rank = None
         self._compared(hit, rules)
         ongoing = [rule for rule in rules if rule.times == 1 or self._lasts(rule, hit)]
         if not ongoing:

@@ -55,6 +55,7 @@ def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
         folder=job.run.path,
         facts=told.facts,
         first=told.first,
+        processes=told.processes,
         succeeded=state is JobState.SUCCEEDED,
     )
     found = diagnose(rules, told.sources, known)

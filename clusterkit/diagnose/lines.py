@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 LONGEST = 4096
 """Bytes of a line that are looked at; the rest of a longer one is somebody's data."""
@@ -34,6 +35,9 @@ _NO_NODE = re.compile(
 )
 """Words that stand before a colon as well; a node's name in front of a line ends in a number."""
 _MOST_PREFIXES = 4
+_BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
+_NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
+_FEWEST_STEPS = 3
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
 
@@ -55,6 +59,8 @@ class Line:
     text: str
     node: str | None = None
     rank: int | None = None
+    bare: bool = False
+    """Whether the rank is no more than a number before the line, which may be one of a step."""
 
 
 def read_line(raw: bytes) -> Line:
@@ -62,19 +68,30 @@ def read_line(raw: bytes) -> Line:
     text = clean(raw)
     node: str | None = None
     rank: int | None = None
+    bare = False
     for _ in range(_MOST_PREFIXES):
         match = next((m for prefix in _PREFIXES if (m := prefix.match(text))), None)
         groups = match.groupdict() if match is not None else {}
         if match is None or _NO_NODE.match(groups.get("node") or "n0"):
             break
         node = groups.get("node") or node
-        rank = int(groups["rank"]) if groups.get("rank") else rank
+        if groups.get("rank"):
+            rank, bare = int(groups["rank"]), _BARE.match(match[0]) is not None
         text = text[match.end() :]
     if (inside := _NCCL.search(text, 0, _STAMP_WITHIN)) is not None:
         node = inside["node"]
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
         rank = int(named[1])
-    return Line(text=text, node=node, rank=rank)
+    return Line(text=text, node=node, rank=rank, bare=bare)
+
+
+def counts_steps(head: bytes) -> bool:
+    """Tell whether the numbers before the lines of a log are of steps: they only ever grow.
+
+    Ranks come again.
+    """
+    numbers = [int(match[1] or match[2]) for match in _NUMBERED.finditer(head)]
+    return len(numbers) >= _FEWEST_STEPS and all(a < b for a, b in pairwise(numbers))
 
 
 def clean(raw: bytes) -> str:

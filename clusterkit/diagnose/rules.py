@@ -174,7 +174,7 @@ def read_rules(folder: Path) -> tuple[Rule, ...]:
     if not paths:
         raise UserError(
             f"{folder} holds no rules",
-            hint="a rule is a file NAME.yaml; `clusterkit diagnose --list-rules` lists those there are",
+            hint="a rule is a file NAME.yaml; `clusterkit diagnose --list-rules` lists ours",
         )
     found: list[Rule] = []
     problems: list[Problem] = []

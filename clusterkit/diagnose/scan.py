@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from clusterkit.diagnose.finds import MARKS, Finds, Hit, Scanned, Seen
-from clusterkit.diagnose.lines import LONGEST, read_line
+from clusterkit.diagnose.lines import LONGEST, counts_steps, read_line
 from clusterkit.diagnose.rules import LEAST_NEED, Rule
 
 _CHUNK = 1 << 20
+_HEAD = 1 << 16
+"""Bytes of a log's beginning that tell what the numbers before its lines are."""
 _LONGEST_PIECE = 1 << 16
 """A line longer than this is read in pieces: binary data may never end one."""
 _DROPPED = b"0123456789.\x00"
@@ -38,8 +40,9 @@ _PLENTY = 1 << 15
 class Scanner:
     """Scan files with a set of rules; remembers between files what is of no interest."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        """Prepare the searches for `rules`."""
+    def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
+        """Prepare the searches for `rules` in logs of a job of so many processes."""
+        self._processes = processes
         self._known: set[bytes] = set()
         self._known_words: set[bytes] = set()
         texts: dict[bytes, list[Rule | None]] = {}
@@ -59,11 +62,13 @@ class Scanner:
 
     def scan(self, path: Path, *, start: int = 0) -> Scanned:
         """Return what a file holds from byte `start` on; one that cannot be read says why."""
-        finds = Finds(path)
+        finds = Finds(path, self._processes)
         try:
             with path.open("rb") as stream:
                 stream.seek(start)
                 for chunk, offset in _chunks(stream, start):
+                    if offset == start:
+                        finds.steps = counts_steps(chunk[:_HEAD])
                     self._chunk(chunk, offset, finds)
         except OSError as error:
             return Scanned(file=path, problem=error.strerror or str(error))
@@ -137,7 +142,7 @@ class Scanner:
                 last=offset,
                 text=line.text,
                 node=line.node,
-                rank=line.rank,
+                rank=None if line.bare and finds.steps else line.rank,
             )
             hit = finds.add(hit, rules)
         for tally in (alike, of_rules):

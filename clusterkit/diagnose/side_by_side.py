@@ -19,21 +19,27 @@ _MOST = 4
 """Processes: each takes about 50 MiB."""
 
 
-def scan_all(rules: Sequence[Rule], paths: Sequence[Path]) -> tuple[Scanned, ...]:
-    """Return what each file holds, in their order."""
+def scan_all(
+    rules: Sequence[Rule], paths: Sequence[Path], ranks: int | None = None
+) -> tuple[Scanned, ...]:
+    """Return what each file holds, in their order; of a job of so many ranks, where it is known."""
     sizes = {path: _size(path) for path in paths}
     processes = min(len(sizes), len(os.sched_getaffinity(0)), _MOST)
     if processes > 1 and sum(sizes.values()) >= _WORTH_IT:
         try:
-            return _in_processes(processes, rules, sizes, paths)
+            return _in_processes(processes, rules, sizes, paths, ranks)
         except (BrokenExecutor, OSError):  # no memory, or no semaphores: one after the other
             pass
-    scanner = Scanner(rules)
+    scanner = Scanner(rules, ranks)
     return tuple(scanner.scan(path) for path in paths)
 
 
 def _in_processes(
-    processes: int, rules: Sequence[Rule], sizes: dict[Path, int], paths: Sequence[Path]
+    processes: int,
+    rules: Sequence[Rule],
+    sizes: dict[Path, int],
+    paths: Sequence[Path],
+    ranks: int | None,
 ) -> tuple[Scanned, ...]:
     shares: list[list[Path]] = [[] for _ in range(processes)]
     for path in sorted(sizes, key=lambda path: -sizes[path]):
@@ -43,7 +49,7 @@ def _in_processes(
     others = frozenset(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         try:
-            done = pool.map(_scan_share, [rules] * processes, shares)
+            done = pool.map(_scan_share, [rules] * processes, shares, [ranks] * processes)
             found = {scanned.file: scanned for share in done for scanned in share}
         except KeyboardInterrupt:
             for child in frozenset(multiprocessing.active_children()) - others:
@@ -52,9 +58,9 @@ def _in_processes(
     return tuple(found[path] for path in paths)
 
 
-def _scan_share(rules: Sequence[Rule], paths: Sequence[Path]) -> list[Scanned]:
+def _scan_share(rules: Sequence[Rule], paths: Sequence[Path], ranks: int | None) -> list[Scanned]:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has asked is told to stop, and ends them
-    scanner = Scanner(rules)
+    scanner = Scanner(rules, ranks)
     return [scanner.scan(path) for path in paths]
 
 

@@ -88,6 +88,8 @@ class Known:
     facts: tuple[Fact, ...] = ()
     first: Place | None = None
     """Where it failed first; without it, torchrun's reports tell."""
+    processes: int | None = None
+    """How many ranks it has at most: a number in front of a line that is not below is of none."""
     succeeded: bool = False
     """Then nothing counts but what does not end a job."""
 
@@ -97,7 +99,7 @@ def diagnose(
 ) -> Diagnosis:
     """Read the logs and return the cause of the failure, if there is one."""
     known = known or Known()
-    scanned = scan_all(rules, [source.path for source in sources])
+    scanned = scan_all(rules, [source.path for source in sources], known.processes)
     found = list(zip(sources, scanned, strict=True))
     by_name = {rule.id: rule for rule in rules}
     events = weigh(by_name, found, known.facts, folder=known.folder)

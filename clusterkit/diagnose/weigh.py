@@ -50,12 +50,19 @@ def weigh(
     comparison = _Comparison(rules, found)
     events = []
     for source, scanned in found:
-        for number, hit in enumerate(scanned.hits):
+        looked, before = 0, None
+        for hit in scanned.hits:
             rule = next((rules[name] for name in hit.rules if comparison.holds(name, hit)), None)
             if rule is None or (source.scheduler and rule.priority <= GENERIC):
                 continue
             own = time_of(hit.text, year=year_of(hit.file))
-            sought = number < _MOST_TIMED and rule.role is not Role.CONSEQUENCE
+            wanted = rule.role is not Role.CONSEQUENCE
+            sought = wanted and looked < _MOST_TIMED
+            looked += sought
+            time = time_near(hit) if own is None and sought else own
+            if time is None and wanted:
+                time = before  # not before what the file told until there
+            before = time if wanted else before
             cause = rule.role is Role.CAUSE and not rule.silent
             events.append(
                 Event(
@@ -64,7 +71,7 @@ def weigh(
                     hit=hit,
                     node=comparison.node(source, hit),
                     rank=hit.rank,
-                    time=time_near(hit) if own is None and sought else own,
+                    time=time,
                     timed=own is not None,
                     handled=sought and cause and went_on(hit),
                 )
