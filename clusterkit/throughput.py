@@ -48,10 +48,12 @@ _LONGEST = 4096
 """Characters at the end of a line that are looked at; more is no line of a trainer."""
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _NUMBER = r"(?P<n>\d[\d,]{0,20}(?:\.\d*)?(?:[eE][+-]?\d+)?)(?![\w.])"
+_DECIMAL = r"(?<![\d.])\d+(?:\.\d+)?"
+"""Of no part of `2.32.31`, as two bars leave it that write into each other."""
 _PER_S = r"(?:/s(?:ec(?:ond)?)?|[_ ]per[_ ]sec(?:ond)?)"
 _NOUN = r"(?<![A-Za-z_/-])(?P<noun>samples|examples|sequences|images|imgs?|tokens|toks?)"
 _STEP = re.compile(
-    r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b\s*[:=]?\s*(\d+)", re.IGNORECASE
+    r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b\s*[:=]?\s*(\d{1,18})(?!\d)", re.IGNORECASE
 )
 
 
@@ -98,7 +100,7 @@ def _deepspeed(line: str) -> Throughput | None:
 
 # megatron/training/training.py, training_log
 _MEGATRON = re.compile(r"elapsed time per iteration \(ms\):\s*" + _NUMBER)
-_GLOBAL_BATCH = re.compile(r"global batch size:\s*(\d+)")
+_GLOBAL_BATCH = re.compile(r"global batch size:\s*(\d{1,18})(?!\d)")
 
 
 def _megatron(line: str) -> Throughput | None:
@@ -139,21 +141,22 @@ def _titan(line: str) -> Throughput | None:
 
 # nanoGPT: "iter 10: loss 2.5, time 123.45ms, mfu 12.3%"; others: "dt: 123.4ms", "98 ms/iter"
 _MS = re.compile(
-    r"\b(?:iter|step)[\s:=]*\d+\b.*?(?:(?:\btime|\bdt|step_avg)[\s:=]*(?P<ms>\d[\d.]*)\s*ms\b"
-    r"|\b(?P<each>\d[\d.]*)\s*ms/(?:iter|it|step)\b)",
+    r"\b(?:iter|step)[\s:=]*\d+\b.*?"
+    rf"(?:(?:\btime|\bdt|step_avg)[\s:=]*(?P<ms>{_DECIMAL})\s*ms\b"
+    rf"|\b(?P<each>{_DECIMAL})\s*ms/(?:iter|it|step)\b)",
     re.IGNORECASE,
 )
 
 
 def _milliseconds(line: str) -> Throughput | None:
     found = _MS.search(line)
-    ms = float((found["ms"] or found["each"]).rstrip(".")) if found else 0.0
+    ms = float(found["ms"] or found["each"]) if found else 0.0
     return _made(f"{1000 / ms:.9g}", "steps", line) if ms > 0 else None
 
 
 # tqdm's bars, as the Trainer and Lightning draw them, and Lightning's own by rich
-_TQDM = re.compile(r"(?P<n>\d[\d.]*)(?P<how>it/s|s/it)\b")
-_PLACE = re.compile(r"(?P<step>\d+)/(?:\d+|\?|--)\s")
+_TQDM = re.compile(rf"(?P<n>{_DECIMAL})(?P<how>it/s|s/it)\b")
+_PLACE = re.compile(r"(?<!\d)(?P<step>\d{1,18})/(?:\d+|\?|--)\s")
 _NO_TRAINING = re.compile(
     r"(?i)\b(valid|test|predict|sanity|eval|load|download|generat|map|filter|token|sav|fetch|"
     r"shard|cach|compil)"
@@ -165,10 +168,10 @@ def _bar(line: str) -> Throughput | None:
     places = tuple(_PLACE.finditer(line, 0, found.start())) if found else ()
     if found is None or not places or _NO_TRAINING.search(line[: places[-1].start()]):
         return None
-    number = float(found["n"].rstrip("."))
-    if number <= 0:
+    number = float(found["n"])
+    rate = number if found["how"] == "it/s" or not number else 1 / number
+    if not (rate > 0 and math.isfinite(rate)):
         return None
-    rate = number if found["how"] == "it/s" else 1 / number
     return Throughput(rate=rate, unit="steps", step=int(places[-1]["step"]))
 
 

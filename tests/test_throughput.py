@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterkit import throughput
@@ -18,6 +21,7 @@ MEGATRON = (
     "elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 180.2 | "
     "learning rate: 1.5E-04 | global batch size:   128 | lm loss: 9.1E+00 |"
 )
+MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s, v_num=0, loss=1.2]"
 
 
@@ -38,6 +42,7 @@ LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s,
         ("0/20, SamplesPerSec=31.5", 31.5, "samples", None),
         (MEGATRON, 64.0, "samples", 10),
         (MEGATRON.replace("global batch size", "batch"), 0.5, "steps", 10),
+        (MEGATRON.replace("  128", "9" * 400), 0.5, "steps", 10),
         ("iter 40: loss 2.5012, time 250.00ms, mfu 3.21%", 4.0, "steps", 40),
         ("iter 40 loss 2.5 200 ms/iter", 5.0, "steps", 40),
         (LIGHTNING, 12.3, "steps", 50),
@@ -93,6 +98,10 @@ def test_torchtitan_tells_the_rate_of_one_slot() -> None:
         "took 123.4ms",
         "NCCL INFO 12 coll channels, time 3ms",
         "elapsed time per iteration (ms): 0.0 | global batch size: 8",
+        " 10%|█         | 10/100 [00:01<00:02, 2.32.31it/s]",
+        f" 10%|█         | 10/100 [00:01<00:02, {'9' * 400}it/s]",
+        "step 5: time 1.2.3ms",
+        "step 5: 1.2.3 ms/iter",
     ],
 )
 def test_other_lines_tell_nothing(line: str) -> None:
@@ -104,12 +113,30 @@ def test_a_line_without_end_is_read_at_once(piece: str) -> None:
     assert throughput.read(piece * (1 << 18)) is None
 
 
-@given(st.text())
+PIECES = (
+    *("samples/s ", "tokens/s: ", "step 5", "step: 5 ", "iter 40: ", "time ", "dt: ", "tps: "),
+    *("ms", " ms/iter", "it/s", "s/it", "10/100 [", "00:01<00:02, ", "SamplesPerSec=", "\r"),
+    *("elapsed time per iteration (ms): ", "global batch size: ", "train_steps_per_second: "),
+    *("0", "1", "7.5", "2.32", ".", ".31", ",", "e-9", "9" * 400, "0." + "0" * 320 + "1", " "),
+)
+
+
+@MANY
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=30).map("".join))
 def test_any_text_can_be_read(text: str) -> None:
     found = throughput.read(text)
-    assert found is None or found.rate > 0
+    assert found is None or (found.rate > 0 and math.isfinite(found.rate))
 
 
+@pytest.mark.parametrize("way", ["10/100 [00:01<00:02, {}it/s]", "step 5: time {}ms"])
+@MANY
+@given(st.lists(st.sampled_from(("1", "20", "2.32", ".", ".31")), max_size=4).map("".join))
+def test_numbers_that_run_into_each_other_are_none(way: str, number: str) -> None:
+    found = throughput.read(way.format(number))
+    assert (found is None) == (re.fullmatch(r"\d+(\.\d+)?", number) is None)
+
+
+@MANY
 @given(st.integers(0, 10**9), st.floats(1e-3, 1e9, allow_nan=False))
 def test_what_our_examples_print_is_read_back(step: int, rate: float) -> None:
     found = throughput.read(f"step {step} loss 1.3823 samples/s {rate:.4f}")
