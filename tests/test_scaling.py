@@ -307,6 +307,16 @@ def test_log_lines_are_read_as_they_come(tmp_path: Path) -> None:
     assert log.readings[-1].throughput.rate == 90
 
 
+def test_all_that_was_printed_is_read_at_the_last_look(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.logs.mkdir()
+    talk = ("." * 4095 + "\n") * 300
+    run.log(0).write_text(f"step 1 samples/s 10\n{talk}step 2 samples/s 20\n{talk}tokens/s 30")
+    log = ThroughputLog(run)
+    log.read(1.0, over=True)
+    assert [one.throughput.rate for one in log.readings] == [10, 20, 30]
+
+
 def example() -> tuple[Scaling, dict[int, tuple[Cause, ...]]]:
     slow = node("n2", yardstick_s=0.9, throttled_percent=81.0, bytes_per_s=9e6, gpus=(gpu(),))
     found = scaling(
