@@ -11,6 +11,11 @@ from typing import Any
 
 import pytest
 
+from clusterkit.cli import main
+from clusterkit.jobs.find import list_runs
+from clusterkit.jobs.state import load_job
+from clusterkit.model import JobState
+from clusterkit.submitting.one import start
 from tests.desk import CHECKOUT
 
 pytestmark = pytest.mark.train
@@ -115,3 +120,25 @@ def test_what_time_does_not_suffice_for_is_left_out(tmp_path: Path) -> None:
     left_out = {one["bytes"]: one["why"] for one in document["left_out"]}
     assert 512 << 20 in left_out
     assert document["complete"] is True
+
+
+def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "clusterkit.yaml").write_text(
+        f"clusters:\n  here: {{kind: local, run_dir: {tmp_path}/runs, python: {sys.executable}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ("--cluster", "here", "--nodes", "2", "--sizes", "64K", "--preflight", "off")
+    monkeypatch.setattr(sys, "argv", ["clusterkit", "bench", "allreduce", *words])
+
+    def interrupted(*words: Any, **more: Any) -> None:
+        start(*words, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterkit.submitting.attended.start", interrupted)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    (run,) = list_runs([tmp_path / "runs"])
+    assert load_job(run).status.state is JobState.CANCELLED

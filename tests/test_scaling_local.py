@@ -167,7 +167,7 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
         start(*words, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.scaling.measure.start", interrupted)
+    monkeypatch.setattr("clusterkit.submitting.attended.start", interrupted)
     wishes = Wishes(
         bounds=Bounds(warmup=1), patience_s=60, global_batch=False, command_line=("this", "test")
     )

@@ -155,7 +155,8 @@ def run_job(
     from clusterkit.cli.submit import show_plan
     from clusterkit.cli.submit_gate import listening, showing_refusal
     from clusterkit.render import summary
-    from clusterkit.submitting.one import prepare, start
+    from clusterkit.submitting.attended import start_attended
+    from clusterkit.submitting.one import prepare
 
     prepared = prepare(_request(flags, wanted), preflight=preflight, after=())
     _check_slots(prepared.plan)
@@ -163,7 +164,7 @@ def run_job(
         show_plan(prepared.plan, as_json=as_json)
         raise typer.Exit
     with showing_refusal(as_json=as_json), listening() as listener:
-        plan, run, submission = start(
+        plan, run, submission = start_attended(
             prepared,
             exclude_unfit=exclude_unfit,
             force=force,

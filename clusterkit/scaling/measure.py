@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clusterkit.errors import ClusterkitError, RemoteError, UserError
-from clusterkit.jobs import Job, cancel, list_runs, run_roots
+from clusterkit.jobs import Job, cancel
 from clusterkit.jobs.failure import failure_of
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Observer
 from clusterkit.model import JobState, LaunchPlan
-from clusterkit.runfolder import RunFolder, Submission, read_submission
+from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.scaling.evidence import NodeEvidence
 from clusterkit.scaling.lines import ThroughputLog
 from clusterkit.scaling.nodes import NodeWatch, aim
 from clusterkit.scaling.rates import Bounds, counted, enough, rates
 from clusterkit.scaling.result import Row
 from clusterkit.scaling.sized import Ladder, SizedJob
+from clusterkit.submitting.attended import start_attended
 from clusterkit.submitting.gate import Listener
-from clusterkit.submitting.one import start
 from clusterkit.throughput import LINE
 
 _SILENT = "it printed no line that tells its throughput"
@@ -83,10 +83,8 @@ def _measured(
     started: Callable[[SizedJob, RunFolder], None],
 ) -> Row:
     slots = sized.prepared.plan.processes
-    roots = run_roots([sized.prepared.plan.cluster])
-    before = frozenset(list_runs(roots))
     try:
-        plan, run, submission = start(
+        plan, run, submission = start_attended(
             sized.prepared,
             exclude_unfit=wishes.exclude_unfit,
             force=wishes.force,
@@ -95,13 +93,6 @@ def _measured(
         )
     except ClusterkitError as error:
         return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
-    except KeyboardInterrupt:
-        # It may have been handed over already.
-        for begun in (run for run in list_runs(roots) if run not in before):
-            known = read_submission(begun)
-            if known is not None and known.command_line == wishes.command_line:
-                cancel(begun)
-        raise
     try:
         started(sized, run)
         look = _look(plan, run, submission, wishes)
