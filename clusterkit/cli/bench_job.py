@@ -74,7 +74,10 @@ class Wanted:
             ("seconds", seconds, 1, 86_400),
         ):
             if not least <= number <= most:
-                raise UserError(f"--{flag} {number}: from {least} to {most:,}")
+                nearest = least if number < least else most
+                raise UserError(
+                    f"--{flag} {number}: from {least} to {most:,}", hint=f"--{flag} {nearest}"
+                )
         if by == "nccl-tests" and backend == "gloo":
             raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
         return cls(

@@ -214,21 +214,21 @@ def _run(
 
 def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
     def started(job: SizedJob, run: RunFolder) -> None:
-        from clusterkit.scaling.sizes import counted
+        from clusterkit.scaling.sizes import in_words
 
-        console.note(f"{counted(jobs.by, job.size.count)}: {run.path}")
+        console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
 
     return started
 
 
 def _progress(jobs: Ladder, row: Row) -> None:
     from clusterkit.scaling.rates import UNITS
-    from clusterkit.scaling.sizes import counted
+    from clusterkit.scaling.sizes import in_words
     from clusterkit.scaling.words import figure
 
     unit = next((unit for unit in UNITS if unit in row.rates), None)
     said = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]
-    console.note(f"{counted(jobs.by, row.size.count)}: {said}")
+    console.note(f"{in_words(jobs.by, row.size.count)}: {said}")
 
 
 def _tell(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from clusterkit.cli import console
 from clusterkit.scaling.result import FAIR, Cause, Row, Scaling
-from clusterkit.scaling.sizes import By, counted
+from clusterkit.scaling.sizes import By, in_words
 from clusterkit.scaling.words import figure, in_percent, step_time
 
 _WIDTH = 79
@@ -50,7 +50,7 @@ def _cells(found: Scaling, row: Row) -> str:
 def _remarks(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[str]:
     efficiency = found.efficiency(row)
     share = "" if efficiency is None else f", {in_percent(efficiency)}"
-    yield console.bold(f"{counted(found.by, row.size.count)}{share}")
+    yield console.bold(f"{in_words(found.by, row.size.count)}{share}")
     if row.problem:
         colour = console.coloured(f"{row.state or 'not measured':<{_LABEL - 2}}", "red")
         first, *rest = row.problem.splitlines()
@@ -87,7 +87,7 @@ def _footnotes(found: Scaling) -> Iterator[str]:
         return
     notes = []
     if base.size.count != 1:
-        notes.append(f"efficiency is told against {counted(found.by, base.size.count)}")
+        notes.append(f"efficiency is told against {in_words(found.by, base.size.count)}")
     if found.unit == "steps":
         notes.append(
             "the script tells steps alone: its steps are counted once for each slot, as each has "

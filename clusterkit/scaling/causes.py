@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from clusterkit.hostlist import fold_set
 from clusterkit.scaling.evidence import NodeEvidence
 from clusterkit.scaling.result import Cause, Row, Scaling
-from clusterkit.scaling.sizes import counted
+from clusterkit.scaling.sizes import in_words
 from clusterkit.scaling.words import in_percent, step_time
 
 _SLOWER = 1.5
@@ -77,9 +77,9 @@ def _behind(one: NodeEvidence, others: Sequence[NodeEvidence]) -> Iterator[str]:
             f"{theirs:.2f} s on {names}"
         )
     held = one.throttled_percent or 0.0
-    least = max((other.throttled_percent or 0.0 for other in others), default=held)
-    if held >= _THROTTLED_PERCENT and held >= 2 * least:
-        yield f"{_throttling(one)}, on {names} {least:.0f} %"
+    highest = max((other.throttled_percent or 0.0 for other in others), default=held)
+    if held >= _THROTTLED_PERCENT and held >= 2 * highest:
+        yield f"{_throttling(one)}, on {names} {highest:.0f} %"
     stolen = one.stolen_percent or 0.0
     most = max((other.stolen_percent or 0.0 for other in others), default=stolen)
     if stolen >= _STOLEN_PERCENT and stolen >= 2 * most:
@@ -189,7 +189,7 @@ def _communication(scaling: Scaling, row: Row, base: Row, *, alone: bool) -> Ite
     if scaling.shares_machine and not alone:
         return
     lines = []
-    smallest = counted(scaling.by, base.size.count)
+    smallest = in_words(scaling.by, base.size.count)
     power, before = _power(row), _power(base)
     waits = power is not None and before is not None and power < _LESS_POWER * before
     if waits:

@@ -62,7 +62,10 @@ def _given_by_slurm(job_id: str | None) -> tuple[str, ...]:
     names = hostlist.expand(answer.output.strip())
     if answer.code or not names:
         said = answer.errors.strip() or "squeue lists none"
-        raise RemoteError(f"Slurm does not say which nodes job {job_id} has: {said}")
+        raise RemoteError(
+            f"Slurm does not say which nodes job {job_id} has: {said}",
+            hint=f"squeue -j {job_id} shows what it says",
+        )
     return names
 
 

@@ -14,7 +14,7 @@ from clusterkit.data import read_data
 from clusterkit.pages import environment, policy
 from clusterkit.scaling.evidence import NodeEvidence
 from clusterkit.scaling.result import FAIR, Cause, Scaling
-from clusterkit.scaling.sizes import counted
+from clusterkit.scaling.sizes import in_words
 from clusterkit.scaling.words import figure, in_percent, step_time
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 64.0, 34.0
@@ -55,7 +55,7 @@ def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
             causes=causes,
             points=_points(found),
             picture={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "bottom": _BOTTOM},
-            counted=lambda row: counted(found.by, row.size.count),
+            counted=lambda row: in_words(found.by, row.size.count),
             columns=_columns(found),
             figure=figure,
             step_time=step_time,
@@ -71,9 +71,9 @@ def _title(found: Scaling) -> str:
         return "Nothing could be measured"
     last = measured[-1]
     if len(measured) == 1:
-        return f"Measured at {counted(found.by, last.size.count)} alone"
+        return f"Measured at {in_words(found.by, last.size.count)} alone"
     share = found.efficiency(last) or 0.0
-    return f"{in_percent(share)} efficiency at {counted(found.by, last.size.count)}"
+    return f"{in_percent(share)} efficiency at {in_words(found.by, last.size.count)}"
 
 
 def _points(found: Scaling) -> tuple[Point, ...]:

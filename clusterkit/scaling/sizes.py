@@ -105,6 +105,6 @@ def _noun(by: By, count: int) -> str:
     return by.value if count != 1 else by.value[:-1]
 
 
-def counted(by: By, count: int) -> str:
+def in_words(by: By, count: int) -> str:
     """Return a size in words, such as `2 nodes`."""
     return f"{count} {_noun(by, count)}"
