@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterkit.cli.bench_scaling import _tell
 from clusterkit.cli.bench_scaling_report import lines_of
-from clusterkit.errors import UserError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
 from clusterkit.plan import make_plan
 from clusterkit.probes import yardstick
@@ -20,6 +23,7 @@ from clusterkit.runfolder import RunFolder
 from clusterkit.scaling.causes import causes_of
 from clusterkit.scaling.evidence import GpuEvidence, NodeEvidence, evidence_of
 from clusterkit.scaling.lines import ThroughputLog
+from clusterkit.scaling.nodes import aim
 from clusterkit.scaling.page import page
 from clusterkit.scaling.rates import (
     Bounds,
@@ -355,5 +359,70 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     found, _ = example()
     draw(tmp_path / "scaling.png", found)
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    odd = dataclasses.replace(found, script="/home/$x{$/train.py")
+    draw(tmp_path / "scaling.SVG", odd)
+    assert b"<svg" in (tmp_path / "scaling.SVG").read_bytes()
+    with pytest.raises(UserError, match="cannot write"):
+        draw(tmp_path / "absent" / "scaling.png", found)
     with pytest.raises(UserError, match="cannot draw"):
         require_drawing(tmp_path / "scaling.doc")
+
+
+@pytest.mark.parametrize("error", [UserError("no", hint="yes"), RuntimeError("no such glyph")])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_was_measured_is_printed_whatever_comes_of_the_files(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    *,
+    as_json: bool,
+) -> None:
+    def draw(path: Path, found: Scaling) -> None:
+        raise error
+
+    monkeypatch.setattr("clusterkit.scaling.plot.draw", draw)
+    page = tmp_path / "scaling.html"
+    places = {"plot": tmp_path / "scaling.png", "html": page}
+    if isinstance(error, UserError):
+        assert _tell(*example(), None, **places, as_json=as_json) == [error]
+        assert "47 % efficiency" in page.read_text()
+    else:
+        with pytest.raises(RuntimeError):
+            _tell(*example(), None, **places, as_json=as_json)
+    out = capsys.readouterr().out
+    if not as_json:
+        assert " 47 %" in out
+        return
+    told = json.loads(out)
+    assert [one["size"] for one in told["rows"]] == [1, 2, 4]
+    if isinstance(error, UserError):
+        assert told["error"]["problems"][0]["hint"] == "yes"
+
+
+def test_an_error_that_ends_the_measurement_is_told_as_by_other_verbs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for error, expected in (
+        (
+            RemoteError("gone", node="n1", hint="wait"),
+            {"message": "gone", "node": "n1", "hint": "wait"},
+        ),
+        (
+            UserError("wrong"),
+            {"problems": [{"message": "wrong", "hint": None, "key": None, "position": None}]},
+        ),
+    ):
+        assert _tell(scaling(), {}, error, plot=None, html=None, as_json=True) == [error]
+        assert json.loads(capsys.readouterr().out)["error"] == expected
+
+
+def test_nodes_that_slurm_does_not_tell_come_with_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    slurm = dataclasses.replace(plan().cluster, kind=ClusterKind.SLURM)
+    with pytest.raises(RemoteError, match=r"squeue lists none\nhint: squeue -j 7"):
+        aim(dataclasses.replace(plan(), cluster=slurm), "7")

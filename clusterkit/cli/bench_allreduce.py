@@ -11,7 +11,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import JobFlags, takes_some_job_flags
-from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
+from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
 from clusterkit.cli.submit_wishes import DryRunFlag, ExcludeUnfitFlag, ForceFlag, PreflightFlag
 from clusterkit.errors import UserError
 
@@ -214,7 +214,7 @@ def _show(
 
     if as_json:
         told = {"job": job.document if job is not None else None, "calibration": kept}
-        error = {} if refused is None else {"error": {"problems": refused.problems}}
+        error = {} if refused is None else {"error": error_document(refused)}
         console.json_document({**document(found), **told, **error})
         return
     for line in lines_of(found):

@@ -12,7 +12,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.job_flags import JobFlags, request_of, takes_some_job_flags
-from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, EXIT_INTERRUPTED
+from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, EXIT_INTERRUPTED, error_document
 from clusterkit.cli.submit_wishes import (
     ExcludeUnfitFlag,
     ForceFlag,
@@ -21,7 +21,7 @@ from clusterkit.cli.submit_wishes import (
 )
 
 if TYPE_CHECKING:
-    from clusterkit.errors import ClusterkitError
+    from clusterkit.errors import ClusterkitError, UserError
     from clusterkit.estimate.machines.interconnects import Network
     from clusterkit.runfolder import RunFolder
     from clusterkit.scaling.measure import Wishes
@@ -147,9 +147,10 @@ def scaling(
     )
     found, trouble, interrupted = _run(jobs, wishes, network)
     causes = {row.size.count: causes_of(found, row) for row in found.rows}
-    _tell(found, causes, trouble, plot=plot, html=html, as_json=json)
-    if trouble is not None:
-        console.error(str(trouble))
+    troubles = _tell(found, causes, trouble, plot=plot, html=html, as_json=json)
+    for one in troubles:
+        console.error(str(one))
+    if troubles:
         raise typer.Exit(EXIT_COULD_NOT)
     raise typer.Exit(EXIT_INTERRUPTED if interrupted else _exit_code(found, causes))
 
@@ -239,30 +240,48 @@ def _tell(
     plot: Path | None,
     html: Path | None,
     as_json: bool,
-) -> None:
-    from clusterkit import files
+) -> list[ClusterkitError]:
+    """Print what was measured and write the files; return what went wrong, `trouble` first.
+
+    What was measured is printed whatever comes of the files.
+    """
     from clusterkit.cli.bench_scaling_report import lines_of
     from clusterkit.scaling.result import document
 
-    drawn = plot if found.base is not None else None
-    if drawn is not None:
-        from clusterkit.scaling.plot import draw
-
-        draw(drawn, found)
-    if html is not None:
-        from clusterkit.scaling.page import page
-
-        files.write_text(html, page(found, causes))
-    if as_json:
-        error = {"error": {"message": str(trouble)}} if trouble is not None else {}
+    troubles = [trouble] if trouble is not None else []
+    if not as_json:
+        for line in lines_of(found, causes) if found.rows else ():
+            console.say(line)
+        return [*troubles, *_write(found, causes, plot=plot, html=html)]
+    try:
+        troubles += _write(found, causes, plot=plot, html=html)
+    finally:
+        error = {"error": error_document(troubles[0])} if troubles else {}
         console.json_document({**document(found, causes), **error})
-        return
-    if not found.rows:
-        return
-    for line in lines_of(found, causes):
-        console.say(line)
-    for path in filter(None, (drawn, html)):
-        console.note(f"wrote {path}")
+    return troubles
+
+
+def _write(
+    found: Scaling, causes: Causes, *, plot: Path | None, html: Path | None
+) -> list[UserError]:
+    """Write each file that can be written; return why others cannot."""
+    from clusterkit import files
+    from clusterkit.errors import UserError
+    from clusterkit.scaling.page import page
+    from clusterkit.scaling.plot import draw
+
+    refused = []
+    for path in filter(None, (plot if found.base is not None else None, html)):
+        try:
+            if path == plot:
+                draw(path, found)
+            else:
+                files.write_text(path, page(found, causes))
+        except UserError as error:
+            refused.append(error)
+        else:
+            console.note(f"wrote {path}")
+    return refused
 
 
 def _exit_code(found: Scaling, causes: Causes) -> int:

@@ -173,7 +173,7 @@ def _report(error: ClusterkitError) -> None:
     if os.environ.get("CLUSTERKIT_DEBUG"):
         traceback.print_exc()
     if _wants_json():
-        console.json_document({"error": _error_document(error)})
+        console.json_document({"error": error_document(error)})
     if isinstance(error, UserError):
         for problem in error.problems:
             console.error(str(problem))
@@ -187,7 +187,8 @@ def _wants_json() -> bool:
     return wants_json(sys.argv[1:], typer.main.get_command(app))
 
 
-def _error_document(error: ClusterkitError) -> dict[str, Any]:
+def error_document(error: ClusterkitError) -> dict[str, Any]:
+    """Return what `--json` tells of an error, under the key `error`."""
     if isinstance(error, UserError):
         return {"problems": [files.plain(problem) for problem in error.problems]}
     if isinstance(error, RemoteError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,11 @@ def draw(path: Path, found: Scaling) -> None:
     throughput, efficiency = figure.subplots(1, 2, width_ratios=(3, 2))
     _throughput(throughput, found)
     _efficiency(efficiency, found)
-    figure.suptitle(f"{found.script}, {found.framework} on {found.cluster}", fontsize=10)
-    with files.explained(path):
-        figure.savefig(path, dpi=150)
+    title = f"{found.script}, {found.framework} on {found.cluster}"
+    figure.suptitle(title, fontsize=10, parse_math=False)  # $ may be in the name of a file
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=150, format=path.suffix.lower().removeprefix("."))
+    files.write_bytes(path, drawn.getvalue())
 
 
 def _throughput(axes: Any, found: Scaling) -> None:
