@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterkit import files
-from clusterkit.diagnose import side_by_side
+from clusterkit.diagnose import finds, side_by_side
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose, everybody
@@ -247,6 +247,14 @@ def test_a_sequence_is_one_only_where_it_lasts(say) -> None:
     found = say(f"{fine}step 20 loss nan\nstep 21 loss nan\nstep 22 loss nan\nstep 23 loss nan\n")
     assert found.cause.says == "From step 20 on."
     assert (found.cause.evidence.line, found.cause.count) == (21, 4)
+
+
+def test_sequences_of_one_file_are_bounded(say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finds, "_MOST_HITS", 2)
+    once = "".join(f"[rank{n}]: step 1 loss nan\n" for n in range(3))
+    assert say(once * 2).cause is None
+    found = say(once * 3)
+    assert (cause(found), found.cause.ranks) == ("nan", (0, 1))
 
 
 def test_nodes_are_compared(say) -> None:

@@ -105,6 +105,13 @@ def test_missing_logs_are_told_and_the_kept_words_stand_in(tmp_path: Path) -> No
     assert f"no output of n2: {run.logs} has none" in " ".join(answer.stderr.split())
 
 
+def test_a_number_that_the_job_has_no_rank_for_is_none(tmp_path: Path) -> None:
+    run = job(tmp_path)
+    run.log(0).write_text("step 6\n")
+    run.log(1).write_text(f"2: x\n2: y\n100: {MEMORY}\n")
+    assert "where  n2 rank 3" in told(run.path).stdout, "the plan has four"
+
+
 def test_a_failure_that_no_rule_knows_is_still_one(tmp_path: Path) -> None:
     run = job(tmp_path, exit_code=7, tail=("all is lost",))
     run.log(1).write_text("all is lost\n")
