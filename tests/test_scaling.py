@@ -243,6 +243,7 @@ def test_nodes_alike_are_no_stragglers_nor_is_one_with_another_awk() -> None:
         (node("n", gpus=(gpu(power_w=350.0),)), "communication"),
         (node("n", gpus=(gpu(busy_percent=30.0),)), "communication"),
         (node("n", cpu_percent=40.0), "communication"),
+        (node("n", cpu_percent=40.0, bytes_per_s=2e3), "unknown"),  # nobody sends anything
         (node("n", gpus=(gpu(),)), "unknown"),
         (NodeEvidence(node="n", problem="no answer"), "unknown"),
     ],

@@ -117,7 +117,8 @@ def test_a_silent_script_is_told_what_to_print(bench: Bench) -> None:
     assert code == 2, err
     assert "printed no line that tells its throughput" in out
     assert "step 60 samples/s 431.2" in out
-    (run,) = list_runs([bench.runs])  # the next size was not tried
+    (run,) = list_runs([bench.runs])
+    assert "not tried    the smaller run told no throughput" in out
     assert str(run.logs) in "".join(out.split())
     assert run.log(0).read_text().startswith("loss")
     assert bench.states() == [JobState.CANCELLED]

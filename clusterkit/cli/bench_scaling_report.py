@@ -52,13 +52,13 @@ def _remarks(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[st
     share = "" if efficiency is None else f", {in_percent(efficiency)}"
     yield console.bold(f"{in_words(found.by, row.size.count)}{share}")
     if row.problem:
-        colour = console.coloured(f"{row.state or 'not measured':<{_LABEL - 2}}", "red")
+        colour = console.coloured(f"{row.state or 'not measured':<{_LABEL - 3}} ", "red")
         first, *rest = row.problem.splitlines()
         yield from _block(colour, first)
         for line in (*rest, *row.hint.splitlines()):
             yield from _indented(line)
     for cause in causes:
-        label = console.coloured(f"{cause.kind:<{_LABEL - 2}}", "yellow")
+        label = console.coloured(f"{cause.kind:<{_LABEL - 3}} ", "yellow")
         yield from _block(label, cause.summary)
         for line in cause.evidence:
             yield from _indented(line)

@@ -31,6 +31,8 @@ _FULL_NETWORK = 0.7
 """Of what a network gives over long: a step that computes for the rest of its time hides that."""
 _LESS_POWER = 0.85
 """GPUs that wait in a collective count as busy, and draw less: NCCL's kernels spin."""
+_SOME_BYTES_PER_S = 1e6
+"""Less than this between nodes is no gradients: whatever is waited for, it is not the network."""
 
 
 def causes_of(scaling: Scaling, row: Row) -> tuple[Cause, ...]:
@@ -198,7 +200,9 @@ def _communication(scaling: Scaling, row: Row, base: Row, *, alone: bool) -> Ite
     if idle:
         lines.append(idle)
     full = (_network_share(scaling, row) or 0.0) >= _FULL_NETWORK
-    if not (waits or idle or full) or (row.size.nodes == base.size.nodes and not waits):
+    if not (waits or full or (idle and _sends(row))):
+        return
+    if row.size.nodes == base.size.nodes and not waits:
         return
     if row.step_s and base.step_s and row.step_s > base.step_s:
         lines.append(
@@ -241,6 +245,12 @@ def _traffic(scaling: Scaling, row: Row) -> Iterator[str]:
             f"that is {in_percent(share)} of the {given:.3g} GB/s "
             f"that {scaling.interconnect} gives a node"
         )
+
+
+def _sends(row: Row) -> bool:
+    """Return whether nodes send each other anything to speak of, or nobody knows."""
+    moved = _mean_of(one.bytes_per_s for one in row.evidence)
+    return moved is None or moved >= _SOME_BYTES_PER_S
 
 
 def _network_share(scaling: Scaling, row: Row) -> float | None:

@@ -69,11 +69,20 @@ def measure(
     Once a script is known to print no throughput, larger sizes are not tried. When the caller is
     interrupted, the job that runs is ended.
     """
+    silent = False
     for job in ladder.jobs:
-        row = _measured(job, wishes, listener, started)
+        row = _untried(job) if silent else _measured(job, wishes, listener, started)
         yield row
-        if row.problem == _SILENT:
-            return
+        silent = silent or row.problem == _SILENT
+
+
+def _untried(sized: SizedJob) -> Row:
+    return Row(
+        size=sized.size,
+        slots=sized.prepared.plan.processes,
+        state="not tried",
+        problem="the smaller run told no throughput",
+    )
 
 
 def _measured(
