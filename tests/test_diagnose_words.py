@@ -153,3 +153,11 @@ step 100 loss 2.1
 """
     assert say(log).cause is None
     assert cause(say("slurm_script: line 7: module: command not found")).rule == "command-missing"
+
+
+def test_memory_that_was_found_by_a_smaller_batch_is_no_failure(say: Say) -> None:
+    full = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    for word in ("Decreasing batch size to 8", "attempting to recover from OOM in forward pass"):
+        assert say(f"{full}{word}\nstep 2 loss 2.5\n").cause is None
+        assert say(f"{full}{word}\n{full}{word}\n").cause is None
+        assert cause(say(f"{full}{word}\nstep 2\n{full}step 2")).rule == "cuda-out-of-memory"

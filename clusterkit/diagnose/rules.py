@@ -59,6 +59,7 @@ class Rule:
     needs: tuple[str, ...]
     patterns: tuple[re.Pattern[str], ...]
     unless: tuple[re.Pattern[str], ...]
+    unless_next: tuple[re.Pattern[str], ...]
     before: int
     after: int
     says: str
@@ -109,6 +110,7 @@ class RuleFile(BaseModel):
     needs: Annotated[tuple[Annotated[str, Field(min_length=LEAST_NEED)], ...], Field(min_length=1)]
     patterns: _Texts
     unless: tuple[_Text, ...] = ()
+    unless_next: tuple[_Text, ...] = ()
     before: Annotated[int, Field(ge=0, le=20)] = 0
     after: Annotated[int, Field(ge=0, le=20)] = 0
     says: _Text
@@ -126,7 +128,7 @@ class RuleFile(BaseModel):
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:
         groups = set(self.defaults)
-        for text in (*self.patterns, *self.unless):
+        for text in (*self.patterns, *self.unless, *self.unless_next):
             try:
                 compiled = re.compile(text)
             except re.error as error:
@@ -220,6 +222,7 @@ def _rule_of(name: str, file: RuleFile) -> Rule:
     compiled: dict[str, Any] = {
         "patterns": tuple(re.compile(text) for text in file.patterns),
         "unless": tuple(re.compile(text) for text in file.unless),
+        "unless_next": tuple(re.compile(text) for text in file.unless_next),
         "defaults": dict(file.defaults),
     }
     return Rule(id=name, **{**dict(file), **compiled})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterkit import hostlist
-from clusterkit.diagnose.evidence import nodes_named, time_near, went_on, year_of
+from clusterkit.diagnose.evidence import lines_after, nodes_named, time_near, went_on, year_of
 from clusterkit.diagnose.finds import Hit, Scanned
 from clusterkit.diagnose.lines import time_of
 from clusterkit.diagnose.order import GENERIC, Event
@@ -55,6 +55,8 @@ def weigh(
             rule = next((rules[name] for name in hit.rules if comparison.holds(name, hit)), None)
             if rule is None or (source.scheduler and rule.priority <= GENERIC):
                 continue
+            if _taken_back(rule, hit):
+                continue
             own = time_of(hit.text, year=year_of(hit.file))
             wanted = rule.role is not Role.CONSEQUENCE
             sought = wanted and looked < _MOST_TIMED
@@ -78,6 +80,14 @@ def weigh(
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
     return tuple(events)
+
+
+def _taken_back(rule: Rule, hit: Hit) -> bool:
+    """Tell whether the line after the last one like the hit's says that it was dealt with."""
+    if not rule.unless_next:
+        return False
+    after = lines_after(replace(hit, offset=hit.last), 1)
+    return any(pattern.search(text) for text in after for pattern in rule.unless_next)
 
 
 def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | None:
