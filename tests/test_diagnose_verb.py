@@ -219,6 +219,8 @@ def test_pipes_of_one_name_and_stdin_twice(tmp_path: Path) -> None:
     [
         ((), "diagnose what?"),
         (("no/such.log",), "there is no file no/such.log"),
+        (("missing.log",), "there is no file missing.log"),
+        (("no-such-job",), "no job 'no-such-job'"),
         (("latest", "other"), "one job at a time"),
         (("--rules", "/nowhere", "x"), "/nowhere holds no rules"),
         (("{tmp}",), "holds no logs"),

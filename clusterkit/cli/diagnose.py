@@ -98,11 +98,14 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
 
 
 def _is_job(word: str) -> bool:
+    from clusterkit.diagnose.job import LOG_SUFFIXES
+
     path = Path(word)
     try:
         if path.is_dir():
             return (path / "submission.json").exists()
-        return word != "-" and not path.exists() and "/" not in word
+        named = "/" in word or path.suffix in LOG_SUFFIXES - {""}
+        return word != "-" and not path.exists() and not named
     except (OSError, ValueError):  # a name that no file can have
         return False
 

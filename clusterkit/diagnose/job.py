@@ -17,7 +17,8 @@ from clusterkit.jobs.state import Job, load_job
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, read_submission
 
-_LOGS = frozenset({".log", ".out", ".err", ".txt", ""})
+LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".txt", ""})
+"""Which files of a folder are logs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,9 @@ def sources_of(paths: Sequence[Path]) -> tuple[Source, ...]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = [p for p in sorted(path.rglob("*")) if p.suffix in _LOGS and p.is_file()]
+            inside = [
+                p for p in sorted(path.rglob("*")) if p.suffix in LOG_SUFFIXES and p.is_file()
+            ]
             if not inside:
                 raise UserError(f"{path} holds no logs", hint="name the files themselves")
             found += inside
