@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from clusterkit.escapes import ESCAPES
+
 LINE = "step 60 samples/s 431.2"
 """A line that tells it: `samples/s N` or `tokens/s N`, of all slots, and the step if it has one."""
 
@@ -36,7 +38,7 @@ def read(line: str) -> Throughput | None:
     Of a progress bar, whose states follow each other in one line, the last state counts. Rates of
     evaluation, of loading and of anything that is no training are passed over.
     """
-    for piece in reversed(_ANSI.sub("", line[-_LONGEST:]).split("\r")):
+    for piece in reversed(ESCAPES.sub("", line[-_LONGEST:]).split("\r")):
         for reader in _READERS:
             found = reader(piece)
             if found is not None:
@@ -46,7 +48,6 @@ def read(line: str) -> Throughput | None:
 
 _LONGEST = 4096
 """Characters at the end of a line that are looked at; more is no line of a trainer."""
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _NUMBER = r"(?P<n>\d[\d,]{0,20}(?:\.\d*)?(?:[eE][+-]?\d+)?)(?![\w.])"
 _DECIMAL = r"(?<![\d.])\d+(?:\.\d+)?"
 """Of no part of `2.32.31`, as two bars leave it that write into each other."""

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from clusterkit.escapes import ESCAPES
+
 LONGEST = 4096
 """Bytes of a line that are looked at; the rest of a longer one is somebody's data."""
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]+")
 _PREFIXES = tuple(
     re.compile(text)
@@ -98,7 +99,7 @@ def clean(raw: bytes) -> str:
     """Return bytes as text without colours and control characters, bounded in length."""
     text = raw[:LONGEST].decode("utf-8", errors="replace")
     if "\x1b" in text:
-        text = _ESCAPES.sub("", text)
+        text = ESCAPES.sub("", text)
     return _CONTROL.sub(" ", text).rstrip()
 
 

@@ -7,7 +7,6 @@ is new is looked at, and only one that holds a text which some rule needs is rea
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from itertools import accumulate
@@ -17,6 +16,7 @@ from typing import BinaryIO
 from clusterkit.diagnose.finds import MARKS, Finds, Hit, Scanned, Seen
 from clusterkit.diagnose.lines import LONGEST, counts_steps, read_line
 from clusterkit.diagnose.rules import LEAST_NEED, Rule
+from clusterkit.escapes import ESCAPES_IN_BYTES
 
 _CHUNK = 1 << 20
 _HEAD = 1 << 16
@@ -25,7 +25,6 @@ _LONGEST_PIECE = 1 << 16
 """A line longer than this is read in pieces: binary data may never end one."""
 _DROPPED = b"0123456789.\x00"
 """What is left out of a line's reduced form; NULs are what a log cut off while written to holds."""
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|.)")
 _MOST_KNOWN = 1 << 15
 _LONGEST_KNOWN = 512
 _LONGEST_WORD = 64
@@ -78,7 +77,7 @@ class Scanner:
         flat = chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk
         reduced = flat.translate(None, _DROPPED)
         if b"\x1b" in reduced:
-            reduced = _ANSI.sub(b"", reduced)
+            reduced = ESCAPES_IN_BYTES.sub(b"", reduced)
         forms = reduced.split(b"\n")
         wanted = self._wanted(set(forms))
         if wanted:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from clusterkit.escapes import ESCAPES
 from clusterkit.topology.matrix import (
     P2P_STATES,
     PCIE_CLASSES,
@@ -22,7 +23,6 @@ from clusterkit.topology.matrix import (
     nvlinks,
 )
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _TAIL = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID)\b")
 _HEADER = re.compile(r"\s+GPU\d+(\s|$)")
 _GPU = re.compile(r"GPU\d+")
@@ -48,7 +48,7 @@ def parse_topology(text: str, *, view: View | None = None) -> Topology:
     Raises:
         NoMatrix: there is none, it is cut off, or it contradicts itself.
     """
-    lines = [line.rstrip("\r") for line in _ANSI.sub("", text).split("\n")]
+    lines = [line.rstrip("\r") for line in ESCAPES.sub("", text).split("\n")]
     start = next((n for n, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
         raise NoMatrix(_not_there(lines))

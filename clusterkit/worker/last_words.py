@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterkit.escapes import ESCAPES
+
 LINES = 20
 SIZE = 4096
 """Bytes of all lines together, as UTF-8: they go into a small file, and through one call to the
@@ -22,7 +24,6 @@ _REPORT = re.compile(
 """Lines with which torchrun and DeepSpeed's launcher begin to report that a rank has failed."""
 _MARKS = re.compile(r"[ ~^]+")
 """What Python prints below a line of source."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -50,7 +51,7 @@ def last_words(
 
 def cut(text: str, size: int) -> str:
     """Return `text` without what a terminal would act on, and not longer than `size`."""
-    clean = _CONTROL.sub(" ", _ESCAPES.sub("", text)).rstrip()
+    clean = _CONTROL.sub(" ", ESCAPES.sub("", text)).rstrip()
     return clean if len(clean) <= size else clean[: size - 1] + "…"
 
 
