@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from clusterkit import hostlist
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
@@ -110,6 +111,23 @@ def find_by_script(script: Path) -> str | None:
         if job_id.isdigit() and is_script(command.strip(), script)
     ]
     return str(max(ids)) if ids else None
+
+
+def nodes_of(job_id: str) -> tuple[str, ...]:
+    """Return the nodes of a job that runs, in Slurm's order.
+
+    Raises:
+        RemoteError: squeue does not say which they are.
+    """
+    answer = run_command(["squeue", "-h", "-t", "R", "-j", job_id, "-o", "%N"])
+    nodes = hostlist.expand(answer.output.strip(), source="squeue") if not answer.code else ()
+    if not nodes:
+        said = answer.errors.strip() or "squeue lists none"
+        raise RemoteError(
+            f"Slurm does not say on which nodes {job_id} runs: {said}",
+            hint=f"squeue -j {job_id} shows what it says",
+        )
+    return nodes
 
 
 def exit_code_of(job_id: str) -> int | None:

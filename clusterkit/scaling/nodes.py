@@ -6,9 +6,7 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from clusterkit import hostlist
-from clusterkit.commands import run_command
-from clusterkit.errors import RemoteError
+from clusterkit.executors.slurm_states import nodes_of
 from clusterkit.model import ClusterKind, LaunchPlan
 from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.probes import yardstick
@@ -53,20 +51,8 @@ def aim(plan: LaunchPlan, job_id: str | None) -> Aim:
         case ClusterKind.SLURM:
             from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
 
-            nodes = _given_by_slurm(job_id)
+            nodes = nodes_of(job_id or "")
             return Aim(transport=SrunTransport(SrunOptions(job_id=job_id)), nodes=nodes)
-
-
-def _given_by_slurm(job_id: str | None) -> tuple[str, ...]:
-    answer = run_command(["squeue", "-h", "-j", str(job_id), "-o", "%N"])
-    names = hostlist.expand(answer.output.strip())
-    if answer.code or not names:
-        said = answer.errors.strip() or "squeue lists none"
-        raise RemoteError(
-            f"Slurm does not say which nodes job {job_id} has: {said}",
-            hint=f"squeue -j {job_id} shows what it says",
-        )
-    return names
 
 
 class NodeWatch:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from clusterkit import hostlist
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError, UserError, choices_hint
+from clusterkit.executors.slurm_states import nodes_of
 from clusterkit.executors.ssh_layout import read_layout
 from clusterkit.executors.ssh_runs import read_keepers
 from clusterkit.hostfile import hosts_of_allocation
@@ -124,7 +125,7 @@ def _require_running(job: Job) -> None:
 
 
 def _of_slurm_job(job: Job, cluster: ClusterSpec | None, via: str | None) -> Part:
-    nodes = _nodes_of(job)
+    nodes = nodes_of(job.submission.job_id or "")
     if via != "ssh":
         return _step(nodes, job.submission.job_id)
     if cluster is None:
@@ -160,18 +161,6 @@ def _through_own_jobs(cluster: ClusterSpec, nodes: Sequence[str]) -> Subject:
         why_unasked="no job of yours there (--via ssh asks them as well)",
         steps=True,
     )
-
-
-def _nodes_of(job: Job) -> tuple[str, ...]:
-    job_id = job.submission.job_id or ""
-    answer = run_command(["squeue", "-h", "-t", "R", "-j", job_id, "-o", "%N"])
-    nodes = hostlist.expand(answer.output.strip(), source="squeue") if not answer.code else ()
-    if not nodes:
-        raise RemoteError(
-            f"Slurm does not say on which nodes {name_of(job)} runs: {answer.errors.strip()}",
-            hint=f"clusterkit status {name_of(job)}",
-        )
-    return nodes
 
 
 # Each of them loads what the others do not need: paramiko takes a tenth of a second.
