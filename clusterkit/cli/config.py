@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import cluster_option
 
 if TYPE_CHECKING:
     from clusterkit.config import Settings
@@ -30,10 +31,7 @@ _JSON = typer.Option("--json", help="Print one JSON document.")
 @app.command()
 def show(
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster", "-c", help="Show this cluster alone.", metavar="NAME", show_default=False
-        ),
+        str | None, cluster_option("Show this cluster alone.", variable=None)
     ] = None,
     origin: Annotated[
         bool, typer.Option("--origin", help="Say where each value came from.")

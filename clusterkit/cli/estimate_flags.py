@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clusterkit.cli.flags import cluster_option
+
 if TYPE_CHECKING:
     from clusterkit.estimate.asking.words import EstimateWords
 
@@ -103,9 +105,10 @@ class EstimateFlags:
     ] = None  # fmt: skip
     cluster: Annotated[
         str | None,
-        _option("--cluster", "-c", help_text="Cluster whose measurements and slots count.",
-                panel=_MACHINES, metavar="NAME"),
-    ] = None  # fmt: skip
+        cluster_option(
+            "Cluster whose measurements and slots count.", panel=_MACHINES, variable=None
+        ),
+    ] = None
     strategy: Annotated[
         str | None,
         _option(

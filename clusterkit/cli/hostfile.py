@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import cluster_option
 from clusterkit.errors import Problem, UserError
 from clusterkit.hostfile import (
     Format,
@@ -46,14 +47,7 @@ def hostfile(
         ),
     ] = "deepspeed",
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="The hosts of this cluster.",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str | None, cluster_option("The hosts of this cluster.", variable=None)
     ] = None,
     hostlist: Annotated[
         str | None,

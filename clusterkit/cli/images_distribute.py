@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import OnlyHostsFlag, cluster_option
 from clusterkit.cli.images_flags import Json, Registry, VariantFlag, size_words
 from clusterkit.errors import UserError
 
@@ -36,26 +37,8 @@ def distribute(
             show_default=False,
         ),
     ],
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="Cluster of clusterkit.yaml.",
-            envvar="CLUSTERKIT_CLUSTER",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            "--hosts",
-            help="Only these, such as n[1-4]; else all hosts of the cluster.",
-            metavar="LIST",
-            show_default=False,
-        ),
-    ] = None,
+    cluster: Annotated[str | None, cluster_option("Cluster of clusterkit.yaml.")] = None,
+    hosts: OnlyHostsFlag = None,
     variant: VariantFlag = None,
     registry: Registry = "",
     json: Json = False,

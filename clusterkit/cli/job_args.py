@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from clusterkit.cli import console
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config import load_settings
@@ -11,6 +15,8 @@ from clusterkit.runfolder import RunFolder
 from clusterkit.ties import ARRAY_ID
 
 JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
+JobArgument = Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")]
+JobOrNone = Annotated[str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)]
 
 _COLOURS = {
     JobState.SUCCEEDED: "green",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import cluster_option
 
 if TYPE_CHECKING:
     from clusterkit.submitting.request import JobRequest
@@ -39,14 +40,7 @@ class JobFlags:
         typer.Argument(help="Its arguments.", metavar="ARGS...", show_default=False),
     ] = None
     cluster: Annotated[
-        str | None,
-        _option(
-            "--cluster",
-            "-c",
-            help_text="Cluster of clusterkit.yaml, or local.",
-            envvar="CLUSTERKIT_CLUSTER",
-            metavar="NAME",
-        ),
+        str | None, cluster_option("Cluster of clusterkit.yaml, or local.", panel="Job")
     ] = None
     framework: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import hosts_option
 from clusterkit.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
@@ -40,12 +41,7 @@ def layout(
         str,
         typer.Option("--order", help="Order of ranks, the fastest first.", metavar="A-B-.."),
     ] = "tp-cp-ep-dp-pp",
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            "--hosts", help="The machines, such as n[1-8].", metavar="LIST", show_default=False
-        ),
-    ] = None,
+    hosts: Annotated[str | None, hosts_option("The machines, such as n[1-8].")] = None,
     topology: Annotated[
         str | None,
         typer.Option(

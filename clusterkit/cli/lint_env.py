@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import cluster_option
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.findings import Verdict
 
@@ -53,13 +54,7 @@ def lint_env(
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="Also leave alone what this cluster allows (allowed_env).",
-            metavar="NAME",
-            show_default=False,
-        ),
+        cluster_option("Also leave alone what this cluster allows (allowed_env).", variable=None),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what is only worth knowing, too.")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, exit_code_of, run_named, said
+from clusterkit.cli.job_args import JobArgument, exit_code_of, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
 from clusterkit.errors import UserError
@@ -22,7 +22,7 @@ from clusterkit.runfolder import RunFolder
 
 
 def logs(
-    job: Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")],
+    job: JobArgument,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
     ] = False,

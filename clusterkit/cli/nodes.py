@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import OnlyHostsFlag, cluster_option
 from clusterkit.cli.main import EXIT_FINDINGS
 from clusterkit.errors import UserError
 
@@ -35,25 +36,9 @@ def nodes() -> None:
 @app.command()
 def prepare(
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="Cluster of clusterkit.yaml, of kind ssh.",
-            envvar="CLUSTERKIT_CLUSTER",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str | None, cluster_option("Cluster of clusterkit.yaml, of kind ssh.")
     ] = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            "--hosts",
-            help="Only these, such as n[1-4]; else all hosts of the cluster.",
-            metavar="LIST",
-            show_default=False,
-        ),
-    ] = None,
+    hosts: OnlyHostsFlag = None,
     wheels: Annotated[
         list[Path] | None,
         typer.Option(

@@ -10,6 +10,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli import preflight_report as output
+from clusterkit.cli.flags import CLUSTER_VARIABLE, cluster_option, hosts_option
 from clusterkit.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
-_CLUSTER = "CLUSTERKIT_CLUSTER"
 
 
 def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) -> Any:
@@ -30,24 +30,13 @@ def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) ->
 
 def preflight(
     cluster: Annotated[
-        str | None,
-        _option(
-            "--cluster",
-            "-c",
-            help_text="Cluster of clusterkit.yaml, or local.",
-            panel="Nodes",
-            envvar=_CLUSTER,
-            metavar="NAME",
-        ),
+        str | None, cluster_option("Cluster of clusterkit.yaml, or local.", panel="Nodes")
     ] = None,
     nodes: Annotated[
         int | None,
         _option("--nodes", "-n", help_text="So many nodes of it.", panel="Nodes", metavar="N"),
     ] = None,
-    hosts: Annotated[
-        str | None,
-        _option("--hosts", help_text="These hosts, as n[1-4].", panel="Nodes", metavar="LIST"),
-    ] = None,
+    hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].", panel="Nodes")] = None,
     hostfile: Annotated[
         Path | None,
         _option("--hostfile", help_text="Those of a hostfile.", panel="Nodes", metavar="FILE"),
@@ -181,7 +170,7 @@ def preflight(
             save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,
             framework=framework, gpus_per_node=gpus_per_node, path=path, env=env, image=image,
             network=network or None, prometheus=prometheus,
-            cluster=None if cluster == os.environ.get(_CLUSTER) else cluster,
+            cluster=None if cluster == os.environ.get(CLUSTER_VARIABLE) else cluster,
         )  # fmt: skip
         bundle = _replayed(replay)
         if drain_command:

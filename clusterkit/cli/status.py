@@ -14,7 +14,8 @@ import typer
 
 from clusterkit import hostlist, metrics, node_results, runfolder
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, all_runs, exit_code_of, is_array, run_named, said
+from clusterkit.cli.flags import cluster_option
+from clusterkit.cli.job_args import JobOrNone, all_runs, exit_code_of, is_array, run_named, said
 from clusterkit.cli.last_words import last_words
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError, choices_hint
@@ -28,9 +29,7 @@ _UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
 
 
 def status(
-    job: Annotated[
-        str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)
-    ] = None,
+    job: JobOrNone = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -42,14 +41,7 @@ def status(
         ),
     ] = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="List only jobs of this cluster.",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str | None, cluster_option("List only jobs of this cluster.", variable=None)
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.", metavar="N")

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from clusterkit.cli.job_args import JOB_HELP
+from clusterkit.cli.job_args import JobArgument
 from clusterkit.cli.wait import wait_for_named
 
 
 def supervise(
-    job: Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")],
+    job: JobArgument,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Start a job over ssh, or one held on this machine, when it may start; see it to its end.

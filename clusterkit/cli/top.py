@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, exit_code_of, run_named, said
+from clusterkit.cli.flags import cluster_option, hosts_option
+from clusterkit.cli.job_args import JobOrNone, exit_code_of, run_named, said
 from clusterkit.cli.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.errors import UserError
 
@@ -26,24 +27,11 @@ _LEAST_S, _MOST_S = 0.5, 86_400.0
 
 
 def top(
-    job: Annotated[
-        str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)
-    ] = None,
+    job: JobOrNone = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            "-c",
-            help="Without JOB: the nodes of this cluster, or local.",
-            envvar="CLUSTERKIT_CLUSTER",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str | None, cluster_option("Without JOB: the nodes of this cluster, or local.")
     ] = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option("--hosts", help="These hosts, as n[1-4].", metavar="LIST", show_default=False),
-    ] = None,
+    hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].")] = None,
     via: Annotated[
         str | None,
         typer.Option(

@@ -8,7 +8,7 @@ import typer
 
 from clusterkit import runfolder
 from clusterkit.cli import console
-from clusterkit.cli.job_args import JOB_HELP, exit_code_of, is_array, run_named, said
+from clusterkit.cli.job_args import JobArgument, exit_code_of, is_array, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
 from clusterkit.jobs import Job
@@ -19,7 +19,7 @@ from clusterkit.runfolder import RunFolder
 
 
 def wait(
-    job: Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")],
+    job: JobArgument,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
