@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import resource
-import secrets
 import sys
 import time
 
 from clusterkit.hostlist import expand
 from clusterkit.probes.base import PreflightJob, Probe
-from clusterkit.probes.compound import Compound, compose
+from clusterkit.probes.compound import Compound, compose, new_token
 from clusterkit.transport.base import Reply
 from clusterkit.transport.ssh import SshOptions, SshTransport
 
@@ -35,7 +34,7 @@ LOOKS = {
 def script() -> Compound:
     """Return what every contender runs on every host."""
     probes = [Probe(name=name, command=command, parse=str) for name, command in LOOKS.items()]
-    return compose(probes, PreflightJob(hosts=()), token=f"ck{secrets.token_hex(8)}")
+    return compose(probes, PreflightJob(hosts=()), token=new_token())
 
 
 def main(ssh_config: str, hosts: str) -> int:

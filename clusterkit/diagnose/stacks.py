@@ -7,7 +7,6 @@ each one that is a rank: a Python process with a rank of its own, whose parent i
 from __future__ import annotations
 
 import re
-import secrets
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from clusterkit import files
 from clusterkit.jobs.state import Job
 from clusterkit.probes.base import Missing, PreflightJob, Probe, read_output
-from clusterkit.probes.compound import compose
+from clusterkit.probes.compound import compose, new_token
 from clusterkit.processes import MARKER
 from clusterkit.top.subject import of_job
 from clusterkit.transport.base import Reply
@@ -98,7 +97,7 @@ def take_stacks(job: Job) -> Stacks:
     replies: list[Reply] = []
     for part in subject.parts:
         known = PreflightJob(hosts=part.nodes, kind=job.submission.kind)
-        compound = compose([probe], known, token=f"ck{secrets.token_hex(8)}")
+        compound = compose([probe], known, token=new_token())
         try:
             replies += part.transport.ask(part.nodes, compound, heard=lambda _: None)
         finally:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterkit.model import ClusterSpec
 from clusterkit.probes.base import Output, PreflightJob, Probe
-from clusterkit.probes.compound import compose
+from clusterkit.probes.compound import compose, new_token
 from clusterkit.transport.ssh import SshTransport
 from clusterkit.transport.ssh_config import SshOptions
 
@@ -33,7 +32,7 @@ def ask_nodes(
         UserError: ssh's configuration cannot be read.
     """
     job = PreflightJob(hosts=tuple(snippets))
-    token = f"ck{secrets.token_hex(8)}"
+    token = new_token()
     compounds = {
         node: compose(
             [Probe(name=_NAME, command=snippet, parse=str, timeout_s=timeout_s)], job, token=token

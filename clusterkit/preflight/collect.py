@@ -15,7 +15,7 @@ from clusterkit.checks.base import Check, Tier
 from clusterkit.errors import UserError
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.probes.base import PreflightJob, Probe
-from clusterkit.probes.compound import compose
+from clusterkit.probes.compound import compose, new_token
 from clusterkit.transport.base import Reply, Transport
 
 
@@ -33,7 +33,7 @@ def collect(
     """
     began = time.monotonic()
     with marked(job) as marked_job:
-        compound = compose(probes_of(checks), marked_job, token=f"ck{secrets.token_hex(8)}")
+        compound = compose(probes_of(checks), marked_job, token=new_token())
         replies = transport.ask(job.hosts, compound, heard=heard)
     return Bundle(
         job=marked_job,

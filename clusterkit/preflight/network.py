@@ -19,7 +19,7 @@ from clusterkit.checks.net_evidence import BAD, SLOW, Pair, facts_of, far, read_
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.probes import net_allreduce, net_links
 from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Probe
-from clusterkit.probes.compound import compose
+from clusterkit.probes.compound import compose, new_token
 from clusterkit.transport.base import Reply, Transport
 
 _MOST_LINKS_AGAIN = 8
@@ -93,8 +93,7 @@ class _Stage:
     def ask(self, probe: Probe[object], snippet: str | None) -> _Stage:
         """Run one probe on all reached nodes at once."""
         asked = dataclasses.replace(probe, command=lambda _: snippet)
-        token = f"ck{secrets.token_hex(8)}"
-        compound = compose((asked,), self.job, token=token, together=True)
+        compound = compose((asked,), self.job, token=new_token(), together=True)
         outputs: dict[str, Output] = {}
         for reply in self.transport.ask(self.nodes, compound, heard=self.heard):
             lost = Output(stdout="", stderr=reply.reach.detail, exit_code=_FAILED)

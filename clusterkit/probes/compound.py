@@ -21,6 +21,7 @@ finds by a variable of theirs; otherwise they would keep GPUs, ports and a step 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,6 +110,11 @@ class Answer:
     """The node's clock when the script started, seconds since the epoch."""
     host: str = ""
     """What the node calls itself: Slurm's name for it, else `uname -n`."""
+
+
+def new_token() -> str:
+    """Return a word of letters and digits that nothing else on a node prints."""
+    return f"ck{secrets.token_hex(8)}"
 
 
 def compose(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from clusterkit.model import ClusterKind, LaunchPlan
 from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.probes import yardstick
 from clusterkit.probes.base import Missing, PreflightJob, read_output
-from clusterkit.probes.compound import compose
+from clusterkit.probes.compound import compose, new_token
 from clusterkit.probes.yardstick import Yardstick
 from clusterkit.scaling.evidence import NodeEvidence, evidence_of
 from clusterkit.transport.base import Transport
@@ -89,7 +88,7 @@ class NodeWatch:
             RemoteError: the transport is not there.
         """
         job = PreflightJob(hosts=self._aim.nodes)
-        compound = compose((yardstick.PROBE,), job, token=f"ck{secrets.token_hex(8)}")
+        compound = compose((yardstick.PROBE,), job, token=new_token())
         replies = self._aim.transport.ask(self._aim.nodes, compound, heard=lambda _: None)
         for reply in replies:
             facts = read_output(yardstick.PROBE, reply.outputs.get(yardstick.PROBE.name))

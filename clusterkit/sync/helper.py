@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import secrets
 from typing import Any
 
 from clusterkit.data import read_data
 from clusterkit.errors import RemoteError
+from clusterkit.probes.compound import new_token
 from clusterkit.shell import quote, quote_path
 from clusterkit.transport.ssh_session import AGAIN, BROKEN, Session
 
@@ -32,7 +32,7 @@ class Helper:
         self.node = session.node
         self.python = python
         self._has_begun = False
-        token = f"ck{secrets.token_hex(8)}"
+        token = new_token()
         program = read_data("templates", "sync", "node.py")
         words = f"{quote_path(python)} -I -X utf8 -c {quote(program)} {token}"
         self.talk = session.talk(f"exec {words}\n")

@@ -7,7 +7,6 @@ configuration with the digest of the image. What is broken off leaves nothing.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from itertools import takewhile
 
 from clusterkit.docker_errors import docker_trouble
 from clusterkit.errors import RemoteError
+from clusterkit.probes.compound import new_token
 from clusterkit.shell import quote
 from clusterkit.sync.image_archive import INSPECT, LAYERS, ImageFacts, read_image, read_layers
 from clusterkit.transport.ssh_session import BROKEN, Session, Talk
@@ -98,7 +98,7 @@ def load(session: Session, reference: str, image: ImageFacts, data: Iterable[byt
         NotTaken: the engine makes nothing of it; where layers were left out it may want those.
         RemoteError: there is no room, the connection broke, or it has made another image of it.
     """
-    token = f"ck{secrets.token_hex(8)}"
+    token = new_token()
     talk = session.talk(_filled(_LOAD, reference, image).replace("@TOKEN@", token))
     # Also what a login prints of its own stands before the token.
     while (line := talk.line()) is not None and line != token.encode():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterkit.probes import vitals_amd, vitals_host, vitals_nvidia
 from clusterkit.probes.base import Missing, PreflightJob, Probe, Reach
-from clusterkit.probes.compound import compose
+from clusterkit.probes.compound import compose, new_token
 from clusterkit.transport.base import Reply, Transport
 from clusterkit.vitals.sample import NodeSample, read_samples
 
@@ -46,8 +45,7 @@ def ask_vitals(
         RemoteError: the transport itself is not there.
     """
     job = PreflightJob(hosts=tuple(nodes))
-    token = f"ck{secrets.token_hex(8)}"
-    compound = compose(ONCE if once else PROBES, job, token=token)
+    compound = compose(ONCE if once else PROBES, job, token=new_token())
     replies = transport.ask(nodes, compound, heard=lambda reply: heard(_read(reply)))
     return tuple(map(_read, replies))
 
