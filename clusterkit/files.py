@@ -238,6 +238,14 @@ def age_s(path: Path) -> float:
             Path(name).unlink()
 
 
+def size_of(path: Path) -> int:
+    """Return how many bytes `path` holds; 0 where it is not there, or cannot be looked at."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def remove(path: Path) -> None:
     """Remove the file `path`, if there is one."""
     with explained(path, "remove"):

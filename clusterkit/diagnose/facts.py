@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from clusterkit import files, node_results
 from clusterkit.diagnose.order import Place
@@ -81,7 +80,7 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
         asked_for = status.state is JobState.CANCELLED and code in _SENT_BY_CANCEL
         if failure.lost is None and failure.unfit is None and not asked_for:
             yield _fact(key, value, failure)
-        if not _size(job.run.log(failure.node_rank)):
+        if not files.size_of(job.run.log(failure.node_rank)):
             for line in failure.tail:
                 yield Fact(text=line, node=failure.node, rank=failure.rank, time=failure.ended_at)
     for result in results:
@@ -121,23 +120,16 @@ def _sources(
     found, missing = [], []
     for rank in ranks_of(job.run):
         path = job.run.log(rank)
-        if _size(path):
+        if files.size_of(path):
             found.append(Source(path=path, node=names.get(rank)))
         else:
             missing.append(names.get(rank) or f"node {rank}")
     others = (*job.run.submitit.glob("*.out"), *job.run.submitit.glob("*.err"))
-    found += [Source(path=path, scheduler=True) for path in sorted(others) if _size(path)]
+    found += [Source(path=path, scheduler=True) for path in sorted(others) if files.size_of(path)]
     notes = []
     if missing:
         notes.append(f"no output of {_listed(missing)}: {job.run.logs} has none")
     return tuple(found), tuple(notes)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _listed(names: list[str]) -> str:

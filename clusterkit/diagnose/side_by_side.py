@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from pathlib import Path
 
+from clusterkit import files
 from clusterkit.diagnose.finds import Scanned
 from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.scan import Scanner
@@ -23,7 +24,7 @@ def scan_all(
     rules: Sequence[Rule], paths: Sequence[Path], ranks: int | None = None
 ) -> tuple[Scanned, ...]:
     """Return what each file holds, in their order; of a job of so many ranks, where it is known."""
-    sizes = {path: _size(path) for path in paths}
+    sizes = {path: files.size_of(path) for path in paths}
     processes = min(len(sizes), len(os.sched_getaffinity(0)), _MOST)
     if processes > 1 and sum(sizes.values()) >= _WORTH_IT:
         try:
@@ -62,10 +63,3 @@ def _scan_share(rules: Sequence[Rule], paths: Sequence[Path], ranks: int | None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has asked is told to stop, and ends them
     scanner = Scanner(rules, ranks)
     return [scanner.scan(path) for path in paths]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -119,7 +119,7 @@ def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
         # Cancelled before anyone knew the id of the job, and so by this file alone.
         return Ending(exit_code=128 + signal.SIGTERM, reason="cancelled")
     marker = run.marker(me.rank)
-    since = _log_size(run, me)
+    since = files.size_of(run.log(me.rank))
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
         with in_touch(run, me):
@@ -127,13 +127,6 @@ def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
             watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
             exit_code, reason = watch.until_end()
     return explain(run, me, Ending(exit_code=exit_code, reason=reason), since=since)
-
-
-def _log_size(run: RunFolder, me: Identity) -> int:
-    try:
-        return run.log(me.rank).stat().st_size
-    except OSError:
-        return 0
 
 
 def _linger(run: RunFolder, seconds: float) -> None:
