@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -14,6 +14,7 @@ import typer
 from clusterkit import files
 from clusterkit.cli import console
 from clusterkit.cli.job_args import exit_code_of, said
+from clusterkit.cli.job_flags import JobFlags, given
 from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.collectives.document import FILE, read_document
@@ -30,7 +31,6 @@ from clusterkit.probes.base import Unparsed
 from clusterkit.runfolder import RunFolder, listed
 
 if TYPE_CHECKING:
-    from clusterkit.cli.job_flags import JobFlags
     from clusterkit.submitting.program import ProgramRequest
 
 _FOLDER = "collectives"
@@ -221,22 +221,17 @@ def _kept(job: Job) -> dict[str, Any] | None:
 def _request(flags: JobFlags, wanted: Wanted) -> ProgramRequest:
     from clusterkit.submitting.program import ProgramRequest
 
-    said_by_flags = {
-        field.name.rstrip("_"): value
-        for field in fields(flags)
-        if (value := getattr(flags, field.name)) not in (None, [])
-    }
-    given = {
+    words = {
         "name": "bench-allreduce",
         "time": str(math.ceil((wanted.seconds * len(wanted.ops) + _AROUND_S) / 60)),
-        **said_by_flags,
+        **given(flags),
         "framework": "torchrun",
         "script": str(data_dir("templates") / _FOLDER / _SCRIPT),
         "args": [wanted.argument()],
     }
     program = {name: read_data("templates", _FOLDER, name) for name in _PROGRAM}
     return ProgramRequest(
-        verb="bench allreduce", flags=given, file=None, warn=console.warn, program=program
+        verb="bench allreduce", flags=words, file=None, warn=console.warn, program=program
     )
 
 

@@ -237,6 +237,15 @@ class JobFlags:
     ] = None
 
 
+def given(flags: JobFlags) -> dict[str, Any]:
+    """Return what was said, by the keys of a job file."""
+    return {
+        field.name.rstrip("_"): value
+        for field in dataclasses.fields(flags)
+        if (value := getattr(flags, field.name)) not in (None, [])
+    }
+
+
 def request_of(flags: JobFlags, *, verb: str) -> JobRequest:
     """Return what the flags of `verb`, and the job file that they name, ask for.
 
@@ -246,12 +255,7 @@ def request_of(flags: JobFlags, *, verb: str) -> JobRequest:
     from clusterkit.submitting.request import read_request
 
     _warn_of_flags_behind(flags)
-    given = {
-        field.name.rstrip("_"): value
-        for field in dataclasses.fields(flags)
-        if (value := getattr(flags, field.name)) not in (None, [])
-    }
-    return read_request(given, verb=verb, job=flags.job, warn=console.warn)
+    return read_request(given(flags), verb=verb, job=flags.job, warn=console.warn)
 
 
 def _warn_of_flags_behind(flags: JobFlags) -> None:
