@@ -6,8 +6,9 @@ line `clusterkit fact: KEY=VALUE`; docs/how-to/diagnose.md lists the keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clusterkit import files, node_results
 from clusterkit.diagnose.order import Place
@@ -15,7 +16,6 @@ from clusterkit.diagnose.weigh import Fact, Source
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
 from clusterkit.model import JobState, NodeResult
-from clusterkit.runfolder import RunFolder
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
@@ -43,27 +43,26 @@ def facts_of(job: Job) -> JobFacts:
     attempt = node_results.latest_attempt(job.run)
     results = node_results.read_results(job.run, attempt).nodes
     failure = node_results.first_failure(job.run, attempt)
-    sources, notes = _sources(job, results)
+    plan = files.read_json(job.run.plan) or {}
+    sources, notes = _sources(job, results, _planned_nodes(plan))
     return JobFacts(
         sources=sources,
         facts=tuple(_facts(job, results, failure)),
         first=_first(job, failure, attempt),
         notes=notes,
-        processes=_processes(job.run),
+        processes=_processes(plan),
     )
 
 
-def _processes(run: RunFolder) -> int | None:
-    plan = files.read_json(run.plan) or {}
+def _processes(plan: Mapping[str, Any]) -> int | None:
     slots = [int(number) for number in plan.get("slots") or ()]
     nodes = max(int(plan.get("max_nodes") or 0), len(slots))
     most = max(int(plan.get("processes") or 0), nodes * max(slots, default=0))
     return most or None
 
 
-def planned_nodes(run: RunFolder) -> tuple[str, ...]:
+def _planned_nodes(plan: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the nodes of a plan in rank order; none on Slurm, which chooses them."""
-    plan = files.read_json(run.plan) or {}
     return tuple(str(name) for name in plan.get("node_names") or ())
 
 
@@ -114,9 +113,9 @@ def _first(job: Job, failure: NodeResult | None, attempt: int) -> Place | None:
 
 
 def _sources(
-    job: Job, results: tuple[NodeResult, ...]
+    job: Job, results: tuple[NodeResult, ...], planned: tuple[str, ...]
 ) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    names = dict(enumerate(planned_nodes(job.run))) | {r.node_rank: r.node for r in results}
+    names = dict(enumerate(planned)) | {r.node_rank: r.node for r in results}
     found, missing = [], []
     for rank in ranks_of(job.run):
         path = job.run.log(rank)
