@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_flags import JobFlags, takes_some_job_flags
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
 from clusterkit.cli.submit_wishes import DryRunFlag, ExcludeUnfitFlag, ForceFlag, PreflightFlag
@@ -104,7 +105,7 @@ def allreduce(
     exclude_unfit: ExcludeUnfitFlag = False,
     force: ForceFlag = False,
     dry_run: DryRunFlag = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Measure collectives between the ranks of a job, and check their results.
 

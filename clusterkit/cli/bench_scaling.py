@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_flags import JobFlags, request_of, takes_some_job_flags
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, EXIT_INTERRUPTED, error_document
 from clusterkit.cli.submit_wishes import (
@@ -117,7 +118,7 @@ def scaling(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Run a script on more and more nodes, and tell how well it scales.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_args import JOB_HELP, is_array, run_named, said
 from clusterkit.cli.main import EXIT_COULD_NOT
 from clusterkit.errors import RemoteError
@@ -18,7 +19,7 @@ from clusterkit.runfolder import RunFolder
 
 def cancel(
     jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help=JOB_HELP)],
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """End jobs, pending or running, and wait until they are over."""
     # All are found before any is ended.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.flags import cluster_option
+from clusterkit.cli.flags import JsonFlag, cluster_option
 
 if TYPE_CHECKING:
     from clusterkit.config import Settings
@@ -25,8 +25,6 @@ app = typer.Typer(
 Row = tuple[str, str, str]
 """Key, value and origin."""
 
-_JSON = typer.Option("--json", help="Print one JSON document.")
-
 
 @app.command()
 def show(
@@ -36,7 +34,7 @@ def show(
     origin: Annotated[
         bool, typer.Option("--origin", help="Say where each value came from.")
     ] = False,
-    json: Annotated[bool, _JSON] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show the effective values of every cluster."""
     from clusterkit.config import load_settings
@@ -60,7 +58,7 @@ def show(
 
 
 @app.command()
-def path(json: Annotated[bool, _JSON] = False) -> None:
+def path(json: JsonFlag = False) -> None:
     """Print the files that are read, the strongest first."""
     from clusterkit.config import load_settings
 

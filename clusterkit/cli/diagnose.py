@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.errors import UserError
 
@@ -54,7 +55,7 @@ def diagnose(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show the evidence of everything found.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Say why a job failed: what happened, on which node and rank, and what to do.
 

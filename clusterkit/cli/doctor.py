@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _WIDTH = 80
 
 
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Say what this machine can and cannot do, with the fix to type."""
     from clusterkit.config.discover import run_command

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 
 
 def explain(
@@ -18,7 +19,7 @@ def explain(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""
     from clusterkit.explain import all_topics, find_topic

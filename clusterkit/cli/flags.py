@@ -8,6 +8,8 @@ import typer
 
 CLUSTER_VARIABLE = "CLUSTERKIT_CLUSTER"
 
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
 
 def cluster_option(
     help_text: str, *, panel: str | None = None, variable: str | None = CLUSTER_VARIABLE

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.flags import cluster_option
+from clusterkit.cli.flags import JsonFlag, cluster_option
 from clusterkit.errors import Problem, UserError
 from clusterkit.hostfile import (
     Format,
@@ -84,7 +84,7 @@ def hostfile(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Write a hostfile for any launcher, from another one, a hostlist, a cluster or Slurm.
 

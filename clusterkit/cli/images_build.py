@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.images_flags import (
-    Json,
     Network,
     PipConf,
     Registry,
@@ -100,7 +100,7 @@ def build(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show all that the builds print.")
     ] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Build images, with those they are built on.
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.flags import OnlyHostsFlag, cluster_option
-from clusterkit.cli.images_flags import Json, Registry, VariantFlag, size_words
+from clusterkit.cli.flags import JsonFlag, OnlyHostsFlag, cluster_option
+from clusterkit.cli.images_flags import Registry, VariantFlag, size_words
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def distribute(
     hosts: OnlyHostsFlag = None,
     variant: VariantFlag = None,
     registry: Registry = "",
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Bring an image of this machine's Docker to that of every node, by SSH.
 

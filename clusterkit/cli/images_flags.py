@@ -10,7 +10,6 @@ import typer
 
 from clusterkit.errors import UserError
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 VariantFlag = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.images_flags import Json, Name, PipConf, Registry, VariantFlag, size_words
+from clusterkit.cli.flags import JsonFlag
+from clusterkit.cli.images_flags import Name, PipConf, Registry, VariantFlag, size_words
 from clusterkit.cli.main import EXIT_FINDINGS
 from clusterkit.errors import UserError, choices_hint
 
@@ -20,7 +21,7 @@ def lock(
     ] = None,
     variant: VariantFlag = None,
     pip_conf: PipConf = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Choose the version of every Python package anew, and write the lock files.
 
@@ -61,7 +62,7 @@ def prune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go, and let it be.")
     ] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Remove images of older builds from the engine; what containers use stays."""
     from clusterkit.images.keep import Removed, remove, superseded
@@ -104,7 +105,7 @@ def export(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Write an image into a file that Docker, enroot or Apptainer starts."""
     from clusterkit.images.keep import Form, default_path

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.images_flags import Json, Name, Registry, VariantFlag, size_words
+from clusterkit.cli.flags import JsonFlag
+from clusterkit.cli.images_flags import Name, Registry, VariantFlag, size_words
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from clusterkit.images.inside import Manifest
 
 
-def list_images(variant: VariantFlag = None, registry: Registry = "", json: Json = False) -> None:
+def list_images(
+    variant: VariantFlag = None, registry: Registry = "", json: JsonFlag = False
+) -> None:
     """List the images, and which of them are built here."""
     from clusterkit.images import engine
     from clusterkit.images.catalogue import IMAGES, VARIANTS, find_variant
@@ -103,7 +106,7 @@ def show(
             show_default=False,
         ),
     ] = None,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show what an image is made of, and what is inside the one that is built here."""
     from clusterkit import files

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.images_flags import Json, Network, Registry, VariantFlag
+from clusterkit.cli.flags import JsonFlag
+from clusterkit.cli.images_flags import Network, Registry, VariantFlag
 from clusterkit.cli.main import EXIT_FINDINGS
 
 
@@ -22,7 +23,7 @@ def prove_images(
     timeout: Annotated[
         int, typer.Option("--timeout", help="Seconds for one health test.", min=1, metavar="S")
     ] = 600,
-    json: Json = False,
+    json: JsonFlag = False,
 ) -> None:
     """Run the health tests of images: torch sees the GPUs, two ranks train.
 

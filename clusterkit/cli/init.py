@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def init(
     ] = Path("clusterkit.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""
     from clusterkit.config.discover import discover, run_command

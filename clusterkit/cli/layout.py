@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.flags import hosts_option
+from clusterkit.cli.flags import JsonFlag, hosts_option
 from clusterkit.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def layout(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Show which rank sits where, and who has to talk over the network.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.flags import cluster_option
+from clusterkit.cli.flags import JsonFlag, cluster_option
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.findings import Verdict
 
@@ -59,7 +59,7 @@ def lint_env(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what is only worth knowing, too.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Lint NCCL, RCCL, UCX, Gloo and PyTorch variables.
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_args import JobArgument, exit_code_of, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
@@ -42,7 +43,7 @@ def logs(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Print what the nodes of a job print; follow it with -f."""
     if json and follow:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
-from clusterkit.cli.flags import OnlyHostsFlag, cluster_option
+from clusterkit.cli.flags import JsonFlag, OnlyHostsFlag, cluster_option
 from clusterkit.cli.main import EXIT_FINDINGS
 from clusterkit.errors import UserError
 
@@ -71,7 +71,7 @@ def prepare(
         bool,
         typer.Option("--index", help="With --wheels: let pip look in its index as well."),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Make or update the virtual environment on every node.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
 from clusterkit.cli.main import EXIT_FINDINGS
 from clusterkit.errors import UserError
@@ -40,7 +41,7 @@ def render(
     diff: Annotated[
         bool, typer.Option("--diff", help="Compare with the files in the folder; write nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Write the sbatch script, node script, hostfile and compose file of a job.
 

@@ -14,7 +14,7 @@ import typer
 
 from clusterkit import hostlist, metrics, node_results, runfolder
 from clusterkit.cli import console
-from clusterkit.cli.flags import cluster_option
+from clusterkit.cli.flags import JsonFlag, cluster_option
 from clusterkit.cli.job_args import JobOrNone, all_runs, exit_code_of, is_array, run_named, said
 from clusterkit.cli.last_words import last_words
 from clusterkit.config import load_settings
@@ -55,7 +55,7 @@ def status(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
     wanted = _states(state)

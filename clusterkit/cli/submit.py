@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
 from clusterkit.cli.submit_wishes import (
     DryRunFlag,
@@ -50,7 +51,7 @@ def submit(
             show_default=False,
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Run a training script on every node of a cluster.
 

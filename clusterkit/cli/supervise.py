@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_args import JobArgument
 from clusterkit.cli.wait import wait_for_named
 
 
 def supervise(
     job: JobArgument,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Start a job over ssh, or one held on this machine, when it may start; see it to its end.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from clusterkit import runfolder
 from clusterkit.cli import console
+from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_args import JobArgument, exit_code_of, is_array, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
@@ -20,7 +19,7 @@ from clusterkit.runfolder import RunFolder
 
 def wait(
     job: JobArgument,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: JsonFlag = False,
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
     raise typer.Exit(wait_for_named(job, as_json=json))
