@@ -56,6 +56,7 @@ def test_every_package_that_is_imported_has_its_reason() -> None:
             found.add(node.module.partition(".")[0])
     others = {name.lower() for name in found - {*sys.stdlib_module_names, "clusterkit"}}
     called = {
+        "ahocorasick_rs": "ahocorasick-rs",
         "yaml": "pyyaml",
         "pydantic_core": "pydantic",
         "prometheus_client": "prometheus-client",

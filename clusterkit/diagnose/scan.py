@@ -1,21 +1,21 @@
 """Find the lines of a log that rules match: one pass, whatever its size, in bounded memory.
 
-Training logs repeat themselves but for their numbers. Each chunk is therefore reduced to the set
-of its lines without digits, which takes three calls that run in C; only a line whose reduced form
-is new is looked at, and only one that holds a text which some rule needs is read.
+An automaton of all texts that rules need (Aho and Corasick, 1975) runs over each chunk in compiled
+code; only a line that holds one of them is looked at here.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO
 
+from ahocorasick_rs import BytesAhoCorasick, Implementation
+
 from clusterkit.diagnose.finds import MARKS, Finds, Hit, Scanned, Seen
 from clusterkit.diagnose.lines import LONGEST, counts_steps, read_line
-from clusterkit.diagnose.rules import LEAST_NEED, Rule
+from clusterkit.diagnose.rules import Rule
 from clusterkit.escapes import ESCAPES_IN_BYTES
 
 _CHUNK = 1 << 20
@@ -23,13 +23,8 @@ _HEAD = 1 << 16
 """Bytes of a log's beginning that tell what the numbers before its lines are."""
 _LONGEST_PIECE = 1 << 16
 """A line longer than this is read in pieces: binary data may never end one."""
-_DROPPED = b"0123456789.\x00"
-"""What is left out of a line's reduced form; NULs are what a log cut off while written to holds."""
-_MOST_KNOWN = 1 << 15
-_LONGEST_KNOWN = 512
-_LONGEST_WORD = 64
-_MOST_NEW = 4096
-"""New forms of one chunk beyond which nothing repeats itself, and it is no use to know them."""
+_DIGITS = b"0123456789."
+"""What is left out of a line's reduced form: training logs repeat themselves but for these."""
 _SURE = 4096
 """Lines of one reduced form after which the others are taken to be alike."""
 _PLENTY = 1 << 15
@@ -37,27 +32,19 @@ _PLENTY = 1 << 15
 
 
 class Scanner:
-    """Scan files with a set of rules; remembers between files what is of no interest."""
+    """Scan files with a set of rules."""
 
     def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
-        """Prepare the searches for `rules` in logs of a job of so many processes."""
+        """Prepare the search for `rules` in logs of a job of so many processes."""
         self._processes = processes
-        self._known: set[bytes] = set()
-        self._known_words: set[bytes] = set()
-        texts: dict[bytes, list[Rule | None]] = {}
-        for rule in sorted(rules, key=lambda rule: (-rule.priority, rule.id)):
+        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in MARKS}
+        for rule in rules:
             for need in rule.needs:
-                texts.setdefault(_reduced(need), []).append(rule)
-        for mark in MARKS:
-            texts.setdefault(_reduced(mark), []).append(None)
-        self._rules = {need: tuple(wanting) for need, wanting in texts.items()}
-        self._needs: dict[bytes, list[bytes]] = {}
-        """Needed texts by one word of theirs; words that many share come first."""
-        often = Counter(word for need in texts for word in set(need.split()))
-        for text in texts:
-            words = [word for word in text.split() if len(word) >= LEAST_NEED] or text.split()
-            shared = max(words, key=lambda word: (often[word], len(word)))
-            self._needs.setdefault(shared, []).append(text)
+                texts.setdefault(need, []).append(rule)
+        self._needs = tuple(need.encode() for need in texts)
+        self._rules = tuple(texts.values())
+        """The rules that need each of these texts; None stands for our own marks."""
+        self._automaton = BytesAhoCorasick(self._needs, implementation=Implementation.DFA)
 
     def scan(self, path: Path, *, start: int = 0) -> Scanned:
         """Return what a file holds from byte `start` on; one that cannot be read says why."""
@@ -75,43 +62,30 @@ class Scanner:
 
     def _chunk(self, chunk: bytes, offset: int, finds: Finds) -> None:
         flat = chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk
-        reduced = flat.translate(None, _DROPPED)
-        if b"\x1b" in reduced:
-            reduced = ESCAPES_IN_BYTES.sub(b"", reduced)
-        forms = reduced.split(b"\n")
-        wanted = self._wanted(set(forms))
-        if wanted:
-            lines = flat.split(b"\n")
-            starts = (0, *accumulate(len(line) + 1 for line in lines))
-            counted, line_number = 0, finds.lines + 1
-            for index, form in enumerate(forms):
-                if form in wanted:
-                    at = starts[index]
-                    line_number += chunk.count(b"\n", counted, at)
-                    counted = at
-                    seen = Seen(form, wanted[form])
-                    self._line(seen, lines[index], line_number, offset + at, finds)
+        counted, number = 0, finds.lines + 1
+        for seen, raw, at in self._wanted(flat):
+            number += chunk.count(b"\n", counted, at)
+            counted = at
+            self._line(seen, raw, number, offset + at, finds)
         finds.lines += chunk.count(b"\n")
         finds.size = offset + len(chunk)
 
-    def _wanted(self, forms: set[bytes]) -> dict[bytes, tuple[Rule | None, ...]]:
-        """Return the reduced forms that hold a needed text, and the rules that need it."""
-        fresh = forms - self._known
-        if not fresh:
-            return {}
-        together = b"\n".join(fresh)
-        words = set(together.split()) - self._known_words
-        new = b"\n".join(words)
-        there = [word for word in self._needs if word in new]
-        wanted: dict[bytes, dict[Rule | None, None]] = {}
-        for need in (need for word in there for need in self._needs[word]):
-            for form in _lines_with(need, together):
-                wanted.setdefault(form, {}).update(dict.fromkeys(self._rules[need]))
-        if len(fresh) <= _MOST_NEW:
-            _remember(self._known, fresh - wanted.keys(), len(together), _LONGEST_KNOWN)
-        words.difference_update(one for word in there for one in _lines_with(word, new))
-        _remember(self._known_words, words, len(new), _LONGEST_WORD)
-        return {form: tuple(rules) for form, rules in wanted.items()}
+    def _wanted(self, flat: bytes) -> Iterator[tuple[Seen, bytes, int]]:
+        """Yield the lines that hold a needed text, and how many bytes stand before each."""
+        plain = _plain(flat)
+        starts = _starts(flat) if plain is not flat else ()
+        index = counted = 0
+        matches = self._automaton.find_matches_as_indexes(plain, overlapping=True)
+        for begin, end, needs in _by_line(plain, matches):
+            form = plain[begin:end].translate(None, _DIGITS)
+            rules = dict.fromkeys(rule for need in needs for rule in self._rules[need])
+            at, until = begin, end
+            if starts:
+                index += plain.count(b"\n", counted, begin)
+                counted = begin
+                at, until = starts[index], starts[index + 1] - 1
+            raw = _part(flat[at:until].replace(b"\x00", b""), self._needs[needs[0]])
+            yield Seen(form, tuple(rules)), raw, at
 
     def _line(self, seen: Seen, raw: bytes, number: int, offset: int, finds: Finds) -> None:
         alike, of_rules = finds.tallies(seen)
@@ -122,9 +96,6 @@ class Scanner:
                 return
         if alike.read >= _SURE and not alike.found:
             return
-        raw = raw.replace(b"\x00", b"")
-        if len(raw) > LONGEST:
-            raw = self._part(raw)
         line = read_line(raw)
         if line.text.startswith(MARKS):
             finds.mark(line.text, offset)
@@ -149,36 +120,43 @@ class Scanner:
             tally.found += bool(rules)
             tally.last = hit or tally.last
 
-    def _part(self, raw: bytes) -> bytes:
-        """Return the part of a long line that holds what some rule needs."""
-        found = [at for need in self._needs if (at := raw.find(need)) >= 0]
-        begin = max(0, min(found, default=0) - LONGEST // 4)
-        return raw[begin : begin + LONGEST]
+
+def _plain(flat: bytes) -> bytes:
+    """Return lines without colours, and without the NULs of a log cut off while written to."""
+    plain = flat.translate(None, b"\x00") if b"\x00" in flat else flat
+    return ESCAPES_IN_BYTES.sub(b"", plain) if b"\x1b" in plain else plain
 
 
-def _lines_with(text: bytes, lines: bytes) -> Iterator[bytes]:
-    """Yield each of `lines` that holds `text`."""
-    at = lines.find(text)
-    while at >= 0:
-        end = lines.find(b"\n", at)
-        end = len(lines) if end < 0 else end
-        yield lines[lines.rfind(b"\n", 0, at) + 1 : end]
-        at = lines.find(text, end)
+def _starts(flat: bytes) -> tuple[int, ...]:
+    """Return how many bytes stand before each line, and before one after the last."""
+    return (0, *accumulate(len(line) + 1 for line in flat.split(b"\n")))
 
 
-def _reduced(text: str) -> bytes:
-    return text.encode().translate(None, _DROPPED)
+def _by_line(
+    plain: bytes, matches: Iterable[tuple[int, int, int]]
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield where each line with matches begins and ends, and the numbers of what it holds."""
+    begin = end = 0
+    needs: list[int] = []
+    for need, start, _ in matches:
+        if needs and start >= end:
+            yield begin, end, needs
+            needs = []
+        if not needs:
+            begin = plain.rfind(b"\n", end, start) + 1
+            end = plain.find(b"\n", start)
+            end = len(plain) if end < 0 else end
+        needs.append(need)
+    if needs:
+        yield begin, end, needs
 
 
-def _remember(known: set[bytes], new: Set[bytes], size: int, longest: int) -> None:
-    """Add texts of `size` bytes together, unless they are `longest` or more on the average.
-
-    Bounded, as what is forgotten is only looked at again.
-    """
-    if len(known) > _MOST_KNOWN:
-        known.clear()
-    if size < longest * len(new):
-        known.update(new)
+def _part(raw: bytes, need: bytes) -> bytes:
+    """Return a line, or of a long one the part that holds `need`."""
+    if len(raw) <= LONGEST:
+        return raw
+    begin = max(0, raw.find(need) - LONGEST // 4)
+    return raw[begin : begin + LONGEST]
 
 
 def _chunks(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes, int]]:
