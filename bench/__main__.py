@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import diagnose, fanout, images, judge, output, race, report, startup
+from bench import diagnose, fanout, images, judge, link, output, race, report, startup
 from bench.fanout.table import fanout_document, fanout_table
 from bench.figures import BenchError
 from bench.judge.table import judge_document, judge_table
@@ -68,6 +68,11 @@ def _diagnose(options: argparse.Namespace) -> tuple[str, object]:
     return diagnose.diagnose_table(rounds), diagnose.diagnose_document(rounds)
 
 
+def _link(options: argparse.Namespace) -> tuple[str, object]:
+    rounds = link.measure(options.rounds)
+    return link.link_table(rounds), link.link_document(rounds)
+
+
 def _images(_options: argparse.Namespace) -> tuple[str, object]:
     builds = images.measure()
     return images.images_table(builds), images.images_document(builds)
@@ -80,6 +85,7 @@ PARTS = {
     "judge": _judge,
     "output": _output,
     "diagnose": _diagnose,
+    "link": _link,
     "images": _images,
 }
 """What can be measured: each returns its table, and its part of the JSON document."""
@@ -87,7 +93,7 @@ PARTS = {
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=tuple(PARTS), help="measure one of the seven")
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure one part")
     parser.add_argument("--runs", type=_count, default=30, help="starts of each command (30)")
     parser.add_argument(
         "--rounds", type=_count, default=7, help="rounds of the others that count (7)"

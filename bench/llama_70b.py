@@ -29,7 +29,8 @@ class Block(nn.Module):
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(seen.transpose(1, 2).flatten(2))
         y = self.norm_2(x)
-        return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+        mixed: Tensor = self.down(functional.silu(self.gate(y)) * self.up(y))
+        return x + mixed
 
 
 class Llama(nn.Module):

@@ -96,7 +96,7 @@ def _write_logs(run: RunFolder) -> list[str]:
 def _read(argv: tuple[str, ...], desk: Path) -> Reading:
     environment = {**os.environ, "XDG_CONFIG_HOME": str(desk), "HOME": str(desk)}
     began = time.perf_counter()
-    size, peak_mib = 0, 0.0
+    size, peak = 0, 0.0
     with subprocess.Popen(
         argv, cwd=desk, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as reader:
@@ -104,7 +104,7 @@ def _read(argv: tuple[str, ...], desk: Path) -> Reading:
             raise BenchError("no pipe")
         while block := reader.stdout.read(1 << 20):
             size += len(block)
-            peak_mib = peak_mib(reader.pid) or peak_mib
+            peak = peak_mib(reader.pid) or peak
         _, status, used = os.wait4(reader.pid, 0)
         reader.returncode = os.waitstatus_to_exitcode(status)
     if size < NODES * EACH:
@@ -112,7 +112,7 @@ def _read(argv: tuple[str, ...], desk: Path) -> Reading:
     return Reading(
         wall_s=time.perf_counter() - began,
         cpu_s=used.ru_utime + used.ru_stime,
-        peak_mib=peak_mib,
+        peak_mib=peak,
     )
 
 

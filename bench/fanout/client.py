@@ -14,7 +14,8 @@ from clusterkit.hostlist import expand
 from clusterkit.probes.base import PreflightJob, Probe
 from clusterkit.probes.compound import Compound, compose, new_token
 from clusterkit.transport.base import Reply
-from clusterkit.transport.ssh import SshOptions, SshTransport
+from clusterkit.transport.ssh import SshTransport
+from clusterkit.transport.ssh_config import SshOptions
 
 LOOKS = {
     "kernel": "uname -a",
