@@ -46,12 +46,21 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
         "patterns": [r"^(?P<kind>\w+Error): "],
         "says": "{kind}.",
     },
+    "exit-code": {
+        "title": "it ended with {code}",
+        "role": "symptom",
+        "priority": 5,
+        "needs": ["clusterkit fact: exit"],
+        "patterns": [r"^clusterkit fact: exit=(?P<code>\d+)$"],
+        "says": "Nobody knows why.",
+    },
     "closed": {
         "title": "connection closed",
         "role": "consequence",
         "needs": ["Connection closed by peer"],
         "patterns": ["Connection closed by peer"],
         "says": "The other end has gone.",
+        "alone": True,
     },
     "nan": {
         "title": "the loss is NaN",

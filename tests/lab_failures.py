@@ -224,6 +224,20 @@ FAILURES = {
         script="import torch\nimport horovod.torch as hvd\nhvd.init()\nprint('on')\n"
         "hvd.allreduce(torch.ones(hvd.rank() + 3))\n",
     ),
+    "uneven": Failure(
+        rule="gloo-connection-lost",
+        framework="torchrun",
+        rank=0,
+        script=_torch("dist.init_process_group('gloo', timeout=soon)\n"
+        "for _ in range(3 - rank):\n    dist.all_reduce(torch.ones(1))\n"),
+    ),
+    "uneven-horovod": Failure(
+        rule="horovod-report",
+        framework="horovod",
+        rank=0,
+        script="import torch\nimport horovod.torch as hvd\nhvd.init()\nprint('on')\n"
+        "for _ in range(3 - hvd.rank()):\n    hvd.allreduce(torch.ones(3))\n",
+    ),
 }  # fmt: skip
 
 

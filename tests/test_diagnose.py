@@ -433,3 +433,12 @@ def test_noise_order_colours_and_a_torn_end_never_change_the_cause(say, data) ->
 )
 def test_noise_alone_has_no_cause(say, log: bytes) -> None:
     assert say(log).cause is None
+
+
+def test_beside_a_bare_exit_code_a_lost_connection_says_more(say) -> None:
+    bare = Fact(text="clusterkit fact: exit=1", node="n1", rank=0)
+    lost = say(CLOSED, facts=(bare,), first=Place(node="n1", rank=0))
+    assert cause(lost) == "closed"
+    both = say(f"KeyError: 'x'\n{CLOSED}", facts=(bare,), first=Place(node="n1", rank=0))
+    assert cause(both) == "exception"
+    assert cause(say("done", facts=(bare,))) == "exit-code"

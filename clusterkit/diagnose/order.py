@@ -15,6 +15,8 @@ MOMENT_S = 5.0
 further apart are at the same moment, and the more precise one is taken."""
 GENERIC = 20
 """Rules up to this priority say no more than that a rank has failed."""
+BARE = 5
+"""Rules up to this priority know no word of it, but the code that a process ended with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ def ranked(event: Event, first: Place) -> Event:
     Most of what a process prints when it ends names none. Ray names its nodes by address, which
     nobody here can tell from that of the first.
     """
-    if event.rank is not None or event.node is None or event.rule.role is Role.CONSEQUENCE:
+    if event.rank is not None or event.node is None:
         return event
     if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
         return event
@@ -67,8 +69,9 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     """Return the event that the others follow from; None where there are no events.
 
     What is known of the rank that failed first counts most, then the time, then how precise the
-    rule is. A symptom is taken only without a cause, and a consequence only without either. A cause
-    after which the training went on is taken only without a symptom that a log tells.
+    rule is. A symptom is taken only without a cause, and a consequence only without either, or
+    beside no more than an exit code. A cause after which the training went on is taken only without
+    a symptom that a log tells.
     """
     place = first or Place()
     causes = [event for event in events if event.rule.role is Role.CAUSE]
@@ -78,7 +81,9 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
     symptoms = _of_each_place([event for event in events if event.rule.role is Role.SYMPTOM])
     best = _first_of(causes, place)
     if best is None:
-        return _first_of(symptoms or events, place)
+        telling = [event for event in symptoms if event.rule.priority > BARE]
+        alone = [event for event in events if event.rule.alone]
+        return _first_of(telling or alone or symptoms or events, place)
     exception = _first_of([event for event in symptoms if event.generic], place)
     if exception is None or _distance(exception, place) or _distance(best, place) < _ELSEWHERE:
         return best

@@ -73,6 +73,8 @@ class Rule:
     within: int
     compare: Compare | None
     silent: bool
+    alone: bool
+    """Whether this consequence is the root where nothing is known but an exit code."""
 
     @property
     def general_title(self) -> str:
@@ -124,6 +126,7 @@ class RuleFile(BaseModel):
     within: Annotated[int, Field(ge=1)] = 1000
     compare: Compare | None = None
     silent: bool = False
+    alone: bool = False
 
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:

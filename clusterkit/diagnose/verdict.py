@@ -106,9 +106,10 @@ def diagnose(
     if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
     first = known.first or _told_by_torchrun(found)
-    if first is not None:
-        events = tuple(ranked(event, first) for event in events)
+    events = tuple(_of_first(event, first) for event in events)
     root = root_of(events, first)
+    if root is not None and first is not None:
+        root = ranked(root, first)
     problems = tuple(f"{s.file}: {s.problem}" for _, s in found if s.problem)
     return Diagnosis(
         cause=_finding(root, events, known.job) if root is not None else None,
@@ -117,6 +118,13 @@ def diagnose(
         files=sum(scanned.problem is None for _, scanned in found),
         bytes=sum(scanned.size for _, scanned in found),
     )
+
+
+def _of_first(event: Event, first: Place | None) -> Event:
+    """Give what may be the root the rank that failed first; consequences are of any rank."""
+    if first is None or event.rule.role is Role.CONSEQUENCE:
+        return event
+    return ranked(event, first)
 
 
 def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
