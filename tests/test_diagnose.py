@@ -306,7 +306,11 @@ def test_a_log_that_cannot_be_read_is_told(tmp_path: Path, rules: tuple[Rule, ..
     "data",
     [
         b"\x00" * (3 << 20) + MEMORY.encode(),
-        random.Random(1).randbytes(1 << 20) + b"\n" + MEMORY.encode() + b"\n\xff\xfe\x00",
+        b"step 1 loss 2.1\n" * 500
+        + random.Random(1).randbytes(1 << 20)
+        + b"\n"
+        + MEMORY.encode()
+        + b"\n\xff\xfe\x00",
         b"x" * (5 << 20) + b"\n" + MEMORY.encode(),
         b"\r".join(b"%d%%|###" % n for n in range(300_000)) + b"\r\n" + MEMORY.encode(),
         b"1\r2\r\n3\r4\n" * 10 + MEMORY.encode(),

@@ -99,13 +99,13 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
 
 
 def _is_job(word: str) -> bool:
-    from clusterkit.diagnose.job import LOG_SUFFIXES
+    from clusterkit.diagnose.job import named_as_log
 
     path = Path(word)
     try:
         if path.is_dir():
             return (path / "submission.json").exists()
-        named = "/" in word or path.suffix in LOG_SUFFIXES - {""}
+        named = "/" in word or named_as_log(path.name)
         return word != "-" and not path.exists() and not named
     except (OSError, ValueError):  # a name that no file can have
         return False
@@ -180,14 +180,16 @@ def _diagnose_files(
     with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
         spools: dict[Path, str] = {}
         paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
-        found = _as_typed(look(rules, sources_of(paths)), spools)
+        given = sources_of(paths)
+        found = _as_typed(look(rules, given.sources), spools)
+    found = replace(found, notes=(*given.notes, *found.notes))
     if as_json:
         from clusterkit.cli.diagnose_report import document
 
         console.json_document({"job": None, **document(found, None)})
     else:
         if found.cause is None:
-            console.say(_nothing(found))
+            console.say(_nothing(found) if found.files else "there is nothing to read")
         _say(found, None, verbose=verbose)
     if found.cause is None and not found.files:
         return EXIT_COULD_NOT
@@ -200,7 +202,7 @@ def _readable(word: str, folder: Path, spools: dict[Path, str]) -> Path:
     Of stdin and pipes that is one in `folder` with their text; `spools` keeps what was typed.
     """
     path = Path("/dev/stdin" if word == "-" else word)
-    spool = folder / str(len(spools))
+    spool = folder / f"{len(spools)}.log"
     try:
         if word == "-" and path.is_file() and os.access(real := path.resolve(), os.R_OK):
             return real
@@ -221,8 +223,14 @@ def _as_typed(found: Diagnosis, spools: Mapping[Path, str]) -> Diagnosis:
         file = one.evidence.file
         return replace(one, evidence=replace(one.evidence, file=Path(spools.get(file, file))))
 
+    def renamed(note: str) -> str:
+        for spool, word in spools.items():
+            note = note.replace(str(spool), word)
+        return note
+
     cause = None if found.cause is None else named(found.cause)
-    return replace(found, cause=cause, others=tuple(map(named, found.others)))
+    others, notes = tuple(map(named, found.others)), tuple(map(renamed, found.notes))
+    return replace(found, cause=cause, others=others, notes=notes)
 
 
 def _nothing(found: Diagnosis) -> str:

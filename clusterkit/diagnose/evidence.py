@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from clusterkit.diagnose.excerpts import WINDOW, Excerpts, read_part
 from clusterkit.diagnose.finds import Hit
 from clusterkit.diagnose.lines import read_line, time_of
+from clusterkit.diagnose.opening import NotALogError, open_log
 
-_WINDOW = 1 << 15
 _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
@@ -52,15 +53,16 @@ def year_of(path: Path) -> int:
 
 def lines_before(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...]:
     """Return up to `count` lines before the hit's; of the same rank where its line names one."""
-    begin = max(0, hit.offset - _WINDOW)
-    raw = _read(hit.file, begin, hit.offset - begin).replace(b"\r", b"\n").split(b"\n")
+    begin = max(0, hit.offset - WINDOW)
+    part = read_part(hit.file, hit.excerpts, begin, hit.offset - begin)
+    raw = part.replace(b"\r", b"\n").split(b"\n")
     texts = _texts(reversed(raw[1:-1] if begin else raw[:-1]), hit.rank if of_rank else None)
     return tuple(reversed(list(islice(texts, count))))
 
 
 def lines_after(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...]:
     """Return up to `count` lines after the hit's; of the same rank where its line names one."""
-    raw = _read(hit.file, hit.offset, _WINDOW).replace(b"\r", b"\n").split(b"\n")
+    raw = read_part(hit.file, hit.excerpts, hit.offset, WINDOW).replace(b"\r", b"\n").split(b"\n")
     return tuple(islice(_texts(iter(raw[1:]), hit.rank if of_rank else None), count))
 
 
@@ -68,17 +70,17 @@ def went_on(hit: Hit) -> bool:
     """Tell whether whoever printed the last line like the hit's took more steps after it."""
     steps: set[str] = set()
     last = replace(hit, offset=hit.last)
-    for text in lines_after(last, _WINDOW):
+    for text in lines_after(last, WINDOW):
         steps.update(match[1] for match in _PROGRESS.finditer(text))
         if len(steps) >= _WENT_ON:
             return True
     return False
 
 
-def root_at(path: Path, offset: int) -> Root | None:
+def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
     """Return what torchrun reports from byte `offset` on; None where that is not whole."""
     found: dict[str, str] = {}
-    raw = _read(path, offset, _WINDOW).split(b"\n")
+    raw = read_part(path, excerpts, offset, WINDOW).split(b"\n")
     for text in islice((read_line(line).text for line in raw[1:]), 12):
         if (match := _REPORT.match(text)) is not None:
             found.setdefault(match[1], match[2])
@@ -95,7 +97,11 @@ def root_at(path: Path, offset: int) -> Root | None:
 
 def nodes_named(path: Path) -> frozenset[str]:
     """Return the nodes that prefixes in the beginning of a file name."""
-    lines = _read(path, 0, _HEAD).split(b"\n")
+    try:
+        with open_log(path) as log:
+            lines = log.read(_HEAD).split(b"\n")
+    except (NotALogError, OSError):
+        return frozenset()
     return frozenset(node for line in lines if (node := read_line(line[:200]).node) is not None)
 
 
@@ -103,12 +109,3 @@ def _texts(raw: Iterator[bytes], rank: int | None) -> Iterator[str]:
     for line in map(read_line, raw):
         if line.text and (rank is None or line.rank == rank):
             yield line.text
-
-
-def _read(path: Path, start: int, size: int) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(start)
-            return stream.read(size)
-    except OSError:
-        return b""

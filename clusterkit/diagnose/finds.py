@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clusterkit.diagnose.excerpts import Excerpts
 from clusterkit.diagnose.rules import Compare, Rule
 
 _MOST_HITS = 4096
@@ -32,7 +33,7 @@ class Hit:
     line: int
     """From 1."""
     offset: int
-    """Bytes before the line."""
+    """Bytes of the text before the line."""
     text: str
     node: str | None = None
     rank: int | None = None
@@ -41,6 +42,8 @@ class Hit:
     count: int = 1
     last: int = 0
     """Bytes before the last line like it."""
+    excerpts: Excerpts | None = None
+    """What stands around it, where it cannot be read again from the file."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,8 +55,12 @@ class Scanned:
     hits: tuple[Hit, ...] = ()
     roots: tuple[int, ...] = ()
     """Where torchrun tells which rank failed first: bytes before that line."""
+    excerpts: Excerpts | None = None
+    """As of its hits, and around the roots."""
     problem: str | None = None
     """Why it could not be read."""
+    damage: str | None = None
+    """Why no more of it could be read."""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,19 @@ from clusterkit.jobs.state import Job, load_job
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, read_submission
 
-LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".txt", ""})
-"""Which files of a folder are logs."""
+_SUFFIXES = frozenset({".log", ".out", ".err", ".txt"})
+_ROTATED = re.compile(r"(?:[.-]\d+)*(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
+"""What logrotate and others append to the name of a log."""
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The logs that files and folders stand for."""
+
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...]
+    """What of the folders is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +76,30 @@ def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
     return JobDiagnosis(job=job, diagnosis=replace(found, notes=(*notes, *found.notes)))
 
 
-def sources_of(paths: Sequence[Path]) -> tuple[Source, ...]:
+def named_as_log(name: str) -> bool:
+    """Tell whether a name ends as those of logs do, also of rotated ones."""
+    return Path(_ROTATED.sub("", name)).suffix in _SUFFIXES
+
+
+def sources_of(paths: Sequence[Path]) -> Given:
     """Return the logs that these files and folders stand for; of a folder, all that are in it.
 
     Raises:
         UserError: there is no such file, or no log in a folder.
     """
     found: list[Path] = []
+    notes: list[str] = []
     for path in paths:
         if path.is_dir():
-            inside = [
-                p for p in sorted(path.rglob("*")) if p.suffix in LOG_SUFFIXES and p.is_file()
-            ]
+            inside, others = _logs_in(path)
             if not inside:
                 raise UserError(f"{path} holds no logs", hint="name the files themselves")
             found += inside
+            if others:
+                names = ", ".join(str(p.relative_to(path)) for p in others[:_MOST_NAMED])
+                more = len(others) - _MOST_NAMED
+                names += f" and {more} more" if more > 0 else ""
+                notes.append(f"{path}: not read, as not named as logs are: {names}")
         elif path.exists():
             found.append(path)
         else:
@@ -86,4 +107,16 @@ def sources_of(paths: Sequence[Path]) -> tuple[Source, ...]:
                 f"there is no file {path}",
                 hint="clusterkit diagnose latest, or name log files; clusterkit status lists jobs",
             )
-    return tuple(Source(path=path) for path in dict.fromkeys(found))
+    sources = tuple(Source(path=path) for path in dict.fromkeys(found))
+    return Given(sources=sources, notes=tuple(notes))
+
+
+def _logs_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the logs of a folder, and its other files; a name without a suffix may be of a log."""
+    logs: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            bare = not Path(_ROTATED.sub("", path.name)).suffix
+            (logs if bare or named_as_log(path.name) else others).append(path)
+    return logs, others

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
+from clusterkit.diagnose.excerpts import excerpts_around
 from clusterkit.diagnose.finds import MARKS, Finds, Hit, Scanned, Seen
 from clusterkit.diagnose.lines import LONGEST, counts_steps, read_line
+from clusterkit.diagnose.opening import Log, NotALogError, open_log
 from clusterkit.diagnose.rules import Rule
 from clusterkit.escapes import ESCAPES_IN_BYTES
 
@@ -50,15 +51,19 @@ class Scanner:
         """Return what a file holds from byte `start` on; one that cannot be read says why."""
         finds = Finds(path, self._processes)
         try:
-            with path.open("rb") as stream:
-                stream.seek(start)
-                for chunk, offset in _chunks(stream, start):
+            with open_log(path) as log:
+                log.skip(start)
+                for chunk, offset in _chunks(log, start):
                     if offset == start:
                         finds.steps = counts_steps(chunk[:_HEAD])
                     self._chunk(chunk, offset, finds)
+        except NotALogError as error:
+            return Scanned(file=path, problem=str(error))
         except OSError as error:
             return Scanned(file=path, problem=error.strerror or str(error))
-        return finds.scanned()
+        scanned = finds.scanned()
+        scanned.damage = log.damage
+        return scanned if log.plain else _with_excerpts(scanned)
 
     def _chunk(self, chunk: bytes, offset: int, finds: Finds) -> None:
         flat = chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk
@@ -159,10 +164,19 @@ def _part(raw: bytes, need: bytes) -> bytes:
     return raw[begin : begin + LONGEST]
 
 
-def _chunks(stream: BinaryIO, offset: int) -> Iterator[tuple[bytes, int]]:
+def _with_excerpts(scanned: Scanned) -> Scanned:
+    """Keep what will be asked of the surroundings of a log that is not read twice."""
+    places = {place for hit in scanned.hits for place in (hit.offset, hit.last)}
+    scanned.excerpts = excerpts_around(scanned.file, places.union(scanned.roots))
+    for hit in scanned.hits:
+        hit.excerpts = scanned.excerpts
+    return scanned
+
+
+def _chunks(log: Log, offset: int) -> Iterator[tuple[bytes, int]]:
     """Yield whole lines, many at a time, and how many bytes stand before them."""
     rest = b""
-    while data := stream.read(_CHUNK):
+    while data := log.read(_CHUNK):
         data = rest + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if len(data) - end > _LONGEST_PIECE:

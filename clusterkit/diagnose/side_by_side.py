@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from pathlib import Path
 
-from clusterkit import files
 from clusterkit.diagnose.finds import Scanned
+from clusterkit.diagnose.opening import text_size
 from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.scan import Scanner
 
@@ -24,7 +24,7 @@ def scan_all(
     rules: Sequence[Rule], paths: Sequence[Path], ranks: int | None = None
 ) -> tuple[Scanned, ...]:
     """Return what each file holds, in their order; of a job of so many ranks, where it is known."""
-    sizes = {path: files.size_of(path) for path in paths}
+    sizes = {path: text_size(path) for path in paths}
     processes = min(len(sizes), len(os.sched_getaffinity(0)), _MOST)
     if processes > 1 and sum(sizes.values()) >= _WORTH_IT:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from clusterkit.sweep import fold_numbers
 
 _SIGTERM = -15
 _FILE = '  File "'
+_MOST_NAMED = 8
 _FRAME = 4
 """Lines of the last frame of a traceback: file, source, and marks below it."""
 
@@ -110,11 +111,10 @@ def diagnose(
     root = root_of(events, first)
     if root is not None and first is not None:
         root = ranked(root, first)
-    problems = tuple(f"{s.file}: {s.problem}" for _, s in found if s.problem)
     return Diagnosis(
         cause=_finding(root, events, known.job) if root is not None else None,
         others=tuple(_others(root, events, known.job)) if root is not None else (),
-        notes=problems,
+        notes=tuple(_notes(scanned)),
         files=sum(scanned.problem is None for _, scanned in found),
         bytes=sum(scanned.size for _, scanned in found),
     )
@@ -127,12 +127,24 @@ def _of_first(event: Event, first: Place | None) -> Event:
     return ranked(event, first)
 
 
+def _notes(scanned: Iterable[Scanned]) -> Iterator[str]:
+    """Yield what was not read, or not wholly, and why; files in the same trouble together."""
+    alike: dict[str, list[str]] = {}
+    for one in scanned:
+        why = one.problem or (one.damage and f"{one.damage}; read up to there")
+        if why:
+            alike.setdefault(why, []).append(str(one.file))
+    for why, names in alike.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        yield f"{', '.join(names[:_MOST_NAMED])}{more}: {why}"
+
+
 def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
     roots = [
         (root, source)
         for source, scanned in found
         for offset in scanned.roots
-        if (root := root_at(scanned.file, offset)) is not None
+        if (root := root_at(scanned.file, scanned.excerpts, offset)) is not None
     ]
     roots = [(root, source) for root, source in roots if root.exit_code != _SIGTERM]
     if not roots:
