@@ -167,6 +167,13 @@ def test_logs_that_cannot_be_fetched_are_told_and_what_is_here_is_read(
     assert "could not be fetched: n2 does not answer" in " ".join(answer.stderr.split())
 
 
+def test_of_a_job_that_succeeded_nobody_has_to_print(tmp_path: Path) -> None:
+    run = job(tmp_path, state=JobState.SUCCEEDED)
+    run.log(0).write_text("step 6\n")
+    assert told(run.path).stderr.count("no output") == 0
+    assert json.loads(told(run.path, "--json").stdout)["notes"] == []
+
+
 def test_a_job_that_has_printed_nothing_yet(tmp_path: Path) -> None:
     run = job(tmp_path, state=JobState.SUCCEEDED)
     answer = told(run.path)

@@ -72,7 +72,8 @@ def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
         succeeded=state is JobState.SUCCEEDED,
     )
     found = diagnose(rules, told.sources, known)
-    notes = told.notes if state is not JobState.PENDING else ()
+    # Where all went well, nobody has to print: often the first rank alone does.
+    notes = told.notes if state not in {JobState.PENDING, JobState.SUCCEEDED} else ()
     return JobDiagnosis(job=job, diagnosis=replace(found, notes=(*notes, *found.notes)))
 
 
