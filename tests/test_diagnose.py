@@ -91,6 +91,10 @@ def test_an_exception_shows_its_place_in_the_code_and_is_told_once(say) -> None:
     "prefix",
     ["[rank5]: ", "[rank5]:", "5: ", "[1,5]<stdout>:", "[1,5]<stderr>: ", "[5]<stderr>:", "[5] ",
      "[node-1] [rank5]: ", "0: [rank5]: ", "n2: [rank5]: ", "\x1b[31m[rank5]: \x1b[0m",
+     "2026-11-22 13:00:00,123 [rank5]: ", "[2026-11-22T13:00:00.123456789Z] [rank5]: ",
+     "2026-11-22T13:00:00.123456789+00:00 stderr F [rank5]: ", "Nov 22 13:00:00 [rank5]: ",
+     "13:00:00 [rank5]: ", "2026-11-22 13:00:00 +0100 | [1,5]<stderr>:", "n2: 13:00:00 [rank5]: ",
+     "Nov  2 13:00:00 [5]<stdout>:",
      "(RayTrainWorker pid=12, ip=10.0.0.7) [rank5]: ", "  0%|   | 0/9\r 11%|#  | 1/9\r[rank5]: "],
 )  # fmt: skip
 def test_prefixes_say_whose_line_it_is(say, prefix: str) -> None:
@@ -99,6 +103,28 @@ def test_prefixes_say_whose_line_it_is(say, prefix: str) -> None:
     assert found.cause.rank == 5
     assert found.cause.evidence.line == 2
     assert found.cause.evidence.text == MEMORY
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["2026-11-22 13:00:00 [4711] ", "[2026-11-22 13:00:00 +0000] [4711] [INFO] ", "13:00:00 4711: ",
+     "2026-11-22 13:00:00,123 12: ", "2026-11-22 13:00:00 after [rank1]: ", "4711 [rank1]: "],
+)  # fmt: skip
+def test_a_number_behind_a_time_is_no_rank(say, prefix: str) -> None:
+    assert say(f"hello\n{prefix}{MEMORY}\n").cause.rank is None
+
+
+def test_a_time_before_the_prefix_of_a_rank_is_that_of_its_line(say) -> None:
+    disk = "OSError: [Errno 28] No space left on device"
+    early, late = "2026-11-21 12:00:00,123", "2026-11-21 12:00:09.000"
+    found = say(f"{late} [rank0]: {MEMORY}\n", f"{early} [rank1]: {disk}\n")
+    assert (cause(found), found.cause.where) == ("disk-full", "n2 rank 1")
+    assert found.cause.time is not None
+    assert found.cause.evidence.text == disk
+    found = say(f"{late} [rank0]: x\n{MEMORY}\n", f"{early} [rank1]: x\n{disk}\n")
+    assert cause(found) == "disk-full", "times of lines nearby"
+    found = say(f"{late} [rank0]: x\n{early} [rank1]: ValueError: x\n")
+    assert (cause(found), found.cause.rank) == ("exception", 1)
 
 
 def test_words_before_a_colon_are_no_nodes(say) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clusterkit.diagnose.excerpts import WINDOW, Excerpts, read_part
 from clusterkit.diagnose.finds import Hit
-from clusterkit.diagnose.lines import read_line, time_of
+from clusterkit.diagnose.lines import Line, read_line, time_of
 from clusterkit.diagnose.opening import NotALogError, open_log
 
 _NEAR = 40
@@ -38,9 +38,9 @@ class Root:
 def time_near(hit: Hit) -> float | None:
     """Return about when a line without a time was printed: that of a line nearby."""
     year = year_of(hit.file)
-    before = [time_of(text, year=year) for text in lines_before(hit, _NEAR, of_rank=False)]
-    after = [time_of(text, year=year) for text in lines_after(hit, _NEAR, of_rank=False)]
-    return next((found for found in (*reversed(before), *after) if found is not None), None)
+    lines = (*reversed(_before(hit, _NEAR, rank=None)), *_after(hit, _NEAR, rank=None))
+    times = (time_of(line.dated, year=year) for line in lines)
+    return next((found for found in times if found is not None), None)
 
 
 def year_of(path: Path) -> int:
@@ -51,19 +51,27 @@ def year_of(path: Path) -> int:
         return datetime.now(tz=UTC).year
 
 
-def lines_before(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...]:
+def lines_before(hit: Hit, count: int) -> tuple[str, ...]:
     """Return up to `count` lines before the hit's; of the same rank where its line names one."""
+    return tuple(line.text for line in _before(hit, count, rank=hit.rank))
+
+
+def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
+    """Return up to `count` lines after the hit's; of the same rank where its line names one."""
+    return tuple(line.text for line in _after(hit, count, rank=hit.rank))
+
+
+def _before(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
     begin = max(0, hit.offset - WINDOW)
     part = read_part(hit.file, hit.excerpts, begin, hit.offset - begin)
     raw = part.replace(b"\r", b"\n").split(b"\n")
-    texts = _texts(reversed(raw[1:-1] if begin else raw[:-1]), hit.rank if of_rank else None)
-    return tuple(reversed(list(islice(texts, count))))
+    lines = _lines_of(reversed(raw[1:-1] if begin else raw[:-1]), rank)
+    return tuple(reversed(list(islice(lines, count))))
 
 
-def lines_after(hit: Hit, count: int, *, of_rank: bool = True) -> tuple[str, ...]:
-    """Return up to `count` lines after the hit's; of the same rank where its line names one."""
+def _after(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
     raw = read_part(hit.file, hit.excerpts, hit.offset, WINDOW).replace(b"\r", b"\n").split(b"\n")
-    return tuple(islice(_texts(iter(raw[1:]), hit.rank if of_rank else None), count))
+    return tuple(islice(_lines_of(iter(raw[1:]), rank), count))
 
 
 def went_on(hit: Hit) -> bool:
@@ -105,7 +113,7 @@ def nodes_named(path: Path) -> frozenset[str]:
     return frozenset(node for line in lines if (node := read_line(line[:200]).node) is not None)
 
 
-def _texts(raw: Iterator[bytes], rank: int | None) -> Iterator[str]:
+def _lines_of(raw: Iterator[bytes], rank: int | None) -> Iterator[Line]:
     for line in map(read_line, raw):
         if line.text and (rank is None or line.rank == rank):
-            yield line.text
+            yield line

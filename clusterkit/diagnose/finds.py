@@ -35,6 +35,8 @@ class Hit:
     offset: int
     """Bytes of the text before the line."""
     text: str
+    stamp: str = ""
+    """The time that a tool put before the line."""
     node: str | None = None
     rank: int | None = None
     value: tuple[str, str] | None = None
@@ -176,6 +178,7 @@ class Finds:
         if sequence.whole:
             first = lines[0]
             hit.line, hit.offset, hit.text = first.line, first.offset, first.text
+            hit.stamp = first.stamp
             hit.count = rule.times
             lines.clear()
         return sequence.whole

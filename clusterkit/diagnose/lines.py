@@ -39,6 +39,16 @@ _MOST_PREFIXES = 4
 _BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
 _NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
 _FEWEST_STEPS = 3
+_STAMP = re.compile(
+    r"\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?"
+    r"(?: std(?:out|err) [FP])?(?: [-|]|:)? +"
+    r"(?=\[rank\d{1,6}\]:|\[(?:\d+,)?\d{1,6}\]<std(?:out|err)>:)"
+)
+"""A time that a tool put before the prefix of a rank: ts, kubectl, containerd, collectors of logs.
+
+Only before those that are nothing else: a number behind a time is one of a process mostly.
+"""
 _NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
 _RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
 
@@ -62,6 +72,13 @@ class Line:
     rank: int | None = None
     bare: bool = False
     """Whether the rank is no more than a number before the line, which may be one of a step."""
+    stamp: str = ""
+    """The time that a tool put before its prefixes."""
+
+    @property
+    def dated(self) -> str:
+        """The text with its time before it, where that is not in it."""
+        return f"{self.stamp} {self.text}" if self.stamp else self.text
 
 
 def read_line(raw: bytes) -> Line:
@@ -70,7 +87,10 @@ def read_line(raw: bytes) -> Line:
     node: str | None = None
     rank: int | None = None
     bare = False
+    stamp = ""
     for _ in range(_MOST_PREFIXES):
+        if not stamp and (time := _STAMP.match(text)) is not None:
+            stamp, text = time[0].strip(), text[time.end() :]
         match = next((m for prefix in _PREFIXES if (m := prefix.match(text))), None)
         groups = match.groupdict() if match is not None else {}
         if match is None or _NO_NODE.match(groups.get("node") or "n0"):
@@ -83,7 +103,7 @@ def read_line(raw: bytes) -> Line:
         node = inside["node"]
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
         rank = int(named[1])
-    return Line(text=text, node=node, rank=rank, bare=bare)
+    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp)
 
 
 def counts_steps(head: bytes) -> bool:

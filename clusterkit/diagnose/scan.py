@@ -116,6 +116,7 @@ class Scanner:
                 offset=offset,
                 last=offset,
                 text=line.text,
+                stamp=line.stamp,
                 node=line.node,
                 rank=None if line.bare and finds.steps else line.rank,
             )

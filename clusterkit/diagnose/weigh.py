@@ -57,7 +57,7 @@ def weigh(
                 continue
             if _taken_back(rule, hit):
                 continue
-            own = time_of(hit.text, year=year_of(hit.file))
+            own = time_of(f"{hit.stamp} {hit.text}".lstrip(), year=year_of(hit.file))
             wanted = rule.role is not Role.CONSEQUENCE
             sought = wanted and looked < _MOST_TIMED
             looked += sought
