@@ -15,8 +15,8 @@ from clusterkit import files
 from clusterkit.cli import console
 from clusterkit.cli.job_args import exit_code_of, said
 from clusterkit.cli.job_flags import JobFlags, given
-from clusterkit.cli.last_words import last_words
 from clusterkit.cli.main import EXIT_INTERRUPTED
+from clusterkit.cli.why_failed import why_failed
 from clusterkit.collectives.document import FILE, read_document
 from clusterkit.collectives.operations import Operation, parse_operations, parse_sizes
 from clusterkit.collectives.result import Result
@@ -133,9 +133,9 @@ class Finished:
         return full_document_of(self.job)
 
     def tell(self) -> None:
-        """Say how it ended, with the last words of who failed first."""
+        """Say how it ended, and why where it failed."""
         console.note(f"{self.name} {said(self.job)}")
-        for line in last_words(self.job):
+        for line in why_failed(self.job):
             console.note(line)
 
 
