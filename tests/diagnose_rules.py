@@ -68,6 +68,7 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
         "silent": True,
         "times": 3,
         "within": 10,
+        "resets": [r"step \d+ loss \d"],
         "needs": ["loss nan"],
         "patterns": [r"step (?P<step>\d+) loss nan"],
         "says": "From step {step} on.",

@@ -275,6 +275,23 @@ def test_a_sequence_is_one_only_where_it_lasts(say) -> None:
     assert (found.cause.evidence.line, found.cause.count) == (21, 4)
 
 
+def test_a_line_that_says_the_opposite_begins_a_sequence_anew(say) -> None:
+    skips = "step 1 loss nan\nstep 2 loss 3.1\n"
+    assert say(skips * 50).cause is None
+    stays = "step 7 loss nan\nstep 8 loss nan\nstep 9 loss nan\n"
+    found = say(f"{skips * 50}{stays}{skips * 50}")
+    assert (found.cause.says, found.cause.evidence.line) == ("From step 7 on.", 101)
+    bars = stays.replace("\n", "\r")
+    assert cause(say(skips.replace("\n", "\r") * 50 + bars)) == "nan"
+    assert say(skips.replace("\n", "\r") * 50).cause is None
+    ranks = "".join(f"[rank0]: step {n} loss nan\n[rank1]: step {n} loss 3\n" for n in range(3))
+    assert (cause(say(ranks)), say(ranks).cause.rank) == ("nan", 0), "another rank says it"
+    ranks = ranks.replace("[rank1]", "[rank0]")
+    assert say(ranks).cause is None
+    far = "x" * (1 << 19)
+    assert say(f"step 1 loss nan\n{far}\nstep 2 loss 3\n{far}\n" * 4).cause is None
+
+
 def test_sequences_of_one_file_are_bounded(say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finds, "_MOST_HITS", 2)
     once = "".join(f"[rank{n}]: step 1 loss nan\n" for n in range(3))

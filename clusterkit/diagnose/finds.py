@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterkit.diagnose.excerpts import Excerpts
+from clusterkit.diagnose.lines import Line, read_line
 from clusterkit.diagnose.rules import Compare, Rule
 
 _MOST_HITS = 4096
@@ -99,6 +100,8 @@ class Finds:
         """Whether numbers before its lines are of steps, and not of ranks."""
         self.size = 0
         self.lines = 0
+        self.recent: deque[tuple[int, bytes]] = deque(maxlen=2)
+        """The last parts of the text, each with how many bytes stand before it."""
         self._forms: dict[bytes, Tally] = {}
         self._of_rules: dict[tuple[Rule | None, ...], Tally] = {}
         self._hits: dict[tuple[object, ...], Hit] = {}
@@ -171,6 +174,8 @@ class Finds:
         if sequence.whole:
             return True
         lines = sequence.lines
+        if rule.resets and lines and self._reset(rule, lines[-1], hit):
+            lines.clear()
         lines.append(hit)
         while hit.line - lines[0].line > rule.within or len(lines) > rule.times:
             lines.popleft()
@@ -182,3 +187,18 @@ class Finds:
             hit.count = rule.times
             lines.clear()
         return sequence.whole
+
+    def _reset(self, rule: Rule, before: Hit, hit: Hit) -> bool:
+        """Tell whether the same rank says between two hits that what they tell had passed."""
+        if hit.line - before.line > rule.within:
+            return True
+        between = b"".join(
+            part[max(0, before.offset - begin) : max(0, hit.offset - begin)]
+            for begin, part in self.recent
+        )
+        lines = map(read_line, between.replace(b"\r", b"\n").split(b"\n")[1:])
+        return any(self._rank_of(line) == hit.rank and rule.reset_by(line.text) for line in lines)
+
+    def _rank_of(self, line: Line) -> int | None:
+        beyond = self.processes is not None and (line.rank or 0) >= self.processes
+        return None if beyond or (line.bare and self.steps) else line.rank

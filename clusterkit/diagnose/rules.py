@@ -71,6 +71,7 @@ class Rule:
     healthy: tuple[str, ...]
     times: int
     within: int
+    resets: tuple[re.Pattern[str], ...]
     compare: Compare | None
     silent: bool
     alone: bool
@@ -89,6 +90,12 @@ class Rule:
         if found is None or any(pattern.search(text) for pattern in self.unless):
             return None
         return found
+
+    def reset_by(self, text: str) -> bool:
+        """Tell whether a clean line between two that match says that what they tell had passed."""
+        return any(pattern.search(text) for pattern in self.resets) and not any(
+            pattern.search(text) for pattern in self.unless
+        )
 
     def fill(self, text: str, groups: Mapping[str, str]) -> str:
         """Return `text` with `{named}` groups filled in; one with no value and no default goes."""
@@ -124,6 +131,7 @@ class RuleFile(BaseModel):
     healthy: _Texts
     times: Annotated[int, Field(ge=1, le=1000)] = 1
     within: Annotated[int, Field(ge=1)] = 1000
+    resets: tuple[_Text, ...] = ()
     compare: Compare | None = None
     silent: bool = False
     alone: bool = False
@@ -131,7 +139,7 @@ class RuleFile(BaseModel):
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:
         groups = set(self.defaults)
-        for text in (*self.patterns, *self.unless, *self.unless_next):
+        for text in (*self.patterns, *self.unless, *self.unless_next, *self.resets):
             try:
                 compiled = re.compile(text)
             except re.error as error:
@@ -226,6 +234,7 @@ def _rule_of(name: str, file: RuleFile) -> Rule:
         "patterns": tuple(re.compile(text) for text in file.patterns),
         "unless": tuple(re.compile(text) for text in file.unless),
         "unless_next": tuple(re.compile(text) for text in file.unless_next),
+        "resets": tuple(re.compile(text) for text in file.resets),
         "defaults": dict(file.defaults),
     }
     return Rule(id=name, **{**dict(file), **compiled})

@@ -56,6 +56,7 @@ class Scanner:
                 for chunk, offset in _chunks(log, start):
                     if offset == start:
                         finds.steps = counts_steps(chunk[:_HEAD])
+                    finds.recent.append((offset, chunk))
                     self._chunk(chunk, offset, finds)
         except NotALogError as error:
             return Scanned(file=path, problem=str(error))
