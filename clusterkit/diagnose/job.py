@@ -70,6 +70,7 @@ def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
         first=told.first,
         processes=told.processes,
         succeeded=state is JobState.SUCCEEDED,
+        failed=state.final and state is not JobState.SUCCEEDED,
     )
     found = diagnose(rules, told.sources, known)
     # Where all went well, nobody has to print: often the first rank alone does.

@@ -93,6 +93,8 @@ class Known:
     """How many ranks it has at most: a number in front of a line that is not below is of none."""
     succeeded: bool = False
     """Then nothing counts but what does not end a job."""
+    failed: bool = False
+    """Then what the training went on after is better than nothing."""
 
 
 def diagnose(
@@ -106,6 +108,8 @@ def diagnose(
     events = weigh(by_name, found, known.facts, folder=known.folder)
     if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
+    elif not known.failed:
+        events = tuple(event for event in events if not event.handled)
     first = known.first or _told_by_torchrun(found)
     events = tuple(_of_first(event, first) for event in events)
     root = root_of(events, first)

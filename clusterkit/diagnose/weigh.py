@@ -16,6 +16,8 @@ from clusterkit.sweep import fold_numbers
 
 _MOST_TIMED = 64
 """Finds of one file whose time is looked for around them."""
+_MOST_FOLLOWED = 64
+"""Finds of one file of which it is looked whether the training went on after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ def weigh(
     comparison = _Comparison(rules, found)
     events = []
     for source, scanned in found:
-        looked, before = 0, None
+        looked, followed, before = 0, 0, None
         for hit in scanned.hits:
             rule = next((rules[name] for name in hit.rules if comparison.holds(name, hit)), None)
             if rule is None or (source.scheduler and rule.priority <= GENERIC):
@@ -65,7 +67,8 @@ def weigh(
             if time is None and wanted:
                 time = before  # not before what the file told until there
             before = time if wanted else before
-            cause = rule.role is Role.CAUSE and not rule.silent
+            ends = not rule.silent and followed < _MOST_FOLLOWED
+            followed += ends
             events.append(
                 Event(
                     rule=rule,
@@ -75,7 +78,7 @@ def weigh(
                     rank=hit.rank,
                     time=time,
                     timed=own is not None,
-                    handled=sought and cause and went_on(hit),
+                    handled=ends and went_on(hit),
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
