@@ -59,7 +59,7 @@ def test_ranks_that_stand_alike_are_one_and_the_odd_one_is_first() -> None:
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        ("! none\n", "no rank of the job was found", "container"),
+        ("! none\n", "no rank of the job was found", "not started"),
         ("@ 7 0\n! missing\n", "py-spy is not there", "pip install py-spy"),
         ("@ 7 0\nError: Permission Denied: Try again as root\n! failed\n", "ptrace", "--pid 7"),
         ("@ 7 0\nError: Operation not permitted (os error 1)\n! failed\n", "ptrace", "SYS_PTRACE"),
@@ -71,6 +71,14 @@ def test_what_is_in_the_way_is_told(said: str, message: str, hint: str) -> None:
     assert isinstance(trouble, Trouble)
     assert message in trouble.message
     assert hint in (trouble.hint or "")
+
+
+def test_of_a_job_in_containers_what_is_in_the_way_is_on_the_node() -> None:
+    for said, hint in (("! none\n", "ask again as root"), ("@ 7 0\n! missing\n", "of the node")):
+        (trouble,) = fold_stacks(PROBE, [reply("n1", said)], contained=True).troubles
+        assert hint in (trouble.hint or "")
+        (trouble,) = fold_stacks(PROBE, [reply("n1", said)]).troubles
+        assert hint not in (trouble.hint or "")
 
 
 def test_a_rank_is_of_the_node_that_its_environment_names_and_told_once() -> None:

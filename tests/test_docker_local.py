@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.desk import CHECKOUT
 from tests.docker.engine import Engine
 from tests.docker.fixtures import Images
+from tests.lab_jobs import await_true
 
 pytestmark = pytest.mark.docker
 
@@ -38,4 +40,51 @@ def test_two_nodes_train_in_an_image(engine: Engine, images: Images, tmp_path: P
     output = clusterkit("logs", document["job_id"])
     assert document["state"] == "succeeded", output
     assert "world size 4" in output
+    assert engine.run("ps", "--all", "--quiet") == ""
+
+
+HANGS = """\
+import os, time
+
+def late():
+    time.sleep(300)
+
+def waits():
+    time.sleep(300)
+
+print("ready", flush=True)
+late() if os.environ["RANK"] == "1" else waits()
+"""
+
+
+@pytest.mark.skipif(shutil.which("py-spy") is None, reason="py-spy is missing: pip install py-spy")
+def test_where_ranks_in_containers_stand_is_seen(engine: Engine, tmp_path: Path) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text(HANGS)
+    words = (
+        *("submit", "--cluster", "local", "--json", "--framework", "env", "--preflight", "off"),
+        *("--nodes", "2", "--gpus-per-node", "1", "--container", "docker"),
+        *("--image", engine.base_image(), "--mount", f"{tmp_path}:{tmp_path}:ro"),
+        # The image has no Python, and ours needs no more than what is in its folder.
+        *("--mount", f"{sys.base_prefix}:/usr/local:ro"),
+        *("--env", f"LD_LIBRARY_PATH=/usr/local/lib:/usr/local/lib/{os.uname().machine}-linux-gnu"),
+        str(script),
+    )
+    environment = {**os.environ, **engine.environment, "PYTHONPATH": str(CHECKOUT)}
+
+    def clusterkit(*words: str) -> str:
+        argv = [sys.executable, "-m", "clusterkit", *words]
+        return subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        ).stdout
+
+    job = json.loads(clusterkit(*words))["job_id"]
+    try:
+        await_true(lambda: clusterkit("logs", job).count("ready") == 2, 120.0)
+        found = json.loads(clusterkit("diagnose", "--stacks", job, "--json"))
+    finally:
+        clusterkit("cancel", job)
+    assert found["troubles"] == []
+    stand = {tuple(group["ranks"]): group["frames"][0] for group in found["stacks"]}
+    assert [stand[rank,].partition(" ")[0] for rank in (0, 1)] == ["waits", "late"]
     assert engine.run("ps", "--all", "--quiet") == ""

@@ -2,6 +2,8 @@
 
 The snippet finds the processes of the job by the variable that marks them, and asks py-spy about
 each one that is a rank: a Python process with a rank of its own, whose parent is not that rank.
+Those in containers are processes of the node as well, and have the variable; it is the node's
+py-spy that looks at them, as nothing of an image is run outside of it.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ def take_stacks(job: Job) -> Stacks:
         RemoteError: its nodes cannot be asked at all.
     """
     subject = of_job(job, None)
-    python = (files.read_json(job.run.plan) or {}).get("cluster", {}).get("python") or ""
+    plan = files.read_json(job.run.plan) or {}
+    python = plan.get("cluster", {}).get("python") or ""
     probe = _probe(job.run.marker(), str(python))
     replies: list[Reply] = []
     for part in subject.parts:
@@ -102,7 +105,7 @@ def take_stacks(job: Job) -> Stacks:
             replies += part.transport.ask(part.nodes, compound, heard=lambda _: None)
         finally:
             part.close()
-    return fold_stacks(probe, replies)
+    return fold_stacks(probe, replies, contained=bool(plan.get("container")))
 
 
 def _probe(marker: str, python: str) -> Probe[str]:
@@ -113,8 +116,8 @@ def _probe(marker: str, python: str) -> Probe[str]:
     return Probe(name="stacks", command=snippet, parse=str, timeout_s=_TIMEOUT_S)
 
 
-def fold_stacks(probe: Probe[str], replies: Sequence[Reply]) -> Stacks:
-    """Return which ranks stand where, from what the nodes have answered."""
+def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool = False) -> Stacks:
+    """Return which ranks, in containers or not, stand where, from what the nodes have answered."""
     stacks: list[Stack] = []
     troubles: list[Trouble] = []
     for reply in replies:
@@ -125,7 +128,7 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply]) -> Stacks:
         if isinstance(said, Missing):
             troubles.append(Trouble(node=reply.node, message=said.reason))
             continue
-        for found in parse_stacks(said, reply.node):
+        for found in parse_stacks(said, reply.node, contained=contained):
             if isinstance(found, Trouble):
                 troubles += [found] if found not in troubles else []
             elif (found.node, found.rank) not in {(one.node, one.rank) for one in stacks}:
@@ -145,25 +148,26 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply]) -> Stacks:
     return Stacks(groups=tuple(groups), troubles=tuple(troubles))
 
 
-def parse_stacks(text: str, node: str) -> Iterator[Stack | Trouble]:
+def parse_stacks(text: str, node: str, *, contained: bool = False) -> Iterator[Stack | Trouble]:
     """Yield the stack of each rank in the output of the snippet, or why there is none.
 
     `py-spy dump`, 0.3 and 0.4: a line for each thread, and its frames indented below.
     """
     if text.strip() == "! none":
-        yield Trouble(
-            node=node,
-            message="no rank of the job was found",
-            hint="it has not started its ranks yet, or they run in a container",
-        )
+        hint = "it has not started its ranks yet"
+        if contained:
+            hint += ", or only root may look at what runs in its containers: ask again as root"
+        yield Trouble(node=node, message="no rank of the job was found", hint=hint)
         return
     for part in re.split(r"^(?=@ \d+ \d)", text, flags=re.MULTILINE):
         if (match := _RANK.match(part)) is not None:
             pid, rank = int(match[1]), int(match[2])
-            yield _of_rank(part.splitlines()[1:], pid, rank, match[3] or node)
+            where = match[3] or node
+            stack = _of_rank(part.splitlines()[1:], rank, where)
+            yield stack or _trouble(part, pid, where, contained=contained)
 
 
-def _of_rank(lines: Sequence[str], pid: int, rank: int, node: str) -> Stack | Trouble:
+def _of_rank(lines: Sequence[str], rank: int, node: str) -> Stack | None:
     threads: list[tuple[str, list[str]]] = []
     for line in lines:
         if (thread := _THREAD.match(line)) is not None:
@@ -172,17 +176,17 @@ def _of_rank(lines: Sequence[str], pid: int, rank: int, node: str) -> Stack | Tr
             threads[-1][1].append(line.strip())
     main = next((one for one in threads if one[0] == "MainThread"), None)
     main = main or next(iter(threads), None)
-    if main is not None and main[1]:
-        return Stack(node=node, rank=rank, frames=tuple(main[1]))
-    return _trouble("\n".join(lines), pid, node)
+    return Stack(node=node, rank=rank, frames=tuple(main[1])) if main and main[1] else None
 
 
-def _trouble(said: str, pid: int, node: str) -> Trouble:
+def _trouble(part: str, pid: int, node: str, *, contained: bool) -> Trouble:
+    said = part.partition("\n")[2]
     if "! missing" in said:
+        whose = "the Python of the job"
+        if contained:
+            whose = "the Python of the node, or onto its PATH: that of the image is not used"
         return Trouble(
-            node=node,
-            message="py-spy is not there",
-            hint="pip install py-spy, into the Python of the job",
+            node=node, message="py-spy is not there", hint=f"pip install py-spy, into {whose}"
         )
     if _NOT_PERMITTED.search(said):
         return Trouble(
