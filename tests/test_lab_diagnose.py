@@ -34,7 +34,7 @@ NOISE = (
         "[W1122 14:00:00.105 socket.cpp:464] [c10d] The hostname of the client socket cannot be"
         " retrieved. err=-3"
     ),
-    "\x1b[33mstep 10 loss 2.31 errors 0\x1b[0m",
+    "\x1b[33mval loss 2.31 errors 0\x1b[0m",
     " 10%|#         | 1/10 [00:01<00:09]\r 20%|##        | 2/10 [00:02<00:08]",
 )
 
