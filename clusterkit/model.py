@@ -357,7 +357,7 @@ class NodeResult:
     ended_at: float
     reason: str | None = None
     """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`,
-    or `terminated` by somebody unknown."""
+    `preempted`, or `terminated` by somebody unknown."""
     unfit: str | None = None
     """What the node's own checks found, where they kept the command from being started."""
     lost: str | None = None
@@ -369,7 +369,7 @@ class NodeResult:
     tail: tuple[str, ...] = ()
     """The last lines of the output, of that rank where it can be told apart; of a failure only."""
     among: str | None = None
-    """All nodes of the attempt as a hostlist; only where it ended as `terminated`."""
+    """All nodes of the attempt as a hostlist; only where the scheduler ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ from clusterkit.runfolder import SCHEMA, RunFolder, Submission, listed
 LOST = 255
 """Exit code of a node that has gone; as ssh's own for a connection that broke."""
 
+TOLD_TO_END = frozenset({"terminated", "preempted"})
+"""Reasons of nodes that the scheduler has ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:

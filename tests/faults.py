@@ -324,6 +324,12 @@ FAULTS = {
         ends={"slurm": "succeeded"},
         within_s=120,
     ),
+    "taken": Fault(
+        words="another job takes the nodes (preemption)",
+        strike=_preempt,
+        options={"partition": "low", "directives": WHOLE},
+        ends={"slurm": "preempted"},
+    ),
     "by-hand": Fault(
         words="`scontrol requeue` by somebody, with `--requeue 1`",
         strike=_requeue_by_hand,

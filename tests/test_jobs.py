@@ -127,6 +127,15 @@ def test_the_scheduler_knows_why() -> None:
     assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
 
 
+def test_nodes_know_what_slurm_forgets_of_a_job_that_ends_in_its_grace_time() -> None:
+    told = (node(0, 143, "preempted"), node(1, 143, "terminated"))
+    assert verdict(*told, said=says(JobState.FAILED)) == ("preempted", 143)
+    assert verdict(*told) == ("preempted", 143)
+    assert verdict(*told, said=says(JobState.PENDING), requeue=1) == ("requeued", None)
+    assert verdict(*told, said=says(JobState.CANCELLED), cancelled=True)[0] == "cancelled"
+    assert verdict(node(0, 143, "preempted"), node(1, 1), said=says(JobState.FAILED))[0] == "failed"
+
+
 def test_a_node_without_a_word_is_named_where_the_others_were_told_to_end() -> None:
     told = [dataclasses.replace(node(rank, 143, "terminated"), among="n[0-3]") for rank in range(4)]
     assert node_results.silence_of(told) is None

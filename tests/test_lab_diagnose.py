@@ -24,6 +24,7 @@ from clusterkit.runfolder import RunFolder
 from tests.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab_failures import FAILURES, sick_host
+from tests.test_worker import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
 
@@ -96,6 +97,19 @@ def test_the_cause_its_node_and_its_rank_are_named(name: str, failed: dict[str, 
 
 def test_of_a_cancelled_job_it_is_said_that_it_was(failed: dict[str, Failed]) -> None:
     assert failed["cancel"].found["cause"]["rule"] == "cancelled"
+
+
+def test_of_a_preempted_job_it_is_said_that_it_was(lab: Lab) -> None:
+    """Slurm calls one that ends in its grace time failed."""
+    desk = Desk.of(lab, "preempted")
+    script = desk.write("sleep.py", "import time\nprint('on', flush=True)\ntime.sleep(300)\n")
+    job = submit(desk, "--set", "sbatch.partition=low", "--nodes", "2", script)
+    log = RunFolder(Path(job["run_dir"])).log(1)
+    wait_until(lambda: log.exists() and "on" in log.read_text(), 60)
+    urgent = ("sbatch", "--partition=high", "--nodes=3", "--exclusive", "--wrap=sleep 1")
+    lab.run("head", urgent, cwd=desk.folder, check=True)
+    told = diagnosed(desk, job)
+    assert (told.job["state"], told.found["cause"]["rule"]) == ("preempted", "preempted"), told
 
 
 @pytest.mark.parametrize("seed", range(3))

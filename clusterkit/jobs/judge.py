@@ -6,6 +6,7 @@ What its nodes reported counts first, then what the scheduler says. A job that n
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 
 from clusterkit import elastic, node_results
@@ -19,7 +20,7 @@ _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
 
-_BY_CANCEL = frozenset({"cancelled", "terminated", "peer"})
+_BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
 """How nodes end that are told so one after the other."""
 _ABSENCE = {
     ClusterKind.LOCAL: "its controller has gone",
@@ -146,6 +147,8 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
     if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
         return JobState.CANCELLED, None
+    if _taken(reasons):
+        return JobState.PREEMPTED, None
     if reasons != {"terminated"}:
         return JobState.FAILED, said.reason
     silent = node_results.silence_of(evidence.results.nodes)
@@ -159,15 +162,26 @@ def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     if evidence.cancelled:
         return JobState.CANCELLED, None
     if failed:
-        late = all(result.reason == "timeout" for result in failed)
-        if late:
-            return JobState.TIMEOUT, None
-        return JobState.FAILED, node_results.blame(failed[0])
+        return _as_nodes_say(failed)
     if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
         return JobState.PENDING, "being submitted"
     count = len(evidence.results.nodes)
     who = _ABSENCE[evidence.submission.kind]
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
+
+
+def _as_nodes_say(failed: list[NodeResult]) -> tuple[JobState, str | None]:
+    reasons = {result.reason for result in failed}
+    if reasons == {"timeout"}:
+        return JobState.TIMEOUT, None
+    if _taken(reasons):
+        return JobState.PREEMPTED, None
+    return JobState.FAILED, node_results.blame(failed[0])
+
+
+def _taken(reasons: Set[str | None]) -> bool:
+    """Tell whether nodes ended because another job got them; not all may have heard why."""
+    return "preempted" in reasons and reasons <= node_results.TOLD_TO_END
 
 
 def _exit_code(evidence: Evidence, state: JobState) -> int | None:

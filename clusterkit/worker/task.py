@@ -73,7 +73,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         rank=ending.rank,
         message=ending.message,
         tail=ending.tail,
-        among=hostlist.fold(me.among) if ending.reason == "terminated" else None,
+        among=hostlist.fold(me.among) if ending.reason in node_results.TOLD_TO_END else None,
     )
     submission = runfolder.read_submission(run)
     least = submission.least if submission is not None else None
@@ -87,7 +87,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         raise SystemExit(result.exit_code) from error
     if unfit is not None and again.may_requeue(submission, me):
         again.requeue(run, me, f"{me.name} is not fit")
-    if result.reason == "terminated":
+    if result.reason in node_results.TOLD_TO_END:
         _linger(run, patience.linger_s)
     return result
 

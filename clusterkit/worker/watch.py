@@ -14,6 +14,7 @@ from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.worker import again
 from clusterkit.worker.identity import Identity
+from clusterkit.worker.preemption import is_preempted
 
 TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
 NOTICES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -165,8 +166,8 @@ class Watch:
         if self.kill_at is not None:
             return  # Slurm repeats itself; a launcher that is tidying up must not be disturbed
         self.kill_at = time.monotonic() + self.patience.grace_s
-        self.reason = self.reason or self._why()
         processes.send(self.pid, signum)
+        self.reason = self.reason or self._why()
 
     def _why(self) -> str:
         """Find out why somebody ends this node; the signal itself does not say."""
@@ -179,7 +180,7 @@ class Watch:
         ended = self.run.again(self.me.attempt), self.run.timeout(self.me.attempt)
         if any(path.exists() for path in ended) or self._out_of_time():
             return "timeout"
-        return "terminated"
+        return "preempted" if is_preempted() else "terminated"
 
     def _out_of_time(self) -> bool:
         """Tell whether Slurm's time limit has come, counted from the start of this worker."""
