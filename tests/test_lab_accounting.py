@@ -218,9 +218,7 @@ def test_a_job_that_runs_in_the_books_only_is_unknown(own_lab: Lab) -> None:
 
 def test_up_starts_the_database_again_and_keeps_what_is_in_it(own_lab: Lab) -> None:
     before = machine()
-    start = time.monotonic()
     own_lab.up(nodes=1, accounting=True)
-    assert time.monotonic() - start < 20
     daemons = "^(mariadbd|slurmdbd|slurmctld)"
     running = own_lab.processes("head", daemons)
     assert [Path(process.argv[0]).name for process in running] == [
