@@ -7,17 +7,17 @@ an all-reduce send and receive at once, so that iperf3 is asked for both directi
 from __future__ import annotations
 
 import json
-import subprocess
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.cluster import practice_cluster
 from bench.figures import BenchError, median_ratio
 from tests.desk import Desk
 from tests.lab.lab import Lab
-from tests.lab.layout import TOOLS, LabError, require_tools
 
 ALLREDUCE, IPERF3 = "clusterkit bench allreduce", "iperf3 --bidir"
 GOAL = 0.15
@@ -43,18 +43,11 @@ def measure(rounds: int) -> tuple[Round, ...]:
     Raises:
         BenchError: the lab did not start, or somebody could not measure.
     """
-    if ROOT.exists():
-        raise BenchError(f"{ROOT} is in use by another benchmark, or left over: remove it")
-    lab = Lab(ROOT)
-    try:
-        require_tools((*TOOLS, "iperf3"))
-        lab.up(2)
+    if shutil.which("iperf3") is None:
+        raise BenchError("nobody to compare with: apt-get install iperf3")
+    with practice_cluster(ROOT, 2) as lab:
         desk = Desk.of(lab, "link")
         return tuple(_round(lab, desk) for _ in range(rounds + 1))[1:]
-    except (LabError, OSError, subprocess.SubprocessError) as error:
-        raise BenchError(f"practice cluster: {error}") from error
-    finally:
-        lab.down()
 
 
 def link_table(rounds: Sequence[Round]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from clusterkit.model import ClusterKind, JobState, JobStatus
 from clusterkit.probes.base import Output, Probe, Reach, ReachProblem
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.transport.base import Reply
+from tests.py_spy import require_py_spy
 
 DUMP = """\
 @ {pid} {rank}
@@ -183,10 +183,7 @@ def job_of(run: RunFolder, state: JobState = JobState.RUNNING) -> Job:
 
 
 def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
-    if shutil.which("py-spy") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("py-spy is missing: pip install py-spy")
-        pytest.skip("py-spy is missing: pip install py-spy")
+    require_py_spy()
     run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     other = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     with (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,28 @@ from tests.desk import CHECKOUT
 from tests.docker.engine import Engine
 from tests.docker.fixtures import Images
 from tests.lab_jobs import await_true
+from tests.py_spy import require_py_spy
 
 pytestmark = pytest.mark.docker
 
 
-def test_two_nodes_train_in_an_image(engine: Engine, images: Images, tmp_path: Path) -> None:
+@pytest.fixture
+def clusterkit(engine: Engine, tmp_path: Path) -> Callable[..., str]:
+    """Run clusterkit on this machine with this engine, and return what it prints."""
+    environment = {**os.environ, **engine.environment, "PYTHONPATH": str(CHECKOUT)}
+
+    def run(*words: str) -> str:
+        argv = [sys.executable, "-m", "clusterkit", *words]
+        return subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        ).stdout
+
+    return run
+
+
+def test_two_nodes_train_in_an_image(
+    engine: Engine, images: Images, clusterkit: Callable[..., str]
+) -> None:
     images.build("torch")
     script = CHECKOUT / "examples" / "train_ddp.py"
     words = (
@@ -28,14 +45,6 @@ def test_two_nodes_train_in_an_image(engine: Engine, images: Images, tmp_path: P
         *("--image", "clusterkit/torch:cpu", "--mount", f"{script.parent}:{script.parent}:ro"),
         *(str(script), "--steps", "20"),
     )
-    environment = {**os.environ, **engine.environment, "PYTHONPATH": str(CHECKOUT)}
-
-    def clusterkit(*words: str) -> str:
-        argv = [sys.executable, "-m", "clusterkit", *words]
-        return subprocess.run(
-            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        ).stdout
-
     document = json.loads(clusterkit(*words))
     output = clusterkit("logs", document["job_id"])
     assert document["state"] == "succeeded", output
@@ -57,8 +66,10 @@ late() if os.environ["RANK"] == "1" else waits()
 """
 
 
-@pytest.mark.skipif(shutil.which("py-spy") is None, reason="py-spy is missing: pip install py-spy")
-def test_where_ranks_in_containers_stand_is_seen(engine: Engine, tmp_path: Path) -> None:
+def test_where_ranks_in_containers_stand_is_seen(
+    engine: Engine, tmp_path: Path, clusterkit: Callable[..., str]
+) -> None:
+    require_py_spy()
     script = tmp_path / "hangs.py"
     script.write_text(HANGS)
     words = (
@@ -70,14 +81,6 @@ def test_where_ranks_in_containers_stand_is_seen(engine: Engine, tmp_path: Path)
         *("--env", f"LD_LIBRARY_PATH=/usr/local/lib:/usr/local/lib/{os.uname().machine}-linux-gnu"),
         str(script),
     )
-    environment = {**os.environ, **engine.environment, "PYTHONPATH": str(CHECKOUT)}
-
-    def clusterkit(*words: str) -> str:
-        argv = [sys.executable, "-m", "clusterkit", *words]
-        return subprocess.run(
-            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        ).stdout
-
     job = json.loads(clusterkit(*words))["job_id"]
     try:
         await_true(lambda: clusterkit("logs", job).count("ready") == 2, 120.0)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 
 import pytest
 
 from tests.desk import Desk
+from tests.py_spy import require_py_spy
 from tests.test_lab_jobs import wait_for_output
 
 pytestmark = [pytest.mark.lab]
@@ -30,10 +29,7 @@ late() if os.environ["RANK"] == "2" else waits()
 
 @pytest.mark.parametrize("cluster", ["lab", "rack"])
 def test_the_rank_that_the_others_wait_for_is_named(desk: Desk, cluster: str) -> None:
-    if shutil.which("py-spy") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("py-spy is missing: pip install py-spy")
-        pytest.skip("py-spy is missing: pip install py-spy")
+    require_py_spy()
     words = ("--cluster", cluster, "--framework", "env", "--nodes", "3", "--gpus-per-node", "1")
     job = desk.submit(*words, desk.write("hangs.py", HANGS))["job_id"]
     try:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import json
 import resource
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cluster import practice_cluster
 from bench.fanout.client import script
 from bench.figures import BenchError
 from clusterkit.hostlist import fold
 from tests.lab.fanout import FanOut, fanned_out
 from tests.lab.lab import Lab
-from tests.lab.layout import LabError
 
 HOSTS = 64
 OURS = "clusterkit"
@@ -58,18 +57,10 @@ def measure(rounds: int) -> tuple[Round, ...]:
     """
     if missing := [package for name, package in OTHERS.items() if shutil.which(name) is None]:
         raise BenchError(f"nobody to compare with: apt-get install {' '.join(missing)}")
-    if ROOT.exists():
-        raise BenchError(f"{ROOT} is in use by another benchmark, or left over: remove it")
-    lab = Lab(ROOT)
-    try:
-        lab.up(3)
+    with practice_cluster(ROOT, 3) as lab:
         (lab.shared / "script.sh").write_text(script().script)
         with fanned_out(lab, HOSTS) as fan:
             return tuple(_round(lab, fan, number) for number in range(rounds + 1))[1:]
-    except (LabError, OSError, subprocess.SubprocessError) as error:
-        raise BenchError(f"practice cluster: {error}") from error
-    finally:
-        lab.down()
 
 
 def _round(lab: Lab, fan: FanOut, number: int) -> Round:

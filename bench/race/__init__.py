@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -17,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cluster import practice_cluster
 from bench.figures import BenchError
 from bench.stages import Milestones, milestones, read_trace
 from tests.lab.lab import Lab
-from tests.lab.layout import LabError
 
 NODES = 3
 BY_HAND = "sbatch by hand"
@@ -59,16 +58,8 @@ def measure(rounds: int) -> tuple[Round, ...]:
     Raises:
         BenchError: the lab did not start, or a job did not.
     """
-    lab = Lab(ROOT)
-    if ROOT.exists():
-        raise BenchError(f"{ROOT} is in use by another benchmark, or left over: remove it")
-    try:
-        lab.up(NODES)
+    with practice_cluster(ROOT, NODES) as lab:
         return tuple(_race(lab, number) for number in range(rounds + 1))[1:]
-    except (LabError, OSError, subprocess.SubprocessError) as error:
-        raise BenchError(f"practice cluster: {error}") from error
-    finally:
-        lab.down()
 
 
 def _race(lab: Lab, number: int) -> Round:
