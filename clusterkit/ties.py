@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from clusterkit.errors import UserError
+from clusterkit.listing import some_of
 from clusterkit.model import JobState
 
 ARRAY_ID = re.compile(r"(?P<array>array-[0-9a-f]{6})(?:/(?P<index>\d+))?")
@@ -103,9 +104,8 @@ def waiting_for(after: Sequence[After]) -> str:
     else:
         names = list(dict.fromkeys(f"{one.job_id}:{one.ending.value}" for one in after))
         how = ""
-    shown = names if len(names) <= _SHOWN else names[: _SHOWN - 1]
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return f"after {', '.join(shown)}{more}{how}"
+    most = _SHOWN if len(names) <= _SHOWN else _SHOWN - 1
+    return f"after {some_of(names, most)}{how}"
 
 
 def dependency(after: Iterable[After]) -> Mapping[str, str]:

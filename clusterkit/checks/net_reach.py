@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, passed
 from clusterkit.checks.net_evidence import Pair, absent, blame, read_links
 from clusterkit.findings import Verdict
+from clusterkit.listing import some_of
 from clusterkit.probes.net_links import PROBE
 
 ABOUT = About(
@@ -51,11 +52,10 @@ def judge(evidence: Evidence) -> Judgement:
 
 def _fail(summary: str, broken: Mapping[Pair, str], node: str) -> Ruling:
     told = [f"{a} to {b}: {why}" for (a, b), why in sorted(broken.items()) if node in (a, b)]
-    more = f" and {len(told) - 3} more" if len(told) > 3 else ""
     return Ruling(
         verdict=Verdict.FAIL,
         summary=summary,
-        evidence=", ".join(told[:3]) + more,
+        evidence=some_of(told, 3),
         hint="look for a firewall or a missing route between the nodes",
         command="sudo nft list ruleset; ip route; ip -s link",
     )

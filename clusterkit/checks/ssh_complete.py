@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, NodeFacts, Ruling, passed
 from clusterkit.findings import Verdict
+from clusterkit.listing import some_of
 
 _NAMED = 6
 
@@ -28,11 +29,9 @@ def judge(evidence: Evidence) -> Judgement:
 
 def _incomplete(node: NodeFacts, asked: tuple[str, ...]) -> Ruling:
     open_ = [name for name in asked if not _ended(node, name)]
-    named = ", ".join(open_[:_NAMED])
-    more = f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else ""
     return Ruling(
         verdict=Verdict.UNKNOWN,
-        summary=f"out of time: {named}{more}" if open_ else "the connection ended early",
+        summary=f"out of time: {some_of(open_, _NAMED)}" if open_ else "the connection ended early",
         evidence=f"given up after {node.reach.seconds:.0f} s",
         hint="what hangs here would hang in the job: look for stuck processes on the node",
         command="ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'",

@@ -15,11 +15,13 @@ from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
+from clusterkit.listing import some_of
 from clusterkit.model import JobState, NodeResult
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
 _SENT_BY_CANCEL = frozenset({130, _SIGTERM, 137})
+_MOST_NAMED = 8
 _SIGNALS = 64
 """Linux has so many; an exit code over 128 + that, such as 255, is no signal."""
 
@@ -127,10 +129,6 @@ def _sources(
     found += [Source(path=path, scheduler=True) for path in sorted(others) if files.size_of(path)]
     notes = []
     if missing:
-        notes.append(f"no output of {_listed(missing)}: {job.run.logs} has none")
+        named = some_of(missing, _MOST_NAMED, rest="others")
+        notes.append(f"no output of {named}: {job.run.logs} has none")
     return tuple(found), tuple(notes)
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:8])
-    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} others"

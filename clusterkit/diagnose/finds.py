@@ -124,6 +124,13 @@ class Finds:
         alike = self._forms.setdefault(seen.form[:_LONGEST_FORM], Tally())
         return alike, self._of_rules.setdefault(seen.rules, Tally())
 
+    def rank_of(self, line: Line) -> int | None:
+        """Return the rank that a line names, if the number before it can be one."""
+        return None if self._beyond(line.rank) or (line.bare and self.steps) else line.rank
+
+    def _beyond(self, rank: int | None) -> bool:
+        return rank is not None and self.processes is not None and rank >= self.processes
+
     def mark(self, text: str, offset: int) -> None:
         """Take note of where an attempt begins, or of what torchrun tells."""
         if text.startswith(ROOT):
@@ -142,7 +149,7 @@ class Finds:
         hit.node = groups.get("node") or hit.node
         rank = groups.get("rank") or ""
         hit.rank = int(rank) if rank.isdigit() else hit.rank
-        if hit.rank is not None and self.processes is not None and hit.rank >= self.processes:
+        if self._beyond(hit.rank):
             hit.rank = None
         self._compared(hit, rules)
         ongoing = [rule for rule in rules if rule.times == 1 or self._lasts(rule, hit)]
@@ -197,8 +204,4 @@ class Finds:
             for begin, part in self.recent
         )
         lines = map(read_line, between.replace(b"\r", b"\n").split(b"\n")[1:])
-        return any(self._rank_of(line) == hit.rank and rule.reset_by(line.text) for line in lines)
-
-    def _rank_of(self, line: Line) -> int | None:
-        beyond = self.processes is not None and (line.rank or 0) >= self.processes
-        return None if beyond or (line.bare and self.steps) else line.rank
+        return any(self.rank_of(line) == hit.rank and rule.reset_by(line.text) for line in lines)

@@ -15,6 +15,7 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state import Job, load_job
+from clusterkit.listing import some_of
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, read_submission
 
@@ -98,9 +99,7 @@ def sources_of(paths: Sequence[Path]) -> Given:
                 raise UserError(f"{path} holds no logs", hint="name the files themselves")
             found += inside
             if others:
-                names = ", ".join(str(p.relative_to(path)) for p in others[:_MOST_NAMED])
-                more = len(others) - _MOST_NAMED
-                names += f" and {more} more" if more > 0 else ""
+                names = some_of([str(p.relative_to(path)) for p in others], _MOST_NAMED)
                 notes.append(f"{path}: not read, as not named as logs are: {names}")
         elif path.exists():
             found.append(path)

@@ -119,7 +119,7 @@ class Scanner:
                 text=line.text,
                 stamp=line.stamp,
                 node=line.node,
-                rank=None if line.bare and finds.steps else line.rank,
+                rank=finds.rank_of(line),
             )
             hit = finds.add(hit, rules)
         for tally in (alike, of_rules):

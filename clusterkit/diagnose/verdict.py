@@ -13,6 +13,7 @@ from clusterkit.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.diagnose.rules import Role, Rule
 from clusterkit.diagnose.side_by_side import scan_all
 from clusterkit.diagnose.weigh import Fact, Source, weigh
+from clusterkit.listing import some_of
 from clusterkit.sweep import fold_numbers
 
 _SIGTERM = -15
@@ -139,8 +140,7 @@ def _notes(scanned: Iterable[Scanned]) -> Iterator[str]:
         if why:
             alike.setdefault(why, []).append(str(one.file))
     for why, names in alike.items():
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        yield f"{', '.join(names[:_MOST_NAMED])}{more}: {why}"
+        yield f"{some_of(names, _MOST_NAMED)}: {why}"
 
 
 def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
