@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.desk import Desk
 from tests.lab import Lab
 from tests.lab.fixtures import give_up
 from tests.lab.layout import MissingToolsError, require_tools
-from tests.lab_faults import address
+from tests.lab.traffic import framed, iperf3
 
 pytestmark = pytest.mark.lab
 
@@ -69,26 +70,21 @@ def test_a_limited_link_is_measured_at_its_rate(
     pytest.fail(f"{found:.0f} Mbit/s measured, {mbit} of the link, {mbit * TCP_SHARE:.0f} of TCP")
 
 
-def iperf3(lab: Lab) -> float:
-    """Return what one TCP stream from n2 to n1 carries for two seconds, Mbit/s."""
-    lab.run("n1", ["iperf3", "--server", "--one-off", "--daemon"], check=True)
-    client = ("iperf3", "--client", address(lab, "n1"), "--time", "2", "--json")
-    said = json.loads(lab.run("n2", client, check=True).stdout)
-    rate: float = said["end"]["sum_received"]["bits_per_second"]
-    return rate / 1e6
-
-
-def test_a_link_carries_what_iperf3_says(lab: Lab, desk: Desk) -> None:
-    """At 1 Gbit/s, which both can fill: without a limit the processors decide, and not the link."""
+@pytest.mark.parametrize("link", [framed, partial(limited, mbit=1000)], ids=["free", "1Gbit"])
+def test_a_link_carries_what_iperf3_says(
+    lab: Lab, desk: Desk, link: Callable[[Lab], AbstractContextManager[None]]
+) -> None:
+    """On the free link, whose frames are those of a wire, the processors are the limit of both."""
     try:
         require_tools(("iperf3",))
     except MissingToolsError as error:
         give_up(error)
     pairs = []
-    with limited(lab, 1000):
+    with link(lab):
         for _ in range(TRIES):
-            document = measured(desk, "rack", 2, "16M:64M", "--seconds", "20")
-            pairs.append((mbit_s(document), iperf3(lab)))
+            before = iperf3(lab, seconds=2)
+            found = mbit_s(measured(desk, "rack", 2, "16M:64M", "--seconds", "20"))
+            pairs.append((found, 500 * (before + iperf3(lab, seconds=2))))
             if abs(pairs[-1][0] / pairs[-1][1] - 1) <= 0.15:
                 return
     pytest.fail(f"all-reduce and iperf3, Mbit/s: {pairs}")
