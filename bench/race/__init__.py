@@ -1,6 +1,6 @@
 """From the submit command to the first line of the training script, against plain sbatch.
 
-Both contenders submit the same three-node torchrun job on a practice cluster of their own, in
+All contenders submit the same three-node torchrun job on a practice cluster of their own, in
 turns; the time runs from the start of the submit command until the last rank is at the first
 line of its script, since training can begin only then.
 """
@@ -24,18 +24,18 @@ from tests.lab.lab import Lab
 NODES = 3
 BY_HAND = "sbatch by hand"
 CLUSTERKIT = "clusterkit submit"
+UNASKED = "clusterkit submit --preflight off"
 FILES = ("clusterkit.yaml", "by_hand.sbatch", "first_line.py")
 HERE = Path(__file__).parent
 TRACE = HERE.parent / "trace"
 BIN = Path(sys.executable).parent
 
+_SUBMIT = (str(BIN / "clusterkit"), "submit", "--framework", "torchrun", "--nodes", str(NODES))
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     BY_HAND: ("sbatch", "by_hand.sbatch"),
-    CLUSTERKIT: (
-        str(BIN / "clusterkit"), "submit", "--framework", "torchrun", "--nodes", str(NODES),
-        "first_line.py",
-    ),
-}  # fmt: skip
+    CLUSTERKIT: (*_SUBMIT, "first_line.py"),
+    UNASKED: (*_SUBMIT, "--preflight", "off", "first_line.py"),
+}
 # Short: Slurm's sockets lie below, and their paths must stay under 108 bytes.
 ROOT = Path("/tmp/ck-bench")
 
@@ -46,10 +46,12 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What both contenders needed, one right after the other."""
+    """What the contenders needed, one right after the other."""
 
     by_hand: Milestones
     clusterkit: Milestones
+    unasked: Milestones
+    """clusterkit, where the nodes are not asked beforehand whether they are fit."""
 
 
 def measure(rounds: int) -> tuple[Round, ...]:
@@ -63,15 +65,15 @@ def measure(rounds: int) -> tuple[Round, ...]:
 
 
 def _race(lab: Lab, number: int) -> Round:
-    """Let both run, in an order that changes from round to round."""
-    order = (BY_HAND, CLUSTERKIT) if number % 2 == 0 else (CLUSTERKIT, BY_HAND)
+    """Let all run, in an order that changes from round to round."""
+    order = list(COMMANDS)[:: 1 if number % 2 == 0 else -1]
     found = {contender: _submit(lab, contender, number) for contender in order}
-    return Round(by_hand=found[BY_HAND], clusterkit=found[CLUSTERKIT])
+    return Round(by_hand=found[BY_HAND], clusterkit=found[CLUSTERKIT], unasked=found[UNASKED])
 
 
 def _submit(lab: Lab, contender: str, number: int) -> Milestones:
     """Submit one job, wait for its end, and return its milestones."""
-    desk = lab.shared / f"{number}-{contender.split(maxsplit=1)[0]}"
+    desk = lab.shared / f"{number}-{list(COMMANDS).index(contender)}"
     stamps = desk / "stamps"
     stamps.mkdir(parents=True)
     for name in FILES:
