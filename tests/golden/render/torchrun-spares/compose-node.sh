@@ -33,7 +33,7 @@ ck_threads=$(($(nproc) / ck_slots[CK_NODE_RANK]))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((ck_threads > 0 ? ck_threads : 1))}
 
 cat >"$CK_TMP"/agent.py <<'CK_FILE'
-"""torchrun, with two additions: agent.py TORCHRUN_ARGUMENTS...
+"""torchrun, with three additions: agent.py TORCHRUN_ARGUMENTS...
 
 A store that outlives its agents. The agent of the first node serves the key-value store through
 which agents leave together. It may be gone before another has read the last key, which then reports
@@ -43,6 +43,8 @@ left.
 
 A word on which rank failed first, by clusterkit_failure.py beside this file. torchrun itself exits
 with 1, whatever its rank died of.
+
+A folder for its error files that goes when the job ends. torchrun leaves one in /tmp for each job.
 """
 
 import os
@@ -57,6 +59,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
 OTHERS_LEAVE_S = 1
+
+
+KEEPS_LOGS = {"PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"}
+"""The options of torchrun, as variables, by which its user wants that folder."""
 
 
 def hold_store():
@@ -95,7 +101,13 @@ def tell(error):
     )
 
 
+def clean_up_later():
+    if not KEEPS_LOGS & os.environ.keys():
+        os.environ["PET_LOG_DIR"] = str(Path(os.environ["CK_TMP"], "torchelastic"))
+
+
 if __name__ == "__main__":
+    clean_up_later()
     store = hold_store() if serves_store() else None
     try:
         main()

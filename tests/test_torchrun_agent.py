@@ -1,0 +1,38 @@
+"""What torchrun, as the nodes of a job start it, leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.train
+
+
+@pytest.mark.parametrize(
+    ("wish", "left"),
+    [((), []), (("--env", "PET_TEE=3"), ["stderr.log", "stdout.log"])],
+    ids=["nothing", "what is asked for"],
+)
+def test_a_job_leaves_only_what_is_asked_for(
+    tmp_path: Path, wish: tuple[str, ...], left: list[str]
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    words = ("submit", "--cluster", "here", "--framework", "torchrun", "--wait", *wish, "train.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterkit", *words],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in (tmp_path / "tmp").rglob("*.log")) == left
+    assert left or not list((tmp_path / "tmp").iterdir())
