@@ -13,17 +13,20 @@ pytestmark = pytest.mark.train
 
 
 @pytest.mark.parametrize(
-    ("wish", "left"),
-    [((), []), (("--env", "PET_TEE=3"), ["stderr.log", "stdout.log"])],
-    ids=["nothing", "what is asked for"],
+    ("framework", "wish", "left"),
+    [
+        ("torchrun", (), []),
+        ("torchrun", ("--env", "PET_TEE=3"), ["stderr.log", "stdout.log"]),
+        ("accelerate", (), []),
+    ],
 )
 def test_a_job_leaves_only_what_is_asked_for(
-    tmp_path: Path, wish: tuple[str, ...], left: list[str]
+    tmp_path: Path, framework: str, wish: tuple[str, ...], left: list[str]
 ) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
     (tmp_path / "train.py").write_text("print('hello')\n")
-    words = ("submit", "--cluster", "here", "--framework", "torchrun", "--wait", *wish, "train.py")
+    words = ("submit", "--cluster", "here", "--framework", framework, "--wait", *wish, "train.py")
     done = subprocess.run(
         [sys.executable, "-m", "clusterkit", *words],
         cwd=tmp_path,
