@@ -240,6 +240,16 @@ def test_what_cannot_be_done_says_why(tmp_path: Path, words: tuple[str, ...], me
     assert message in str(answer.exception)
 
 
+def test_a_word_that_may_have_been_a_file_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rank-0.txt").write_text("step 1\n")
+    monkeypatch.chdir(tmp_path)
+    said = str(told("rank-0.tx").exception)
+    assert "no file of that name" in said
+    assert "did you mean 'rank-0.txt'?" in said
+
+
 def test_a_folder_of_rules_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "coffee.yaml").write_text(

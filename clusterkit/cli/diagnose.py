@@ -15,7 +15,7 @@ import typer
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
-from clusterkit.errors import UserError
+from clusterkit.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from clusterkit.diagnose.advice import Advice
@@ -86,6 +86,7 @@ def diagnose(
 def _run_of(words: Sequence[str]) -> RunFolder | None:
     """Return the job that is meant; None where it is files."""
     from clusterkit.cli.job_args import run_named
+    from clusterkit.jobs import NoSuchJobError
     from clusterkit.runfolder import RunFolder
 
     jobs = [word for word in words if _is_job(word)]
@@ -95,7 +96,17 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
         also = "" if len(jobs) > 1 else f", and {jobs[0]} is no file"
         raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
     path = Path(jobs[0])
-    return RunFolder(path.resolve()) if path.is_dir() else run_named(jobs[0])
+    if path.is_dir():
+        return RunFolder(path.resolve())
+    try:
+        return run_named(jobs[0])
+    except NoSuchJobError as error:
+        here = (other.name for other in Path().iterdir() if other.is_file())
+        problem = error.problems[0]
+        raise UserError(
+            f"{problem.message}, and no file of that name",
+            hint=did_you_mean(jobs[0], here) or problem.hint,
+        ) from error
 
 
 def _is_job(word: str) -> bool:

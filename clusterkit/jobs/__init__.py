@@ -6,13 +6,14 @@ logs   run folder -> lines
 watch  wait for the end, or bring it about
 """
 
-from clusterkit.jobs.find import find_run, find_runs, list_runs, run_roots
+from clusterkit.jobs.find import NoSuchJobError, find_run, find_runs, list_runs, run_roots
 from clusterkit.jobs.logs import follow, read_logs
 from clusterkit.jobs.state import Job, load_jobs
 from clusterkit.jobs.watch import cancel, wait
 
 __all__ = [
     "Job",
+    "NoSuchJobError",
     "cancel",
     "find_run",
     "find_runs",

@@ -17,6 +17,10 @@ LATEST = "latest"
 _SHOWN_CANDIDATES = 5
 
 
+class NoSuchJobError(UserError):
+    """No run folder goes by the word that the user typed."""
+
+
 def run_roots(clusters: Iterable[ClusterSpec]) -> tuple[Path, ...]:
     """Return every folder in which these clusters keep their runs, each once."""
     paths = (Path(cluster.run_dir).expanduser().absolute() for cluster in clusters)
@@ -164,14 +168,14 @@ def _at(path: Path) -> RunFolder:
     )
 
 
-def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> UserError:
+def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoSuchJobError:
     if not runs:
         where = ", ".join(str(root) for root in roots)
-        return UserError(f"no job {word!r}: there are no runs in {where}")
+        return NoSuchJobError(f"no job {word!r}: there are no runs in {where}")
     known = [run.run_id for run in runs]
     if any(character.isdigit() for character in word):
         known += [job_id for run in runs if (job_id := job_id_in(run))]
-    return UserError(
+    return NoSuchJobError(
         f"no job {word!r}",
         hint=did_you_mean(word, known) or "`clusterkit status` lists the jobs there are",
     )
