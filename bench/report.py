@@ -109,11 +109,8 @@ def race_table(rounds: Sequence[Round]) -> str:
             f"{stage['stage']:30}{stage['by_hand_s']:9.2f}{stage['clusterkit_s']:12.2f}"
             f"{stage['more_s']:+8.2f}"
         )
-    asked = median_difference(
-        [stages(one.clusterkit)["client"] for one in rounds],
-        [stages(one.unasked)["client"] for one in rounds],
-    )
-    return "\n".join([*lines, f"  of the client's, asking the nodes (preflight): {asked:.2f}"])
+    lines.append(f"  of the client's, asking the nodes (preflight): {document['preflight_s']:.2f}")
+    return "\n".join(lines)
 
 
 def race_document(rounds: Sequence[Round]) -> dict[str, Any]:
@@ -129,6 +126,10 @@ def race_document(rounds: Sequence[Round]) -> dict[str, Any]:
         "first": _pair(by_hand, clusterkit, _to_first_line),
         "unqueued": _pair(by_hand, clusterkit, _to_all_lines_unqueued),
         "stages": [_stage(rounds, stage, meaning) for stage, meaning in STAGES.items()],
+        "preflight_s": median_difference(
+            [stages(one)["client"] for one in clusterkit],
+            [stages(one)["client"] for one in unasked],
+        ),
         "rounds": [
             {
                 "by_hand": _since(one.by_hand),
