@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from clusterkit.cli.main import app
 from clusterkit.collectives.answer import answer, document
 from clusterkit.collectives.calibrating import learned
 from clusterkit.collectives.document import read_document
@@ -70,6 +73,39 @@ def test_wrong_values_name_their_nodes_and_sizes() -> None:
     result = read_nccl_tests(recording(WRONG))
     assert result.suspects == ("gpu-1-1", "gpu-1-7")
     assert [(one.bytes, one.elements) for one in result.wrong] == [(MIB, 128)]
+
+
+def test_programs_one_after_the_other_are_told_apart() -> None:
+    nebius, gather = (
+        recording(name) for name in ("nccl_ar_h100_nebius_2node.txt", "nccl_ag_a3mega.txt")
+    )
+    result = read_nccl_tests(nebius + gather)
+    assert result.operations == (Operation.ALL_REDUCE, Operation.ALL_GATHER)
+    assert result.best(Operation.ALL_REDUCE).busbw == 468.46e9
+    assert result.best(Operation.ALL_GATHER).busbw == 188.90e9
+    with pytest.raises(Unparsed, match="8 and 16 ranks"):
+        read_nccl_tests(nebius + recording(A100))
+    listed = read_nccl_tests(recording(OCI) + recording(OCI))
+    assert (listed.ranks, listed.node_count) == (16, 2)
+
+
+def test_a_program_that_is_not_read_is_refused() -> None:
+    text = recording("nccl_ar_h100_nebius_2node.txt")
+    with pytest.raises(Unparsed, match="alltoall_perf is none"):
+        read_nccl_tests(text.replace("all_reduce_perf", "alltoall_perf"))
+    assert read_nccl_tests(text.replace("all_reduce_perf", "all_reduce_perf_mpi")).measured
+
+
+def test_a_run_that_failed_is_told_and_blames_nobody(tmp_path: Path) -> None:
+    text = recording(OCI)
+    (tmp_path / "log").write_text(
+        text[: text.index("  4294967296")] + "n2: Test CUDA failure common.cu:1 'out of memory'\n"
+        " .. n2 pid 7: Test failure common.cu:406\n"
+    )
+    done = CliRunner().invoke(app, ["bench", "allreduce", "--from", str(tmp_path / "log")])
+    assert done.exit_code == 1
+    assert "the run failed\n  n2: out of memory\n" in done.stdout
+    assert "do not train" not in done.stdout
 
 
 def test_a_reduce_scatter_is_known_by_its_counts() -> None:
@@ -156,6 +192,7 @@ def test_texts_of_nccl_tests_in_our_document_are_read() -> None:
         {"measured": [{"op": "all_reduce", "bytes": 1, "seconds": [0.0], "iterations": 1}]},
         {"measured": None},
         {"nodes": None},
+        {"device": ["x"]},
         {"nccl_tests": {}},
         {"nccl_tests": {"all_reduce": "nothing"}},
     ],

@@ -59,6 +59,43 @@ def test_wrong_values_are_counted_by_size() -> None:
     assert {row.wrong for row in parse(recording(RUNS[2][0])).rows} == {None}
 
 
+OCI = "nccl_ar_h100_oci_2node.txt"
+CRASH = (
+    "n2: Test NCCL failure common.cu:303 'unhandled system error (run with NCCL_DEBUG=INFO) / '\n"
+    " .. n2 pid 1943531: Test failure common.cu:406\n"
+)
+
+
+def test_a_crash_is_no_corruption() -> None:
+    text = recording(OCI)
+    cut = text[: text.index("  4294967296")] + CRASH
+    test = parse(cut)
+    assert (test.correct, test.failed) == (None, ("n2",))
+    assert test.error == "n2: unhandled system error (run with NCCL_DEBUG=INFO)"
+    assert verdicts({"a": cut}) == {"a": "fail"}
+
+
+def test_values_that_nobody_compared_are_not_right() -> None:
+    unseen = recording(OCI).replace("      0 ", "    N/A ").replace("      0\n", "    N/A\n")
+    assert {row.wrong for row in parse(unseen).rows} == {None}
+    assert parse(unseen).correct is None
+
+
+def test_figures_with_an_exponent() -> None:
+    text = recording(OCI)
+    slow = parse(text.replace("  68359  251.32  471.22", "2.7e+07    0.63    1.18"))
+    assert len(slow.rows) == len(parse(text).rows)
+    row = "  1073741824     268435456     float     sum      -1   4478.8  239.74  449.51      0"
+    assert row in text
+    wrong = parse(text.replace(row, f"{row[:-1]}2.68435e+08"))
+    assert (wrong.correct, wrong.rows[0].wrong) == (False, 268435000)
+
+
+def test_ranks_by_the_whole_address_of_their_gpu() -> None:
+    test = parse(recording(OCI).replace("[0x", "[0000:"))
+    assert (test.ranks, len(test.hosts)) == (16, 2)
+
+
 @pytest.mark.parametrize("name", [run[0] for run in RUNS])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

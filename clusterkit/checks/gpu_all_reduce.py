@@ -36,6 +36,8 @@ def _rule(test: NcclTest, usual: float) -> Ruling:
         return _odd(
             Verdict.FAIL, "an all-reduce gives wrong values", "data is corrupted on its way"
         )
+    if test.error is not None:
+        return _odd(Verdict.FAIL, "an all-reduce fails", test.error)
     best = test.peak.bus_gb_s
     for wanted, what in _wanted(test, usual):
         if best < _WARN * wanted:

@@ -149,7 +149,7 @@ def allreduce(
     _show(found, job, kept, refused, as_json=json)
     if refused is not None:
         console.error(str(refused))
-    wrong = EXIT_FINDINGS if result.correct is False else 0
+    wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
     code = job.exit_code if job is not None else 0
     raise typer.Exit(code or wrong or (EXIT_COULD_NOT if refused is not None else 0))
 

@@ -125,6 +125,10 @@ def _verdict(result: Result) -> Iterator[str]:
     if result.correct:
         yield console.coloured("the results are right on all ranks", "green")
         return
+    if result.error is not None and result.correct is None:
+        yield console.coloured("the run failed", "red")
+        yield from paragraph(result.error, indent=2)
+        return
     if result.correct is None:
         checked = result.source == "torch"
         what = "the results were right so far" if checked else "nobody has looked at the results"

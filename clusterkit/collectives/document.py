@@ -17,7 +17,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from clusterkit.collectives.nccl_output import read_nccl_tests
+from clusterkit.collectives.nccl_output import joined, read_nccl_tests
 from clusterkit.collectives.operations import Operation
 from clusterkit.collectives.result import LeftOut, Measured, Result, Wrong
 from clusterkit.probes.base import Unparsed
@@ -53,7 +53,7 @@ def _of_torch(document: Mapping[str, Any]) -> Result:
     return Result(
         source="torch",
         backend=str(document.get("backend", "")),
-        device=document.get("device"),
+        device=_device(document),
         ranks=len(by_rank) or None,
         nodes=nodes,
         node_count=len(nodes) or None,
@@ -88,6 +88,13 @@ def _measured(found: Mapping[str, Any], ranks: int) -> Measured:
     )
 
 
+def _device(document: Mapping[str, Any]) -> str | None:
+    device = document.get("device")
+    if device is not None and not isinstance(device, str):
+        raise ValueError(f"device {device!r}")
+    return device
+
+
 def _wrong(found: Mapping[str, Any]) -> Wrong:
     return Wrong(
         op=Operation(found["op"]),
@@ -106,18 +113,14 @@ def _of_nccl_tests(document: Mapping[str, Any]) -> Result:
     ]
     by_rank = tuple(str(name) for name in document["nodes"])
     nodes = tuple(dict.fromkeys(by_rank))
-    answers = [run.correct for run in runs]
+    whole = joined(runs)
     return replace(
-        runs[0],
-        device=document.get("device"),
+        whole,
+        device=_device(document),
         ranks=len(by_rank),
         nodes=nodes,
         node_count=len(nodes),
-        measured=tuple(one for run in runs for one in run.measured),
-        correct=False if False in answers else None if None in answers else True,
-        wrong=tuple(one for run in runs for one in run.wrong),
-        suspects=nodes if False in answers else (),
-        complete=all(run.complete for run in runs),
+        suspects=nodes if whole.correct is False else (),
     )
 
 

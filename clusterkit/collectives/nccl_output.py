@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clusterkit.collectives.operations import Operation
 from clusterkit.collectives.result import Measured, Result, Wrong
 from clusterkit.probes.base import Unparsed
-from clusterkit.probes.nccl_tests import NcclTest, Row, parse
+from clusterkit.probes.nccl_tests import NcclTest, Row, parse_each
 
 _BYTES = {
     **dict.fromkeys(("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), 1),
@@ -20,15 +21,38 @@ _MOST_TOLD = 1024
 
 
 def read_nccl_tests(text: str) -> Result:
-    """Return the result that one program of nccl-tests has printed.
+    """Return the result that programs of nccl-tests have printed, one after the other.
 
     Which program it was is seen from the table where the end does not say it: the reduction, and
     that the elements of gathers are counted by rank.
 
     Raises:
-        Unparsed: it is no such output, or damaged.
+        Unparsed: it is no such output, or damaged, or that of another program; or the programs ran
+            on different ranks.
     """
-    test = parse(text)
+    runs = [_result(test) for test in parse_each(text)]
+    ranks = {run.ranks for run in runs if run.ranks is not None}
+    if len(ranks) > 1:
+        told = " and ".join(str(number) for number in sorted(ranks))
+        raise Unparsed(f"runs on {told} ranks: give one at a time")
+    return joined(runs)
+
+
+def joined(runs: Sequence[Result]) -> Result:
+    """Return runs on the same ranks as one; what the first says of ranks and nodes counts."""
+    answers = [run.correct for run in runs]
+    return replace(
+        runs[0],
+        measured=tuple(one for run in runs for one in run.measured),
+        correct=False if False in answers else None if None in answers else True,
+        wrong=tuple(one for run in runs for one in run.wrong),
+        suspects=tuple(dict.fromkeys(node for run in runs for node in run.suspects)),
+        complete=all(run.complete for run in runs),
+        error=next((run.error for run in runs if run.error is not None), None),
+    )
+
+
+def _result(test: NcclTest) -> Result:
     rows = [row for row in test.rows if row.size and row.time_us]
     if not rows:
         raise Unparsed("no message in its table has a size")
@@ -47,8 +71,9 @@ def read_nccl_tests(text: str) -> Result:
         wrong=tuple(
             Wrong(op=op, bytes=row.size, elements=row.wrong) for row in test.rows if row.wrong
         ),
-        suspects=test.failed,
+        suspects=test.failed if test.correct is False else (),
         complete=test.correct is not None or test.average_gb_s is not None,
+        error=test.error,
     )
 
 
@@ -63,9 +88,13 @@ def _measured(row: Row, op: Operation) -> Measured:
 
 
 def _operation(test: NcclTest) -> Operation:
-    named = next((op for op in Operation if op.program == test.program), None)
+    program = test.program or ""
+    named = next((op for op in Operation if op.program in program), None)
     if named is not None:
         return named
+    if "_perf" in program:
+        known = ", ".join(op.program for op in Operation)
+        raise Unparsed(f"{program} is none of those that are read: {known}")
     largest = test.rows[-1]
     if largest.operation == "none":
         return Operation.ALL_GATHER

@@ -74,6 +74,8 @@ class Result:
     versions: tuple[str, ...] = ()
     complete: bool = True
     """Whether it came to its end."""
+    error: str | None = None
+    """What it failed with, where that is no wrong result."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:

@@ -30,13 +30,17 @@ exit "$c"
 """
 _PREFIX = re.compile(r"^(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:|\d{1,9}:)")
 _RANK = re.compile(
-    r"Rank +(\d{1,9}) (?:Group +\d{1,9} )?Pid +\d{1,10} on +(\S+) device +\d{1,4} \[\w+\] (.+)"
+    r"Rank +(\d{1,9}) (?:Group +\d{1,9} )?Pid +\d{1,10} on +(\S+)"
+    r" device +\d{1,4} \[[\w:.]{1,40}\] (.+)"
 )
 _NUMBER = re.compile(r"\d{1,18}")
-_FIGURE = re.compile(r"\d{1,12}(?:\.\d{1,6})?")
+_FIGURE = re.compile(r"\d{1,12}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?")
+"""A time of 10 s and more, and a million wrong values, are written with an exponent."""
 _SUMMED = re.compile(r"Out of bounds values : (\d{1,18}) (OK|FAILED)")
 _AVERAGE = re.compile(r"Avg bus bandwidth +: (\d{1,9}(?:\.\d{1,9})?)")
 _FAILURE = re.compile(r"(\S{1,255}) pid \d{1,10}: Test failure")
+_ERROR = re.compile(r"(\S{1,255}): Test (?:NCCL|CUDA|MPI) failure \S{1,255} '(.{1,300}?)(?: / )?'?")
+_HEAD = re.compile(r"size +count +type +redop\b.*")
 _PROGRAM = re.compile(r"Collective test concluded: (\w{1,40})")
 _COLUMNS = (12, 13)
 """Cells of a row: size, count, type, operation, since 2.11 root; then time, algbw, busbw and wrong
@@ -80,7 +84,9 @@ class NcclTest:
     correct: bool | None
     """None where nobody looked, or the end is missing."""
     failed: tuple[str, ...] = ()
-    """The hosts that end with a test failure."""
+    """The hosts that end with a test failure: wrong values, or an error of CUDA or NCCL."""
+    error: str | None = None
+    """The first such error, and its host."""
     program: str | None = None
     """Its name, where the end says it, such as `all_gather_perf`."""
 
@@ -96,10 +102,36 @@ def parse(text: str) -> NcclTest:
     Raises:
         Unparsed: there is no table, or a row of it is damaged.
     """
-    lines = [_PREFIX.sub("", line).strip().lstrip("# ") for line in text.splitlines()]
-    rows = tuple(row for line in lines if (row := _row(line)) is not None)
+    return _parse(_lines(text))
+
+
+def parse_each(text: str) -> tuple[NcclTest, ...]:
+    """Read the output of one program, or of several that ran one after the other.
+
+    Raises:
+        Unparsed: as `parse`.
+    """
+    runs: list[list[str]] = [[]]
+    has_rows = False
+    for line in _lines(text):
+        if has_rows and (_HEAD.fullmatch(line) or _RANK.fullmatch(line)):
+            runs.append([])
+            has_rows = False
+        runs[-1].append(line)
+        has_rows = has_rows or _is_row(line.split())
+    return tuple(_parse(lines) for lines in runs)
+
+
+def _lines(text: str) -> list[str]:
+    return [_PREFIX.sub("", line).strip().lstrip("# ") for line in text.splitlines()]
+
+
+def _parse(lines: Sequence[str]) -> NcclTest:
+    counts_wrong = not any(_HEAD.fullmatch(line) and " error" in line for line in lines)
+    rows = tuple(_row(line, counts_wrong=counts_wrong) for line in lines if _is_row(line.split()))
     if not rows:
-        raise Unparsed(f"no table of nccl-tests: {first_line(text)[:60]!r}")
+        said = first_line("\n".join(lines))
+        raise Unparsed(f"no table of nccl-tests: {said[:60]!r}")
     ranks = [rank for line in lines if (rank := _RANK.fullmatch(line)) is not None]
     average = next((found for line in lines if (found := _AVERAGE.fullmatch(line))), None)
     return NcclTest(
@@ -111,20 +143,28 @@ def parse(text: str) -> NcclTest:
         average_gb_s=float(average[1]) if average else None,
         correct=_correct(lines, rows),
         failed=tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line)))),
+        error=next(
+            (f"{one[1]}: {one[2]}" for line in lines if (one := _ERROR.fullmatch(line))), None
+        ),
         program=next((one[1] for line in lines if (one := _PROGRAM.search(line))), None),
     )
 
 
-def _row(line: str) -> Row | None:
+def _is_row(words: Sequence[str]) -> bool:
+    """Tell a row from titles, ranks, and lines of NCCL's own."""
+    return len(words) > 2 and all(_NUMBER.fullmatch(word) for word in words[:2])
+
+
+def _row(line: str, *, counts_wrong: bool) -> Row:
     words = line.split()
-    if len(words) < 3 or not (_NUMBER.fullmatch(words[0]) and _NUMBER.fullmatch(words[1])):
-        return None  # titles, ranks, and lines of NCCL's own
     if len(words) not in _COLUMNS:
         raise Unparsed(f"a row of {len(words)} cells: {line[:60]!r}")
     measured = [words[-8:-4], words[-4:]]
     if not all(_FIGURE.fullmatch(cell) for side in measured for cell in side[:3]):
         raise Unparsed(f"no figures: {line[:60]!r}")
-    wrong = [int(side[3]) for side in measured if _NUMBER.fullmatch(side[3])]
+    wrong = [
+        int(float(side[3])) for side in measured if counts_wrong and _FIGURE.fullmatch(side[3])
+    ]
     better = max(measured, key=lambda side: float(side[2]))
     return Row(
         size=int(words[0]),
@@ -140,10 +180,13 @@ def _row(line: str) -> Row | None:
 
 def _correct(lines: Sequence[str], rows: Sequence[Row]) -> bool | None:
     summed = next((found for line in lines if (found := _SUMMED.fullmatch(line))), None)
-    failed = any("Test failure" in line for line in lines)
-    if failed or any(row.wrong for row in rows) or (summed and summed[2] == "FAILED"):
+    if any(row.wrong for row in rows) or (summed and summed[2] == "FAILED"):
         return False
-    return None if summed is None else True
+    if summed is None or any("Test failure" in line for line in lines):
+        return None
+    # With -c 0 nobody looks, and it ends with 0 OK all the same.
+    unseen = any("#wrong" in line for line in lines) and all(row.wrong is None for row in rows)
+    return None if unseen else True
 
 
 def asked(job: PreflightJob) -> bool:
