@@ -111,6 +111,12 @@ def test_a_reading_of_the_host() -> None:
     assert (other.rank, other.command) == (None, "a) b (c")
 
 
+def test_a_port_without_counters_is_left_out() -> None:
+    """As earlier snippets told it: saved answers have it."""
+    more = "port N/A (no PMA) N/A (no PMA) efa_0/1\nport - - irdma0/1\nport 7 - irdma0/2\n"
+    assert reading(READING + more) == reading()
+
+
 def test_a_kernel_that_does_not_say_what_is_available() -> None:
     text = READING.replace("MemAvailable: 524288", "Cached: 3000")
     assert reading(text).available_bytes == 4000 * 1024
@@ -125,6 +131,7 @@ def test_a_kernel_that_does_not_say_what_is_available() -> None:
         (UNITS + READING.partition("cpus")[0], "cut off"),
         (UNITS + "net 1 2 3 4 5 6 eth0\n" + READING, "before a reading"),
         (UNITS + READING + "net 1 2 3 eth0\n", "line 'net"),
+        (UNITS + READING + "port ? 1 mlx5_0/1\n", "line 'port"),
         (UNITS + READING + "quota 1 0 1 1 /x\n", "no period"),
         (UNITS + READING + f"task {RUN}:0,0 1 (a) S 1 2\n", "process is cut off"),
     ],
@@ -295,6 +302,46 @@ def test_cgroups_with_a_limit(tmp_path: Path, shell: Sequence[str], version: int
         assert (limit.limit_bytes, limit.used_bytes, limit.oom_kills) == (2000, 1500, 3)
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_rdma_ports_without_counters(tmp_path: Path, shell: Sequence[str]) -> None:
+    """Drivers without `process_mad` (EFA, bnxt_re, irdma) have the files, but no numbers."""
+    counters = {
+        "efa_0": ("N/A (no PMA)\n", "N/A (no PMA)\n"),
+        "irdma0": ("", ""),
+        "irdma1": ("25\n", ""),
+        "mlx5_0": ("25\n", "50\n"),
+    }
+    files = {}
+    for device, values in counters.items():
+        folder = f"sys/class/infiniband/{device}/ports/1/counters"
+        for name, value in zip(("port_rcv_data", "port_xmit_data"), values, strict=True):
+            files[f"{folder}/{name}"] = value
+    host = _below(tmp_path, files, shell)
+    assert [one.name for one in host.ports] == ["mlx5_0/1"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_no_byte_counts_twice_where_interfaces_are_stacked(
+    tmp_path: Path, shell: Sequence[str]
+) -> None:
+    stack: dict[str, tuple[str, ...]] = {
+        "lo": (), "eno1": (), "eno2": (), "bond0": ("eno1", "eno2"), "bond0.100": ("bond0",),
+        "br0": ("bond0.100", "vnet0"), "vnet0": (),
+        "br1": ("vnet1",), "vnet1": (), "br1.7": ("br1",),
+    }  # fmt: skip
+    files = {"proc/net/dev": "Inter-|   Receive  |  Transmit\n face |bytes |bytes compressed\n"}
+    for name, lower in stack.items():
+        files["proc/net/dev"] += f"{name:>6}: 100 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n"
+        files[f"sys/class/net/{name}/mtu"] = "1500\n"
+        files |= {f"sys/class/net/{name}/lower_{one}": "" for one in lower}
+    host = _below(tmp_path, files, shell)
+    assert [(one.name, one.received_bytes, one.sent_bytes) for one in host.interfaces] == [
+        ("eno1", 100, 200),
+        ("eno2", 100, 200),
+        ("br1", 100, 200),  # of what it stands on, nothing is told
+    ]
+
+
 def _cgroups(version: int) -> dict[str, str]:
     job = "sys/fs/cgroup/slurm/job_5"
     if version == 2:
@@ -320,7 +367,7 @@ def _cgroups(version: int) -> dict[str, str]:
 
 
 def _below(folder: Path, files: Mapping[str, str], shell: Sequence[str]) -> HostVitals:
-    """Read a machine whose /sys, and own cgroup, are files below `folder`."""
+    """Read a machine whose /sys, own cgroup and, if given, interfaces are files below `folder`."""
     if shutil.which(shell[0]) is None:
         pytest.skip(f"no {shell[0]} here")
     for name, text in files.items():
@@ -328,6 +375,8 @@ def _below(folder: Path, files: Mapping[str, str], shell: Sequence[str]) -> Host
         (folder / name).write_text(text)
     snippet = str(vitals_host.PROBE.command).replace("/sys/", f"{folder}/sys/")
     snippet = snippet.replace("/proc/$i/cgroup", f"{folder}/proc/$i/cgroup")
+    if "proc/net/dev" in files:
+        snippet = snippet.replace("/proc/net/dev", f"{folder}/proc/net/dev")
     done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=True)
     (host,) = vitals_host.PROBE.parse(done.stdout)
     return host

@@ -7,6 +7,10 @@ Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst (`cpu.stat`)
 
 Processes are known by the variable that every process of a job has (`processes.MARKER`). Of the
 cgroups that they, and the script itself, are in, those with a limit are told, up to the root.
+
+An interface on top of one that is told (`lower_*` in its folder: bond, VLAN, bridge, macvlan) is
+left out, as the same bytes pass both; so is an RDMA port whose counters are no numbers
+(drivers/infiniband/core/sysfs.c: `N/A (no PMA)`).
 """
 
 from __future__ import annotations
@@ -28,11 +32,19 @@ FILENAME == said {{ next }}
 FILENAME == "/proc/loadavg" {{ print "load", $1; next }}
 /^(MemTotal|MemFree|MemAvailable|Buffers|Cached|SwapTotal|SwapFree):/ {{ print "memory", $1, $2 }}
 END {{ print "cpus", n + 0 }}' /proc/stat /proc/loadavg /proc/meminfo; }}
+stacked() {{
+for u in "/sys/class/net/$1"/lower_*
+do
+case ${{u##*/lower_}} in '*' | {VIRTUAL}) ;; *) return 0;; esac
+done
+return 1
+}}
 nets() {{
 while IFS= read -r l
 do
 i=${{l%%:*}}; i=${{i##* }}
 case $i in {VIRTUAL}) continue;; esac
+if stacked "$i"; then continue; fi
 case $l in *:*) set -f; set -- ${{l#*:}}; set +f; echo "net $1 $3 $4 $9 ${{11}} ${{12}} $i";; esac
 done </proc/net/dev
 }}
@@ -40,10 +52,11 @@ r() {{ v=; {{ IFS= read -r v <"$1"; }} 2>/dev/null || :; }}
 ports() {{
 for p in /sys/class/infiniband/*/ports/*
 do
-[ -e "$p/counters/port_rcv_data" ] || continue
 r "$p/counters/port_rcv_data"; a=$v; r "$p/counters/port_xmit_data"; b=$v
+case $a in '' | *[!0-9]*) continue;; esac
+case $b in '' | *[!0-9]*) continue;; esac
 d=${{p%/ports/*}}
-echo "port ${{a:--}} ${{b:--}} ${{d##*/}}/${{p##*/}}"
+echo "port $a $b ${{d##*/}}/${{p##*/}}"
 done
 }}
 quota() {{

@@ -121,6 +121,8 @@ class HostVitals:
 
 
 _NUMBER = r"\d{1,20}"
+_MAYBE = rf"(?:{_NUMBER}|-|N/A \(no PMA\))"
+"""Earlier snippets told of ports without counters as well."""
 _NAME = r"[^\s/|]{1,64}"
 _SHAPES = {
     "cpu": re.compile(rf"cpu +({_NUMBER}(?: {_NUMBER}){{6,9}})"),
@@ -128,7 +130,7 @@ _SHAPES = {
     "load": re.compile(r"load (\d{1,9}(?:\.\d{1,3})?)"),
     "memory": re.compile(rf"memory (\w+): ({_NUMBER})"),
     "net": re.compile(rf"net ({_NUMBER}(?: {_NUMBER}){{5}}) ({_NAME})"),
-    "port": re.compile(rf"port ({_NUMBER}) ({_NUMBER}) ([\w.-]+/\d{{1,3}})"),
+    "port": re.compile(rf"port ({_MAYBE}) ({_MAYBE}) ([\w.-]+/\d{{1,3}})"),
     "quota": re.compile(rf"quota ({_NUMBER}(?: {_NUMBER}){{3}}) ?(.*)"),
     "limit": re.compile(rf"limit ({_NUMBER}(?: {_NUMBER}){{2}}) ?(.*)"),
     "task": re.compile(
@@ -247,6 +249,8 @@ def _net(reading: _Reading, match: re.Match[str]) -> None:
 
 
 def _port(reading: _Reading, match: re.Match[str]) -> None:
+    if not (match[1].isdecimal() and match[2].isdecimal()):
+        return
     reading.ports[match[3]] = PortCounters(
         name=match[3], received_bytes=int(match[1]) * _LANES, sent_bytes=int(match[2]) * _LANES
     )
