@@ -48,22 +48,75 @@ def read(line: str) -> Throughput | None:
 
 _LONGEST = 4096
 """Characters at the end of a line that are looked at; more is no line of a trainer."""
-_NUMBER = r"(?P<n>\d[\d,]{0,20}(?:\.\d*)?(?:[eE][+-]?\d+)?)(?![\w.])"
+_DIGITS = r"(?P<n>\d[\d,]{0,20}(?:\.\d*)?(?:[eE][+-]?\d+)?)"
+_END = r"(?![\w.]|,\d)"
+_NUMBER = _DIGITS + _END
+_SCALED = rf"{_DIGITS}(?P<times>(?-i:[kKMGT]|\s[kKMGT](?!\w|\s*[:=\d])))?{_END}"
+"""With a suffix perhaps, `12.3K` or `1.2 M`; in `12 T 5` and `12 T=5`, T is another figure."""
+_TIMES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _DECIMAL = r"(?<![\d.])\d+(?:\.\d+)?"
 """Of no part of `2.32.31`, as two bars leave it that write into each other."""
 _PER_S = r"(?:/s(?:ec(?:ond)?)?|[_ ]per[_ ]sec(?:ond)?)"
-_NOUN = r"(?<![A-Za-z_/-])(?P<noun>samples|examples|sequences|images|imgs?|tokens|toks?)"
+_SLOT = r"(?:\s*/\s*|[_ ]\(?per[_ -])(?:gpu|device|rank|slot)(?![^\W_])\)?"
+_NOUN = (
+    r"(?<![A-Za-z_/-])(?:valid[_ ](?=tok))?"
+    r"(?P<noun>samples|examples|sequences|images|imgs?|tokens|toks?)"
+)
+"""Valid tokens are those of a batch that are no padding."""
+_NOUN_PER_S = rf"{_NOUN}(?P<slot>{_SLOT})?{_PER_S}(?P<each>{_SLOT})?"
 _STEP = re.compile(
     r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b\s*[:=]?\s*(\d{1,18})(?!\d)", re.IGNORECASE
 )
+_EVALUATION = (
+    r"(?<![\w./-])(?:validat[a-z]+|valid|val|eval(?:uat[a-z]+)?"
+    r"|test(?:ed|ing)?|predict(?:ed|ing|ion)?|sanity)(?![^\W_])"
+)
+"""No part of a host's name: `gpu-test: `."""
+_EVALUATED = re.compile(
+    rf"{_EVALUATION}[\W_]{{0,4}}(?:(?:global_?)?(?:step|iter|iteration|batch)(?![A-Za-z])"
+    r"|(?:(?:throughput|speed|rate|time|dt|tps)[\W_]{1,4})?\Z)",
+    re.IGNORECASE,
+)
+_BEGINS_EVALUATION = re.compile(rf"[\W_]{{0,4}}{_EVALUATION}(?![\w=/-]|\.\w)", re.IGNORECASE)
+"""But `val_loss 0.3` is a figure, which a line of the training may begin with as well."""
+_PREFIX = re.compile(
+    r"\s+|[-|:]\s|\[(?!\s*(?:step|iter|epoch|\d+/))[^\]]*\]:?"
+    r"|\d{4}[-/]\d\d[-/]\d\d(?:T[\d:.,+Z-]+)?|\d\d:\d\d:\d\d[\d.,]*"
+    r"|[IWEF]\d{4} [\d:.]+ +\d+ \S+\]"
+    r"|[\w.]+:[\w.<>]+:\d+(?=\s)|[\w.@-]+:|[a-z_][\w.]*\s{1,16}[-|]\s|(?:DEBUG|INFO|WARN(?:ING)?)\b",
+    re.IGNORECASE,
+)
+"""What launchers and loggers put before a message: names, ranks, levels and times."""
+
+
+def _is_evaluation(line: str, at: int) -> bool:
+    """Tell whether the rate at `at` is one of evaluation.
+
+    What the message begins with says so, or what stands right before its step or the rate.
+    """
+    start = 0
+    while not _BEGINS_EVALUATION.match(line, start, at):
+        prefix = _PREFIX.match(line, start, at)
+        if prefix is None:
+            return _EVALUATED.search(line, 0, at) is not None
+        start = prefix.end()
+    return True
 
 
 def _made(
-    number: str, unit: Unit, line: str, *, average: bool = False, per_slot: bool = False
+    number: str,
+    unit: Unit,
+    line: str,
+    *,
+    at: int = 0,
+    times: float = 1,
+    average: bool = False,
+    per_slot: bool = False,
 ) -> Throughput | None:
-    rate = float(number.replace(",", ""))
-    if not (rate > 0 and math.isfinite(rate)):
-        return None  # nothing is measured yet
+    """Return what a number tells that begins at `at` of the line, or whose name does."""
+    rate = float(number.replace(",", "")) * times
+    if not (rate > 0 and math.isfinite(rate)) or _is_evaluation(line, at):
+        return None  # nothing is measured yet, or no training
     step = _STEP.search(line)
     return Throughput(
         rate=rate,
@@ -92,10 +145,11 @@ _DEEPSPEED = re.compile(r"\b(?P<kind>Curr|RunningAvg|)SamplesPerSec=" + _NUMBER)
 
 
 def _deepspeed(line: str) -> Throughput | None:
-    rates = {match["kind"]: match["n"] for match in _DEEPSPEED.finditer(line)}
+    rates = {match["kind"]: match for match in _DEEPSPEED.finditer(line)}
     for kind in ("Curr", "", "RunningAvg"):
         if kind in rates:
-            return _made(rates[kind], "samples", line, average=kind == "RunningAvg")
+            found, average = rates[kind], kind == "RunningAvg"
+            return _made(found["n"], "samples", line, at=found.start(), average=average)
     return None
 
 
@@ -106,29 +160,45 @@ _GLOBAL_BATCH = re.compile(r"global batch size:\s*(\d{1,18})(?!\d)")
 
 def _megatron(line: str) -> Throughput | None:
     elapsed = _MEGATRON.search(line)
-    ms = float(elapsed["n"].replace(",", "")) if elapsed else 0.0
+    if elapsed is None:
+        return None
+    ms = float(elapsed["n"].replace(",", ""))
     if ms <= 0:
         return None
     batch = _GLOBAL_BATCH.search(line)
     samples = int(batch[1]) if batch else 0
     rate = f"{(samples or 1) * 1000 / ms:.9g}"
-    return _made(rate, "samples" if samples else "steps", line)
+    return _made(rate, "samples" if samples else "steps", line, at=elapsed.start())
 
 
-_NAMED = re.compile(_NOUN + _PER_S + r"['\"]?[\s:=]+" + _NUMBER, re.IGNORECASE)
+_NAMED = re.compile(rf"{_NOUN_PER_S}['\"]?[\s:=]+{_SCALED}(?!\s*%)", re.IGNORECASE)
+_VALUE = r"['\"]?\s*[:=]|\s+[-+~]?(?:\d(?![\d.]*\s*%)|(?:inf|infinity|nan|none|n/a)\b)"
 _NAMED_BEHIND = re.compile(
-    r"(?<![\w.])" + _NUMBER + r"\s*" + _NOUN + _PER_S + r"(?!\w)", re.IGNORECASE
+    r"(?P<other>(?:step|iter|iteration|epoch|batch|rank|loss|lr|norm|acc|accuracy)s?[\s:=#]*[-+]?)?"
+    rf"(?<![\w./]){_SCALED}(?<!,)\s*{_NOUN_PER_S}(?!\w|\s*/\s*[a-z]|\s*\(?per\b|{_VALUE})",
+    re.IGNORECASE,
 )
+"""With `other`, the number is that of a step or loss, and the rate is what follows or nothing."""
 _BAR = re.compile(r"\[[\d:]+[<,]")
 """Of a progress bar in samples: data sets print those while they prepare data."""
 
 
 def _named(line: str) -> Throughput | None:
-    found = _NAMED.search(line) or (None if _BAR.search(line) else _NAMED_BEHIND.search(line))
-    if found is None:
-        return None
-    unit: Unit = "tokens" if found["noun"].lower().startswith("tok") else "samples"
-    return _made(found["n"], unit, line)
+    found = list(_NAMED.finditer(line))
+    if not found and not _BAR.search(line):
+        found = [match for match in _NAMED_BEHIND.finditer(line) if match["other"] is None]
+    for match in sorted(found, key=_of_slot):
+        unit: Unit = "tokens" if match["noun"].lower().startswith("tok") else "samples"
+        times = _TIMES[match["times"].strip().upper()] if match["times"] else 1
+        per_slot, at = _of_slot(match), match.start()
+        told = _made(match["n"], unit, line, at=at, times=times, per_slot=per_slot)
+        if told is not None:
+            return told
+    return None
+
+
+def _of_slot(match: re.Match[str]) -> bool:
+    return bool(match["slot"] or match["each"])
 
 
 # torchtitan/components/metrics.py: "tps" are tokens per second and device
@@ -137,7 +207,9 @@ _TITAN = re.compile(r"\bstep:\s*\d+\b.*\btps:\s*" + _NUMBER)
 
 def _titan(line: str) -> Throughput | None:
     found = _TITAN.search(line)
-    return _made(found["n"], "tokens", line, per_slot=True) if found else None
+    if found is None:
+        return None
+    return _made(found["n"], "tokens", line, at=found.start("n"), per_slot=True)
 
 
 # nanoGPT: "iter 10: loss 2.5, time 123.45ms, mfu 12.3%"; others: "dt: 123.4ms", "98 ms/iter"
@@ -151,8 +223,12 @@ _MS = re.compile(
 
 def _milliseconds(line: str) -> Throughput | None:
     found = _MS.search(line)
-    ms = float(found["ms"] or found["each"]) if found else 0.0
-    return _made(f"{1000 / ms:.9g}", "steps", line) if ms > 0 else None
+    if found is None:
+        return None
+    name = "ms" if found["ms"] else "each"
+    ms = float(found[name])
+    at = found.start(name)
+    return _made(f"{1000 / ms:.9g}", "steps", line, at=at) if ms > 0 else None
 
 
 # tqdm's bars, as the Trainer and Lightning draw them, and Lightning's own by rich

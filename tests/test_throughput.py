@@ -22,6 +22,7 @@ MEGATRON = (
     "learning rate: 1.5E-04 | global batch size:   128 | lm loss: 9.1E+00 |"
 )
 MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+TITAN = "step: 10  loss:  4.1  memory: 1.2GiB(3%)  tps: 1,234  mfu: 1.3%"
 LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s, v_num=0, loss=1.2]"
 
 
@@ -37,6 +38,18 @@ LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s,
         ("steps: 10 loss: 7.2 iter time (s): 0.5 samples/sec: 31.9", 31.9, "samples", 10),
         ("step   10 | loss: 4.1 | dt: 123.4ms | tok/sec: 12345.6", 12345.6, "tokens", 10),
         ("step 10/100 | loss 4.1 | 123.4 ms | 45.6% MFU | 98765 tok/s", 98765, "tokens", 10),
+        ("98765 tok/s 45.6% MFU", 98765, "tokens", None),
+        ("step 120 tokens/s: 12.3K", 12300, "tokens", 120),
+        ("step 120 tokens/s: 12.3k 45% MFU", 12300, "tokens", 120),
+        ("step 4 loss 1.0 tokens/s: 1,234.5K, mfu 3%", 1234500, "tokens", 4),
+        ("step 4 | 1.5M tokens/s | 3 ms", 1.5e6, "tokens", 4),
+        ("step 4 | 1.5 M tokens/s", 1.5e6, "tokens", 4),
+        ("step 4 tokens/s: 1.2 M mfu=3%", 1.2e6, "tokens", 4),
+        ("step 4 samples/s 12 T 5", 12, "samples", 4),
+        ("step 4 samples/s 12 T=5", 12, "samples", 4),
+        ("step 4 samples/s 12 GiB", 12, "samples", 4),
+        ("Step: 5 | Loss: 5.1 | Tokens/s/GPU: 1.5K, Tokens/s: 12.3K", 12300, "tokens", 5),
+        ("step 3 valid tokens/s: 500", 500, "tokens", 3),
         ("speed 51.5 images/sec on 4 GPUs", 51.5, "samples", None),
         (DEEPSPEED, 33.25, "samples", 20),
         ("0/20, SamplesPerSec=31.5", 31.5, "samples", None),
@@ -46,6 +59,7 @@ LIGHTNING = "Epoch 0:  50%|█████     | 50/100 [00:05<00:05, 12.30it/s,
         ("iter 40: loss 2.5012, time 250.00ms, mfu 3.21%", 4.0, "steps", 40),
         ("iter 40 loss 2.5 200 ms/iter", 5.0, "steps", 40),
         (LIGHTNING, 12.3, "steps", 50),
+        (LIGHTNING.replace("loss", "val_loss"), 12.3, "steps", 50),
         ("\r".join(("", LIGHTNING, LIGHTNING.replace("50/", "51/"))), 12.3, "steps", 51),
         (" 10%|█         | 50/500 [00:10<01:30,  2.50s/it]", 0.4, "steps", 50),
         ("Epoch 0/4 ━━━━━ 50/100 0:00:05 • 0:00:05 9.52it/s loss: 0.3", 9.52, "steps", 50),
@@ -74,8 +88,115 @@ def test_averages_since_the_start_are_marked() -> None:
 
 
 def test_torchtitan_tells_the_rate_of_one_slot() -> None:
-    line = "[titan] INFO - step: 10  loss:  4.1  memory: 1.2GiB(3%)  tps: 1,234  mfu: 1.3%"
-    assert throughput.read(line) == Throughput(rate=1234, unit="tokens", step=10, per_slot=True)
+    expected = Throughput(rate=1234, unit="tokens", step=10, per_slot=True)
+    assert throughput.read(f"[titan] INFO - {TITAN}") == expected
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "tokens/s/gpu: 1234",
+        "tokens/sec/GPU 1234",
+        "tokens per second per gpu: 1,234",
+        "tokens_per_sec_per_gpu=1.234K",
+        "tokens_per_gpu_per_sec: 1234",
+        "Tokens/s/device: 1234, total_weights: 12",
+        "tokens/s: 1.2Q, tokens/s/gpu: 1234",
+        "| 1,234 tokens/s/gpu",
+        "| 1,234 tokens/s per GPU",
+        "| 1,234 tokens/s per-GPU",
+        "| 1.234K tokens/s (per GPU)",
+    ],
+)
+def test_a_rate_of_each_gpu_is_that_of_a_slot(told: str) -> None:
+    expected = Throughput(rate=1234, unit="tokens", step=3, per_slot=True)
+    assert throughput.read(f"step 3 {told}") == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 120 tokens/s: 12.3Q",
+        "step 120, tokens/s: 12.3Q",
+        "step 4 loss 1.0 tokens/s: 12.3Q",
+        "step 4 loss 1.0 tokens/s 12.3Q",
+        "step 4 loss 1.0 tokens/s = ?",
+        "step 4 samples/s unknown",
+        "step 4/100 samples/s unknown",
+        "step 4 loss=-1.0 samples/s",
+        "step=60 samples/s=inf",
+        "step=60 samples/s nan",
+        "12 samples/s inf",
+        "step 3 tokens/s: 1,234abc",
+        "step 3 tokens/s/node: 12",
+        "12,345 tokens/s/node",
+        "12,345 tokens/s per node",
+    ],
+)
+def test_no_other_number_is_taken_for_a_rate(line: str) -> None:
+    assert throughput.read(line) is None
+
+
+EVALUATION = (
+    f"validate {TITAN}",
+    "eval step 10 samples/s 2000",
+    "Validation: step 5 samples/s 2000",
+    "Evaluated 512 samples, 431 samples/s",
+    "eval: 431 samples/s",
+    "*** eval *** loss 2.0 samples/s 431",
+    "[valid] loss 2.0 samples/s 431",
+    "Test: loss 2.0 samples/s 431",
+    "sanity check: 3 samples/s",
+    "epoch 3 eval step 10 samples/s 5",
+    "eval_step=10 samples/s=5",
+    "step 10 eval samples/s 2000",
+    "step 10 | validation | 2000 samples/s",
+    "step 10 eval throughput: 2000 samples/s",
+    "eval iter 40: loss 2.5, time 250ms",
+    "iter 40 eval time 250ms",
+)
+TRAINING = (
+    TITAN,
+    "step 10 val_loss 0.3 samples/s 2000",
+    "step 10 val loss 0.3 samples/s 2000",
+    "step: 10 | val loss 0.3 | samples/s 2000",
+    "[step 10] val loss 0.3 samples/s 2000",
+    "val_loss 0.3 step 10 samples/s 2000",
+    "eval/loss=0.3 step=10 samples/s=2000",
+    "step 10 eval_steps=500 samples/s 2000",
+    "step 10 samples/s 2000 next eval step 20",
+    "step 10 samples/s 2000 eval samples/s 800",
+    "{'eval_loss': 2.1, 'train_samples_per_second': 51.2}",
+    LIGHTNING.replace("loss=1.2", "val_loss=1.2, tokens/s=12"),
+)
+PREFIXES = (
+    *(
+        "",
+        "[node-0] ",
+        "[rank0]:",
+        "[rank0]: ",
+        "0: ",
+        "n1: ",
+        "gpu-test: ",
+        "[test-0] ",
+        "\x1b[32m",
+    ),
+    *("2024-05-02 11:02:11,123 INFO ", "[2024-05-02 11:02:11] ", "11:02:11 ", "INFO:root:"),
+    "[rank0]:\x1b[1m[titan] 2024-05-02 11:02:11,123 - root - INFO - \x1b[31m",
+    "2024-05-02 11:02:11.123 | INFO     | __main__:<module>:12 - ",
+    "2024-05-02T11:02:11Z test.example.org: ",
+    "I0502 11:02:11.123456 140 train.py:55] ",
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_rates_of_evaluation_are_passed_over(prefix: str) -> None:
+    assert [line for line in EVALUATION if throughput.read(prefix + line)] == []
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_training_lines_may_speak_of_evaluation(prefix: str) -> None:
+    assert [line for line in TRAINING if not throughput.read(prefix + line)] == []
 
 
 @pytest.mark.parametrize(
@@ -108,7 +229,9 @@ def test_other_lines_tell_nothing(line: str) -> None:
     assert throughput.read(line) is None
 
 
-@pytest.mark.parametrize("piece", ["1,", "step 1 ", "9", "1/1 ", "[0,", "\r", "samples/s "])
+@pytest.mark.parametrize(
+    "piece", ["1,", "step 1 ", "9", "1/1 ", "[0,", "\r", "samples/s ", "a- ", "eval "]
+)
 def test_a_line_without_end_is_read_at_once(piece: str) -> None:
     assert throughput.read(piece * (1 << 18)) is None
 
@@ -117,6 +240,7 @@ PIECES = (
     *("samples/s ", "tokens/s: ", "step 5", "step: 5 ", "iter 40: ", "time ", "dt: ", "tps: "),
     *("ms", " ms/iter", "it/s", "s/it", "10/100 [", "00:01<00:02, ", "SamplesPerSec=", "\r"),
     *("elapsed time per iteration (ms): ", "global batch size: ", "train_steps_per_second: "),
+    *("eval", "val_", "[", "INFO:", " - ", "/gpu", " per gpu", "K", " M", "loss ", "%"),
     *("0", "1", "7.5", "2.32", ".", ".31", ",", "e-9", "9" * 400, "0." + "0" * 320 + "1", " "),
 )
 
