@@ -140,6 +140,15 @@ def test_of_a_cancelled_job_nothing_is_wrong_unless_it_failed_too(tmp_path: Path
     assert told(run.path).exit_code == 1
 
 
+def test_who_was_killed_at_the_time_limit_did_not_fail_first(tmp_path: Path) -> None:
+    killed = "slurm_script: line 12: 12345 Killed                  python train.py\n"
+    run = job(tmp_path, state=JobState.TIMEOUT, exit_code=137)
+    run.log(1).write_text(killed)
+    assert told(run.path).stdout.startswith("what   the job reached its time limit")
+    run.log(1).write_text(killed + TRACEBACK)
+    assert told(run.path).stdout.startswith("what   a GPU ran out of memory")
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [(137, "SIGKILL"), (152, "signal 24"), (192, "signal 64"), (193, "code 193"), (255, "code 255"),

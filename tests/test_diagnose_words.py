@@ -152,7 +152,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB; attempti
 step 100 loss 2.1
 """
     assert say(log).cause is None
-    assert cause(say("slurm_script: line 7: module: command not found")).rule == "command-missing"
+    assert say(f"slurm_script: line 5: nvidia-smi: command not found\n{log}").cause is None
 
 
 def test_memory_that_was_found_by_a_smaller_batch_is_no_failure(say: Say) -> None:
@@ -161,3 +161,88 @@ def test_memory_that_was_found_by_a_smaller_batch_is_no_failure(say: Say) -> Non
         assert say(f"{full}{word}\nstep 2 loss 2.5\n").cause is None
         assert say(f"{full}{word}\n{full}{word}\n").cause is None
         assert cause(say(f"{full}{word}\nstep 2\n{full}step 2")).rule == "cuda-out-of-memory"
+
+
+def test_a_fault_of_a_gpu_that_only_the_watchdog_tells_is_of_its_rank(say: Say) -> None:
+    why = "CUDA error: an illegal memory access was encountered"
+    ended = "(default_pg) Rank 2] Process group watchdog thread terminated with exception"
+    thrown = f"""\
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0{ended}: {why}
+"""
+    at = "[rank2]:[E1015 20:10:01.123456789 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0"
+    for log in (thrown, f"{at}{ended}: {why}\n{thrown}"):
+        found = cause(say(log))
+        assert (found.rule, found.rank) == ("cuda-illegal-access", 2)
+    first = f"[rank1]: RuntimeError: {why}\n"
+    assert cause(say(f"{first}{at}{ended}: {why}\n{thrown}")).rank == 1
+    in_group = f"[rank6]:{at[8:]}{ended.replace('default_pg', 'mesh_tp')}: {why}\n{thrown}"
+    assert cause(say(in_group)).rank == 6
+
+
+NOBODY = "n2:42:43 [1] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to {} failed : {}"
+STEP_ENDED = "srun: error: n1: task 3: Exited with exit code 1"
+
+
+@pytest.mark.parametrize("why", ["Connection refused", "Software caused connection abort"])
+def test_who_is_not_there_to_connect_to_may_have_died(say: Say, why: str) -> None:
+    line = NOBODY.format("10.0.0.1<45917>", why)
+    found = cause(say(f"3: KeyError: 'hidden_size'\n5: {line}\n{STEP_ENDED}"))
+    assert (found.rule, found.rank) == ("python-exception", 3)
+    last = NCCL.format(
+        kind="unhandled system error", name="ncclSystemError", last=line.split("WARN ")[1]
+    )
+    assert cause(say(f"{line}\n{last}{STEP_ENDED}")).rule == "connection-refused"
+    for address in ("127.0.0.1<4711>", "172.17.0.1<4711>"):
+        line = NOBODY.format(address, why)
+        assert cause(say(f"3: KeyError: 'x'\n5: {line}")).rule == "nccl-wrong-interface"
+    line = NOBODY.format("10.0.0.1<45917>", "No route to host")
+    assert cause(say(f"3: KeyError: 'x'\n5: {line}")).rule == "nccl-wrong-interface"
+
+
+def test_memory_of_a_gpu_is_told_from_that_of_the_machine_in_tensorflow(say: Say) -> None:
+    full = "OOM when allocating tensor with shape[256,512] and type float on /job:localhost/"
+    error = "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:"
+    log = f"""\
+2024-01-01 10:00:00.1: W tensorflow/core/framework/op_kernel.cc:1828] OP_REQUIRES failed at \
+conv_ops_impl.h:370 : RESOURCE_EXHAUSTED: {full}device:GPU:0 by allocator GPU_0_bfc
+"""
+    assert say(log).cause is None
+    assert cause(say(f"{log}{error}\n{full}device:GPU:0")).rule == "cuda-out-of-memory"
+    assert cause(say(f"{error}\n{full}device:CPU:0")).rule == "host-out-of-memory"
+
+
+def test_srun_says_which_task_crashed(say: Say) -> None:
+    for word, rule in (("Segmentation fault", "segmentation-fault"), ("Bus error", "bus-error")):
+        found = cause(say(f"srun: error: n2: task 5: {word} (core dumped)"))
+        assert (found.rule, found.where) == (rule, "n2 rank 5")
+        assert cause(say(f"srun: error: n2: tasks 4-7: {word} (core dumped)")).where == "n2"
+
+
+@pytest.mark.parametrize(
+    "warned",
+    [
+        "slurm_script: line 5: nvidia-smi: command not found",
+        "slurm_script: line 5: numactl: command not found",
+        "a.py:2: RuntimeWarning: numpy.dtype size changed, may indicate binary incompatibility.",
+    ],
+)
+def test_what_the_script_went_on_after_is_not_the_cause(say: Say, warned: str) -> None:
+    later = "2026-10-15 20:10:01,123 step 9\nValueError: no such luck"
+    assert cause(say(f"2026-10-15 20:00:00,001 start\n{warned}\n{later}")).rule == (
+        "python-exception"
+    )
+
+
+def test_a_command_that_is_missing_counts_where_nothing_else_is_known(say: Say) -> None:
+    ended = "srun: error: n1: task 0: Exited with exit code 127"
+    missing = "slurm_script: line 5: {}: command not found"
+    found = cause(say(f"{missing.format('my-train')}\n{ended}"))
+    assert (found.rule, found.title) == (
+        "command-missing-in-script",
+        "the script calls my-train, which is not there",
+    )
+    lost = "FileNotFoundError: [Errno 2] No such file or directory: 'out/final.pt'"
+    for launcher in ("torchrun", "env/bin/python3.11"):
+        found = cause(say(f"{missing.format(launcher)}\n{lost}"))
+        assert (found.rule, launcher in found.title) == ("command-missing", True)

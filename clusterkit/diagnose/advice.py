@@ -53,7 +53,7 @@ def _known(plan: Mapping[str, Any]) -> Iterator[tuple[str, str | int]]:
         yield "gpus_per_node", slots[0]
     for name, flags in (("micro_batch", _MICRO_BATCH), ("seq", _SEQ)):
         value = _value(args, flags)
-        if value and value.isdigit():
+        if value and value.isascii() and value.isdigit():
             yield name, int(value)
 
 

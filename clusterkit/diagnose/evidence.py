@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -18,8 +18,13 @@ _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
-_PROGRESS = re.compile(r"(?i)\b(?:step|iter|iteration|epoch)s?['\"]?[ :=/#\[]{0,3}(\d[\d.]*)")
-_WENT_ON = 5
+_RANK = re.compile(r"[0-9]{1,6}")
+_PROGRESS = re.compile(
+    r"(?i)\b(?:step|iter|iteration|epoch)s?['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
+    r"|^ *\d{1,3}%(?:\|[^|]*\|)? +(\d+)/\d+ \[[\d:]+<"
+)
+"""A step, or a bar of tqdm without a word: others have one for files that are read or written."""
+WENT_ON = 5
 """Different steps that nobody takes after what ended a job: others stop at the next collective."""
 
 
@@ -79,10 +84,24 @@ def went_on(hit: Hit) -> bool:
     steps: set[str] = set()
     last = replace(hit, offset=hit.last)
     for text in lines_after(last, WINDOW):
-        steps.update(match[1] for match in _PROGRESS.finditer(text))
-        if len(steps) >= _WENT_ON:
+        steps.update(_steps_in(text))
+        if len(steps) >= WENT_ON:
             return True
     return False
+
+
+def steps_after(hit: Hit) -> Mapping[int | None, int]:
+    """Return how many steps each rank took after the last line like the hit's; None: anybody."""
+    steps: dict[int | None, set[str]] = {None: set()}
+    for line in _after(replace(hit, offset=hit.last), WINDOW, rank=None):
+        taken = _steps_in(line.text)
+        steps[None] |= taken
+        steps.setdefault(line.rank, set()).update(taken)
+    return {rank: len(taken) for rank, taken in steps.items()}
+
+
+def _steps_in(text: str) -> set[str]:
+    return {match[1] or match[2] for match in _PROGRESS.finditer(text)}
 
 
 def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
@@ -92,7 +111,7 @@ def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
     for text in islice((read_line(line).text for line in raw[1:]), 12):
         if (match := _REPORT.match(text)) is not None:
             found.setdefault(match[1], match[2])
-    if not found.get("rank", "").isdigit():
+    if not _RANK.fullmatch(found.get("rank", "")):
         return None
     code = found.get("exitcode", "")
     return Root(

@@ -20,7 +20,9 @@ from clusterkit.model import JobState, NodeResult
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
-_SENT_BY_CANCEL = frozenset({130, _SIGTERM, 137})
+_ENDED_FROM_OUTSIDE = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
+_SENT = frozenset({130, _SIGTERM, 137})
+"""Exit codes of whoever is told to end, and is killed where it does not."""
 _MOST_NAMED = 8
 _SIGNALS = 64
 """Linux has so many; an exit code over 128 + that, such as 255, is no signal."""
@@ -78,7 +80,7 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
         code = failure.exit_code
         signal = code - 128
         key, value = ("signal", signal) if 0 < signal <= _SIGNALS else ("exit", code)
-        asked_for = status.state is JobState.CANCELLED and code in _SENT_BY_CANCEL
+        asked_for = status.state is JobState.CANCELLED and code in _SENT
         if failure.lost is None and failure.unfit is None and not asked_for:
             yield _fact(key, value, failure)
         if not files.size_of(job.run.log(failure.node_rank)):
@@ -106,10 +108,11 @@ def _fact(key: str, value: object, of: NodeResult | None = None) -> Fact:
 
 
 def _first(job: Job, failure: NodeResult | None, attempt: int) -> Place | None:
+    sent = _SENT if job.status.state in _ENDED_FROM_OUTSIDE else {_SIGTERM}
     told = read_rank_failure(job.run, attempt)
-    if told is not None and told.exit_code != _SIGTERM:
+    if told is not None and told.exit_code not in sent:
         return Place(node=told.node, rank=told.rank)
-    if failure is not None and failure.exit_code != _SIGTERM:
+    if failure is not None and failure.exit_code not in sent:
         return Place(node=failure.node, rank=failure.rank)
     return None
 

@@ -11,11 +11,17 @@ from pathlib import Path
 from clusterkit.diagnose.excerpts import Excerpts
 from clusterkit.diagnose.lines import Line, read_line
 from clusterkit.diagnose.rules import Compare, Rule
+from clusterkit.diagnose.tracebacks import IGNORED, ignored
 
 _MOST_HITS = 4096
 """Different finds that are kept of one file; what repeats itself is one."""
 _MOST_FORMS = 1 << 14
 _LONGEST_FORM = 512
+_RANK = re.compile(r"[0-9]{1,6}")
+_TRACEBACK = 1 << 14
+"""Bytes before an exception within which its traceback begins."""
+_MOST_IGNORED = 1 << 13
+"""Exceptions of one file that Python ignored, after which all that are near others are some."""
 
 RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+?),")
 """The line that the worker writes before what a later attempt prints."""
@@ -68,10 +74,12 @@ class Scanned:
 
 @dataclass(slots=True)
 class Tally:
-    """How many lines of a sort were read, and found, and the last find."""
+    """How many lines of a sort were read, and found, and the last find; and how many ignored."""
 
     read: int = 0
     found: int = 0
+    ignored: int = 0
+    """Not counted among those that were read."""
     last: Hit | None = None
 
 
@@ -107,6 +115,7 @@ class Finds:
         self._hits: dict[tuple[object, ...], Hit] = {}
         self._sequences: dict[tuple[object, ...], _Sequence] = {}
         self._roots: list[int] = []
+        self._ignored = 0
 
     def scanned(self) -> Scanned:
         """Return what there is, at the end of the file."""
@@ -142,13 +151,26 @@ class Finds:
             self._forms.clear()
             self._of_rules.clear()
 
+    def ignores(self, line: Line, offset: int) -> bool:
+        """Tell whether a line ends a traceback of which Python says that it ends nothing else."""
+        before = self._between(offset - _TRACEBACK, offset)
+        if not any(words in before for words in IGNORED):
+            return False
+        if self._ignored >= _MOST_IGNORED:
+            return True
+        place = (line.node, line.rank)
+        lines = map(read_line, reversed(before.replace(b"\r", b"\n").split(b"\n")))
+        found = ignored(line.text, (one.text for one in lines if (one.node, one.rank) == place))
+        self._ignored += found
+        return found
+
     def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
         """Keep a hit, or count it where its kind is known; return the one that is kept."""
         match = rules[0].match(hit.text)
         groups = match.groupdict() if match else {}
         hit.node = groups.get("node") or hit.node
         rank = groups.get("rank") or ""
-        hit.rank = int(rank) if rank.isdigit() else hit.rank
+        hit.rank = int(rank) if _RANK.fullmatch(rank) else hit.rank
         if self._beyond(hit.rank):
             hit.rank = None
         self._compared(hit, rules)
@@ -199,9 +221,12 @@ class Finds:
         """Tell whether the same rank says between two hits that what they tell had passed."""
         if hit.line - before.line > rule.within:
             return True
-        between = b"".join(
-            part[max(0, before.offset - begin) : max(0, hit.offset - begin)]
-            for begin, part in self.recent
-        )
+        between = self._between(before.offset, hit.offset)
         lines = map(read_line, between.replace(b"\r", b"\n").split(b"\n")[1:])
         return any(self.rank_of(line) == hit.rank and rule.reset_by(line.text) for line in lines)
+
+    def _between(self, start: int, end: int) -> bytes:
+        """Return the text between two places, as far as it is a recent part."""
+        return b"".join(
+            part[max(0, start - begin) : max(0, end - begin)] for begin, part in self.recent
+        )

@@ -59,6 +59,7 @@ _GLOG = re.compile(r"(?:^|[\[ ])[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{
 _SYSLOG = re.compile(r"(?:^|[\[ >])([A-Z][a-z]{2})  ?(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
 _SPARK = re.compile(r"(?:^| )(\d\d)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_YEARS = range(1970, 2200)
 _STAMP_WITHIN = 120
 """Characters from the beginning of a line within which its time stands."""
 
@@ -169,6 +170,8 @@ def _yearless(head: str, year: int) -> float | None:
 
 def _moment(*parts: int) -> datetime:
     year, month, day, hour, minute, second = parts
+    if year not in _YEARS:
+        raise ValueError(f"no clock is at the year {year}")
     return datetime(year, month, day, hour, minute, second)  # noqa: DTZ001
 
 

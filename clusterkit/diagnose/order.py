@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from clusterkit.diagnose.finds import Hit
 from clusterkit.diagnose.rules import Role, Rule
@@ -127,9 +128,21 @@ def _earlier(one: Event, other: Event) -> bool:
 
 
 def _of_each_place(events: Sequence[Event]) -> list[Event]:
-    """Return of each node and rank the most precise events: an exception may name a time-out."""
-    most: dict[object, int] = {}
+    """Return of each node and rank the most precise events, and what was there before them.
+
+    An exception may name a time-out, and never counts beside what is more precise.
+    """
+    began: dict[object, dict[Rule, float]] = {}
     for event in events:
-        place = (event.node, event.rank)
-        most[place] = max(event.rule.priority, most.get(place, 0))
-    return [event for event in events if event.rule.priority == most[event.node, event.rank]]
+        of_place = began.setdefault((event.node, event.rank), {})
+        time = -inf if event.time is None else event.time
+        of_place[event.rule] = min(time, of_place.get(event.rule, time))
+    return [event for event in events if not _outdone(event, began[event.node, event.rank])]
+
+
+def _outdone(event: Event, began: Mapping[Rule, float]) -> bool:
+    """Tell whether a more precise rule has a find that is not known to have come later."""
+    until = inf if event.generic or event.time is None else event.time + MOMENT_S
+    return any(
+        rule.priority > event.rule.priority and time <= until for rule, time in began.items()
+    )

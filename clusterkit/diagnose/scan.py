@@ -100,13 +100,16 @@ class Scanner:
                 tally.last.count += 1
                 tally.last.last = offset
                 return
-        if alike.read >= _SURE and not alike.found:
+        if max(alike.read, alike.ignored) >= _SURE and not alike.found:
             return
         line = read_line(raw)
         if line.text.startswith(MARKS):
             finds.mark(line.text, offset)
             return
         rules = [rule for rule in seen.rules if rule is not None and rule.match(line.text)]
+        if rules and finds.ignores(line, offset):
+            alike.ignored += 1
+            return
         rules.sort(key=lambda rule: (-rule.priority, rule.id))
         hit = None
         if rules:

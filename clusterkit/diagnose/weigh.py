@@ -9,6 +9,7 @@ from pathlib import Path
 from clusterkit import hostlist
 from clusterkit.diagnose.evidence import lines_after, nodes_named, time_near, went_on, year_of
 from clusterkit.diagnose.finds import Hit, Scanned
+from clusterkit.diagnose.handled import handled_by_all
 from clusterkit.diagnose.lines import time_of
 from clusterkit.diagnose.order import GENERIC, Event
 from clusterkit.diagnose.rules import Compare, Role, Rule
@@ -82,7 +83,7 @@ def weigh(
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
-    return tuple(events)
+    return handled_by_all(events)
 
 
 def _taken_back(rule: Rule, hit: Hit) -> bool:
@@ -117,6 +118,10 @@ def _groups(rule: Rule, text: str, more: Mapping[str, str]) -> Mapping[str, str]
     return {**{name: value for name, value in groups.items() if value}, **more}
 
 
+_Where = int | str
+"""A rank, or a node, or the file of one without a name."""
+
+
 class _Comparison:
     """What rules that compare nodes need to know of all logs together."""
 
@@ -124,7 +129,7 @@ class _Comparison:
         self._rules = rules
         named = {source.node for source, _ in found if source.node}
         self._short = {name.partition(".")[0]: name for name in named}
-        self._said: dict[tuple[str, str], dict[str, set[str]]] = {}
+        self._said: dict[tuple[str, str], dict[_Where, set[str]]] = {}
         self._nodes: dict[str, set[str]] = {}
         for source, scanned in found:
             for hit in scanned.hits:
@@ -153,7 +158,7 @@ class _Comparison:
         """Return the engine's own fields for the texts of a rule."""
         if rule.compare is not Compare.DIFFERS:
             return {}
-        said: dict[str, list[str]] = {}
+        said: dict[str, list[_Where]] = {}
         for place, value in self._differing(rule.id, hit).items():
             said.setdefault(value, []).append(place)
         parts = [f"{value} on {_named(places)}" for value, places in sorted(said.items())]
@@ -172,19 +177,19 @@ class _Comparison:
             self._nodes.setdefault(name, set()).add(node)
         elif rule.compare is Compare.DIFFERS and hit.value is not None:
             what, value = hit.value
-            place = node if hit.rank is None else f"rank {hit.rank}"
+            place = node if hit.rank is None else hit.rank
             self._said.setdefault((name, what), {}).setdefault(place, set()).add(value)
 
-    def _differing(self, name: str, hit: Hit) -> dict[str, str]:
+    def _differing(self, name: str, hit: Hit) -> dict[_Where, str]:
         """Return what each place says, where all say one thing each and not the same."""
         said = self._said.get((name, hit.value[0] if hit.value else ""), {})
         one = {place: next(iter(values)) for place, values in said.items() if len(values) == 1}
         return one if len(set(one.values())) > 1 else {}
 
 
-def _named(places: Sequence[str]) -> str:
-    ranks = [int(place.removeprefix("rank ")) for place in places if place.startswith("rank ")]
-    nodes = [place for place in places if not place.startswith("rank ")]
+def _named(places: Sequence[_Where]) -> str:
+    ranks = [place for place in places if isinstance(place, int)]
+    nodes = [place for place in places if isinstance(place, str)]
     words = [hostlist.fold_set(nodes)] if nodes else []
     if ranks:
         words.append(f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}")

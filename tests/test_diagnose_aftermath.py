@@ -1,0 +1,222 @@
+"""What did not end a job, or came after its end, is no cause; nor does odd input end diagnose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit.cli.main import app
+from clusterkit.diagnose.lines import time_of
+from clusterkit.diagnose.rules import own_rules
+from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
+from clusterkit.diagnose.weigh import Fact, Source
+
+Say = Callable[..., Diagnosis]
+
+TRITON = "ModuleNotFoundError: No module named 'triton'\n"
+TRACEBACK = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\n{TRITON}'
+LIMIT = (
+    "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2024-05-03T10:10:10 DUE TO TIME LIMIT ***\n"
+)
+LOADER = "RuntimeError: DataLoader worker (pid 41234) is killed by signal: Terminated.\n"
+KILLED = (
+    "[2024-05-03 10:10:{second},123] [ERROR] [launch.py:322:sigkill_handler] ['python', 'x.py'] "
+    "exits with return code = -9\n"
+)
+IGNORED = """\
+Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/env/torch/utils/data/dataloader.py", line 1461, in _shutdown_workers
+    if w.is_alive():
+AssertionError: can only test a child process
+"""
+
+
+@pytest.fixture
+def say(tmp_path: Path) -> Say:
+    def said(*logs: str, **known: object) -> Diagnosis:
+        sources = []
+        for number, log in enumerate(logs):
+            path = tmp_path / f"{number}.log"
+            path.write_text(log)
+            sources.append(Source(path=path, node=f"n{number + 1}" if len(logs) > 1 else None))
+        return diagnose(own_rules(), sources, Known(**known))  # type: ignore[arg-type]
+
+    return said
+
+
+def cause(found: Diagnosis) -> tuple[str, int | None] | None:
+    return (found.cause.rule, found.cause.rank) if found.cause is not None else None
+
+
+def steps(prefix: str, count: int = 6) -> str:
+    return "".join(f"{prefix}step {n} loss 2.1\n" for n in range(1, count + 1))
+
+
+# A failure that was handled -----------------------------------------------------------------------
+
+
+def test_what_another_rank_has_handled_is_handled_on_one_that_prints_no_steps(say: Say) -> None:
+    handled = f"0: {TRITON}1: {TRITON}{steps('0: ')}"
+    assert cause(say(f"{handled}0: KeyError: 'labels'\n")) == ("python-exception", 0)
+    assert cause(say(handled)) is None
+    assert cause(say(f"1: {TRITON}0: {TRITON}{steps('0: ')}")) is None
+
+
+def test_who_dies_while_the_others_go_on_is_told(say: Say) -> None:
+    assert cause(say(f"0: x\n1: {TRITON}{steps('0: ', 9)}")) == ("module-missing", 1)
+    other = TRITON.replace("triton", "apex")
+    assert cause(say(f"0: {other}1: {TRITON}{steps('0: ')}")) == ("module-missing", 1)
+    late = f"0: {TRITON}{steps('0: ', 9)}1: {TRITON}{steps('0: ', 3)}"
+    assert cause(say(late)) == ("module-missing", 1), "they stop at the next collective"
+    own = f"0: {TRITON}1: {TRITON}1: step 1\n{steps('0: ')}"
+    assert cause(say(own)) == ("module-missing", 1), "it prints steps, and has stopped to"
+
+
+def test_what_was_handled_on_one_node_is_handled_at_that_moment_on_others(say: Say) -> None:
+    began, later = "2026-11-21 10:00:00 began\n", "2026-11-21 11:00:00 saved\n"
+    first = f"{began}{TRITON}{steps('')}"
+    assert cause(say(first, f"{began}{TRITON}")) is None
+    assert cause(say(f"{TRITON}{steps('')}", TRITON)) is None
+    assert cause(say(first, f"{began}{'x' * 9}\n{later}{TRITON}")) == ("module-missing", None)
+    twice = f"{began}{TRITON}" + "x\n" * 50 + f"{later}{TRITON}"
+    assert cause(say(first, twice)) == ("module-missing", None), "the last one ended it"
+
+
+def test_progress_bars_without_a_word_are_steps(say: Say) -> None:
+    bars = "".join(
+        f"\r {n // 10}%|#   | {n}/1000 [{n // 60:02}:{n % 60:02}<06:40,  2.42it/s]"
+        for n in range(1, 300)
+    )
+    assert cause(say(f"{TRACEBACK}{bars}\n")) is None
+    hours = bars.replace("[00:", "[1:00:")
+    assert cause(say(f"{TRACEBACK}{hours}\n")) is None
+    assert cause(say(f"{TRACEBACK}{bars[:180]}\n")) == ("module-missing", None)
+    shards = "".join(f"\rLoading shards:  {n}%|# | {n}/9 [00:0{n}<00:09]" for n in range(9))
+    assert cause(say(f"{TRACEBACK}{shards}\n")) == ("module-missing", None), "others still load"
+
+
+# What comes after the end -------------------------------------------------------------------------
+
+
+def test_a_time_limit_is_not_what_it_leads_to(say: Say) -> None:
+    for log in (LIMIT + LOADER, LOADER + LIMIT, LIMIT + KILLED.format(second=41)):
+        assert cause(say(log)) == ("time-limit", None)
+    limit = Fact(text="clusterkit fact: state=timeout")
+    killed = "/var/spool/slurm_script: line 12: 12345 Killed                  python x.py\n"
+    assert cause(say(killed, facts=(limit,))) == ("time-limit", None)
+    ended = Fact(text="clusterkit fact: signal=9", node="n1", time=1.0)
+    assert cause(say(killed, facts=(limit, ended))) == ("time-limit", None)
+
+
+def test_what_was_killed_long_before_the_time_limit_is_the_cause(say: Say) -> None:
+    early = LIMIT.replace("10:10:10", "12:10:10")
+    assert cause(say(KILLED.format(second=41) + early)) == ("rank-killed", None)
+    found = say(LIMIT.replace(" DUE TO TIME LIMIT", "") + KILLED.format(second=41))
+    assert cause(found) == ("cancelled", None)
+
+
+def test_a_worker_that_was_told_to_end_has_not_died(say: Say) -> None:
+    step = LIMIT.replace("JOB 4711", "STEP 4711.0").replace(" DUE TO TIME LIMIT", "")
+    assert cause(say(step + LOADER)) == ("slurm-report", None)
+    assert cause(say(f"[rank1]: KeyError: 'x'\n{LOADER}")) == ("python-exception", 1)
+    assert cause(say(LOADER)) == ("interrupted", None)
+    assert cause(say(LOADER.replace("Terminated", "Aborted"))) == ("data-loader", None)
+
+
+# What Python ignores ------------------------------------------------------------------------------
+
+CHAINED = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        IGNORED,
+        IGNORED * 3,
+        "".join(f"{line}\n" * 2 for line in IGNORED.splitlines()),
+        "".join(f"[rank{n}]: {line}\n" for line in IGNORED.splitlines() for n in (0, 1)),
+        f"Error in atexit._run_exitfuncs:\n{TRACEBACK}",
+        f"Exception ignored in atexit callback <function f at 0x7f>:\n{TRACEBACK}",
+        "Exception ignored in: <_io.TextIOWrapper>\nBrokenPipeError: [Errno 32] Broken pipe\n",
+        IGNORED + CHAINED + TRACEBACK,
+    ],
+)
+def test_what_python_says_it_ignores_did_not_end_the_job(say: Say, log: str) -> None:
+    assert cause(say(f"Training finished\n{log}")) is None
+    found = say(f"Training finished\n{log}KeyError: 'labels'\n")
+    assert found.cause is not None
+    assert found.cause.evidence.text == "KeyError: 'labels'"
+
+
+def test_what_stands_after_an_ignored_exception_is_told(say: Say) -> None:
+    for log in (
+        IGNORED + TRACEBACK,
+        IGNORED + "x\n" + TRACEBACK,
+        IGNORED + TRACEBACK + CHAINED + TRACEBACK,
+        f"Exception ignored in: <x>\nnone\n{TRACEBACK}",
+        f"[rank0]: Exception ignored in: <x>\n[rank1]: {TRITON}",
+    ):
+        found = say(log)
+        assert found.cause is not None, log
+        assert found.cause.rule == "module-missing", log
+
+
+def test_many_ignored_exceptions_hide_no_later_failure(say: Say) -> None:
+    assert cause(say(IGNORED * 5000 + f"[rank3]: {TRITON}")) == ("module-missing", 3)
+    assert cause(say(IGNORED * 5000)) is None
+
+
+def test_a_thread_that_lost_its_socket_is_not_the_cause(say: Say) -> None:
+    log = """\
+[rank0]: ValueError: no such luck
+Exception in thread Thread-1 (_pin_memory_loop):
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/multiprocessing/connection.py", line 507, in Client
+    c = SocketClient(address)
+FileNotFoundError: [Errno 2] No such file or directory
+"""
+    found = say(log)
+    assert cause(found) == ("python-exception", 0)
+    assert "no such luck" in (found.cause.says if found.cause else "")
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/data/x.bin'\n"
+    assert cause(say(missing)) == ("file-not-found", None)
+
+
+# What nobody has thought of -----------------------------------------------------------------------
+
+
+def test_a_file_is_not_taken_for_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    paths = [Path("rank 0.log"), Path("rank 1.log")]
+    for path, version in zip(paths, ("2.18.1+cuda12.1", "2.20.5+cuda12.4"), strict=True):
+        path.write_text(f"NCCL version {version}\n")
+    found = diagnose(own_rules(), [Source(path=path) for path in paths])
+    assert found.cause is not None
+    assert "rank 0.log" in found.cause.says
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "mpirun noticed that process rank \u00b2 with PID 12 on node n1 exited on signal 15\n",
+        "Root Cause (first observed failure):\n[0]:\n  host : n2\n  rank      : \u00b2 (local)\n",
+        "0001-01-01 00:00:00+23:59 OSError: [Errno 28] No space left on device\n",
+        "9999-12-31 23:59:59-23:59 OSError: [Errno 28] No space left on device\n",
+    ],
+)
+def test_numbers_that_are_none_end_nothing(tmp_path: Path, log: str) -> None:
+    path = tmp_path / "x.log"
+    path.write_text(f"{log}ValueError: x\n")
+    answer = CliRunner().invoke(app, ["diagnose", str(path)])
+    assert (answer.exit_code, answer.exception and type(answer.exception)) == (1, SystemExit)
+    assert answer.stdout.startswith("what ")
+
+
+def test_a_year_that_no_clock_has_is_no_time() -> None:
+    assert time_of("0001-01-01 00:00:00 x", year=2026) is None
+    assert time_of("9999-12-31 23:59:59 x", year=2026) is None
+    assert time_of("1970-01-02 00:00:00Z x", year=2026) == 86400.0
