@@ -59,7 +59,7 @@ def document(found: Answer) -> dict[str, Any]:
         "ranks": result.ranks,
         "complete": result.complete,
         "correct": result.correct,
-        "error": result.error,
+        "failed_with": result.error,
         "wrong": result.wrong,
         "suspects": result.suspects,
         "measured": [_row(one) for one in result.measured],
