@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import BenchError, Figures, median_ratio
+from bench.figures import BenchError, Figures, against, median_ratio
 from bench.output import peak_mib
 from bench.startup import CLUSTERKIT
 from clusterkit.diagnose.rules import own_rules
@@ -117,7 +117,7 @@ def _of_kind(rounds: list[dict[str, Search]]) -> dict[str, Any]:
 
 def _goal(row: dict[str, Any]) -> str:
     met = row["wall"]["median_s"] <= GOAL_S and row["peak_mib"] <= GOAL_MIB
-    return f"{GOAL_S:.0f} s, {GOAL_MIB:.0f} MiB {'met' if met else 'MISSED'}"
+    return against(f"{GOAL_S:.0f} s, {GOAL_MIB:.0f} MiB", met=met)
 
 
 def _write_logs(folder: Path, kind: str) -> list[str]:

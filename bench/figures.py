@@ -38,6 +38,16 @@ def median_ratio(upper: Sequence[float], lower: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(upper, lower, strict=True))
 
 
+def in_words(ratios: Sequence[float]) -> str:
+    """Return the ratios of the rounds, for the line below a table."""
+    return " ".join(f"{ratio:.2f}" for ratio in ratios)
+
+
+def against(goal: str, *, met: bool) -> str:
+    """Return a goal and whether it is met, for the last column of a table."""
+    return f"{goal} {'met' if met else 'MISSED'}"
+
+
 def median_difference(upper: Sequence[float], lower: Sequence[float]) -> float:
     """Return the median of the differences of neighbours, in the unit of the series."""
     return statistics.median(a - b for a, b in zip(upper, lower, strict=True))

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from bench.cluster import practice_cluster
-from bench.figures import BenchError, median_ratio
+from bench.figures import BenchError, against, in_words, median_ratio
 from tests.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab.traffic import framed, iperf3
@@ -69,7 +69,7 @@ def link_table(links: dict[str, tuple[Round, ...]]) -> str:
     for name, told in link_document(links).items():
         rates = f"{told['allreduce_gbit_s']:12.2f}{told['iperf3_gbit_s']:8.2f}"
         lines.append(f"{name:32}{rates}{told['ratio']:7.2f}  {_judged(told)}")
-        lines.append(f"  ratios of the rounds: {' '.join(f'{one:.2f}' for one in told['ratios'])}")
+        lines.append(f"  ratios of the rounds: {in_words(told['ratios'])}")
     return "\n".join(lines)
 
 
@@ -94,7 +94,7 @@ def _summary(name: str, rounds: Sequence[Round]) -> dict[str, Any]:
 def _judged(told: dict[str, Any]) -> str:
     if told["goal"] is None:
         return "none"
-    return f"{1 - GOAL:.2f} to {1 + GOAL:.2f} {'met' if told['met'] else 'MISSED'}"
+    return against(f"{1 - GOAL:.2f} to {1 + GOAL:.2f}", met=told["met"])
 
 
 def _round(lab: Lab, desk: Desk) -> Round:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.figures import BenchError, Figures, median_ratio
+from bench.figures import BenchError, Figures, against, median_ratio
 from bench.old_jobs import write_old_jobs
 from bench.startup import CLUSTERKIT, CONFIG
 from clusterkit.runfolder import RunFolder
@@ -55,7 +55,7 @@ def output_table(rounds: tuple[dict[str, Reading], ...]) -> str:
     head = f"{'1 GiB of output, 8 nodes':30}{'median s':>9}{'cpu s':>8}{'MiB/s':>8}{'peak MiB':>10}"
     lines = ["", f"{head}  goal"]
     for title, row in document["readers"].items():
-        verdict = f"{GOAL_MIB:.0f} MiB {'met' if row['peak_mib'] <= GOAL_MIB else 'MISSED'}"
+        verdict = against(f"{GOAL_MIB:.0f} MiB", met=row["peak_mib"] <= GOAL_MIB)
         lines.append(
             f"{title:30}{row['wall']['median_s']:9.2f}{row['cpu_s']:8.2f}"
             f"{row['mib_per_s']:8.0f}{row['peak_mib']:10.0f}"

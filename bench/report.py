@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figures, median_difference, median_ratio
+from bench.figures import Figures, against, in_words, median_difference, median_ratio
 from bench.race import BY_HAND, CLUSTERKIT, UNASKED, Round
 from bench.stages import STAGES, Milestones, stages
 from bench.startup import Startup
@@ -91,16 +91,16 @@ def race_table(rounds: Sequence[Round]) -> str:
     }
     for key, title in titles.items():
         row = document[key]
-        verdict = {True: f"  {RACE_GOAL} met", False: f"  {RACE_GOAL} MISSED", None: ""}[row["met"]]
+        goal = "" if row["met"] is None else against(f"  {RACE_GOAL}", met=row["met"])
         lines.append(
             f"{title:30}{row['by_hand']['median_s']:9.2f}{row['clusterkit']['median_s']:12.2f}"
-            f"{row['ratio']:8.2f}{verdict}"
+            f"{row['ratio']:8.2f}{goal}"
         )
     row = document["all"]
     lines += [
         f"{'every rank (p90)':30}{row['by_hand']['p90_s']:9.2f}{row['clusterkit']['p90_s']:12.2f}",
-        f"  ratios of the {len(rounds)} rounds: {_ratios(row)}",
-        f"  with --preflight off: {_ratios(document['unasked'])}",
+        f"  ratios of the {len(rounds)} rounds: {in_words(row['ratios'])}",
+        f"  with --preflight off: {in_words(document['unasked']['ratios'])}",
         "",
         f"{'where it goes (medians), s':30}{'by hand':>9}{'clusterkit':>12}{'more':>8}",
     ]
@@ -159,10 +159,6 @@ def _pair(
     }
 
 
-def _ratios(row: dict[str, Any]) -> str:
-    return " ".join(f"{ratio:.2f}" for ratio in row["ratios"])
-
-
 def _to_all_lines(of: Milestones) -> float:
     return of.all_lines - of.typed
 
@@ -201,7 +197,7 @@ def _met(one: Startup) -> bool | None:
 def _startup_goal(one: Startup) -> str:
     if one.goal_s is None:
         return ""
-    return f"{one.goal_s * 1000:.0f} {'met' if _met(one) else 'MISSED'}"
+    return against(f"{one.goal_s * 1000:.0f}", met=bool(_met(one)))
 
 
 def _ms(seconds: float) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from typing import Any
 
-from bench.figures import Figures, median_ratio
+from bench.figures import Figures, against, in_words, median_ratio
 from bench.judge import CONTENDERS, NODES, REPLAY, YARDSTICK, Judged
 
 GOAL_S = 5.0
@@ -25,13 +25,12 @@ def judge_table(judged: Judged) -> str:
             f"{name:30}{wall['median_s']:9.2f}{wall['p90_s']:8.2f}{row['cpu_s']:8.2f}"
             f"{row['peak_mib']:7.0f}  {_verdict(row)}".rstrip()
         )
-    ratios = " ".join(f"{ratio:.2f}" for ratio in document["ratios"])
     size = f"{judged.files} files, {judged.mib:.0f} MiB of text"
     return "\n".join(
         [
             *lines,
             f"{f'{REPLAY} : {YARDSTICK}':38}{document['ratio']:.2f}",
-            f"  ratios of the {len(judged.rounds)} rounds: {ratios}",
+            f"  ratios of the {len(judged.rounds)} rounds: {in_words(document['ratios'])}",
             f"  {size}; exactly the {judged.unfit} unfit nodes were named each time",
         ]
     )
@@ -70,4 +69,4 @@ def _contender(judged: Judged, name: str) -> dict[str, Any]:
 def _verdict(row: dict[str, Any]) -> str:
     if row["met"] is None:
         return ""
-    return f"{GOAL_S:.0f} s, {GOAL_MIB:.0f} MiB {'met' if row['met'] else 'MISSED'}"
+    return against(f"{GOAL_S:.0f} s, {GOAL_MIB:.0f} MiB", met=row["met"])
