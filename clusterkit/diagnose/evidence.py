@@ -11,14 +11,13 @@ from pathlib import Path
 
 from clusterkit.diagnose.excerpts import WINDOW, Excerpts, read_part
 from clusterkit.diagnose.finds import Hit
-from clusterkit.diagnose.lines import Line, read_line, time_of
+from clusterkit.diagnose.lines import Line, rank_in, read_line, time_of
 from clusterkit.diagnose.opening import NotALogError, open_log
 
 _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
-_RANK = re.compile(r"[0-9]{1,6}")
 _PROGRESS = re.compile(
     r"(?i)\b(?:step|iter|iteration|epoch)s?['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
     r"|^ *\d{1,3}%(?:\|[^|]*\|)? +(\d+)/\d+ \[[\d:]+<"
@@ -111,12 +110,13 @@ def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
     for text in islice((read_line(line).text for line in raw[1:]), 12):
         if (match := _REPORT.match(text)) is not None:
             found.setdefault(match[1], match[2])
-    if not _RANK.fullmatch(found.get("rank", "")):
+    rank = rank_in(found.get("rank", ""))
+    if rank is None:
         return None
     code = found.get("exitcode", "")
     return Root(
         node=found.get("host"),
-        rank=int(found["rank"]),
+        rank=rank,
         exit_code=int(code) if re.fullmatch(r"-?\d{1,3}", code) else None,
         time=time_of(found.get("time", "").replace("_", " "), year=year_of(path)),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterkit.diagnose.excerpts import Excerpts
-from clusterkit.diagnose.lines import Line, read_line
+from clusterkit.diagnose.lines import Line, rank_in, read_line
 from clusterkit.diagnose.rules import Compare, Rule
 from clusterkit.diagnose.tracebacks import IGNORED, ignored
 
@@ -17,7 +17,6 @@ _MOST_HITS = 4096
 """Different finds that are kept of one file; what repeats itself is one."""
 _MOST_FORMS = 1 << 14
 _LONGEST_FORM = 512
-_RANK = re.compile(r"[0-9]{1,6}")
 _TRACEBACK = 1 << 14
 """Bytes before an exception within which its traceback begins."""
 _MOST_IGNORED = 1 << 13
@@ -169,8 +168,8 @@ class Finds:
         match = rules[0].match(hit.text)
         groups = match.groupdict() if match else {}
         hit.node = groups.get("node") or hit.node
-        rank = groups.get("rank") or ""
-        hit.rank = int(rank) if _RANK.fullmatch(rank) else hit.rank
+        rank = rank_in(groups.get("rank") or "")
+        hit.rank = hit.rank if rank is None else rank
         if self._beyond(hit.rank):
             hit.rank = None
         self._compared(hit, rules)

@@ -60,6 +60,7 @@ _SYSLOG = re.compile(r"(?:^|[\[ >])([A-Z][a-z]{2})  ?(\d{1,2}) (\d\d):(\d\d):(\d
 _SPARK = re.compile(r"(?:^| )(\d\d)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _YEARS = range(1970, 2200)
+_RANK = re.compile(r"[0-9]{1,6}")
 _STAMP_WITHIN = 120
 """Characters from the beginning of a line within which its time stands."""
 
@@ -80,6 +81,11 @@ class Line:
     def dated(self) -> str:
         """The text with its time before it, where that is not in it."""
         return f"{self.stamp} {self.text}" if self.stamp else self.text
+
+
+def rank_in(text: str) -> int | None:
+    """Return the rank that a word is; None where it can be none."""
+    return int(text) if _RANK.fullmatch(text) else None
 
 
 def read_line(raw: bytes) -> Line:
