@@ -221,11 +221,6 @@ def wait_for_state(lab: Lab, state: str, *nodes: str, within_s: float = 30.0) ->
         time.sleep(0.05)
 
 
-def address(lab: Lab, node: str) -> str:
-    """Return the address of a node."""
-    return lab.layout.address(node).split("/")[0]
-
-
 @contextmanager
 def shaped(lab: Lab, rate: str, *, slow: dict[tuple[str, str], str]) -> Iterator[None]:
     """Give all nodes `rate`, so that the CPUs of this machine do not count, and less to links.
@@ -242,7 +237,7 @@ def shaped(lab: Lab, rate: str, *, slow: dict[tuple[str, str], str]) -> Iterator
         argv = f"tc class add dev eth0 parent 1: classid 1:2 htb rate {less} quantum 6000"
         lab.run(sender, argv.split(), check=True)
         rules = f"""table ip slow {{ chain out {{ type filter hook output priority 0;
-            ip daddr {address(lab, receiver)} meta priority set 1:2
+            ip daddr {lab.layout.address(receiver)} meta priority set 1:2
         }}\n}}"""
         lab.run(sender, ["nft", "-f", "-"], input=rules, check=True)
     try:
@@ -259,7 +254,7 @@ def filtered(lab: Lab, node: str, rule: str) -> Iterator[None]:
 
     A node that the controller cannot reach would be down for the tests after this one.
     """
-    head = address(lab, HEAD)
+    head = lab.layout.address(HEAD)
     chains = "".join(
         f"chain {hook} {{ type filter hook {hook} priority 0;\n"
         f"ip saddr {head} accept\nip daddr {head} accept\n{rule}\n}}\n"

@@ -12,7 +12,7 @@ import pytest
 
 import clusterkit
 from tests.lab import Lab
-from tests.lab_faults import address, mounted, sshd_changed
+from tests.lab_faults import mounted, sshd_changed
 from tests.lab_jobs import Cluster, await_true, started
 
 pytestmark = pytest.mark.lab
@@ -72,7 +72,7 @@ def test_a_node_with_another_clusterkit_is_named(cluster: Cluster, tmp_path: Pat
 
 
 def test_one_host_under_two_names_is_told(cluster: Cluster) -> None:
-    again = address(cluster.lab, "n1")
+    again = cluster.lab.layout.address("n1")
     said = refusal(cluster, hosts=["n1", again], nodes=2)
     assert "this job has slots there already, under another name of the same machine" in said
 

@@ -33,7 +33,7 @@ from clusterkit.probes import net_links
 from clusterkit.probes.base import PreflightJob, Reach
 from clusterkit.transport.base import Reply
 from tests.lab import Lab
-from tests.lab_faults import address, filtered, shaped
+from tests.lab_faults import filtered, shaped
 from tests.net_lab import LabTransport
 
 pytestmark = pytest.mark.lab
@@ -89,7 +89,7 @@ def test_one_slow_node_is_named(lab: Lab) -> None:
 
 def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(net_links, "WINDOW_S", 5.0)
-    drop = f"ip daddr {address(lab, 'n1')} tcp dport {PORT} drop"
+    drop = f"ip daddr {lab.layout.address('n1')} tcp dport {PORT} drop"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", drop):
         report = preflight(lab, net_rendezvous.CHECK)
     assert [finding.nodes for finding in report.bad] == [("n1",)]
@@ -100,7 +100,7 @@ def test_a_firewall_against_one_node_names_that_node(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(net_links, "WINDOW_S", 5.0)
-    reject = f"ip saddr {address(lab, 'n3')} tcp dport {PORT} reject with tcp reset"
+    reject = f"ip saddr {lab.layout.address('n3')} tcp dport {PORT} reject with tcp reset"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", reject):
         report = preflight(lab, net_rendezvous.CHECK)
     assert [finding.nodes for finding in report.bad] == [("n3",)]

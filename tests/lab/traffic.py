@@ -49,8 +49,8 @@ def iperf3(lab: Lab, *, seconds: int) -> float:
     """
     server, client = lab.nodes[:2]
     lab.run(server, ["iperf3", "--server", "--one-off", "--daemon"], check=True)
-    address = lab.layout.address(server).split("/")[0]
-    words = ["iperf3", "--client", address, "--bidir", "--time", str(seconds), "--json"]
+    way = ["--client", lab.layout.address(server), "--bidir"]
+    words = ["iperf3", *way, "--time", str(seconds), "--json"]
     end = json.loads(lab.run(client, words, check=True).stdout)["end"]
     ways = (end["sum_received"], end["sum_received_bidir_reverse"])
     return sum(float(way["bits_per_second"]) for way in ways) / len(ways) / 1e9
