@@ -59,8 +59,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
 OTHERS_LEAVE_S = 1
-
-
 KEEPS_LOGS = {"PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"}
 """The options of torchrun, as variables, by which its user wants that folder."""
 
