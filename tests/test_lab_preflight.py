@@ -23,7 +23,6 @@ import pytest
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
 from tests.lab_faults import (
-    address,
     busy,
     clock_ahead,
     drained,
@@ -230,7 +229,7 @@ def test_a_fault_is_named_with_its_node_and_nothing_else(desk: Desk, name: str) 
 @pytest.mark.parametrize("via", VIAS)
 def test_a_firewall_before_the_rendezvous_is_named(desk: Desk, via: str) -> None:
     """20000 is the first port that a job is given."""
-    reject = f"ip saddr {address(desk.lab, 'n3')} tcp dport 20000 reject with tcp reset"
+    reject = f"ip saddr {desk.lab.layout.address('n3')} tcp dport 20000 reject with tcp reset"
     with filtered(desk.lab, "n1", reject):
         document = preflight(desk, *VIAS[via], "--network", "--select", "NET001")
     assert {check: found[:2] for check, found in faults(document).items()} == {
