@@ -22,7 +22,8 @@ from clusterkit.probes.compound import compose
 from clusterkit.transport.base import Transport
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.srun import SrunOptions, SrunTransport
-from clusterkit.transport.ssh import SshOptions, SshTransport
+from clusterkit.transport.ssh import SshTransport
+from clusterkit.transport.ssh_config import SshOptions
 
 
 def main(text: str) -> None:

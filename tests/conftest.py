@@ -40,7 +40,7 @@ def pytest_configure() -> None:
         os.environ["CLUSTERKIT_LAB"] = f"{default_root()}{worker}"
 
 
-class FewProcessesForTheLab(LoadScopeScheduling):  # type: ignore[misc]
+class FewProcessesForTheLab(LoadScopeScheduling):
     """Spread tests over processes, but keep those of the practice cluster in a few.
 
     Six ranks are many for two cores. (The groups of xdist 3.8 do not work with pytest 9.)

@@ -23,6 +23,7 @@ class LabTransport:
         running = []
         for node in nodes:
             process = self.lab.popen(node, ["sh", "-s"], stdin=subprocess.PIPE)
+            assert process.stdin is not None
             process.stdin.write(compound.script)
             process.stdin.close()
             process.stdin = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ import pytest
 
 from clusterkit import files, processes, runfolder
 from clusterkit.errors import UserError
-from clusterkit.executors import SchedulerState, local_executor, submit_plan
+from clusterkit.executors import SchedulerState, submit_plan
 from clusterkit.executors.slurm_states import parse_squeue
 from clusterkit.jobs import cancel, find_run, find_runs, wait
 from clusterkit.jobs.after import conditions
@@ -124,7 +125,7 @@ def test_jobs_that_are_over_are_judged_by_their_own_record(tmp_path: Path) -> No
 
 def test_all_jobs_of_an_array_are_waited_for(tmp_path: Path) -> None:
     local = {"kind": ClusterKind.LOCAL, "array": "array-0a1b2c"}
-    made = [make_run(tmp_path, index=i, job_id=f"local-{i}", **local) for i in range(3)]  # type: ignore[arg-type]
+    made = [make_run(tmp_path, index=i, job_id=f"local-{i}", **local) for i in range(3)]
     over(made[1], JobState.SUCCEEDED)
     for run in (made[0], made[2]):
         files.create_text(run.held, "")
@@ -193,7 +194,7 @@ def test_why_slurm_ended_a_job_is_found_in_the_jobs_before_it(
         cancelled=False,
         scheduler=None,
     )
-    evidence = dataclasses.replace(evidence, **changes)  # type: ignore[arg-type]
+    evidence = dataclasses.replace(evidence, **changes)
     said = explained(status, evidence, states_of)
     assert said.reason == told
     assert said.state is (JobState.CANCELLED if told == NEVER else status.state)
@@ -226,7 +227,7 @@ class Held:
         plan = make_plan(make_cluster(self.folder), nodes=1)
         run = runfolder.create(plan.cluster, plan.name)
         self.runs.append(run)
-        tied = Ties(after=before, **ties)  # type: ignore[arg-type]
+        tied = Ties(after=before, **ties)
         submit_plan(plan, [node_script(body)], run, secrets={}, ties=tied)
         return load_job(run)
 
@@ -327,7 +328,7 @@ def test_a_held_job_is_no_longer_held_once_it_may_have_started(
         raise trouble
 
     with monkeypatch.context() as patch:
-        patch.setattr(local_executor.subprocess, "Popen", fail)
+        patch.setattr(subprocess, "Popen", fail)
         with suppress(KeyboardInterrupt):
             assert tend([second]) is not None
     assert second.run.held.exists() is still

@@ -30,7 +30,7 @@ def submission(**values: int) -> Submission:
             "submitted_at": 0.0,
             "requeue": 2,
             **values,
-        }  # type: ignore[arg-type]
+        }
     )
 
 

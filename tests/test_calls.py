@@ -108,10 +108,10 @@ def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[Link]) -> None
     begun(nodes)
     nodes[2]._call = lambda: None  # type: ignore[method-assign]
     until(lambda: all(link.news.failure for link in nodes))
-    assert node_results.blame(nodes[0].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
-    assert node_results.blame(nodes[1].news.failure) == "n3 no longer answers"  # type: ignore[arg-type]
+    assert node_results.blame(nodes[0].news.failure) == "n3 no longer answers"
+    assert node_results.blame(nodes[1].news.failure) == "n3 no longer answers"
     # The one that was cut off cannot know better.
-    said = node_results.blame(nodes[2].news.failure)  # type: ignore[arg-type]
+    said = node_results.blame(nodes[2].news.failure)
     assert said == "127.0.0.1 no longer answers (asked by n3)"
 
 
@@ -120,7 +120,7 @@ def test_a_head_that_nobody_reaches_blames_itself(nodes: list[Link]) -> None:
     for link in nodes[1:]:
         link._call = lambda: None  # type: ignore[method-assign]
     until(lambda: all(link.news.failure for link in nodes))
-    assert node_results.blame(nodes[0].news.failure) == "127.0.0.1 has lost its network"  # type: ignore[arg-type]
+    assert node_results.blame(nodes[0].news.failure) == "127.0.0.1 has lost its network"
 
 
 @pytest.mark.parametrize("first", [0, 2])

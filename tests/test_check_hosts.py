@@ -55,7 +55,7 @@ def _each(probe: str, *texts: str | Output, job: PreflightJob | None = None) -> 
 
 
 def _ssh(**values: object) -> Reach:
-    return Reach(via="ssh", **values)  # type: ignore[arg-type]
+    return Reach(via="ssh", **values)
 
 
 @pytest.mark.parametrize("problem", list(ReachProblem))

@@ -20,7 +20,7 @@ HEALTHY = "ibstat_h100_roce_12ca.txt"
 def judge(name: str, nodes: Mapping[str, str | Output], **job: object) -> dict[str | None, Ruling]:
     check = CHECKS[name]
     outputs = {node: {probe.name: said for probe in check.probes} for node, said in nodes.items()}
-    known = PreflightJob(hosts=job.pop("hosts", tuple(nodes)), **job)  # type: ignore[arg-type]
+    known = PreflightJob(hosts=job.pop("hosts", tuple(nodes)), **job)
     return dict(check.judge(evidence(outputs, job=known)))
 
 

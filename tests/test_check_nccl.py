@@ -46,7 +46,7 @@ NO_RDMA = Output(stdout="no RDMA device\n", exit_code=77)
 
 
 def judged(
-    check: object,
+    check: Check,
     *,
     env: dict[str, str] | None = None,
     interface: str | None = None,
@@ -59,7 +59,7 @@ def judged(
     there = {name: {**quiet, **said} for name, said in (nodes or {"n1": {}}).items()}
     job = PreflightJob(hosts=tuple(there), env=env or {}, network_interface=interface)
     found: dict[str | None, list[tuple[str, str]]] = {}
-    for node, ruling in check.judge(evidence(there, job=job)):  # type: ignore[attr-defined,arg-type]
+    for node, ruling in check.judge(evidence(there, job=job)):
         found.setdefault(node, []).append((ruling.verdict.value, ruling.summary))
     return found
 

@@ -24,7 +24,7 @@ def judge(
         node: {"nvidia-topo": said, **({} if ports is None else {"rdma-ports": ports})}
         for node, said in nodes.items()
     }
-    known = PreflightJob(hosts=job.pop("hosts", tuple(nodes)), **job)  # type: ignore[arg-type]
+    known = PreflightJob(hosts=job.pop("hosts", tuple(nodes)), **job)
     return dict(CHECKS[name].judge(evidence(outputs, job=known)))
 
 

@@ -266,7 +266,7 @@ def test_the_estimate_and_what_is_published_stand_beside_it() -> None:
 def test_what_is_published_of_another_network_is_not_compared_with() -> None:
     def figure(interconnect: str | None) -> float | None:
         found = answer(oci(), interconnect=interconnect, gpu=None).published
-        return found and found.gbs
+        return None if found is None else found.gbs
 
     assert (figure("roce-400"), figure("efa-p5"), figure("ethernet-100")) == (468, 438, None)
 

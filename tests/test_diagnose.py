@@ -160,8 +160,8 @@ def test_a_cause_after_which_the_training_went_on_did_not_end_it(say) -> None:
     assert cause(say(handled + "ValueError: bad sample\n")) == "exception"
     assert cause(say(handled)) is None, "nobody knows that it failed"
     assert cause(say(handled, failed=True)) == "disk-full", "nothing else is known"
-    ended = Fact(text="clusterkit fact: signal=9")
-    assert cause(say(handled, facts=[ended], failed=True)) == "disk-full", "a fact says less"
+    killed = Fact(text="clusterkit fact: signal=9")
+    assert cause(say(handled, facts=[killed], failed=True)) == "disk-full", "a fact says less"
     others = steps.replace("step 8", "step 7")[: len(steps) // 2]
     log = f"2026-11-21 10:00:00 began\n{disk}{others}2026-11-21 10:10:00 {MEMORY}\n"
     assert cause(say(log)) == "disk-full", "others take a few steps more"

@@ -43,7 +43,7 @@ def say(tmp_path: Path) -> Say:
             path = tmp_path / f"{number}.log"
             path.write_text(log)
             sources.append(Source(path=path, node=f"n{number + 1}" if len(logs) > 1 else None))
-        return diagnose(own_rules(), sources, Known(**known))  # type: ignore[arg-type]
+        return diagnose(own_rules(), sources, Known(**known))
 
     return said
 

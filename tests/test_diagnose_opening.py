@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -117,8 +119,13 @@ def test_large_compressed_logs_are_read_side_by_side(
     monkeypatch.setattr(side_by_side, "_WORTH_IT", 5 * size)
     shared = side_by_side._in_processes
     calls = []
-    monkeypatch.setattr(side_by_side, "_in_processes", lambda *a: calls.append(a) or shared(*a))
-    monkeypatch.setattr(side_by_side.os, "sched_getaffinity", lambda _: {0, 1})
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return shared(*given)
+
+    monkeypatch.setattr(side_by_side, "_in_processes", counted)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert files.plain(diagnose(rules, sources)) == files.plain(alone)
     assert len(calls) == 1
 

@@ -21,7 +21,7 @@ HIDDEN, HEADS = 256, 8
 Tensor = Any
 
 
-class RMSNorm(nn.Module):  # type: ignore[name-defined,misc]
+class RMSNorm(nn.Module):  # type: ignore[name-defined]
     """As transformers and litgpt write it: in fp32, cast back at the end."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ def heads_of(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-class LlamaBlock(nn.Module):  # type: ignore[name-defined,misc]
+class LlamaBlock(nn.Module):  # type: ignore[name-defined]
     """Grouped-query attention with keys repeated for all heads, rotary positions, SwiGLU."""
 
     def __init__(self, kv_heads: int, ffn: int) -> None:
@@ -65,7 +65,7 @@ class LlamaBlock(nn.Module):  # type: ignore[name-defined,misc]
         return x + down(functional.silu(gate(y)) * up(y))
 
 
-class GptBlock(nn.Module):  # type: ignore[name-defined,misc]
+class GptBlock(nn.Module):  # type: ignore[name-defined]
     """GPT-2 without dropout: one product for query, key and value."""
 
     def __init__(self, ffn: int) -> None:
@@ -127,7 +127,7 @@ def test_a_block_keeps_what_the_closed_form_says(name: str, *, autocast: bool) -
     assert (long - short) / 256 == pytest.approx(kept_per_token(one), rel=0.015)
 
 
-class Peak(TorchDispatchMode):  # type: ignore[misc,valid-type]
+class Peak(TorchDispatchMode):  # type: ignore[valid-type]
     """The most bytes of tensors made under it that are there at once."""
 
     def __init__(self) -> None:

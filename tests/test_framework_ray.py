@@ -329,7 +329,7 @@ def test_only_a_job_with_a_token_has_a_ray_with_one(
 
 def command(**changes: object) -> NodeCommand:
     values = {"script": "x.py", "nodes": 2, "slots": (2, 1), "processes": 3, **changes}
-    return load_framework("ray").command(LaunchInputs(**values))  # type: ignore[arg-type]
+    return load_framework("ray").command(LaunchInputs(**values))
 
 
 def test_options_reach_ray_itself() -> None:

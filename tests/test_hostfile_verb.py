@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureF
         with pytest.raises(SystemExit) as caught:
             main()
         captured = capsys.readouterr()
-        return Ran(code=caught.value.code or 0, out=captured.out, err=captured.err)  # type: ignore[arg-type]
+        return Ran(code=caught.value.code or 0, out=captured.out, err=captured.err)
 
     return run
 

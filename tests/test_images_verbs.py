@@ -47,7 +47,8 @@ def run(tmp_path: Path) -> Run:
         if docker is not None:
             (programs / "docker").write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/said\n{docker}')
             (programs / "docker").chmod(0o755)
-        (programs / "sh").exists() or (programs / "sh").symlink_to("/bin/sh")
+        if not (programs / "sh").exists():
+            (programs / "sh").symlink_to("/bin/sh")
         kept = {name: text for name, text in os.environ.items() if not name.startswith("DOCKER")}
         return subprocess.run(
             [sys.executable, "-m", "clusterkit", "images", *words],

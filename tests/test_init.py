@@ -48,7 +48,7 @@ def recorded(answers: Mapping[tuple[str, ...], str]) -> object:
 
 
 def _started(tmp_path: Path, answers: Mapping[tuple[str, ...], str]) -> tuple[str, Settings]:
-    found = discover(recorded(answers), cwd=tmp_path, system=())  # type: ignore[arg-type]
+    found = discover(recorded(answers), cwd=tmp_path, system=())
     text = starter_text(found, folder=tmp_path)
     (tmp_path / "clusterkit.yaml").write_text(text, encoding="utf-8")
     return text, load_settings(cwd=tmp_path, environ={})

@@ -37,7 +37,7 @@ def make_run(folder: Path, name: str = "toy", *, now: float = 0.0, **changes: ob
         run_id=run.run_id, name=name, cluster="c", kind=ClusterKind.SLURM, framework="torchrun",
         nodes=2, tasks=2, submitted_at=now, job_id="7",
     )  # fmt: skip
-    runfolder.write_submission(run, dataclasses.replace(submission, **changes))  # type: ignore[arg-type]
+    runfolder.write_submission(run, dataclasses.replace(submission, **changes))
     return run
 
 

@@ -114,6 +114,7 @@ def test_a_port_in_use_on_the_head_is_told(lab: Lab) -> None:
     )
     squatting = lab.popen("n1", [sys.executable, "-c", squat])
     with shaped(lab, "100mbit", slow={}), squatting as squatter:
+        assert squatter.stdout is not None
         assert squatter.stdout.readline() == "listens\n"
         try:
             report = preflight(lab, *LINKS)

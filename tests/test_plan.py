@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 
 import pytest
@@ -244,9 +245,7 @@ def test_frameworks_of_others_come_by_entry_point(monkeypatch: pytest.MonkeyPatc
         return NodeCommand(argv=("ours", inputs.script))
 
     framework = Framework(name="ours", summary="", package="x", image="x", command=command)
-    monkeypatch.setattr(
-        frameworks.importlib.metadata, "entry_points", lambda group: [Ours(framework)]
-    )
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [Ours(framework)])
     assert "ours" in frameworks.framework_names()
     assert plan("ours").command.argv == ("ours", "train.py")
 
@@ -255,5 +254,5 @@ def test_frameworks_of_others_come_by_entry_point(monkeypatch: pytest.MonkeyPatc
 def test_a_broken_framework_of_others_is_named(
     monkeypatch: pytest.MonkeyPatch, loads: object
 ) -> None:
-    monkeypatch.setattr(frameworks.importlib.metadata, "entry_points", lambda group: [Ours(loads)])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [Ours(loads)])
     refused("'ours'", "ours:FRAMEWORK", framework="ours")

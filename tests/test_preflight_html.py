@@ -108,7 +108,7 @@ def bundle(nodes: Mapping[str, Mapping[str, str | Output] | ReachProblem], **job
         return Reply(node=name, reach=Reach(via="ssh", latency_s=0.0021), outputs=outputs)
 
     return Bundle(
-        job=PreflightJob(hosts=tuple(nodes), **job),  # type: ignore[arg-type]
+        job=PreflightJob(hosts=tuple(nodes), **job),
         replies=tuple(reply(name, said) for name, said in nodes.items()),
         collected_at=1_760_000_000.0,
         seconds=2.5,

@@ -26,7 +26,7 @@ def strict(text: str) -> str:
 
 
 def probe(name: str, command: str, **more: object) -> Probe[str]:
-    return Probe(name=name, command=command, parse=str, **more)  # type: ignore[arg-type]
+    return Probe(name=name, command=command, parse=str, **more)
 
 
 def run(*probes: Probe[str], shell: str = "sh", before: str = "") -> Answer:

@@ -173,6 +173,6 @@ def test_a_node_tells_a_keeper_from_another_process(change: dict[str, object], a
         "ended_as": None,
         **change,
     }
-    question = ssh_runs.question(Keeper(**about))  # type: ignore[arg-type]
+    question = ssh_runs.question(Keeper(**about))
     said = subprocess.run(["sh", "-c", question], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == answer

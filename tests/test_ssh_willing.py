@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import (
     ssh_again,
     ssh_ask,
+    ssh_copy,
     ssh_held,
     ssh_keeper,
     ssh_runs,
@@ -265,9 +267,9 @@ def test_a_connection_that_breaks_before_anything_was_started_ends_no_job(
 ) -> None:
     run, submission = submitted(tmp_path, machines, array=True)
     broken = {"n2": RemoteError("the connection broke")}
-    send = ssh_ask.ssh_copy.send_files
+    send = ssh_copy.send_files
     monkeypatch.setattr(
-        ssh_ask.ssh_copy, "send_files", lambda *a, whole: broken if whole else send(*a, whole=whole)
+        ssh_copy, "send_files", lambda *a, whole: broken if whole else send(*a, whole=whole)
     )
     with pytest.raises(NodesRefuse, match="n2: the connection broke"):
         ssh_held.release(run, submission)
@@ -330,7 +332,7 @@ def test_a_keeper_that_comes_too_late_does_not_take_part_in_another_attempt(
     run, _ = submitted(tmp_path, machines)
     layout = dataclasses.replace(read_layout(run), attempt=1)
     # That of the attempt before is seen a little longer.
-    monkeypatch.setattr(ssh_keeper.time, "sleep", lambda _: write_layout(run, layout))
+    monkeypatch.setattr(time, "sleep", lambda _: write_layout(run, layout))
     assert ssh_keeper._layout_of(run, attempt=1) == layout
     assert ssh_keeper.main([str(run.path), "0", "0"]) == ssh_keeper.REFUSED
     assert "this is attempt 1, and 2 is to run" in json.loads(capsys.readouterr().out)["refused"]

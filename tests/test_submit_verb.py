@@ -361,6 +361,6 @@ def test_a_script_for_another_framework_is_warned_of_once(desk: Path) -> None:
         assert done.stderr.count("warning:") == 1
         assert "train.py is written for Horovod, and torchrun is to start it" in done.stderr
         assert "  --> train.py:3\n3 | hvd.init()\nhint: --framework horovod\n" in done.stderr
-    for words in ((*TORCHRUN, "--gpus-per-node", "1"), ("--framework", "horovod")):
-        done = run(desk, "submit", "--dry-run", *words, "train.py")
+    for fitting in ((*TORCHRUN, "--gpus-per-node", "1"), ("--framework", "horovod")):
+        done = run(desk, "submit", "--dry-run", *fitting, "train.py")
         assert "warning:" not in done.stderr

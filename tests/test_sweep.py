@@ -22,7 +22,7 @@ VALUES = WORDS.filter(lambda word: "-" not in word[1:])  # no range
 
 
 def job(*args: str, **more: object) -> JobSpec:
-    return JobSpec(framework="torchrun", script="src/train.py", args=args, **more)  # type: ignore[arg-type]
+    return JobSpec(framework="torchrun", script="src/train.py", args=args, **more)
 
 
 @given(

@@ -136,7 +136,7 @@ def here(tmp_path: Path) -> Iterator[SessionHere]:
 def bring(here: SessionHere, manifest: Manifest, **place: Any) -> Delivered:
     try:
         target = Place(**{"folder": "~/copy", **place})
-        return deliver(Helper(here, sys.executable), manifest, target)  # type: ignore[arg-type]
+        return deliver(Helper(here, sys.executable), manifest, target)
     finally:
         here.leave()
 
@@ -252,7 +252,7 @@ def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHe
     (data / "precious").write_text("")
     wanted = Ingredients(venv="~/data", python=sys.executable)
     with pytest.raises(RemoteError, match="data is no virtual environment, and not empty"):
-        prepare._prepare(here, wanted)  # type: ignore[arg-type]
+        prepare._prepare(here, wanted)
     assert (data / "precious").exists()
 
 
@@ -283,9 +283,9 @@ def test_what_pip_did_already_is_no_hint() -> None:
 
 def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHere) -> None:
     with pytest.raises(NoPython, match="~/nowhere/python cannot be run there"):
-        Helper(here, "~/nowhere/python")  # type: ignore[arg-type]
+        Helper(here, "~/nowhere/python")
     with pytest.raises(RemoteError, match="false ended at once, exit code 1"):
-        Helper(here, "false")  # type: ignore[arg-type]
+        Helper(here, "false")
 
 
 def test_paths_on_nodes_are_words_of_sh() -> None:

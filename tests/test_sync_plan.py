@@ -164,7 +164,7 @@ def bring(
     now = dataclasses.replace(layout(attempt=attempt), names=("n1", node, "n3"))
     mirrored = ssh_mirror._Node(run, now, 1, memo, {} if writers is None else writers)
     try:
-        mirrored.bring(there[0], gone=gone)  # type: ignore[arg-type]
+        mirrored.bring(there[0], gone=gone)
     finally:
         there[0].leave()
 

@@ -50,7 +50,7 @@ JOB = JobNow(
 
 def node(name: str, last: NodeSample | None = None, **more: object) -> NodeNow:
     last = last or sample(LATER, *(gpu(k) for k in range(8)))
-    return NodeNow(name=name, sample=last, rates=rates(sample(), last), **more)  # type: ignore[arg-type]
+    return NodeNow(name=name, sample=last, rates=rates(sample(), last), **more)
 
 
 def calm(name: str, *, busy: float = 97.0) -> NodeNow:
@@ -65,7 +65,7 @@ def snapshot(*nodes: NodeNow, job: JobNow | None = None) -> Snapshot:
 
 
 def texts(shown: Snapshot, **more: object) -> list[str]:
-    return [line.text for line in lines_of(shown, width=80, **more)]  # type: ignore[arg-type]
+    return [line.text for line in lines_of(shown, width=80, **more)]
 
 
 def test_a_node_is_a_line() -> None:

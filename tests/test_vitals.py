@@ -19,7 +19,7 @@ from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, Unparse
 from clusterkit.probes.vitals_gpu import GpuVitals
 from clusterkit.probes.vitals_host_text import HostVitals, read_host
 from clusterkit.transport.local import LocalTransport
-from clusterkit.vitals import NodeSample, ask_vitals, rates, read_samples, slowdowns
+from clusterkit.vitals import NodeSample, NodeVitals, ask_vitals, rates, read_samples, slowdowns
 from tests.mangling import mangled
 from tests.probe_run import SHELLS, run_probe
 from tests.recordings import recording
@@ -237,7 +237,7 @@ def test_nothing_is_said_of_counters_that_were_reset() -> None:
 @MANY
 @given(data=st.data())
 def test_rates_of_any_two_readings_are_sound(data: st.DataObject) -> None:
-    readings = []
+    readings: list[HostVitals] = []
     for text in (READING, LATER):
         try:
             readings += read_host(UNITS + data.draw(mangled(text)))
@@ -385,7 +385,7 @@ def _below(folder: Path, files: Mapping[str, str], shell: Sequence[str]) -> Host
 def test_gpus_over_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{DOUBLES}:{os.environ['PATH']}")
     monkeypatch.setenv("CLUSTERKIT_GPUS", str(DOUBLES / "gpus" / "sick8"))
-    heard = []
+    heard: list[NodeVitals] = []
     (found,) = ask_vitals(LocalTransport(), ("n1",), once=True, heard=heard.append)
     assert heard == [found]
     assert (found.problem, len(found.samples)) == ("", 2)

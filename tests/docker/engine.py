@@ -154,7 +154,7 @@ class Engine:
         Raises:
             EngineError: it failed; with what it said.
         """
-        done = self.call(*words, **more)  # type: ignore[arg-type]
+        done = self.call(*words, **more)
         if done.returncode:
             raise EngineError(f"docker {' '.join(words)}: {done.stderr.strip()[-2000:]}")
         return done.stdout
