@@ -80,13 +80,13 @@ _EVALUATED = re.compile(
 _BEGINS_EVALUATION = re.compile(rf"[\W_]{{0,4}}{_EVALUATION}(?![\w=/-]|\.\w)", re.IGNORECASE)
 """But `val_loss 0.3` is a figure, which a line of the training may begin with as well."""
 _PREFIX = re.compile(
-    r"\s+|[-|:]\s|\[(?!\s*(?:step|iter|epoch|\d+/))[^\]]*\]:?"
+    r"\s+|[-|:]\s|epoch\s\d{1,9}(?:/\d{1,9})?[:,]\s|\[(?!\s*(?:step|iter|epoch|\d+/))[^\]]*\]:?"
     r"|\d{4}[-/]\d\d[-/]\d\d(?:T[\d:.,+Z-]+)?|\d\d:\d\d:\d\d[\d.,]*"
     r"|[IWEF]\d{4} [\d:.]+ +\d+ \S+\]"
     r"|[\w.]+:[\w.<>]+:\d+(?=\s)|[\w.@-]+:|[a-z_][\w.]*\s{1,16}[-|]\s|(?:DEBUG|INFO|WARN(?:ING)?)\b",
     re.IGNORECASE,
 )
-"""What launchers and loggers put before a message: names, ranks, levels and times."""
+"""What launchers, loggers and scripts put before a message: names, ranks, levels, times, epochs."""
 
 
 def _is_evaluation(line: str, at: int) -> bool:

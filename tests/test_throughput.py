@@ -155,6 +155,8 @@ EVALUATION = (
     "step 10 eval throughput: 2000 samples/s",
     "eval iter 40: loss 2.5, time 250ms",
     "iter 40 eval time 250ms",
+    "epoch 3: evaluated 512 samples, 431 samples/s",
+    "Epoch 3/10, validation: loss 2.5, 431 samples/s",
 )
 TRAINING = (
     TITAN,
@@ -167,6 +169,7 @@ TRAINING = (
     "step 10 eval_steps=500 samples/s 2000",
     "step 10 samples/s 2000 next eval step 20",
     "step 10 samples/s 2000 eval samples/s 800",
+    "epoch 3: samples/s 2000, evaluated 512 samples",
     "{'eval_loss': 2.1, 'train_samples_per_second': 51.2}",
     LIGHTNING.replace("loss=1.2", "val_loss=1.2, tokens/s=12"),
 )
