@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from clusterkit import files, node_results, runfolder
 from clusterkit.cli.main import app
 from clusterkit.cli.why_failed import why_failed
 from clusterkit.diagnose.advice import advise
-from clusterkit.errors import RemoteError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.local import LocalJobs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
@@ -210,6 +212,46 @@ def test_files_folders_and_stdin(tmp_path: Path) -> None:
         )
     assert whole.stdout.count("where  rank 3") == 1, whole.stderr
     assert f"{log}:4" in whole.stdout, "another process can open that"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_what_was_piped_in_is_not_left_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "clusterkit", "diagnose", "-"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+    ) as client:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/*.log")):
+            assert time.monotonic() < deadline, "it never read"
+            time.sleep(0.05)
+        client.send_signal(number)
+    assert client.returncode == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_goes_finds_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(TRACEBACK)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterkit", "diagnose", "a.log"],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_an_empty_word_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.log").write_text(TRACEBACK)
+    monkeypatch.chdir(tmp_path)
+    for words in ([""], ["a.log", ""]):
+        with pytest.raises(UserError, match="an empty word names no job and no file"):
+            CliRunner().invoke(app, ["diagnose", *words], catch_exceptions=False)
 
 
 def test_pipes_of_one_name_and_stdin_twice(tmp_path: Path) -> None:

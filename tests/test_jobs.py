@@ -191,6 +191,8 @@ def test_find_by_every_name(tmp_path: Path) -> None:
     assert find_run(older.key, roots) == older
     assert find_run(f"local-{older.key}", roots) == older
     assert find_run(str(first.path), roots) == first
+    with pytest.raises(UserError, match="an empty word"):
+        find_run("", roots)
     assert [run.run_id for run in list_runs(roots)] == [
         run.run_id for run in (older, first, second)
     ]

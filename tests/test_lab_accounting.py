@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from clusterkit.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab, LabError
 from tests.lab.hosts import read_cmdline
+from tests.lab_jobs import await_true
 from tests.test_lab import machine, members
 
 pytestmark = pytest.mark.lab
@@ -26,13 +27,6 @@ pytestmark = pytest.mark.lab
 NOTICED_S = 2.0
 EVER_FORGOTTEN_S = 60.0
 ONE = ("--framework", "torchrun", "--nodes", "1")
-
-
-def await_true(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.2)
 
 
 @pytest.fixture(params=["lab", "accounting_lab"])

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import typer
 
 from clusterkit import files
 from clusterkit.cli import console
+from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.cli.job_args import exit_code_of, said
 from clusterkit.cli.job_flags import JobFlags, given
 from clusterkit.cli.main import EXIT_INTERRUPTED
@@ -183,9 +185,11 @@ def run_job(
 
 def _wait(run: RunFolder, name: str) -> Job:
     try:
-        return wait_for(run, troubled=console.warn)
+        with ended_as_by_ctrl_c():
+            return wait_for(run, troubled=console.warn)
     except KeyboardInterrupt:
-        console.note(f"\n{name} is being cancelled")
+        with suppress(OSError):  # the terminal may be what has gone
+            console.note(f"\n{name} is being cancelled")
         cancel(run)
         raise typer.Exit(EXIT_INTERRUPTED) from None
 

@@ -14,6 +14,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
+from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.errors import UserError, did_you_mean
 
@@ -89,6 +90,11 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
     from clusterkit.jobs import NoSuchJobError
     from clusterkit.runfolder import RunFolder
 
+    if "" in words:
+        raise UserError(
+            "an empty word names no job and no file",
+            hint="clusterkit diagnose latest; was a variable of the shell not set?",
+        )
     jobs = [word for word in words if _is_job(word)]
     if not jobs:
         return None
@@ -188,7 +194,7 @@ def _diagnose_files(
     from clusterkit.diagnose.job import sources_of
     from clusterkit.diagnose.verdict import diagnose as look
 
-    with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
+    with ended_as_by_ctrl_c(), tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
         spools: dict[Path, str] = {}
         paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
         given = sources_of(paths)

@@ -151,6 +151,11 @@ def main() -> None:
     except BrokenPipeError:
         _give_up_stdout()  # the reader of our output (`| head`) has gone
         sys.exit(EXIT_COULD_NOT)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer has taken it, for its code 1
+            _give_up_stdout()
+            sys.exit(EXIT_COULD_NOT)
+        raise
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITTEN:
             _report_bug(error)

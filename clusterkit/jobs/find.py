@@ -68,6 +68,11 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     Raises:
         UserError: there is none, or several.
     """
+    if not word:
+        raise UserError(
+            "an empty word names no job",
+            hint="`clusterkit status` lists them; was a variable of the shell not set?",
+        )
     match = ARRAY_ID.fullmatch(word)
     if match is not None:
         return _element(match["array"], match["index"], roots)
