@@ -65,8 +65,10 @@ _NOUN = (
 """Valid tokens are those of a batch that are no padding."""
 _NOUN_PER_S = rf"{_NOUN}(?P<slot>{_SLOT})?{_PER_S}(?P<each>{_SLOT})?"
 _STEP = re.compile(
-    r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b\s*[:=]?\s*(\d{1,18})(?!\d)", re.IGNORECASE
+    r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b['\"]?\s*[:=]?\s*['\"]?(\d{1,18})(?!\d)",
+    re.IGNORECASE,
 )
+"""Of a dict or JSON as well: `{'step': 60, ...}`."""
 _EVALUATION = (
     r"(?<![\w./-])(?:validat[a-z]+|valid|val|eval(?:uat[a-z]+)?"
     r"|test(?:ed|ing)?|predict(?:ed|ing|ion)?|sanity)(?![^\W_])"

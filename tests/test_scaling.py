@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
-from clusterkit.cli.bench_scaling import _tell
+from clusterkit.cli.bench_scaling import _exit_code, _tell
 from clusterkit.cli.bench_scaling_report import lines_of
+from clusterkit.drawing import require_drawing
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
 from clusterkit.plan import make_plan
 from clusterkit.probes import yardstick
 from clusterkit.probes.base import PreflightJob, read_output
+from clusterkit.probes.vitals_host_text import read_host
 from clusterkit.probes.yardstick import Yardstick
 from clusterkit.runfolder import RunFolder
 from clusterkit.scaling.causes import causes_of
@@ -34,10 +36,12 @@ from clusterkit.scaling.rates import (
     enough,
     progress_of,
     rates,
+    stalled,
 )
 from clusterkit.scaling.result import Cause, Row, Scaling, document
 from clusterkit.scaling.sizes import By, Size, chosen_by, doubling, parse_at, sizes_of
 from clusterkit.throughput import Throughput, Unit
+from clusterkit.vitals import NodeSample
 from tests.probe_run import SHELLS, run_probe
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -128,6 +132,39 @@ def test_steps_alone_count_the_batches_of_the_slots() -> None:
     assert rates(told, slots=4, global_batch=True)["tokens"].per_s == 40
 
 
+def bar_and_lines(*told: tuple[int | None, float], epoch: int = 10**9) -> list[Reading]:
+    """Return a line for each step and rate, and before each a bar that begins anew each epoch."""
+    found = []
+    for at, (step, rate) in enumerate(told):
+        found += readings((at, 10 * at % epoch, 0.5), unit="steps")
+        found += readings((at, step, rate))
+    return found
+
+
+def test_a_line_is_about_the_steps_since_the_last_of_its_unit() -> None:
+    told = [(10 * at, 100.0 if at % 2 else 50.0) for at in range(1, 6)]
+    seen = counted(bar_and_lines((0, 9.0), *told), 10)
+    assert (seen.steps, seen.weights) == (40, (10,) * 8)
+    found = rates(seen, slots=1, global_batch=False)["samples"]
+    assert found == Rate(per_s=pytest.approx(66.7, abs=0.1), low=50, high=100, lines=4)
+
+
+def test_a_bar_and_lines_beside_it_tell_of_the_same_steps() -> None:
+    assert progress_of(bar_and_lines((None, 9), (None, 9), (None, 9)))[-1] == 20
+    per_epoch = bar_and_lines(*((10 * at, 9) for at in range(8)), epoch=30)
+    assert progress_of(per_epoch)[-1] == 70
+    micro = bar_and_lines(*((at, 9) for at in range(8)))  # ten batches are one step
+    assert progress_of(micro)[-1] == 70
+
+
+def test_the_steps_before_those_that_count_weigh_nothing() -> None:
+    told = bar_and_lines((0, 9.0), (10, 1.0), (20, 100.0), (30, 50.0))
+    seen = counted(told, 0, skip=3)  # the bar at 10 is the last that does not count
+    assert [(one.throughput.rate, n) for one, n in zip(seen.readings, seen.weights, strict=True)][
+        ::2
+    ] == [(1.0, 0), (100.0, 10), (50.0, 10)]
+
+
 def test_of_averages_the_last_counts_and_only_without_anything_better() -> None:
     average = Reading(at_s=9, throughput=Throughput(rate=7, unit="samples", average=True))
     alone = rates(counted([average], 10), slots=1, global_batch=False)
@@ -140,10 +177,27 @@ def test_enough_is_seen_by_steps_or_by_time() -> None:
     told = readings((0, 1, 5), (1, 20, 90), (2, 40, 110))
     assert enough(told, Bounds(warmup=10, steps=39), 2.0)
     assert not enough(told, Bounds(warmup=10, steps=40), 99.0)
-    assert enough(told, Bounds(warmup=10, seconds=5), 5.0)
-    assert not enough(told, Bounds(warmup=10, seconds=5), 4.0)
+    assert enough(told, Bounds(warmup=10, seconds=3), 3.0)
+    assert not enough(told, Bounds(warmup=10, seconds=3), 2.9)
     assert not enough(told[:2], Bounds(warmup=10, steps=1, seconds=1), 99.0)
     assert not enough(told, Bounds(warmup=10), 1e9)
+
+
+def test_time_is_not_enough_while_a_run_is_silent() -> None:
+    bounds = Bounds(warmup=0, seconds=5)
+    quick = readings((0, 1, 5), (1, 20, 90), (2, 40, 110))
+    assert not enough(quick, bounds, 60.0)
+    assert enough([*quick, *readings((60, 60, 90))], bounds, 60.0)
+    seldom = readings((0, 1, 5), (50, 20, 90), (100, 40, 110))
+    assert enough(seldom, bounds, 149.0)
+    assert not enough(seldom, bounds, 151.0)
+
+
+def test_a_run_that_is_ended_after_a_long_silence_had_hung() -> None:
+    quick = counted(readings((0, 1, 5), (1, 20, 90), (2, 40, 110)), 0)
+    seldom = counted(readings((0, 1, 5), (50, 20, 90), (100, 40, 110)), 0)
+    assert [stalled(quick, silent_s) for silent_s in (30.0, 61.0)] == [False, True]
+    assert [stalled(seldom, silent_s) for silent_s in (61.0, 101.0)] == [False, True]
 
 
 def test_runs_are_compared_in_a_unit_that_all_have_told() -> None:
@@ -279,6 +333,25 @@ def test_evidence_without_readings_says_why() -> None:
     assert evidence_of("n1", (), (), "no route").problem == "no route"
 
 
+@pytest.mark.parametrize(
+    ("links", "bytes_per_s"),
+    [
+        (("net {} 0 0 0 0 0 ib0", "port {} 0 mlx5_0/1"), 40.0),
+        (("net {} 0 0 0 0 0 ibs3", "net {} 0 0 0 0 0 eth0", "port {} 0 mlx5_0/1"), 50.0),
+        (("net {} 0 0 0 0 0 eth0", "port {} 0 mlx5_0/1"), 50.0),  # RoCE passes the interface by
+        (("net {} 0 0 0 0 0 ib0",), 10.0),
+    ],
+)
+def test_what_goes_over_infiniband_counts_once(links: tuple[str, ...], bytes_per_s: float) -> None:
+    samples = []
+    for at, told in ((1000, 0), (1002, 20)):  # words of four bytes, for a port
+        host = f"units 100 4096\nreading {at}.00\ncpu  {at} 0 0 {at} 0 0 0 0 0 0\n"
+        host += "load 1.0\nmemory MemTotal: 1000\nmemory MemAvailable: 500\ncpus 4\n"
+        lines = "".join(f"{link.format(told)}\n" for link in links)
+        samples += [NodeSample(host=one) for one in read_host(host + lines)]
+    assert evidence_of("n1", samples).bytes_per_s == bytes_per_s
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_the_yardstick_runs_and_is_read(shell: tuple[str, ...]) -> None:
     output = run_probe(yardstick.PROBE, PreflightJob(hosts=("n1",)), shell=shell)
@@ -333,6 +406,35 @@ def example() -> tuple[Scaling, dict[int, tuple[Cause, ...]]]:
     return found, {one.size.count: causes_of(found, one) for one in found.rows}
 
 
+def test_a_size_that_gains_too_much_makes_the_smallest_doubtful() -> None:
+    found = scaling(row(1, 22.66), row(2, 371.5), row(4, 99.0))
+    told = {one.size.count: causes_of(found, one) for one in found.rows}
+    assert [kinds(causes) for causes in told.values()] == [[], ["base"], []]
+    assert "1 node, which all is told against, was too slow" in told[2][0].summary
+    text = "\n".join(lines_of(found, told))
+    assert "820 %" in text
+    assert "no size falls short" not in text
+    assert _exit_code(found, told) == 1
+    assert kinds(causes_of(scaling(row(1, 100), row(2, 240)), row(2, 240))) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "code"),
+    [
+        ((row(1, 100), row(2, 200)), 0),
+        ((row(1, 100), row(2, 0, state="refused", problem="no such node")), 1),
+        ((row(1, 0, state="failed", problem="it failed", failed=True), row(2, 0, problem="x")), 1),
+        ((row(1, 0, problem="silent"), row(2, 0, state="not tried", problem="silent")), 2),
+        ((row(1, 0, state="refused", problem="no such node"),), 2),
+        ((), 2),
+    ],
+)
+def test_a_job_that_failed_is_a_finding_and_nothing_measured_is_none(
+    rows: tuple[Row, ...], code: int
+) -> None:
+    assert _exit_code(scaling(*rows), {}) == code
+
+
 def test_the_report_fits_a_terminal_and_holds_what_matters() -> None:
     lines = [_ANSI.sub("", line) for line in lines_of(*example())]
     text = "\n".join(lines)
@@ -355,7 +457,7 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="--plot draws with it: pip install matplotlib")
-    from clusterkit.scaling.plot import draw, require_drawing  # noqa: PLC0415
+    from clusterkit.scaling.plot import draw  # noqa: PLC0415
 
     found, _ = example()
     draw(tmp_path / "scaling.png", found)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +17,14 @@ from typing import Any
 import pytest
 
 from clusterkit import processes
+from clusterkit.jobs import cancel
 from clusterkit.jobs.find import list_runs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder
 from clusterkit.scaling.measure import Wishes, measure
 from clusterkit.scaling.rates import Bounds
-from clusterkit.scaling.sized import ladder
+from clusterkit.scaling.sized import Ladder, SizedJob, ladder
 from clusterkit.submitting.gate import Listener
 from clusterkit.submitting.one import start
 from clusterkit.submitting.request import read_request
@@ -31,7 +35,7 @@ size = int(os.environ["WORLD_SIZE"])
 if "silent" in sys.argv:
     print("loss 1.0", flush=True)
     time.sleep(300)
-if "fails" in sys.argv and size == 2:
+if "breaks" in sys.argv or ("fails" in sys.argv and size == 2):
     print("CUDA is not happy", flush=True)
     sys.exit(3)
 if "stays" in sys.argv and size == 2:
@@ -39,9 +43,13 @@ if "stays" in sys.argv and size == 2:
     time.sleep(300)
 for step in range(1, 60 if "fails" in sys.argv and size == 3 else 10_000):
     time.sleep(0.02)
+    if "hangs" in sys.argv and size == 2 and step == 40:
+        time.sleep(300)
     if os.environ["RANK"] == "0" and step % 2 == 0:
         print(f"step {step} samples/s {100 * size ** 0.5 + (-1) ** (step // 2):.4f}", flush=True)
 """
+
+LISTENER = Listener(warn=pytest.fail, note=pytest.fail, heard=lambda _: None)
 
 
 class Bench:
@@ -71,6 +79,14 @@ class Bench:
         client = self.start(*words, script=script)
         out, err = client.communicate(timeout=300)
         return client.returncode, out, err
+
+    def ladder(self, monkeypatch: pytest.MonkeyPatch, script: str = "") -> Ladder:
+        monkeypatch.chdir(self.folder)
+        monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", self.environment["CLUSTERKIT_CONFIG_FILE"])
+        flags = {"cluster": "here", "framework": "env", "nodes": "2", "script": "train.py"}
+        given = {**flags, "args": script.split()}
+        request = read_request(given, verb="bench scaling", job=None, warn=pytest.fail)
+        return ladder(request, by=None, at=None, preflight="off")
 
     def states(self) -> list[JobState]:
         return [load_job(run).status.state for run in list_runs([self.runs])]
@@ -138,6 +154,52 @@ def test_a_size_that_fails_leaves_the_others(bench: Bench) -> None:
     assert last["efficiency"] == pytest.approx(3**-0.5, abs=0.03)
 
 
+def test_sizes_that_all_fail_are_no_measurement_but_a_finding(bench: Bench) -> None:
+    code, out, err = bench.run("--nodes", "2", script="breaks")
+    assert code == 1, err
+    assert out.count("the job failed (exit 3)") == 2
+
+
+def test_a_run_that_hangs_is_not_measured_by_what_it_told_before(bench: Bench) -> None:
+    words = ("--nodes", "2", "--steps", "500", "--seconds", "2", "--patience", "5", "--json")
+    code, out, err = bench.run(*words, script="hangs")
+    assert code == 1, err
+    document = json.loads(out)
+    one, two = of_size(document, 1), of_size(document, 2)
+    assert (one["efficiency"], one["problem"]) == (1.0, None)
+    assert (two["throughput"], two["efficiency"]) == (None, None)
+    assert re.fullmatch(r"it was silent for \d+ s after step 38", two["problem"])
+    assert "clusterkit diagnose --stacks" in two["hint"]
+    assert "--patience" in two["hint"]
+    assert bench.states() == [JobState.CANCELLED] * 2
+
+
+def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterkit.scaling.rates._LONG_S", 1.0)
+    enders: list[threading.Thread] = []
+
+    def end(run: RunFolder) -> None:
+        while not (run.log(0).exists() and "step 38" in run.log(0).read_text()):
+            time.sleep(0.1)
+        time.sleep(6)  # the yardstick is taken, and more than that
+        cancel(run)
+
+    def started(job: SizedJob, run: RunFolder) -> None:
+        if job.size.count == 2:
+            enders.append(threading.Thread(target=end, args=(run,)))
+            enders[-1].start()
+
+    jobs = bench.ladder(monkeypatch, script="hangs")
+    wishes = Wishes(bounds=Bounds(warmup=4, steps=60), patience_s=60, global_batch=False)
+    one, two = measure(jobs, wishes, listener=LISTENER, started=started)
+    enders[0].join()
+    assert (one.problem, one.failed) == ("", False)
+    assert (two.state, two.rates, two.failed) == ("cancelled", {}, True)
+    assert "s after step 38" in two.problem
+
+
 def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
     client = bench.start("--nodes", "2", script="stays")
     deadline = time.monotonic() + 120
@@ -158,11 +220,7 @@ def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
 def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(bench.folder)
-    monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", bench.environment["CLUSTERKIT_CONFIG_FILE"])
-    flags = {"cluster": "here", "framework": "env", "nodes": "2", "script": "train.py"}
-    request = read_request(flags, verb="bench scaling", job=None, warn=pytest.fail)
-    jobs = ladder(request, by=None, at=None, preflight="off")
+    jobs = bench.ladder(monkeypatch)
 
     def interrupted(*words: Any, **more: Any) -> None:
         start(*words, **more)
@@ -172,9 +230,8 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
     wishes = Wishes(
         bounds=Bounds(warmup=1), patience_s=60, global_batch=False, command_line=("this", "test")
     )
-    listener = Listener(warn=pytest.fail, note=pytest.fail, heard=lambda _: None)
     with pytest.raises(KeyboardInterrupt):
-        next(measure(jobs, wishes, listener=listener, started=lambda job, run: None))
+        next(measure(jobs, wishes, listener=LISTENER, started=lambda job, run: None))
     assert bench.states() == [JobState.CANCELLED]
 
 

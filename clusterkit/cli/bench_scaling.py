@@ -125,8 +125,9 @@ def scaling(
     Each size is a job, which ends once enough steps were seen. The script prints
     its speed, such as `step 60 samples/s 431.2`; so do most trainers.
 
-    Exit code 1 if a run failed or falls short of 90 % of what its size should
-    give, or a node is behind the others.
+    Exit code 1 if a run failed, hung or falls short of 90 % of what its size
+    should give, or a node is behind the others; 2 if none could be measured,
+    and that not because a job failed.
     """
     from clusterkit.estimate.machines.interconnects import interconnect_named
     from clusterkit.scaling.causes import causes_of
@@ -169,7 +170,7 @@ def _check_places(plot: Path | None, html: Path | None) -> None:
     from clusterkit import files
 
     if plot is not None:
-        from clusterkit.scaling.plot import require_drawing
+        from clusterkit.drawing import require_drawing
 
         require_drawing(plot)
     for path in filter(None, (plot, html)):
@@ -287,6 +288,6 @@ def _write(
 
 def _exit_code(found: Scaling, causes: Causes) -> int:
     if found.base is None:
-        return EXIT_COULD_NOT
-    failed = any(row.problem for row in found.rows)
-    return EXIT_FINDINGS if failed or any(causes.values()) else 0
+        return EXIT_FINDINGS if any(row.failed for row in found.rows) else EXIT_COULD_NOT
+    troubled = any(row.problem for row in found.rows)
+    return EXIT_FINDINGS if troubled or any(causes.values()) else 0

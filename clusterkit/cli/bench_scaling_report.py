@@ -98,7 +98,8 @@ def _footnotes(found: Scaling) -> Iterator[str]:
         notes.append("the script tells averages since its start, slow first steps among them")
     if any(rate.lines == 1 and not rate.average for rate in rates):
         notes.append("a rate of one line is a guess: more --steps, or lines more often")
-    if all(not found.short(row) for row in found.rows) and len(rates) > 1:
+    odd = any(found.short(row) or found.beyond(row) for row in found.rows)
+    if not odd and len(rates) > 1:
         notes.append(f"no size falls short of {in_percent(FAIR)}")
     if notes:
         yield ""

@@ -5,6 +5,7 @@ rates     throughput lines of one run -> its rate
 evidence  what the nodes did meanwhile
 causes    rates and evidence -> what to look at
 result    all of it as a value, and as a document
+averages  of readings, some of which may be missing
 words     figures as a person reads them
 sized     one job -> the same job at several sizes
 page      the result as HTML

@@ -6,10 +6,10 @@ known beforehand. What nothing speaks for is not named.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from clusterkit.hostlist import fold_set
+from clusterkit.scaling.averages import mean, median
 from clusterkit.scaling.evidence import NodeEvidence
 from clusterkit.scaling.result import Cause, Row, Scaling
 from clusterkit.scaling.sizes import in_words
@@ -39,6 +39,8 @@ def causes_of(scaling: Scaling, row: Row) -> tuple[Cause, ...]:
     """Return what speaks for a reason why this run falls short; stragglers of any run."""
     base = scaling.base
     found = [*_stragglers(row.evidence)]
+    if base is not None and scaling.beyond(row):
+        found.append(_held_up(scaling, base))
     if base is None or not scaling.short(row):
         return tuple(found)
     found += [
@@ -69,7 +71,7 @@ def _stragglers(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
 def _behind(one: NodeEvidence, others: Sequence[NodeEvidence]) -> Iterator[str]:
     """Yield what one node is behind the others in."""
     names = fold_set(tuple(other.node for other in others))
-    theirs = _median(
+    theirs = median(
         other.yardstick_s for other in others if other.yardstick_program == one.yardstick_program
     )
     slower = _SLOWER_IF_FULL if (one.cpu_percent or 0.0) >= _FULL_CPU_PERCENT else _SLOWER
@@ -86,7 +88,7 @@ def _behind(one: NodeEvidence, others: Sequence[NodeEvidence]) -> Iterator[str]:
     most = max((other.stolen_percent or 0.0 for other in others), default=stolen)
     if stolen >= _STOLEN_PERCENT and stolen >= 2 * most:
         yield f"its hypervisor keeps {stolen:.0f} % of its processors, on {names} {most:.0f} %"
-    clock, usual = _clock(one), _median(map(_clock, others))
+    clock, usual = _clock(one), median(map(_clock, others))
     if clock and usual and clock < _CLOCK * usual:
         yield f"its slowest GPU runs at {clock:.0f} MHz, those of {names} at {usual:.0f} MHz"
     yield from _more_load(one, others, names)
@@ -96,7 +98,7 @@ def _more_load(one: NodeEvidence, others: Sequence[NodeEvidence], names: str) ->
     """Yield that other processes run there; on processors that are not all wanted, they may."""
     if one.load is None or not one.cpus or one.load <= one.cpus:
         return
-    usual = _median(other.load for other in others)
+    usual = median(other.load for other in others)
     if usual is not None and one.load >= _SLOWER * max(usual, 1.0):
         yield f"{one.load:.0f} processes want its {one.cpus} processors, on {names} {usual:.0f}"
 
@@ -139,11 +141,11 @@ def _limited(evidence: Sequence[NodeEvidence], named: set[str]) -> Iterator[Caus
 
 
 def _data_loading(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
-    busy = _mean_of(gpu.busy_percent for one in evidence for gpu in one.gpus)
+    busy = mean(gpu.busy_percent for one in evidence for gpu in one.gpus)
     if busy is None or busy >= _IDLE_GPU_PERCENT:
         return
-    cpu = _mean_of(one.cpu_percent for one in evidence) or 0.0
-    waiting = _mean_of(one.waiting_percent for one in evidence) or 0.0
+    cpu = mean(one.cpu_percent for one in evidence) or 0.0
+    waiting = mean(one.waiting_percent for one in evidence) or 0.0
     if cpu >= _BUSY_CPU_PERCENT:
         yield Cause(
             kind="data-loading",
@@ -222,8 +224,8 @@ def _communication(scaling: Scaling, row: Row, base: Row, *, alone: bool) -> Ite
 
 def _idle_everywhere(row: Row) -> str:
     """Return that neither GPUs nor processors work; empty where they do, or none can tell."""
-    busy = _mean_of(gpu.busy_percent for one in row.evidence for gpu in one.gpus)
-    cpu = _mean_of(one.cpu_percent for one in row.evidence)
+    busy = mean(gpu.busy_percent for one in row.evidence for gpu in one.gpus)
+    cpu = mean(one.cpu_percent for one in row.evidence)
     if cpu is None or cpu >= _BUSY_CPU_PERCENT:
         return ""
     if busy is not None:
@@ -233,7 +235,7 @@ def _idle_everywhere(row: Row) -> str:
 
 
 def _traffic(scaling: Scaling, row: Row) -> Iterator[str]:
-    moved = _mean_of(one.bytes_per_s for one in row.evidence)
+    moved = mean(one.bytes_per_s for one in row.evidence)
     if moved is None or row.size.nodes == 1:
         return
     each = f", {moved * row.step_s / 1e6:.3g} MB a step" if row.step_s else ""
@@ -249,16 +251,27 @@ def _traffic(scaling: Scaling, row: Row) -> Iterator[str]:
 
 def _sends(row: Row) -> bool:
     """Return whether nodes send each other anything to speak of, or nobody knows."""
-    moved = _mean_of(one.bytes_per_s for one in row.evidence)
+    moved = mean(one.bytes_per_s for one in row.evidence)
     return moved is None or moved >= _SOME_BYTES_PER_S
 
 
 def _network_share(scaling: Scaling, row: Row) -> float | None:
     """Return how much of the network a node uses; None where one of the two is not known."""
-    moved = _mean_of(one.bytes_per_s for one in row.evidence)
+    moved = mean(one.bytes_per_s for one in row.evidence)
     if moved is None or not scaling.node_bytes_per_s or row.size.nodes == 1:
         return None
     return moved / scaling.node_bytes_per_s
+
+
+def _held_up(scaling: Scaling, base: Row) -> Cause:
+    smallest = in_words(scaling.by, base.size.count)
+    return Cause(
+        kind="base",
+        summary=f"no script gains so much: {smallest}, which all is told against, was too slow",
+        hint="measure again with nothing else on the nodes; the first steps may have compiled or "
+        "loaded (a larger --warmup), or the work of a slot differs from size to size "
+        "(--global-batch)",
+    )
 
 
 def _unknown(scaling: Scaling, row: Row) -> Cause:
@@ -276,7 +289,7 @@ def _unknown(scaling: Scaling, row: Row) -> Cause:
 
 def _throttling(one: NodeEvidence) -> str:
     at = f" of {one.throttled_at_cpus:g} processors" if one.throttled_at_cpus else ""
-    return f"its CPU limit{at} is used up in {one.throttled_percent or 0.0:.0f} % of the time"
+    return f"its CPU limit{at} is used up in {one.throttled_percent or 0.0:.0f} % of periods"
 
 
 def _clock(one: NodeEvidence) -> float | None:
@@ -284,14 +297,4 @@ def _clock(one: NodeEvidence) -> float | None:
 
 
 def _power(row: Row) -> float | None:
-    return _mean_of(gpu.power_w for one in row.evidence for gpu in one.gpus)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
-
-
-def _mean_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    return mean(gpu.power_w for one in row.evidence for gpu in one.gpus)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterkit.probes.vitals_gpu import GpuVitals
 from clusterkit.probes.yardstick import Yardstick
+from clusterkit.scaling.averages import mean, median
 from clusterkit.vitals import NodeRates, NodeSample, rates, slowdowns
+
+_IP_OVER_IB = "ib"
+"""How the kernel names such interfaces: what goes through them, the RDMA port counts as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,10 @@ def evidence_of(
 
 def _traffic(over: NodeRates) -> float:
     """Return bytes a second; the greater direction, as links carry both at once."""
-    links = (*over.interfaces, *over.ports)
+    interfaces = over.interfaces
+    if over.ports:
+        interfaces = tuple(one for one in interfaces if not one.name.startswith(_IP_OVER_IB))
+    links = (*interfaces, *over.ports)
     return max(
         sum(one.received_bytes_per_s for one in links), sum(one.sent_bytes_per_s for one in links)
     )
@@ -102,9 +108,9 @@ def _gpus(samples: Sequence[NodeSample]) -> tuple[GpuEvidence, ...]:
     return tuple(
         GpuEvidence(
             index=index,
-            busy_percent=_mean(gpu.busy_percent for gpu in of_gpu),
-            power_w=_mean(gpu.power_w for gpu in of_gpu),
-            clock_mhz=_median(gpu.clock_mhz for gpu in of_gpu),
+            busy_percent=mean(gpu.busy_percent for gpu in of_gpu),
+            power_w=mean(gpu.power_w for gpu in of_gpu),
+            clock_mhz=median(gpu.clock_mhz for gpu in of_gpu),
             clock_max_mhz=of_gpu[-1].clock_max_mhz,
             temperature_c=max(
                 (t for g in of_gpu if (t := g.temperature_c) is not None), default=None
@@ -113,13 +119,3 @@ def _gpus(samples: Sequence[NodeSample]) -> tuple[GpuEvidence, ...]:
         )
         for index, of_gpu in sorted(readings.items())
     )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

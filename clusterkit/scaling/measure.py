@@ -15,7 +15,7 @@ from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.scaling.evidence import NodeEvidence
 from clusterkit.scaling.lines import ThroughputLog
 from clusterkit.scaling.nodes import NodeWatch, aim
-from clusterkit.scaling.rates import Bounds, counted, enough, rates
+from clusterkit.scaling.rates import Bounds, Counted, counted, enough, rates, stalled
 from clusterkit.scaling.result import Row
 from clusterkit.scaling.sized import Ladder, SizedJob
 from clusterkit.submitting.attended import start_attended
@@ -25,6 +25,8 @@ from clusterkit.throughput import LINE
 _SILENT = "it printed no line that tells its throughput"
 _WELL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED})
 """How a run may have ended whose lines count."""
+_CUT_OFF = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
+"""How a run may have ended that hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class Wishes:
 
     bounds: Bounds
     patience_s: float
-    """A run that prints no throughput for so long is given up."""
+    """A run that prints no throughput for so long is given up, however much it told before."""
     global_batch: bool
     """Whether one batch is divided among the slots, however many there are."""
     exclude_unfit: bool = False
@@ -53,8 +55,19 @@ class _Look:
     over: bool = False
     """The job ended by itself, or at the hands of somebody else."""
     given_up: bool = False
+    silent_s: float = 0.0
+    """Since the last line that tells its throughput."""
     skip: int = 0
     """Lines that were printed until the yardstick had been taken, which takes processors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    """Why a run has no rate, and what to do; empty texts where it has one."""
+
+    problem: str = ""
+    hint: str = ""
+    failed: bool = False
 
 
 def measure(
@@ -124,17 +137,18 @@ def _look(plan: LaunchPlan, run: RunFolder, submission: Submission, wishes: Wish
         now = time.monotonic()
         before = len(look.log.readings)
         look.log.read(now, over=look.over)
-        if look.over:
-            break
         if len(look.log.readings) > before or look.job.status.state is JobState.PENDING:
             heard_at = now
+        look.silent_s = now - heard_at
+        if look.over:
+            break
         if look.log.readings and watched.sample():
             look.log.read(time.monotonic())
             look.skip = len(look.log.readings)
         if enough(look.log.readings, wishes.bounds, now, skip=look.skip):
             watched.finish()
             break
-        if now - heard_at > wishes.patience_s:
+        if look.silent_s > wishes.patience_s:
             look.given_up = True
             break
         time.sleep(RESULTS_EVERY_S)
@@ -191,39 +205,61 @@ def _row(sized: SizedJob, run: RunFolder, look: _Look, wishes: Wishes) -> Row:
     if not seen.readings:  # the run was short
         seen = counted(readings, warmup)
     found = rates(seen, slots=plan.processes, global_batch=wishes.global_batch)
-    problem, hint = _trouble(look, run, wishes, measured=bool(found))
+    trouble = _trouble(look, seen, run, wishes, measured=bool(found))
     return Row(
         size=sized.size,
         slots=plan.processes,
         job_id=look.job.submission.job_id,
         run_dir=str(run.path),
         state=status.state.value,
-        rates={} if problem else found,
+        rates={} if trouble.problem else found,
         steps=seen.steps,
         step_s=seen.step_s,
         evidence=look.evidence,
-        problem=problem,
-        hint=hint,
+        problem=trouble.problem,
+        hint=trouble.hint,
+        failed=trouble.failed,
     )
 
 
-def _trouble(look: _Look, run: RunFolder, wishes: Wishes, *, measured: bool) -> tuple[str, str]:
-    """Return why a run has no rate, and what to do; empty texts where it has one."""
+def _trouble(
+    look: _Look, seen: Counted, run: RunFolder, wishes: Wishes, *, measured: bool
+) -> _Trouble:
     status, logs = look.job.status, f"its output: {run.logs}"
     ended_badly = look.over and status.state is not JobState.SUCCEEDED and not measured
     if status.state not in _WELL or ended_badly:
         name = look.job.submission.job_id or run.key
-        return _how_it_failed(look.job), f"clusterkit diagnose {name}"
+        return _Trouble(
+            problem=_how_it_failed(look.job),
+            hint=f"clusterkit diagnose {name}",
+            failed=status.state.final,
+        )
+    cut_off = look.over and status.state in _CUT_OFF
+    if look.log.readings and (look.given_up or (cut_off and stalled(seen, look.silent_s))):
+        return _Trouble(
+            problem=f"it was silent for {look.silent_s:.0f} s after {_last_told(look)}",
+            hint="where its ranks stand is told while it hangs: clusterkit diagnose --stacks JOB\n"
+            f"if it prints that seldom, --patience SECONDS waits for longer\n{logs}",
+            failed=True,
+        )
     if measured:
-        return "", ""
+        return _Trouble()
     if not look.log.readings:
         line = f"print one such as `{LINE}`, or `tokens/s N`, of the whole job"
         longer = "; --patience SECONDS waits for longer" if look.given_up else ""
-        return _SILENT, f"{line}{longer}\n{logs}"
-    return (
-        f"no throughput line came after the warm-up of {wishes.bounds.warmup} steps",
-        f"a smaller --warmup, or a run that is longer\n{logs}",
+        return _Trouble(problem=_SILENT, hint=f"{line}{longer}\n{logs}")
+    return _Trouble(
+        problem=f"no throughput line came after the warm-up of {wishes.bounds.warmup} steps",
+        hint=f"a smaller --warmup, or a run that is longer\n{logs}",
     )
+
+
+def _last_told(look: _Look) -> str:
+    readings = look.log.readings
+    told = (one.throughput.step for one in reversed(readings))
+    step = next((step for step in told if step is not None), None)
+    lines = "1 line" if len(readings) == 1 else f"{len(readings)} lines"
+    return f"{lines} of its throughput" if step is None else f"step {step}"
 
 
 def _how_it_failed(job: Job) -> str:

@@ -50,7 +50,7 @@ def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
             date=f"{datetime.fromtimestamp(time.time(), tz=UTC):%Y-%m-%d %H:%M UTC}",
             title=_title(found),
             good=found.base is not None
-            and not any(row.problem or found.short(row) for row in found.rows),
+            and not any(row.problem or found.short(row) or found.beyond(row) for row in found.rows),
             found=found,
             causes=causes,
             points=_points(found),

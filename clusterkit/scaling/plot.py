@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from clusterkit import files
-from clusterkit.errors import UserError
+from clusterkit.drawing import make_bare, new_figure, require_drawing, write_figure
 from clusterkit.scaling.result import FAIR, Scaling
 from clusterkit.scaling.words import in_percent
 
@@ -16,19 +13,6 @@ _MEASURED = "#0072b2"
 _SHORT = "#d55e00"
 _IDEAL = "#777777"
 """Of Okabe and Ito: they can be told apart by people who see few colours."""
-_FORMATS = frozenset({".png", ".svg", ".pdf"})
-
-
-def require_drawing(path: Path) -> None:
-    """Check that `draw` will be able to draw into a file of this name.
-
-    Raises:
-        UserError: matplotlib is not installed, or it knows no such format.
-    """
-    if path.suffix.lower() not in _FORMATS:
-        raise UserError(f"cannot draw {path}", hint=f"names end in {', '.join(sorted(_FORMATS))}")
-    if find_spec("matplotlib") is None:
-        raise UserError("--plot needs matplotlib", hint="pip install matplotlib")
 
 
 def draw(path: Path, found: Scaling) -> None:
@@ -38,17 +22,13 @@ def draw(path: Path, found: Scaling) -> None:
         UserError: as `require_drawing`, or the file cannot be written.
     """
     require_drawing(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only who draws needs it
-
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+    figure = new_figure(9.5, 3.8)
     throughput, efficiency = figure.subplots(1, 2, width_ratios=(3, 2))
     _throughput(throughput, found)
     _efficiency(efficiency, found)
     title = f"{found.script}, {found.framework} on {found.cluster}"
     figure.suptitle(title, fontsize=10, parse_math=False)  # $ may be in the name of a file
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=150, format=path.suffix.lower().removeprefix("."))
-    files.write_bytes(path, drawn.getvalue())
+    write_figure(path, figure)
 
 
 def _throughput(axes: Any, found: Scaling) -> None:
@@ -72,7 +52,7 @@ def _throughput(axes: Any, found: Scaling) -> None:
     axes.set_xlabel(found.by.value)
     axes.set_ylabel(f"{found.unit}/s")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    _bare(axes)
+    make_bare(axes)
 
 
 def _efficiency(axes: Any, found: Scaling) -> None:
@@ -86,9 +66,4 @@ def _efficiency(axes: Any, found: Scaling) -> None:
     axes.set_ylim(0, 115 * max(1.0, *(share for _, share in shown)))
     axes.set_xlabel(found.by.value)
     axes.set_ylabel("efficiency, %")
-    _bare(axes)
-
-
-def _bare(axes: Any) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    make_bare(axes)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from clusterkit.throughput import Throughput, Unit
 
@@ -13,6 +14,8 @@ UNITS: tuple[Unit, ...] = ("samples", "tokens", "steps")
 """What is told of first: what does not depend on the batch."""
 _LEAST = 2
 """Readings that have to count before a run is ended."""
+_LONG_S = 60.0
+"""Silence before the end of a run that may be no more than its end, such as a last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +59,13 @@ class Counted:
 
     readings: tuple[Reading, ...] = ()
     weights: tuple[int, ...] = ()
-    """The steps since the line before, of each."""
+    """The steps that each is about: those since the line before of the same unit."""
     steps: int = 0
     """Between the end of the warm-up and the last of them."""
     seconds: float = 0.0
     """Likewise."""
+    gap_s: float = 0.0
+    """The longest time between two of them."""
     step_s: float | None = None
     """Of one of them; None where there was nothing to tell it from."""
 
@@ -69,17 +74,19 @@ def progress_of(readings: Iterable[Reading]) -> tuple[int, ...]:
     """Return how many steps there had been by each reading.
 
     Lines that tell no step count as one each, and a step that is smaller than the one before
-    belongs to a new epoch.
+    belongs to a new epoch. A progress bar and lines beside it tell of the same steps, each in its
+    own way: units are counted apart, and the one that is furthest counts.
     """
-    done, before, total = [], 0, 0
+    done: list[int] = []
+    before, total = Counter[Unit](), Counter[Unit]()
     for reading in readings:
-        step = reading.throughput.step
+        unit, step = reading.throughput.unit, reading.throughput.step
         if step is None:
-            total += 1
+            total[unit] += 1
         else:
-            total += step - before if step >= before else step
-            before = step
-        done.append(total)
+            total[unit] += step - before[unit] if step >= before[unit] else step
+            before[unit] = step
+        done.append(max(total.values()))
     return tuple(done)
 
 
@@ -99,11 +106,23 @@ def counted(readings: Sequence[Reading], warmup: int, *, skip: int = 0) -> Count
     done = progress[last_before:]
     return Counted(
         readings=(*averages, *kept),
-        weights=(*(0 for _ in averages), *(now - then for then, now in pairwise(done))),
+        weights=(*(0 for _ in averages), *_weights(readings[last_before:], done)),
         steps=progress[-1] - progress[last_before],
         seconds=readings[-1].at_s - readings[last_before].at_s,
+        gap_s=max(
+            (now.at_s - then.at_s for then, now in pairwise(readings[last_before:])), default=0
+        ),
         step_s=_step_s(readings[last_before:], done),
     )
+
+
+def _weights(readings: Sequence[Reading], progress: Sequence[int]) -> Iterator[int]:
+    """Yield the steps that each reading but the first is about; none before the first count."""
+    then: dict[Unit, int] = {}
+    for reading, done in islice(zip(readings, progress, strict=True), 1, None):
+        unit = reading.throughput.unit
+        yield done - then.get(unit, progress[0])
+        then[unit] = done
 
 
 def _step_s(readings: Sequence[Reading], progress: Sequence[int]) -> float | None:
@@ -118,13 +137,22 @@ def _step_s(readings: Sequence[Reading], progress: Sequence[int]) -> float | Non
 
 
 def enough(readings: Sequence[Reading], bounds: Bounds, now_s: float, *, skip: int = 0) -> bool:
-    """Tell whether a run has been seen for long enough, `skip` as for `counted`."""
+    """Tell whether a run has been seen for long enough, `skip` as for `counted`.
+
+    One that is silent for longer than ever between its lines may hang: it has to go on first.
+    """
     seen = counted(readings, bounds.warmup, skip=skip)
     if len(seen.readings) < _LEAST:
         return False
-    since_s = now_s - (readings[-1].at_s - seen.seconds)
+    silent_s = now_s - readings[-1].at_s
     by_steps = bounds.steps is not None and seen.steps >= bounds.steps
-    return by_steps or (bounds.seconds is not None and since_s >= bounds.seconds)
+    by_time = bounds.seconds is not None and seen.seconds + silent_s >= bounds.seconds
+    return by_steps or (by_time and silent_s <= seen.gap_s)
+
+
+def stalled(seen: Counted, silent_s: float) -> bool:
+    """Tell whether a run that somebody ended, or its time limit, had most likely hung by then."""
+    return silent_s > max(_LONG_S, 2 * seen.gap_s)
 
 
 def rates(seen: Counted, *, slots: int, global_batch: bool) -> dict[Unit, Rate]:

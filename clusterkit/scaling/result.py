@@ -14,6 +14,8 @@ from clusterkit.throughput import Unit
 
 FAIR = 0.9
 """Efficiency below which a reason is looked for."""
+BEYOND = 1.25
+"""Efficiency above which it is the smallest run that is doubted: caches give less than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class Row:
     problem: str = ""
     """Why there is no rate."""
     hint: str = ""
+    failed: bool = False
+    """The job failed or hung, which is more than that it told nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +48,7 @@ class Cause:
     """What keeps a run from being faster, as far as it shows."""
 
     kind: str
-    """straggler, throttle, data-loading, processors, communication or unknown."""
+    """straggler, throttle, data-loading, processors, communication, base or unknown."""
     summary: str
     nodes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -95,6 +99,11 @@ class Scaling:
         """Tell whether a run falls short of what more of the same should give."""
         efficiency = self.efficiency(row)
         return efficiency is not None and efficiency < FAIR
+
+    def beyond(self, row: Row) -> bool:
+        """Tell whether a run is so much faster than the smallest that this one was held up."""
+        efficiency = self.efficiency(row)
+        return efficiency is not None and efficiency > BEYOND
 
 
 def document(scaling: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterkit import files
-from clusterkit.errors import UserError
+from clusterkit.drawing import make_bare, new_figure, require_drawing, write_figure
 from clusterkit.estimate.memory.parts import peak_parts_of
 from clusterkit.estimate.results import Kind
 
@@ -23,7 +22,6 @@ _COLOURS = {
     Kind.TEMPORARY: "#cc79a7",
 }
 """Of Okabe and Ito: they can be told apart by people who see few colours."""
-_FORMATS = frozenset({".png", ".svg", ".pdf"})
 _CUT = 2.0
 """Bars end at so many times the limit: two strokes, and how long they are, stand beside them."""
 
@@ -34,25 +32,16 @@ def draw(
     """Draw the candidates' memory and the scaling of `subject` into `path`.
 
     Raises:
-        UserError: matplotlib is not installed, or the file cannot be written.
+        UserError: as `require_drawing`, or the file cannot be written.
     """
-    if path.suffix.lower() not in _FORMATS:
-        raise UserError(f"cannot draw {path}", hint=f"names end in {', '.join(sorted(_FORMATS))}")
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - only who draws needs it
-    except ImportError as error:
-        raise UserError(
-            "--plot needs matplotlib",
-            hint="pip install matplotlib",
-        ) from error
-    figure = Figure(figsize=(11, 1.6 + 0.34 * max(len(candidates), 8)), layout="constrained")
+    require_drawing(path)
+    figure = new_figure(11, 1.6 + 0.34 * max(len(candidates), 8))
     memory, scaling = figure.subplots(1, 2, width_ratios=(3, 2))
     _memory(memory, candidates)
     _scaling(scaling, subject, points)
     handles, labels = memory.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
-    with files.explained(path):
-        figure.savefig(path, dpi=150)
+    write_figure(path, figure)
 
 
 def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
@@ -84,7 +73,7 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
     axes.set_xlabel("memory of a GPU at the peak, GB (10^9 bytes)")
     for kind, colour in _COLOURS.items():
         axes.barh(0, 0, color=colour, label=str(kind))
-    _bare(axes)
+    make_bare(axes)
 
 
 def _scaling(axes: Any, subject: Candidate, points: Sequence[Point]) -> None:
@@ -103,9 +92,4 @@ def _scaling(axes: Any, subject: Candidate, points: Sequence[Point]) -> None:
         axes.text(node, 0.02 * max(rates), " one node", fontsize=8, color="grey")
     axes.set_xlabel("GPUs, the same micro batch on each")
     axes.set_ylabel(f"tokens/s of a GPU, {subject.name}")
-    _bare(axes)
-
-
-def _bare(axes: Any) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    make_bare(axes)
