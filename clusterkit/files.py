@@ -269,7 +269,7 @@ def parse_json(data: bytes) -> dict[str, Any] | None:
     """Return the JSON object in `data`; None where there is none."""
     try:
         document = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: brackets in brackets, thousands of them
         return None
     return document if isinstance(document, dict) else None
 

@@ -107,7 +107,7 @@ def test_a_rank_that_dies_is_told_with_its_node_and_last_words(tmp_path: Path) -
     words = ("--nodes", "2", "--sizes", "64K", *with_start(tmp_path, DIE))
     code, document, err = bench(tmp_path, *words)
     assert code == 1
-    assert document["measured"] == []
+    assert (document["measured"], document["correct"], document["complete"]) == ([], None, False)
     assert (document["job"]["failure"]["node"], document["job"]["failure"]["rank"]) == ("node-1", 1)
     assert "node-1" in err
     assert "no such device here" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli import main
+from clusterkit.cli import console, main
 from clusterkit.cli.bench_job import _kept
+from clusterkit.collectives.answer import empty_document
 from clusterkit.estimate.factors import load_calibration
 from clusterkit.jobs import Job
 from clusterkit.model import ClusterKind, JobState, JobStatus
@@ -133,6 +135,72 @@ def test_a_run_without_its_end_says_so(run: Run) -> None:
     code, out, _ = run("--from", "-", stdin=json.dumps(torch_run(complete=False)))
     assert code == 0
     assert "right so far, and the end is missing" in out
+
+
+def test_a_table_without_its_end_whose_values_were_right_says_so(run: Run) -> None:
+    code, out, _ = run("--from", "-", stdin=recording("nccl_ar_p4de_2node_label.txt"))
+    assert code == 0
+    assert "right so far, and the end is missing" in out
+    assert "\n           8 B        164 us  0.000049  0.000091\n" in out
+
+
+@pytest.mark.parametrize(
+    ("rows", "where", "why"),
+    [
+        (("1048576 262144", "9.80 107.00 0.00"), (), "none: one rank has nobody"),
+        (("8 2", "12.90 0.00 0.00"), (), "unknown: nccl-tests prints two decimals"),
+        (("8 2", "12.90 0.00 0.00"), ("--nodes", "2", "--gpus-per-node", "8"), "1.16 MB/s"),
+    ],
+    ids=["one GPU", "small", "small, ranks said"],
+)
+def test_a_bandwidth_of_nothing_is_explained(
+    run: Run, rows: tuple[str, str], where: tuple[str, ...], why: str
+) -> None:
+    size, figures = rows
+    said = f"{size} float sum -1 {figures} 0 {figures} 0\n# Out of bounds values : 0 OK\n"
+    more = (*where, "--gpu", "h100-sxm5")
+    code, out, err = run("--from", "-", *more, stdin=said)
+    assert (code, err) == (0, "")
+    assert why in out
+    assert "the results are right" in out
+    code, out, _ = run("--from", "-", *more, "--json", stdin=said)
+    assert (code, json.loads(out)["measured"][0]["seconds"] > 0) == (0, True)
+
+
+def test_what_is_no_number_is_null_in_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    console.json_document({"a": [math.nan, {"b": -math.inf}], "c": 1.5})
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told == {"schema": 1, "a": [None, {"b": None}], "c": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (json.dumps(torch_run(nccl_tests=["x"])), "nccl_tests is damaged: ['x']"),
+        ('{"a":' * 100_000, "no table of nccl-tests"),
+        (json.dumps(torch_run(measured=[{"op": "all_reduce", "bytes": float("inf")}])), "bytes"),
+    ],
+    ids=["list", "deep", "infinite"],
+)
+def test_an_odd_document_is_refused_by_file_and_field(
+    run: Run, tmp_path: Path, said: str, why: str
+) -> None:
+    (tmp_path / "odd.json").write_text(said)
+    code, out, err = run("--from", "odd.json")
+    assert (code, out) == (2, "")
+    assert why in err
+    assert "odd.json" in err
+    assert "bug" not in err
+
+
+def test_the_document_of_nothing_has_the_keys_of_others(run: Run) -> None:
+    _, out, _ = run("--from", "-", "--json", stdin=json.dumps(torch_run()))
+    whole = json.loads(out)
+    nothing = json.loads(json.dumps(empty_document()))
+    assert {"schema", "job", "calibration", *nothing} == whole.keys()
+    assert nothing["expected"].keys() == whole["expected"].keys()
+    assert (nothing["correct"], nothing["complete"], nothing["measured"]) == (None, False, [])
+    assert (nothing["source"], nothing["backend"], nothing["ranks"]) == (None, None, None)
 
 
 def test_a_table_that_does_not_say_where_it_ran_is_told(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from clusterkit.collectives.operations import (
     parse_sizes,
     size_in_words,
 )
+from clusterkit.collectives.published import published_for
 from clusterkit.collectives.reading import read_result
 from clusterkit.collectives.result import Result
 from clusterkit.errors import UserError
@@ -114,6 +116,35 @@ def test_a_reduce_scatter_is_known_by_its_counts() -> None:
     assert (result.operations, result.ranks) == ((Operation.REDUCE_SCATTER,), 2)
 
 
+def test_small_messages_are_computed_from_their_time() -> None:
+    result = read_nccl_tests(recording("nccl_ar_p5_8gpu_mpiprefix.txt"))
+    smallest, *_, largest = result.measured
+    assert smallest.algbw == pytest.approx(8 / 12.90e-6)
+    assert smallest.busbw == pytest.approx(8 / 12.90e-6 * 2 * 7 / 8)
+    assert (largest.algbw, largest.busbw) == (276.20e9, 483.35e9)
+
+
+def row(size: int, time_us: float, algbw: float, busbw: float) -> str:
+    side = f"{time_us:.2f} {algbw:.2f} {busbw:.2f} 0"
+    return f"{size} {size // 4} float sum -1 {side} {side}\n"
+
+
+def test_bandwidths_that_are_all_rounded_away_tell_no_ranks() -> None:
+    unknown = read_nccl_tests(row(8, 12.9, 0, 0))
+    assert (unknown.ranks, unknown.measured[0].busbw) == (None, 0)
+    said = unknown.on(ranks=4, node_count=2)
+    assert said.measured[0].busbw == pytest.approx(8 / 12.9e-6 * 1.5)
+    alone = read_nccl_tests(row(8, 12.9, 0, 0) + row(GIB, 1000, 1073.74, 0))
+    assert (alone.ranks, alone.best(Operation.ALL_REDUCE).bytes) == (1, GIB)
+
+
+def test_whoever_looked_at_the_results_is_known() -> None:
+    cut_off = recording("nccl_ar_p4de_2node_label.txt")
+    assert read_nccl_tests(cut_off).checked
+    unseen = "".join(f"{line.removesuffix('0')}N/A\n" for line in cut_off.splitlines()[2:])
+    assert not read_nccl_tests(unseen.replace("      0  ", "    N/A  ")).checked
+
+
 @pytest.mark.parametrize("name", [A100, WRONG, "nccl_ag_a3mega.txt"])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -181,25 +212,48 @@ def test_texts_of_nccl_tests_in_our_document_are_read() -> None:
     assert (failed.correct, failed.suspects) == (False, ("n1",))
 
 
+def one_row(**changes: Any) -> dict[str, Any]:
+    usual = {"op": "all_reduce", "bytes": 1, "seconds": [1], "iterations": 1}
+    return {"measured": [{**usual, **changes}]}
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "why"),
     [
-        {"kind": "other"},
-        {"schema": 2},
-        {"measured": [{"op": "all_reduce"}]},
-        {"measured": [{"op": "broadcast", "bytes": 1, "seconds": [1], "iterations": 1}]},
-        {"measured": [{"op": "all_reduce", "bytes": 1, "seconds": [], "iterations": 1}]},
-        {"measured": [{"op": "all_reduce", "bytes": 1, "seconds": [0.0], "iterations": 1}]},
-        {"measured": None},
-        {"nodes": None},
-        {"device": ["x"]},
-        {"nccl_tests": {}},
-        {"nccl_tests": {"all_reduce": "nothing"}},
+        ({"kind": "other"}, "its kind is 'other'"),
+        ({"schema": 2}, "its kind"),
+        ({"measured": [{"op": "all_reduce"}]}, "measured[0].bytes is missing"),
+        (one_row(op="broadcast"), "measured[0].op is damaged: 'broadcast'"),
+        (one_row(op=["x"]), "measured[0].op is damaged"),
+        (one_row(bytes=math.inf), "measured[0].bytes is damaged: inf"),
+        (one_row(bytes=10**400), "measured[0].bytes is damaged: 1000"),
+        (one_row(bytes=-1), "measured[0].bytes is damaged: -1"),
+        (one_row(bytes=True), "measured[0].bytes is damaged: True"),
+        (one_row(seconds=[]), "measured[0].seconds is damaged: []"),
+        (one_row(seconds=1.0), "measured[0].seconds is damaged: 1.0"),
+        (one_row(seconds=[0.0]), "measured[0].seconds[0] is damaged: 0.0"),
+        (one_row(seconds=[1, math.nan]), "measured[0].seconds[1] is damaged: nan"),
+        (one_row(seconds=[math.inf]), "measured[0].seconds[0] is damaged: inf"),
+        (one_row(seconds=[-1]), "measured[0].seconds[0] is damaged: -1"),
+        (one_row(seconds=[5e-324]), "measured[0].seconds[0] is damaged"),
+        (one_row(iterations="6"), "measured[0].iterations is damaged: '6'"),
+        ({"measured": None}, "measured is missing"),
+        ({"measured": ["x"]}, "measured[0] is damaged: 'x'"),
+        ({"wrong": {}}, "wrong is damaged: {}"),
+        ({"left_out": [{"op": "all_reduce", "bytes": 1}]}, "left_out[0].why is missing"),
+        ({"nodes": None}, "nodes is missing"),
+        ({"nodes": "n1"}, "nodes is damaged: 'n1'"),
+        ({"nodes": []}, "nodes is damaged: []"),
+        ({"device": ["x"]}, "device is damaged: ['x']"),
+        ({"nccl_tests": {}}, "nccl_tests is damaged: {}"),
+        ({"nccl_tests": ["x"]}, "nccl_tests is damaged: ['x']"),
+        ({"nccl_tests": {"all_reduce": 3}}, "nccl_tests.all_reduce is damaged: 3"),
+        ({"nccl_tests": {"all_reduce": "nothing"}}, "nccl_tests.all_reduce: no table"),
     ],
     ids=str,
 )
-def test_damaged_documents_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(Unparsed):
+def test_damaged_documents_are_refused(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unparsed, match=re.escape(why)):
         read_document(torch_run(**change))
 
 
@@ -211,9 +265,10 @@ def test_damaged_documents_are_refused(change: dict[str, Any]) -> None:
         (b"loss 1.0\n" * 100, "no table of nccl-tests"),
         (b"x" * (17 << 20), "more than 16 MiB"),
         (b'{"schema": 1}', "its kind is None"),
+        (b'{"a":' * 100_000, "no table of nccl-tests"),
         (b"0 0 float none -1 0.3 0.00 0.00 0 0.26 0.00 0.00 0\n", "no message"),
     ],
-    ids=["empty", "binary", "log", "huge", "other", "no size"],
+    ids=["empty", "binary", "log", "huge", "other", "deep", "no size"],
 )
 def test_what_is_no_result_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(UserError, match=why):
@@ -269,6 +324,28 @@ def test_what_is_published_of_another_network_is_not_compared_with() -> None:
         return None if found is None else found.gbs
 
     assert (figure("roce-400"), figure("efa-p5"), figure("ethernet-100")) == (468, 438, None)
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "per_node", "network", "gbs"),
+    [
+        ("NVIDIA H100 80GB HBM3", 2, 8, "infiniband-ndr", 468),
+        ("NVIDIA A100-SXM4-80GB", 2, 8, "infiniband-hdr", 191),
+        ("NVIDIA A100-SXM4-40GB", 2, 8, "efa-p4d", 78),
+        ("NVIDIA H100 PCIe", 2, 8, "infiniband-ndr", None),
+        ("NVIDIA H100 NVL", 2, 8, "roce-400", None),
+        ("NVIDIA A100-PCIE-40GB", 2, 8, "infiniband-hdr", None),
+        ("NVIDIA A100 80GB PCIe", 2, 8, "efa-p4d", None),
+        ("NVIDIA A100-PCIE-40GB", 1, 4, None, 25),
+        ("NVIDIA A100 80GB PCIe", 1, 4, None, 25),
+        ("NVIDIA A100-PCIE-40GB", 1, 8, None, None),
+    ],
+)
+def test_what_is_published_is_of_the_same_form_of_gpu(
+    device: str, nodes: int, per_node: int, network: str | None, gbs: float | None
+) -> None:
+    found = published_for(device, nodes=nodes, per_node=per_node, network=network)
+    assert (None if found is None else found.gbs) == gbs
 
 
 def test_within_a_node_the_links_of_the_gpu_count() -> None:

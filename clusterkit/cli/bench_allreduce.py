@@ -228,8 +228,10 @@ def _show(
 
 def _show_failure(job: Finished, *, as_json: bool) -> int:
     """Tell why a job has measured nothing, and return the exit code."""
+    from clusterkit.collectives.answer import empty_document
+
     if as_json:
-        console.json_document({"job": job.document, "measured": []})
+        console.json_document({**empty_document(), "job": job.document, "calibration": None})
     job.tell()
     if job.succeeded:
         console.error(

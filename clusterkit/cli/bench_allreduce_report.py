@@ -18,6 +18,12 @@ _SLOW = 0.85
 _FALLS = 0.8
 _UNSTEADY = 1.5
 _MOST_WRONG = 8
+_UNSEEN = "nobody has looked at the results"
+_NO_TRAFFIC = "none: one rank has nobody to exchange anything with"
+_TOO_SMALL = (
+    "unknown: nccl-tests prints two decimals of GB/s; with --nodes and --gpus-per-node it is "
+    "computed from the time"
+)
 
 
 def lines_of(found: Answer) -> Iterator[str]:
@@ -37,7 +43,8 @@ def lines_of(found: Answer) -> Iterator[str]:
 
 
 def _headline(result: Result) -> Iterator[str]:
-    ranks = f"{result.ranks} ranks" if result.ranks else "ranks unknown"
+    many = "s" * (result.ranks != 1)
+    ranks = f"{result.ranks} rank{many}" if result.ranks else "ranks unknown"
     if result.node_count:
         ranks += f" on {result.node_count} node" + "s" * (result.node_count > 1)
     names = f": {hostlist.fold_set(result.nodes)}" if result.nodes else ""
@@ -47,7 +54,7 @@ def _headline(result: Result) -> Iterator[str]:
 
 
 def _unit(result: Result) -> tuple[str, float]:
-    best = max((one.busbw for one in result.measured), default=0.0)
+    best = max((one.busbw or one.algbw for one in result.measured), default=0.0)
     return ("GB/s", 1e9) if best >= 1e9 else ("MB/s", 1e6)
 
 
@@ -66,6 +73,9 @@ def _table(result: Result, op: Operation, unit: str, scale: float) -> Iterator[s
 def _summary(found: Answer, op: Operation) -> Iterator[str]:
     result = found.result
     best, large = result.best(op), result.large(op)
+    if not best.busbw:
+        yield from _labelled("best", _NO_TRAFFIC if result.ranks == 1 else _TOO_SMALL)
+        return
     yield _LABEL.format("best") + f"{_rate(best.busbw)} at {size_in_words(best.bytes)}"
     if large.bytes != best.bytes:
         fall = large.busbw / best.busbw
@@ -130,8 +140,7 @@ def _verdict(result: Result) -> Iterator[str]:
         yield from paragraph(result.error, indent=2)
         return
     if result.correct is None:
-        checked = result.source == "torch"
-        what = "the results were right so far" if checked else "nobody has looked at the results"
+        what = "the results were right so far" if result.checked else _UNSEEN
         end = "" if result.complete else ", and the end is missing"
         yield console.coloured(what + end, "yellow")
         return
@@ -168,6 +177,8 @@ def _rate(bytes_per_s: float) -> str:
 
 def _figure(number: float) -> str:
     """Return a number with three figures, or all that stand before the point."""
+    if 0 < number < 1e-4:
+        return f"{number:.6f}"
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 

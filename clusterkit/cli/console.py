@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -57,5 +58,17 @@ def use_colour(stream: Any) -> bool:
 
 
 def json_document(document: Mapping[str, Any]) -> None:
-    """Print the one JSON document of this run, with its schema number first."""
-    say(json.dumps(versioned(document), indent=2, ensure_ascii=False))
+    """Print the one JSON document of this run, with its schema number first.
+
+    Infinity and what is no number are null: JSON has no words for them.
+    """
+    told = _known_to_json(versioned(document))
+    say(json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _known_to_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _known_to_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_known_to_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

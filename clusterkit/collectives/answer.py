@@ -88,6 +88,23 @@ def document(found: Answer) -> dict[str, Any]:
     }
 
 
+def empty_document() -> dict[str, Any]:
+    """Return what `--json` tells where nothing was measured: all keys of `document`."""
+    nothing = Result(
+        source="",
+        backend="",
+        device=None,
+        ranks=None,
+        nodes=(),
+        node_count=None,
+        measured=(),
+        correct=None,
+        complete=False,
+    )
+    told = document(Answer(result=nothing, place=None, assumptions={}, published=None))
+    return {**told, "source": None, "backend": None}
+
+
 def _row(one: Measured) -> dict[str, Any]:
     spread = {"fastest": one.fastest, "slowest": one.slowest}
     return {

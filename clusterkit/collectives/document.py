@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -26,6 +27,9 @@ KIND = "clusterkit-collectives"
 FILE = "collectives.json"
 """Its name in the folder of results."""
 _SCHEMA = 1
+_MOST = 1 << 60
+_LEAST_S, _MOST_S = 1e-9, 1e9
+"""Figures outside of these are no measurement, and their quotients perhaps no numbers."""
 
 
 def read_document(document: Mapping[str, Any]) -> Result:
@@ -35,44 +39,105 @@ def read_document(document: Mapping[str, Any]) -> Result:
         Unparsed: it is another document, or damaged.
     """
     if document.get("kind") != KIND or document.get("schema") != _SCHEMA:
-        raise Unparsed(f"its kind is {document.get('kind')!r} and not {KIND}")
-    try:
-        if "nccl_tests" in document:
-            return _of_nccl_tests(document)
-        return _of_torch(document)
-    except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise Unparsed(f"a figure is missing or damaged: {error!r}") from error
+        raise Unparsed(f"its kind is {reprlib.repr(document.get('kind'))} and not {KIND}")
+    if "nccl_tests" in document:
+        return _of_nccl_tests(document)
+    return _of_torch(document)
 
 
 def _of_torch(document: Mapping[str, Any]) -> Result:
-    by_rank = tuple(str(name) for name in document.get("nodes", ()))
+    by_rank = _names(document)
     nodes = tuple(dict.fromkeys(by_rank))
-    wrong = tuple(_wrong(one) for one in document["wrong"])
-    versions = [f"{name} {document[name]}" for name in ("torch", "nccl") if document.get(name)]
-    complete = document["complete"] is True
+    wrong = tuple(_wrong(one) for one in _rows(document, "wrong"))
+    versions = [f"{name} {found}" for name in ("torch", "nccl") if (found := _text(document, name))]
+    complete = document.get("complete") is True
     return Result(
         source="torch",
-        backend=str(document.get("backend", "")),
-        device=_device(document),
+        backend=_text(document, "backend") or "",
+        device=_text(document, "device"),
         ranks=len(by_rank) or None,
         nodes=nodes,
         node_count=len(nodes) or None,
-        measured=tuple(_measured(one, len(by_rank)) for one in document["measured"]),
+        measured=tuple(_measured(one, len(by_rank)) for one in _rows(document, "measured")),
         correct=False if wrong else True if complete else None,
         wrong=wrong,
         suspects=tuple(dict.fromkeys(one.node for one in wrong if one.node)),
         left_out=tuple(
-            LeftOut(op=Operation(one["op"]), bytes=int(one["bytes"]), why=str(one["why"]))
-            for one in document["left_out"]
+            LeftOut(op=one.operation(), bytes=one.whole("bytes"), why=one.text("why"))
+            for one in _rows(document, "left_out")
         ),
         versions=tuple(versions),
         complete=complete,
     )
 
 
-def _measured(found: Mapping[str, Any], ranks: int) -> Measured:
-    op, size = Operation(found["op"]), int(found["bytes"])
-    times: Sequence[float] = [float(seconds) for seconds in found["seconds"]]
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An object in a list of the document."""
+
+    place: str
+    """What errors call it: `measured[2]`."""
+    found: Mapping[str, Any]
+
+    def operation(self) -> Operation:
+        return _operation(self.found.get("op"), f"{self.place}.op")
+
+    def whole(self, name: str, *, least: int = 1) -> int:
+        value = self.found.get(name)
+        if type(value) is not int or not least <= value <= _MOST:
+            raise _damaged(f"{self.place}.{name}", value)
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.found.get(name)
+        if not isinstance(value, str):
+            raise _damaged(f"{self.place}.{name}", value)
+        return value
+
+    def times(self, name: str) -> list[float]:
+        value = self.found.get(name)
+        if not isinstance(value, list) or not value:
+            raise _damaged(f"{self.place}.{name}", value)
+        for k, one in enumerate(value):
+            if type(one) not in {int, float} or not _LEAST_S <= one <= _MOST_S:
+                raise _damaged(f"{self.place}.{name}[{k}]", one)
+        return [float(one) for one in value]
+
+
+def _rows(document: Mapping[str, Any], name: str) -> list[_Row]:
+    rows = document.get(name)
+    if not isinstance(rows, list):
+        raise _damaged(name, rows)
+    for k, one in enumerate(rows):
+        if not isinstance(one, dict):
+            raise _damaged(f"{name}[{k}]", one)
+    return [_Row(f"{name}[{k}]", one) for k, one in enumerate(rows)]
+
+
+def _names(document: Mapping[str, Any]) -> tuple[str, ...]:
+    names = document.get("nodes", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _damaged("nodes", names)
+    return tuple(names)
+
+
+def _operation(name: Any, place: str) -> Operation:
+    try:
+        return Operation(name)
+    except ValueError:
+        raise _damaged(place, name) from None
+
+
+def _damaged(place: str, value: Any) -> Unparsed:
+    if value is None:
+        return Unparsed(f"{place} is missing")
+    return Unparsed(f"{place} is damaged: {reprlib.repr(value)}")
+
+
+def _measured(row: _Row, ranks: int) -> Measured:
+    op, size, times = row.operation(), row.whole("bytes"), row.times("seconds")
+    if not ranks:
+        raise _damaged("nodes", [])
     factor = op.bus_factor(ranks)
     usual = median(times)
     return Measured(
@@ -84,39 +149,41 @@ def _measured(found: Mapping[str, Any], ranks: int) -> Measured:
         fastest=size / min(times) * factor,
         slowest=size / max(times) * factor,
         repeats=len(times),
-        iterations=int(found["iterations"]),
+        iterations=row.whole("iterations"),
     )
 
 
-def _device(document: Mapping[str, Any]) -> str | None:
-    device = document.get("device")
-    if device is not None and not isinstance(device, str):
-        raise ValueError(f"device {device!r}")
-    return device
+def _text(document: Mapping[str, Any], name: str) -> str | None:
+    text = document.get(name)
+    if text is not None and not isinstance(text, str):
+        raise _damaged(name, text)
+    return text
 
 
-def _wrong(found: Mapping[str, Any]) -> Wrong:
+def _wrong(row: _Row) -> Wrong:
     return Wrong(
-        op=Operation(found["op"]),
-        bytes=int(found["bytes"]),
-        elements=int(found["elements"]),
-        rank=int(found["rank"]),
-        node=str(found["node"]),
-        detail=str(found["detail"]),
+        op=row.operation(),
+        bytes=row.whole("bytes"),
+        elements=row.whole("elements"),
+        rank=row.whole("rank", least=0),
+        node=row.text("node"),
+        detail=row.text("detail"),
     )
 
 
 def _of_nccl_tests(document: Mapping[str, Any]) -> Result:
-    runs = [
-        _as_called(read_nccl_tests(str(text)), Operation(op))
-        for op, text in document["nccl_tests"].items()
-    ]
-    by_rank = tuple(str(name) for name in document["nodes"])
+    texts = document["nccl_tests"]
+    if not isinstance(texts, dict) or not texts:
+        raise _damaged("nccl_tests", texts)
+    runs = [_run(op, text) for op, text in texts.items()]
+    by_rank = _names(document)
+    if not by_rank:
+        raise _damaged("nodes", [])
     nodes = tuple(dict.fromkeys(by_rank))
-    whole = joined(runs)
+    whole = joined(runs).on(ranks=len(by_rank), node_count=len(nodes))
     return replace(
         whole,
-        device=_device(document),
+        device=_text(document, "device"),
         ranks=len(by_rank),
         nodes=nodes,
         node_count=len(nodes),
@@ -124,10 +191,12 @@ def _of_nccl_tests(document: Mapping[str, Any]) -> Result:
     )
 
 
-def _as_called(run: Result, op: Operation) -> Result:
-    """Return a run as that of the program which was called, whatever its table looks like."""
-    return replace(
-        run,
-        measured=tuple(replace(one, op=op) for one in run.measured),
-        wrong=tuple(replace(one, op=op) for one in run.wrong),
-    )
+def _run(op: str, text: Any) -> Result:
+    place = f"nccl_tests.{op}"
+    called = _operation(op, place)
+    if not isinstance(text, str):
+        raise _damaged(place, text)
+    try:
+        return read_nccl_tests(text, called=called)
+    except Unparsed as error:
+        raise Unparsed(f"{place}: {error}") from error

@@ -20,22 +20,22 @@ _MOST_TOLD = 1024
 """Ranks up to which the ratio of two bandwidths may tell how many there were."""
 
 
-def read_nccl_tests(text: str) -> Result:
+def read_nccl_tests(text: str, *, called: Operation | None = None) -> Result:
     """Return the result that programs of nccl-tests have printed, one after the other.
 
     Which program it was is seen from the table where the end does not say it: the reduction, and
-    that the elements of gathers are counted by rank.
+    that the elements of gathers are counted by rank. With `called`, it was that one.
 
     Raises:
         Unparsed: it is no such output, or damaged, or that of another program; or the programs ran
             on different ranks.
     """
-    runs = [_result(test) for test in parse_each(text)]
+    runs = [_result(test, called) for test in parse_each(text)]
     ranks = {run.ranks for run in runs if run.ranks is not None}
     if len(ranks) > 1:
         told = " and ".join(str(number) for number in sorted(ranks))
         raise Unparsed(f"runs on {told} ranks: give one at a time")
-    return joined(runs)
+    return joined(runs).on(ranks=next(iter(ranks), None), node_count=None)
 
 
 def joined(runs: Sequence[Result]) -> Result:
@@ -48,15 +48,16 @@ def joined(runs: Sequence[Result]) -> Result:
         wrong=tuple(one for run in runs for one in run.wrong),
         suspects=tuple(dict.fromkeys(node for run in runs for node in run.suspects)),
         complete=all(run.complete for run in runs),
+        checked=all(run.checked for run in runs),
         error=next((run.error for run in runs if run.error is not None), None),
     )
 
 
-def _result(test: NcclTest) -> Result:
+def _result(test: NcclTest, called: Operation | None) -> Result:
     rows = [row for row in test.rows if row.size and row.time_us]
     if not rows:
         raise Unparsed("no message in its table has a size")
-    op = _operation(test)
+    op = called or _operation(test)
     ranks = test.ranks or _ranks(rows, op)
     all_listed = test.listed == test.ranks
     return Result(
@@ -66,25 +67,27 @@ def _result(test: NcclTest) -> Result:
         ranks=ranks,
         nodes=test.hosts if all_listed else (),
         node_count=len(test.hosts) if all_listed and test.hosts else None,
-        measured=tuple(_measured(row, op) for row in rows),
+        measured=tuple(_measured(row, op, ranks) for row in rows),
         correct=test.correct,
         wrong=tuple(
             Wrong(op=op, bytes=row.size, elements=row.wrong) for row in test.rows if row.wrong
         ),
         suspects=test.failed if test.correct is False else (),
         complete=test.correct is not None or test.average_gb_s is not None,
+        checked=any(row.wrong is not None for row in test.rows),
         error=test.error,
     )
 
 
-def _measured(row: Row, op: Operation) -> Measured:
-    return Measured(
+def _measured(row: Row, op: Operation, ranks: int | None) -> Measured:
+    one = Measured.printed(
         op=op,
-        bytes=row.size,
+        size=row.size,
         seconds=row.time_us / 1e6,
         algbw=row.alg_gb_s * 1e9,
         busbw=row.bus_gb_s * 1e9,
     )
+    return one if ranks is None else one.between(ranks)
 
 
 def _operation(test: NcclTest) -> Operation:
@@ -110,11 +113,13 @@ def _parts(row: Row) -> int | None:
 
 def _ranks(rows: Sequence[Row], op: Operation) -> int | None:
     """Return how many ranks there were, as far as the table tells."""
-    peak = max(rows, key=lambda row: row.bus_gb_s)
+    peak = max(rows, key=lambda row: (row.bus_gb_s, row.alg_gb_s))
     if op is not Operation.ALL_REDUCE:
         return _parts(peak)
     half = 0.005  # figures have two decimals
     low = (peak.bus_gb_s - half) / (peak.alg_gb_s + half)
-    high = (peak.bus_gb_s + half) / max(peak.alg_gb_s - half, half)
-    fit = [n for n in range(2, _MOST_TOLD + 1) if low <= op.bus_factor(n) <= high]
+    if peak.alg_gb_s <= half:
+        return None
+    high = (peak.bus_gb_s + half) / (peak.alg_gb_s - half)
+    fit = [n for n in range(1, _MOST_TOLD + 1) if low <= op.bus_factor(n) <= high]
     return fit[0] if len(fit) == 1 else None

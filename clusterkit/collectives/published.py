@@ -45,9 +45,12 @@ def _nodes(gpu: str, network: str, gbs: float, system: str, source: str) -> Publ
     )
 
 
+_A100_SXM, _H100_SXM = r"A100-SXM", r"H100 80GB HBM3"
+"""Those with PCIe are called `A100-PCIE-40GB`, `A100 80GB PCIe` and `H100 PCIe`."""
+
 ONE_NODE = (
-    _node(r"A100-SXM4", 231.7, "8 A100 SXM, NVSwitch", "facebookresearch/gcm"),
-    _node(r"H100 80GB HBM3", 480.0, "8 H100 SXM, NVSwitch", "AWS, aws-batch"),
+    _node(_A100_SXM, 231.7, "8 A100 SXM, NVSwitch", "facebookresearch/gcm"),
+    _node(_H100_SXM, 480.0, "8 H100 SXM, NVSwitch", "AWS, aws-batch"),
     _node(r"H200(?! NVL)", 480.0, "8 H200 SXM, NVSwitch", "Azure NHC"),
     _node(r"V100-SXM2", 110.0, "8 V100 SXM2", "Azure NHC"),
 )
@@ -55,17 +58,17 @@ ONE_NODE = (
 
 TWO_NODES = (
     # docs/slurm-cluster/slurm-perf-cluster.md
-    _nodes(r"A100", "infiniband-hdr", 191.0, "8 A100, 8 x HDR 200G", "NVIDIA/deepops"),
-    _nodes(r"H100", "infiniband-ndr", 468.0, "8 H100, 8 x 400G", "dstack"),
+    _nodes(_A100_SXM, "infiniband-hdr", 191.0, "8 A100, 8 x HDR 200G", "NVIDIA/deepops"),
+    _nodes(_H100_SXM, "infiniband-ndr", 468.0, "8 H100, 8 x 400G", "dstack"),
 )
 """With a network adapter for each GPU, as NVIDIA sells them."""
 
 _OTHERS = (
-    _nodes(r"H100", "roce-400", 468.0, "8 H100, 16 x 200G RoCE", "oracle-quickstart/oci-hpc"),
-    _nodes(r"A100", "efa-p4d", 78.0, "8 A100, 4 x 100G EFA", "AWS, nccl-tests"),
-    _nodes(r"H100", "efa-p5", 438.0, "8 H100, 32 x 100G EFA", "AWS, nccl-tests"),
+    _nodes(_H100_SXM, "roce-400", 468.0, "8 H100, 16 x 200G RoCE", "oracle-quickstart/oci-hpc"),
+    _nodes(_A100_SXM, "efa-p4d", 78.0, "8 A100, 4 x 100G EFA", "AWS, nccl-tests"),
+    _nodes(_H100_SXM, "efa-p5", 438.0, "8 H100, 32 x 100G EFA", "AWS, nccl-tests"),
     _node(r"MI300X", 310.0, "8 MI300X", "Azure NHC, OCI"),
-    _node(r"A100.*PCIe", 25.0, "4 A100 PCIe", "Azure NHC", gpus=4),
+    _node(r"A100.*(?i:pcie)", 25.0, "4 A100 PCIe", "Azure NHC", gpus=4),
 )
 
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 from clusterkit.collectives.operations import Operation
 
+_ROUNDED = 1e10
+"""Bytes per second below which two decimals of GB/s, as nccl-tests prints, say less than times."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -26,6 +29,20 @@ class Measured:
     repeats: int | None = None
     iterations: int | None = None
     """How many collectives were timed in all."""
+
+    @classmethod
+    def printed(
+        cls, *, op: Operation, size: int, seconds: float, algbw: float, busbw: float
+    ) -> Measured:
+        """Return what nccl-tests printed: its figures, or the time where they are rounded more."""
+        rate = algbw if algbw >= _ROUNDED else size / seconds
+        return cls(op=op, bytes=size, seconds=seconds, algbw=rate, busbw=busbw)
+
+    def between(self, ranks: int) -> Measured:
+        """Return it with the bus bandwidth of so many ranks, where what was printed is rounded."""
+        if self.busbw >= _ROUNDED:
+            return self
+        return replace(self, busbw=self.algbw * self.op.bus_factor(ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +91,8 @@ class Result:
     versions: tuple[str, ...] = ()
     complete: bool = True
     """Whether it came to its end."""
+    checked: bool = True
+    """Whether anybody looked at the results that there are."""
     error: str | None = None
     """What it failed with, where that is no wrong result."""
 
@@ -94,8 +113,8 @@ class Result:
         return tuple(sorted((m for m in self.measured if m.op is op), key=lambda m: m.bytes))
 
     def best(self, op: Operation) -> Measured:
-        """Return the size with the highest bus bandwidth."""
-        return max(self.of(op), key=lambda one: one.busbw)
+        """Return the size with the highest bus bandwidth, the largest of several."""
+        return max(self.of(op), key=lambda one: (one.busbw, one.bytes))
 
     def large(self, op: Operation) -> Measured:
         """Return the largest message, which is what gradients of large models are like."""
@@ -103,4 +122,12 @@ class Result:
 
     def on(self, *, ranks: int | None, node_count: int | None) -> Result:
         """Return the result with what it does not say itself of ranks and nodes."""
-        return replace(self, ranks=self.ranks or ranks, node_count=self.node_count or node_count)
+        measured = self.measured
+        if self.ranks is None and ranks is not None:
+            measured = tuple(one.between(ranks) for one in measured)
+        return replace(
+            self,
+            ranks=self.ranks or ranks,
+            node_count=self.node_count or node_count,
+            measured=measured,
+        )
