@@ -1,4 +1,4 @@
-"""Lists in sentences, which have no room for all there is."""
+"""Lists and texts in lines, which have no room for all there is."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def some_of(names: Sequence[str], most: int, *, rest: str = "more") -> str:
     left = len(names) - most
     shown = ", ".join(names[:most])
     return f"{shown} and {left} {rest}" if left > 0 else shown
+
+
+def cut(text: str, width: int) -> str:
+    """Return at most `width` characters of a text, the last an ellipsis where there are more."""
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -34,9 +34,10 @@ def require_metrics(path: Path) -> None:
             takes no file.
     """
     if path.suffix != ".prom":
+        named = path / "clusterkit.prom" if path.is_dir() else path.with_suffix(".prom")
         raise UserError(
             f"--prometheus {path}: the textfile collector reads files named *.prom, and no others",
-            hint=f"--prometheus {path.with_suffix('.prom')}",
+            hint=f"--prometheus {named}",
         )
     new_registry()
     files.require_place(path)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from clusterkit.metrics import add_gauge, new_registry, write_registry
 from clusterkit.probes.vitals_gpu import GpuVitals
-from clusterkit.top import NodeNow, Snapshot
+from clusterkit.throughput import Throughput
+from clusterkit.top import JobNow, NodeNow, Snapshot
 from clusterkit.vitals import NodeRates, NodeSample, slowdowns
 
 if TYPE_CHECKING:
@@ -39,11 +40,21 @@ def write_nodes(path: Path, snapshot: Snapshot) -> None:
             "clusterkit_job_throughput",
             "What the log of a job tells of its speed, in units a second.",
             ("job_id", "job_name", "cluster", "unit"),
-            {(job.job_id, job.name, snapshot.cluster, job.speed.unit): job.speed.rate},
+            _throughput(job, job.speed, snapshot.cluster),
         )
     stamp = "When `clusterkit top` last looked."
     add_gauge(registry, "clusterkit_top_timestamp_seconds", stamp, (), {(): snapshot.at})
     write_registry(path, registry)
+
+
+def _throughput(job: JobNow, speed: Throughput, cluster: str) -> Values:
+    """Return the rate of the whole job; that of a slot, as such, where its slots are not known."""
+    rate, unit = speed.rate, str(speed.unit)
+    if speed.per_slot and job.slots is not None:
+        rate *= job.slots
+    elif speed.per_slot:
+        unit = f"{unit}_per_slot"
+    return {(job.job_id, job.name, cluster, unit): rate}
 
 
 def _add_hosts(registry: CollectorRegistry, snapshot: Snapshot) -> None:
@@ -117,7 +128,7 @@ _OF_RATES: tuple[tuple[str, str, Callable[[NodeRates], float | None]], ...] = (
     ),
     (
         "clusterkit_node_cpu_throttled_ratio",
-        "Share of the time in which a cgroup of the job was held at its CPU limit.",
+        "Share of the scheduler's periods in which a cgroup of the job used up its CPU limit.",
         lambda r: r.throttled_percent,
     ),
 )

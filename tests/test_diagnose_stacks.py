@@ -199,6 +199,42 @@ def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
     assert found.troubles == ()
 
 
+STUB = """\
+#!/bin/sh
+printf 'Thread 1 (idle): "MainThread"\n    at (train.py:1)\n'
+"""
+
+
+def test_the_workers_of_a_launcher_are_the_ranks_and_not_itself(tmp_path: Path) -> None:
+    """Slurm's pmi2 gives the launcher PMI_RANK, which the workers have in front of RANK."""
+    run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
+    spy = tmp_path / "py-spy"
+    spy.write_text(STUB)
+    spy.chmod(0o755)
+    script = (
+        "import os, subprocess, sys\n"
+        "sleep = [sys.executable, '-c', 'input()']\n"
+        "env = [{**os.environ, 'RANK': str(rank)} for rank in (1, 2)]\n"
+        "started = [subprocess.Popen(sleep, env=one) for one in env]\n"
+        "print('ready', flush=True)\n"
+        "[one.wait() for one in started]\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
+    env |= {"PATH": f"{tmp_path}:{env['PATH']}", "CK_JOB_UID": run.marker(0), "PMI_RANK": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as agent:  # fmt: skip
+        try:
+            assert agent.stdout is not None
+            assert agent.stdout.readline() == b"ready\n"
+            found = take_stacks(job_of(run))
+        finally:
+            os.killpg(agent.pid, signal.SIGKILL)
+    assert [group.ranks for group in found.groups] == [(1, 2)], found
+    assert found.troubles == ()
+
+
 def test_without_ranks_or_after_its_end_it_says_so(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
     found = take_stacks(job_of(run))

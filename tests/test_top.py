@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
+from clusterkit import files
 from clusterkit.cli.main import app
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.findings import Verdict
 from clusterkit.jobs import Job
 from clusterkit.jobs.logs import LogReader
+from clusterkit.listing import cut
 from clusterkit.model import ClusterKind, ClusterSpec, JobState, JobStatus
 from clusterkit.node_metrics import write_nodes
 from clusterkit.preflight.wanted import Wanted
@@ -31,7 +34,7 @@ from clusterkit.top.document import document_of
 from clusterkit.top.remarks import remarks_on
 from clusterkit.top.subject import Part, Subject, of_cluster, of_job
 from clusterkit.top.table import lines_of
-from clusterkit.top.training import latest
+from clusterkit.top.training import LastLines, Training, latest
 from clusterkit.top.units import bars, short
 from clusterkit.transport.base import Reply
 from clusterkit.vitals import NodeSample, rates
@@ -136,7 +139,7 @@ def test_remarks_are_folded_and_the_worst_is_last() -> None:
         )
     )
     assert [(remark.verdict.value, remark.where, remark.text) for remark in said] == [
-        ("warn", "n[2-5,8]", "held at its limit of 2 CPUs 25% of the time"),
+        ("warn", "n[2-5,8]", "limit of 2 CPUs used up in 25% of the scheduler's periods"),
         ("warn", "n[2-5,8]", "the virtual machine's host takes 12% of CPU"),
         ("warn", "n8", "GPU 2 idle while 2 others work"),
         ("unknown", "n6", "does not answer: nothing listens on its SSH port"),
@@ -172,7 +175,7 @@ def test_details() -> None:
     assert "gpu 0   97%   68.4/79.6 GiB   61 C   640/700 W  1980 MHz  power cap" in shown
     assert "link eth0  in 1.0kB/s  out 4.0kB/s  2 packets/s bad" in shown
     assert "link mlx5_0/1  in 1.0kB/s  out 1.0kB/s" in shown
-    assert "cgroup limit of 2 CPUs, used up 25% of the time" in shown
+    assert "cgroup limit of 2 CPUs, used up in 25% of the scheduler's periods" in shown
     assert "rank 3    python3.11  pid 4242  S  200% CPU  0.0 GiB  8 threads" in shown
     first = sample(READING)
     shown = "\n".join(texts(snapshot(NodeNow(name="n1", sample=first)), verbose=True))
@@ -222,7 +225,38 @@ def test_metrics_as_their_own_reader_sees_them(tmp_path: Path) -> None:
     assert seen["clusterkit_job_throughput", "1234", "a100", "samples", "train"] == 431.2
 
 
+@pytest.mark.parametrize(
+    ("slots", "unit", "rate"), [(16, "tokens", 16_000.0), (None, "tokens_per_slot", 1000.0)]
+)
+def test_the_rate_of_a_slot_is_never_taken_for_that_of_the_job(
+    tmp_path: Path, slots: int | None, unit: str, rate: float
+) -> None:
+    speed = Throughput(rate=1000.0, unit="tokens", per_slot=True)
+    path = tmp_path / "nodes.prom"
+    write_nodes(path, snapshot(node("n1"), job=replace(JOB, speed=speed, slots=slots)))
+    (told,) = [
+        one
+        for family in text_string_to_metric_families(path.read_text())
+        for one in family.samples
+        if one.name == "clusterkit_job_throughput"
+    ]
+    assert (told.labels["unit"], told.value) == (unit, rate)
+
+
+@pytest.mark.parametrize(("most", "slots"), [(None, 16), (4, None)])
+def test_the_slots_of_a_job_are_those_of_its_plan(
+    tmp_path: Path, most: int | None, slots: int | None
+) -> None:
+    run = RunFolder(tmp_path / RUN)
+    run.path.mkdir()
+    told = submitted(ClusterKind.LOCAL, JobState.RUNNING).submission
+    files.write_json(run.submission, {"schema": 1, **files.plain(told)})
+    files.write_json(run.plan, {"processes": 16, "max_nodes": most})
+    assert Training(run).look().slots == slots
+
+
 def test_figures_in_few_characters() -> None:
+    assert (cut("node-1", 6), cut("node-12", 6)) == ("node-1", "node-…")
     numbers = (0, 0.4, 950, 999.6, 1500, 12_345, 999_999, 3.2e9, 5e18, None)
     assert [short(n) for n in numbers] == [
         "0", "0", "950", "1.0k", "1.5k", "12k", "1.0M", "3.2G", "5000P", "-",
@@ -240,6 +274,39 @@ def test_the_latest_speed_of_a_growing_log(tmp_path: Path) -> None:
     with log.open("a") as stream:
         stream.write("\r 10%|█ | 10/100 [00:01<00:09, 9.10it/s]\r 11%|█ | 11/100 [00:01<00:09, 9.")
     assert latest(reader) == Throughput(rate=9.1, unit="steps", step=10)
+
+
+@pytest.mark.parametrize("ends", ["\r", ""], ids=["bar", "no-end-at-all"])
+def test_a_log_without_line_ends_is_read_in_bounded_memory(tmp_path: Path, ends: str) -> None:
+    log = tmp_path / "node-0.log"
+    bar = " 10%|##        | 10/100 [00:01<00:09, 9.10it/s]" + ends
+    log.write_text(bar * 400_000)
+    more = bar * 100_000
+    tracemalloc.start()
+    reader = LastLines(log)
+    first = latest(reader)
+    with log.open("a") as stream:
+        stream.write(more)
+    latest(reader)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < log.stat().st_size / 2
+    if ends:
+        assert first == Throughput(rate=9.1, unit="steps", step=10)
+
+
+def test_the_last_lines_are_whole_ones(tmp_path: Path) -> None:
+    log = tmp_path / "node-0.log"
+    for end in ("", "\n"):
+        log.write_text("".join(f"line {k}\n" for k in range(300)) + f"last{end}")
+        reader = LastLines(log)
+        told = "".join((*reader.pieces(), *reader.rest()))
+        assert told.splitlines()[0] == ("line 100" if not end else "line 101")
+        assert told.splitlines()[-1] == "last"
+    log.write_text("x" * (1 << 20) + "\rsamples/s 7 é\r")
+    reader = LastLines(log)
+    assert [*reader.pieces(), *reader.rest()] == ["\rsamples/s 7 é\r"]
+    assert list(LastLines(tmp_path / "none.log").pieces()) == []
 
 
 class Fake:
@@ -398,6 +465,8 @@ def test_this_machine_as_typed() -> None:
         (["--interval", "1e10"], "once a day at least"),
         (["--via", "carrier-pigeon"], "unknown"),
         (["--prometheus", "nodes.txt"], r"\*.prom"),
+        (["--prometheus", "."], r"\*.prom"),
+        (["--prometheus", "/"], r"\*.prom"),
         (["latest", "--hosts", "n1"], "both say which nodes"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,22 @@ def test_processes_killed_between_two_readings() -> None:
     assert again.killed_at == ()
 
 
+def test_one_kill_is_told_at_the_innermost_limit_alone() -> None:
+    """The kernel counts it for every cgroup above that of the process."""
+    paths = ("/slurm/job_5/step_0", "/slurm/job_5", "/slurm/job_55", "/slurm", "")
+    told = "".join(f"limit {512 << k} 50 {{}} {path}\n" for k, path in enumerate(paths))
+    before = sample(READING + told.format(0, 0, 0, 0, 0))
+    found = rates(before, sample(LATER + told.format(1, 1, 0, 1, 1)))
+    assert found is not None
+    assert [(one.path, one.oom_kills) for one in found.killed_at] == [("/slurm/job_5/step_0", 1)]
+    found = rates(before, sample(LATER + told.format(0, 2, 1, 3, 3)))
+    assert found is not None
+    assert [(one.path, one.oom_kills) for one in found.killed_at] == [
+        ("/slurm/job_5", 2),
+        ("/slurm/job_55", 1),
+    ]
+
+
 def test_nothing_is_said_of_counters_that_were_reset() -> None:
     found = rates(sample(LATER.replace("1002.50", "1000.50")), sample(READING))
     assert found is None  # fewer ticks: another boot
@@ -278,6 +295,85 @@ def test_this_machine(shell: Sequence[str]) -> None:
     found = rates(NodeSample(host=before), NodeSample(host=after))
     assert found is not None
     assert found.seconds >= 1
+
+
+AGENT = {"TORCHELASTIC_RUN_ID": "none"}
+"""What torch's agent sets beside the RANK of a process."""
+KIN: dict[str, list[tuple[dict[str, str], int | None]]] = {
+    "torchrun-under-pmi2": [
+        ({"PMI_RANK": "1"}, None),
+        ({"PMI_RANK": "1", "RANK": "2", **AGENT}, 2),
+        ({"PMI_RANK": "1", "RANK": "3", **AGENT}, 3),
+    ],
+    "torchrun-under-mpirun": [
+        ({"OMPI_COMM_WORLD_RANK": "0"}, None),
+        ({"OMPI_COMM_WORLD_RANK": "0", "RANK": "0"}, 0),
+        ({"OMPI_COMM_WORLD_RANK": "0", "RANK": "1"}, 1),
+    ],
+    "torchrun-with-one-slot-a-node": [
+        ({"PMI_RANK": "1"}, None),
+        ({"PMI_RANK": "1", "RANK": "1", **AGENT}, 1),
+    ],
+    "deepspeed-with-one-slot-a-node": [
+        ({"PMI_RANK": "1"}, None),
+        ({"PMI_RANK": "1", "RANK": "1", "CROSS_RANK": "1"}, 1),
+    ],
+    "horovod-with-one-slot-a-node": [
+        ({"PMI_RANK": "1"}, None),
+        ({"PMI_RANK": "1", "HOROVOD_RANK": "1"}, 1),
+    ],
+    "mpi-alone": [({"OMPI_COMM_WORLD_RANK": "4"}, 4), ({"OMPI_COMM_WORLD_RANK": "5"}, 5)],
+    "mpi-whose-script-tells-torch": [
+        ({"OMPI_COMM_WORLD_RANK": "4"}, 4),
+        ({"OMPI_COMM_WORLD_RANK": "4", "RANK": "4"}, 4),
+    ],
+    "no-number": [({"RANK": "rank one"}, None), ({"RANK": "first"}, None)],
+}
+"""Processes of a job on a node by their variables, and which rank each is."""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_which_process_is_which_rank(shell: Sequence[str]) -> None:
+    bare = {name: value for name, value in os.environ.items() if not name.endswith("RANK")}
+    expected: dict[tuple[str, int], int | None] = {}
+    with ExitStack() as stack:
+        for name, processes in KIN.items():
+            run = f"{name}-20261122-101500-abc123"
+            for variables, rank in processes:
+                env = {**bare, **variables, "CK_JOB_UID": f"{run}:1"}
+                process = stack.enter_context(subprocess.Popen(["sleep", "120"], env=env))
+                stack.callback(process.kill)
+                expected[run, process.pid] = rank
+        output = run_probe(vitals_host.PROBE, JOB, shell=shell)
+    (host,) = vitals_host.PROBE.parse(output.stdout)
+    found = {(one.run, one.pid): one.rank for one in host.processes}
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("version", "gone", "left"),
+    [
+        (2, "memory.current", ""),
+        (2, "memory.current", None),
+        (2, "memory.events", None),
+        (2, "cpu.stat", None),
+        (1, "cpu.cfs_period_us", ""),
+        (1, "cpu.cfs_period_us", None),
+        (1, "cpu.stat", None),
+    ],
+)
+def test_a_cgroup_that_ends_while_it_is_read_is_left_out(
+    tmp_path: Path, shell: Sequence[str], version: int, gone: str, left: str | None
+) -> None:
+    files = _cgroups(version)
+    (name,) = [name for name in files if name.endswith(gone)]
+    del files[name]
+    files |= {} if left is None else {name: left}
+    host = _below(tmp_path, files, shell)
+    memory = gone.startswith("memory")
+    assert len(host.quotas) == (1 if memory else 0)
+    assert len(host.limits) == (0 if memory or version == 1 else 1)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -378,6 +474,7 @@ def _below(folder: Path, files: Mapping[str, str], shell: Sequence[str]) -> Host
     if "proc/net/dev" in files:
         snippet = snippet.replace("/proc/net/dev", f"{folder}/proc/net/dev")
     done = subprocess.run([*shell, "-c", snippet], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
     (host,) = vitals_host.PROBE.parse(done.stdout)
     return host
 

@@ -22,6 +22,7 @@ from clusterkit.errors import UserError, choices_hint
 from clusterkit.jobs import Job, load_jobs
 from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state import load_job
+from clusterkit.listing import cut
 from clusterkit.model import JobState, JobStatus, NodeResult
 from clusterkit.runfolder import RunFolder
 
@@ -175,8 +176,8 @@ def _table(jobs: list[Job]) -> None:
         state = said_in(job, 9)
         console.say(
             f"{name_of(job):<{ids}}  {state}  {'' if code is None else code:>4}  "
-            f"{job.submission.nodes:>5}  {_cut(job.submission.cluster, clusters):<{clusters}}  "
-            f"{when:%m-%d %H:%M}  {_cut(_named(job), room)}"
+            f"{job.submission.nodes:>5}  {cut(job.submission.cluster, clusters):<{clusters}}  "
+            f"{when:%m-%d %H:%M}  {cut(_named(job), room)}"
         )
 
 
@@ -234,7 +235,3 @@ def endings(results: Iterable[NodeResult]) -> list[str]:
 def _badness(code: int, reason: str | None) -> tuple[bool, bool, int]:
     """Sort success first, then those that others brought down, then those that failed alone."""
     return code != 0, reason is None, code
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,7 +1,7 @@
 """Where all ranks of a running job stand: py-spy on every node, folded by identical stack.
 
-The snippet finds the processes of the job by the variable that marks them, and asks py-spy about
-each one that is a rank: a Python process with a rank of its own, whose parent is not that rank.
+The snippet finds the processes of the job by their variables (`probes/vitals_ranks.py`), and asks
+py-spy about each one that is a rank: a Python process with a rank, whose parent is not that rank.
 Those in containers are processes of the node as well, and have the variable; it is the node's
 py-spy that looks at them, as nothing of an image is run outside of it.
 """
@@ -17,23 +17,21 @@ from clusterkit import files
 from clusterkit.jobs.state import Job
 from clusterkit.probes.base import Missing, PreflightJob, Probe, read_output
 from clusterkit.probes.compound import compose, new_token
-from clusterkit.processes import MARKER
+from clusterkit.probes.vitals_ranks import RANKS
 from clusterkit.top.subject import of_job
 from clusterkit.transport.base import Reply
 
 _TIMEOUT_S = 60.0
-_SNIPPET = r"""
-rank() {
-tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | awk -F= '
-$1=="RANK" || $1=="OMPI_COMM_WORLD_RANK" || $1=="HOROVOD_RANK" || $1=="PMI_RANK" {print $2; exit}'
-}
+_SNIPPET = r"""@RANKS@
 python() { case $(readlink "/proc/$1/exe") in */python*) : ;; *) false ;; esac; }
 seen=0
-for e in $(grep -zslF @MARKER@ /proc/[0-9]*/environ 2>/dev/null); do
-p=${e#/proc/}; p=${p%/environ}
-r=$(rank "$p"); { [ -n "$r" ] && python "$p"; } || continue
+set -- $(ranks)
+all=" $* "
+for l in "$@"; do
+p=${l%%,*} r=${l##*,} e=/proc/${l%%,*}/environ
+case ${l#*,} in *,-) continue ;; @MARKER@*) python "$p" || continue ;; *) continue ;; esac
 up=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
-[ -n "$up" ] && [ "$(rank "$up")" = "$r" ] && python "$up" && continue
+case $all in *" $up,${l#*,} "*) python "$up" && continue ;; esac
 own=$(tr '\0' '\n' <"$e" | sed -n 's/^PATH=//p')
 first=$(tr '\0' '\n' <"/proc/$p/cmdline" | sed -n 1p)
 case $first in /*) own=${first%/*}:$own ;; esac
@@ -110,9 +108,10 @@ def take_stacks(job: Job) -> Stacks:
 
 def _probe(marker: str, python: str) -> Probe[str]:
     # No pipe nor quote may get in: it is a word of a shell on the node.
-    wanted = shlex.quote(f"{MARKER}={marker}")
+    wanted = shlex.quote(marker)
     folder = shlex.quote(python.rpartition("/")[0] or "/usr/local/bin")
     snippet = _SNIPPET.replace("@MARKER@", wanted).replace("@PATH@", folder)
+    snippet = snippet.replace("@RANKS@", RANKS)
     return Probe(name="stacks", command=snippet, parse=str, timeout_s=_TIMEOUT_S)
 
 

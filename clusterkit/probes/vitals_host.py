@@ -5,8 +5,9 @@ proc(5) (`/proc/stat`, `/proc/meminfo`, `/proc/net/dev`, `/proc/PID/stat`), the 
 Documentation/ABI/stable/sysfs-class-infiniband (data counters are in units of four octets), and
 Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst (`cpu.stat`).
 
-Processes are known by the variable that every process of a job has (`processes.MARKER`). Of the
-cgroups that they, and the script itself, are in, those with a limit are told, up to the root.
+Processes of jobs, and their ranks, are known by their variables (`vitals_ranks`). Of the cgroups
+that they, and the script itself, are in, those with a limit are told, up to the root; one that ends
+while it is read is left out.
 
 An interface on top of one that is told (`lower_*` in its folder: bond, VLAN, bridge, macvlan) is
 left out, as the same bytes pass both; so is an RDMA port whose counters are no numbers
@@ -18,13 +19,13 @@ from __future__ import annotations
 from clusterkit.probes.base import Probe
 from clusterkit.probes.net_interfaces import VIRTUAL
 from clusterkit.probes.vitals_host_text import read_host
-from clusterkit.processes import MARKER
+from clusterkit.probes.vitals_ranks import RANKS
 
 _MOST_PROCESSES = 400
 """Of jobs, that one reading tells."""
 _PAUSE_S = 1
 
-_SNIPPET = rf"""
+_SNIPPET = rf"""{RANKS}
 stats() {{ awk -v said=/proc/stat '
 FILENAME == said && $1 == "cpu" {{ print; next }}
 FILENAME == said && /^cpu[0-9]/ {{ n++; next }}
@@ -60,8 +61,10 @@ echo "port $a $b ${{d##*/}}/${{p##*/}}"
 done
 }}
 quota() {{
+case $3 in '' | *[!0-9]*) return;; esac
 a=0 b=0
-while read -r k n; do case $k in nr_periods) a=$n;; nr_throttled) b=$n;; esac; done <"$1/cpu.stat"
+{{ while read -r k n; do case $k in nr_periods) a=$n;; nr_throttled) b=$n;; esac
+done <"$1/cpu.stat"; }} 2>/dev/null || return
 echo "quota $2 $3 $a $b $4"
 }}
 above() {{
@@ -77,8 +80,9 @@ r "$d/memory.max"
 case $v in
 '' | max) ;;
 *) m=$v o=0; r "$d/memory.current"
-while read -r k n; do case $k in oom_kill) o=$n;; esac; done <"$d/memory.events"
-echo "limit $m $v $o $p";;
+if [ -n "$v" ] && {{ while read -r k n; do case $k in oom_kill) o=$n;; esac
+done <"$d/memory.events"; }} 2>/dev/null
+then echo "limit $m $v $o $p"; fi;;
 esac
 case $p in '' | /) return;; esac
 p=${{p%/*}}
@@ -108,15 +112,7 @@ reading() {{
 r /proc/uptime; echo "reading ${{v%% *}}"
 stats; nets; ports; groups; tasks
 }}
-marks=$(grep -zHsE '^({MARKER}|RANK|OMPI_COMM_WORLD_RANK|HOROVOD_RANK|PMI_RANK)=' \
-/proc/[0-9]*/environ | tr '\0' '\n' | awk '
-{{ at = index($0, "/environ:"); pid = substr($0, 7, at - 7); said = substr($0, at + 9)
-name = said; sub(/=.*/, "", name); value = substr(said, length(name) + 2)
-if (value !~ /^[A-Za-z0-9._:-]+$/) next
-if (name == "{MARKER}") {{ mark[pid] = value; order[n++] = pid }}
-else if (name == "RANK" || !(pid in rank)) rank[pid] = value }}
-END {{ for (i = 0; i < n && i < {_MOST_PROCESSES}; i++)
-print order[i] "," mark[order[i]] "," (order[i] in rank ? rank[order[i]] : "-") }}')
+marks=$(ranks | sed -n '1,{_MOST_PROCESSES}p')
 pids=''
 for i in $marks; do pids="$pids ${{i%%,*}}"; done
 echo "units $(getconf CLK_TCK 2>/dev/null || echo 100) $(getconf PAGESIZE 2>/dev/null || echo 4096)"

@@ -34,7 +34,7 @@ def details_of(snapshot: Snapshot, node: NodeNow) -> Iterator[str]:
         if node.rates.throttled_percent is not None:
             yield (
                 f"cgroup limit of {node.rates.throttled_at_cpus:.3g} CPUs, "
-                f"used up {node.rates.throttled_percent:.0f}% of the time"
+                f"used up in {node.rates.throttled_percent:.0f}% of the scheduler's periods"
             )
     yield from _processes(snapshot, node)
 

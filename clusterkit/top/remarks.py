@@ -96,10 +96,8 @@ def _host(rates: NodeRates) -> Iterator[tuple[Verdict, str]]:
         yield Verdict.FAIL, f"{limit.oom_kills} killed at the memory limit of {gib:.1f} GiB"
     throttled = rates.throttled_percent or 0.0
     if throttled >= _THROTTLED_PERCENT:
-        yield (
-            Verdict.WARN,
-            f"held at its limit of {rates.throttled_at_cpus:.3g} CPUs {throttled:.0f}% of the time",
-        )
+        held = f"limit of {rates.throttled_at_cpus:.3g} CPUs"
+        yield Verdict.WARN, f"{held} used up in {throttled:.0f}% of the scheduler's periods"
     if rates.waiting_percent >= _WAITING_PERCENT:
         yield Verdict.WARN, f"CPUs wait for disks {rates.waiting_percent:.0f}% of the time"
     if rates.stolen_percent >= _STOLEN_PERCENT:

@@ -37,6 +37,8 @@ class JobNow:
     """The latest that its log tells."""
     speed_of: int | None = None
     """The node in whose log that stands."""
+    slots: int | None = None
+    """Of the whole job; None where that is not known, as of an elastic job."""
     history: tuple[float, ...] = ()
     """Rates that the log has told so far, the latest last."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from clusterkit.findings import Verdict
 from clusterkit.hostlist import fold_set
+from clusterkit.listing import cut
 from clusterkit.top.details import details_of
 from clusterkit.top.remarks import Remark, remarks_on
 from clusterkit.top.rows import LONGEST_NAME, Row, rows_of
@@ -118,7 +119,7 @@ def _table(snapshot: Snapshot, rows: Sequence[Row], width: int, *, verbose: bool
         yield Line(space.join(cells).rstrip(), "yellow" if row.trouble else "")
         if verbose and len(row.nodes) == 1:
             for text in details_of(snapshot, by_name[row.nodes[0]]):
-                yield Line(_cut(f"  {text}", width), "dim")
+                yield Line(cut(f"  {text}", width), "dim")
 
 
 def _width(columns: Sequence[_Column], gap: int) -> int:
@@ -137,7 +138,3 @@ def _tail(snapshot: Snapshot, remarks: Sequence[Remark], width: int) -> Iterator
     if snapshot.unasked:
         text = f"not asked: {fold_set(snapshot.unasked)}: {snapshot.why_unasked}"
         yield from (Line(line, "dim") for line in textwrap.wrap(text, width))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 
+from clusterkit import files
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import LogReader, ranks_of
 from clusterkit.jobs.watch import Observer
@@ -14,7 +18,36 @@ from clusterkit.top.snapshot import JobNow
 
 _TAIL = 200
 """Lines of each log that are read at first."""
+_TAIL_BYTES = 1 << 20
+"""They may be longer than that: a progress bar may never end its line."""
+_PIECES = 16
+"""Of what a log has got since, the last are looked at; one has about 256 KiB at most."""
+_REST_OF_LINE = re.compile(rb"[^\r\n]*")
 _HISTORY = 40
+
+
+class LastLines(LogReader):
+    """Read a log that grows from its last lines on, without reading what stands before them."""
+
+    def __init__(self, path: Path) -> None:
+        """Read `path` from `_TAIL` lines or `_TAIL_BYTES` before its end, whichever is less."""
+        super().__init__(path)
+        self._position = _last_lines(path)
+
+
+def _last_lines(path: Path) -> int:
+    try:
+        with path.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            start = stream.seek(max(0, end - _TAIL_BYTES))
+            read = stream.read(end - start)
+    except OSError:
+        return 0
+    lines = read.split(b"\n")
+    if len(lines) > _TAIL + 1:
+        return start + len(read) - len(b"\n".join(lines[-_TAIL - 1 :]))
+    torn = _REST_OF_LINE.match(read) if start else None
+    return start + (torn.end() if torn is not None else 0)
 
 
 class Training:
@@ -26,6 +59,7 @@ class Training:
         self._readers: dict[int, LogReader] = {}
         self._told: dict[int, Throughput] = {}
         self._history: deque[float] = deque(maxlen=_HISTORY)
+        self._slots = _slots(run)
 
     @property
     def over(self) -> bool:
@@ -38,7 +72,7 @@ class Training:
         run = self._observer.run
         for rank in ranks_of(run):
             if rank not in self._readers:
-                self._readers[rank] = LogReader(run.log(rank), tail=_TAIL)
+                self._readers[rank] = LastLines(run.log(rank))
             found = latest(self._readers[rank])
             if found is not None:
                 self._told[rank] = found
@@ -53,8 +87,15 @@ class Training:
             state=job.status.state,
             speed=speed,
             speed_of=first,
+            slots=self._slots,
             history=tuple(self._history),
         )
+
+
+def _slots(run: RunFolder) -> int | None:
+    plan = files.read_json(run.plan) or {}
+    slots = plan.get("processes") if plan.get("max_nodes") is None else None
+    return slots if isinstance(slots, int) and slots > 0 else None
 
 
 def latest(reader: LogReader) -> Throughput | None:
@@ -69,8 +110,8 @@ def latest(reader: LogReader) -> Throughput | None:
 
 
 def _backwards(reader: LogReader) -> Iterator[str]:
-    pieces = list(reader.pieces())
+    pieces = deque(reader.pieces(), maxlen=_PIECES)
     # A progress bar may not end its line for hours; its last state may not be whole yet.
-    pieces += [piece.rpartition("\r")[0] for piece in reader.rest()]
+    pieces.extend(piece.rpartition("\r")[0] for piece in reader.rest())
     for piece in reversed(pieces):
         yield from reversed(piece.splitlines())

@@ -40,12 +40,13 @@ class NodeRates:
     interfaces: tuple[Traffic, ...]
     ports: tuple[Traffic, ...]
     throttled_percent: float | None
-    """Share of the time in which the hardest-pressed cgroup with a CPU limit had used it up; None
-    where no cgroup of the job has one."""
+    """Share of the scheduler's periods in which the hardest-pressed cgroup with a CPU limit used it
+    up; None where no cgroup of the job has one."""
     throttled_at_cpus: float | None
     """The limit of that cgroup, in processors."""
     killed_at: tuple[MemoryLimit, ...]
-    """Limits at which processes were killed; their `oom_kills` are those of this time alone."""
+    """Limits at which processes were killed, of nested ones the innermost; their `oom_kills` are
+    those of this time alone."""
     process_cpu_percent: Mapping[int, float]
     """By pid; 100 is one processor. Processes that were there both times."""
 
@@ -139,7 +140,10 @@ def _traffic(name: str, received: int, sent: int, seconds: float, *, bad: int = 
 
 
 def _pressed(old: HostVitals, new: HostVitals) -> tuple[float, CpuQuota] | None:
-    """Return the cgroup that met its CPU limit in most of its periods, and that share."""
+    """Return the cgroup that met its CPU limit in most of its periods, and that share.
+
+    In a period (100 ms, as a rule) it may have been stopped for any part of the rest.
+    """
     then = {one.path: one for one in old.quotas}
     found = []
     for now in new.quotas:
@@ -153,10 +157,19 @@ def _pressed(old: HostVitals, new: HostVitals) -> tuple[float, CpuQuota] | None:
 
 
 def _killed(old: HostVitals, new: HostVitals) -> tuple[MemoryLimit, ...]:
-    """Return the limits at which processes were killed in between, with how many."""
+    """Return the limits at which processes were killed in between, with how many.
+
+    The kernel counts a kill for the cgroup of the process and for all above it (cgroup-v2.rst,
+    `memory.events`), so of nested ones the innermost counts.
+    """
     then = {one.path: one.oom_kills for one in old.limits}
-    grown = ((now, now.oom_kills - then.get(now.path, now.oom_kills)) for now in new.limits)
-    return tuple(replace(now, oom_kills=kills) for now, kills in grown if kills > 0)
+    counts = ((now, now.oom_kills - then.get(now.path, now.oom_kills)) for now in new.limits)
+    grown = [(now, kills) for now, kills in counts if kills > 0]
+    return tuple(
+        replace(now, oom_kills=kills)
+        for now, kills in grown
+        if not any(one.path.startswith(f"{now.path}/") for one, _ in grown)
+    )
 
 
 def _processes(old: HostVitals, new: HostVitals, seconds: float) -> dict[int, float]:
