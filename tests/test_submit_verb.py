@@ -352,6 +352,15 @@ def test_options_after_the_script_are_the_scripts(desk: Path) -> None:
     assert document["plan"]["args"] == ["--nodes", "7", "--json", "-n"]
 
 
+def test_far_more_processes_than_processors_are_warned_of(desk: Path) -> None:
+    words = ("submit", "--dry-run", "--cluster", "local", "-f", "env", "--nodes", "2", "train.py")
+    many = run(desk, *words[:-1], "--gpus-per-node", str(32 * (os.cpu_count() or 1)), "train.py")
+    assert many.returncode == 0, many.stderr
+    assert many.stderr.count("warning: ") == 1
+    assert "processes on this machine, whose processors are" in many.stderr
+    assert "warning: " not in run(desk, *words).stderr
+
+
 def test_a_script_for_another_framework_is_warned_of_once(desk: Path) -> None:
     (desk / "train.py").write_text("import horovod.torch as hvd\n\nhvd.init()\n")
     words = (*TORCHRUN, "--nodes", "2", "--array", "lr=1,2", "train.py", "{lr}")

@@ -174,13 +174,26 @@ def _at(path: Path) -> RunFolder:
 
 
 def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoSuchJobError:
+    where = ", ".join(str(root) for root in roots)
     if not runs:
-        where = ", ".join(str(root) for root in roots)
-        return NoSuchJobError(f"no job {word!r}: there are no runs in {where}")
-    known = [run.run_id for run in runs]
-    if any(character.isdigit() for character in word):
-        known += [job_id for run in runs if (job_id := job_id_in(run))]
+        return NoSuchJobError(
+            f"no job {word!r}: there are no runs in {where}",
+            hint="of a job whose runs are kept elsewhere, name the run folder",
+        )
+    known = [LATEST, *(run.run_id for run in runs)]
+    ids = [job_id for run in runs if (job_id := job_id_in(run))]
     return NoSuchJobError(
-        f"no job {word!r}",
-        hint=did_you_mean(word, known) or "`clusterkit status` lists the jobs there are",
+        f"no job {word!r} in {where}",
+        hint=did_you_mean(word, known)
+        or next((f"did you mean {one!r}?" for one in ids if _one_slip(word, one)), None)
+        or "`clusterkit status` lists the jobs there are; elsewhere, name the run folder",
     )
+
+
+def _one_slip(word: str, job_id: str) -> bool:
+    """Tell whether one character is missing, added or wrong: other ids are other people's jobs."""
+    if abs(len(word) - len(job_id)) > 1:
+        return False
+    same = len(os.path.commonprefix([word, job_id]))
+    rest, of_id = word[same:], job_id[same:]
+    return rest[1:] == of_id[1:] or rest[1:] == of_id or rest == of_id[1:]

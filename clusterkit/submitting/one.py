@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterkit.model import LaunchPlan
+from clusterkit.model import ClusterKind, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.submitting.gate import Listener, chosen_mode, pass_gate
 from clusterkit.submitting.handing_over import conditions_of, hand_over, require_runnable
 from clusterkit.submitting.job_python import require_package
 from clusterkit.submitting.request import JobRequest
 from clusterkit.ties import After, Ties
+
+_CROWD = 32
+"""So many processes for each processor of this machine are a slip of the finger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,12 @@ def prepare(request: JobRequest, *, preflight: str | None, after: Sequence[str])
         mode = chosen_mode(preflight, plan)
         require_runnable(plan)
         conditions = conditions_of(after, plan)
+    processors = os.cpu_count() or 1
+    if plan.cluster.kind is ClusterKind.LOCAL and plan.processes > _CROWD * processors:
+        request.warn(
+            f"{plan.processes:,} processes on this machine, whose processors are {processors:,}:"
+            " --nodes and --gpus-per-node say how many"
+        )
     return Prepared(request=request, plan=plan, mode=mode, after=conditions)
 
 
