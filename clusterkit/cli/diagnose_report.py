@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 _MOST_OTHERS = 8
+_MOST_ROWS = 8
+"""Of one text: a message that a script made may be a whole tensor."""
 
 
 def answer(found: Finding, advice: Advice | None = None) -> Iterator[str]:
@@ -101,7 +103,7 @@ def _where(found: Finding) -> str:
     words = found.where or ("the job" if not found.evidence.line else "no line says which rank")
     if found.time is not None:
         words += f", {_moment(found.time):%H:%M:%S}"
-    if len(found.ranks) > 1 or (not found.ranks and len(found.nodes) > 1):
+    if max(len(found.ranks), len(found.nodes)) > 1:
         words += f"; the same on {everybody(found)}"
     return words
 
@@ -112,7 +114,10 @@ def _moment(time: float) -> datetime:
 
 def _labelled(label: str, text: str, style: Any = str) -> Iterator[str]:
     room = WIDTH - 7
-    first, *more = textwrap.wrap(_printable(text), room, break_on_hyphens=False) or [""]
+    wrapped = textwrap.wrap(
+        _printable(text), room, break_on_hyphens=False, max_lines=_MOST_ROWS, placeholder=" ..."
+    )
+    first, *more = wrapped or [""]
     yield f"{label:<7}{style(first)}"
     yield from (f"       {row}" for row in more)
 

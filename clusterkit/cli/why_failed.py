@@ -12,10 +12,7 @@ _TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
 def why_failed(job: Job) -> list[str]:
-    """Return the last words of a job that did not succeed, and what its logs tell beyond them.
-
-    An exception that nothing more is known of has been told by the last words.
-    """
+    """Return the last words of a job that did not succeed, and the diagnosis of its logs."""
     words = last_words(job)
     if job.status.state not in _TOLD:
         return words
@@ -30,7 +27,7 @@ def why_failed(job: Job) -> list[str]:
         advice = advice_for(found)
     except ClusterkitError:  # the job's own end is what was waited for
         return words
-    if cause is None or cause.generic:
+    if cause is None:
         return words
     if cause.evidence.line and not any(cause.evidence.text[:60] in word for word in words):
         words += [console.dim(row) for row in rows(cause.evidence.text, LAST_ROWS)]

@@ -44,8 +44,6 @@ class Finding:
     title: str
     says: str
     do: str
-    generic: bool
-    """Whether it says no more than that a rank has failed."""
     advice: str | None
     """The hook of the engine that has more to say, such as `estimate`."""
     node: str | None
@@ -196,7 +194,6 @@ def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
         title=rule.fill(rule.title, known),
         says=rule.fill(rule.says, known),
         do=rule.fill(rule.do, known),
-        generic=event.generic,
         advice=rule.advice,
         node=event.node,
         rank=event.rank,
@@ -224,7 +221,7 @@ def _before(hit: Hit, count: int) -> tuple[str, ...]:
 
 
 def everybody(finding: Finding) -> str:
-    """Return to whom it happened, folded: ranks where they are known, else nodes."""
-    if finding.ranks:
+    """Return to whom it happened, folded: ranks where they are known on all nodes, else nodes."""
+    if len(finding.ranks) >= max(len(finding.nodes), 1):
         return f"rank{'s' * (len(finding.ranks) > 1)} {fold_numbers(finding.ranks)}"
     return hostlist.fold_set(finding.nodes) if finding.nodes else ""
