@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clusterkit import processes
 from clusterkit.model import ContainerPlan, ContainerRuntime, GpuRequest, NodeCommand
 from clusterkit.render import render
 from clusterkit.runfolder import RunFolder
@@ -160,8 +162,9 @@ def test_a_command_may_tidy_up_when_it_is_cancelled(docks: Docks) -> None:
 def test_what_a_killed_worker_started_ends(docks: Docks) -> None:
     run = docks.start(FOREVER)
     await_true(started(run, 2))
+    # One that it forks for a command has its name for a moment, and may be gone by now.
     for process in docks.lab.processes("n1", r"clusterkit\.worker "):
-        os.kill(process.pid, 9)
+        processes.send(process.pid, signal.SIGKILL)
     docks.ck("wait", run.run_id)
     assert docks.state(run)[0] == "failed"
     docks.await_nothing(run)

@@ -131,9 +131,7 @@ def root(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        code = app(prog_name="clusterkit", standalone_mode=False)
-        sys.stdout.flush()  # here its failure can still be told
-        sys.exit(code)
+        sys.exit(_run())
     except typer.Abort:  # a question was not answered, or answered with no
         console.note("nothing done")
         sys.exit(EXIT_COULD_NOT)
@@ -151,11 +149,6 @@ def main() -> None:
     except BrokenPipeError:
         _give_up_stdout()  # the reader of our output (`| head`) has gone
         sys.exit(EXIT_COULD_NOT)
-    except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # typer has taken it, for its code 1
-            _give_up_stdout()
-            sys.exit(EXIT_COULD_NOT)
-        raise
     except OSError as error:
         if error.filename is not None or error.errno not in _UNWRITTEN:
             _report_bug(error)
@@ -167,6 +160,22 @@ def main() -> None:
     except Exception as error:  # the one place that may: a bug must not reach the user raw
         _report_bug(error)
         sys.exit(EXIT_COULD_NOT)
+
+
+def _run() -> int | None:
+    """Run the verb and return its exit code; what it has printed is on its way.
+
+    Raises:
+        BrokenPipeError: the reader of our output has gone.
+    """
+    try:
+        code: int | None = app(prog_name="clusterkit", standalone_mode=False)
+        sys.stdout.flush()  # here its failure can still be told
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer makes it an exit code of its own
+            raise error.__context__ from None
+        raise
+    return code
 
 
 def _give_up_stdout() -> None:

@@ -194,6 +194,7 @@ def _one_slip(word: str, job_id: str) -> bool:
     """Tell whether one character is missing, added or wrong: other ids are other people's jobs."""
     if abs(len(word) - len(job_id)) > 1:
         return False
-    same = len(os.path.commonprefix([word, job_id]))
+    pairs = enumerate(zip(word, job_id, strict=False))
+    same = next((k for k, (one, other) in pairs if one != other), min(len(word), len(job_id)))
     rest, of_id = word[same:], job_id[same:]
     return rest[1:] == of_id[1:] or rest[1:] == of_id or rest == of_id[1:]
