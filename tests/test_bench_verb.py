@@ -16,6 +16,7 @@ import pytest
 from clusterkit.cli import console, main
 from clusterkit.cli.bench_job import _kept
 from clusterkit.collectives.answer import empty_document
+from clusterkit.collectives.document import FILE
 from clusterkit.estimate.factors import load_calibration
 from clusterkit.jobs import Job
 from clusterkit.model import ClusterKind, JobState, JobStatus
@@ -105,6 +106,32 @@ def test_the_document_has_all_that_is_shown(run: Run) -> None:
     assert document["expected"]["estimate"]["all_reduce"]["over"] == "infiniband-ndr"
     assert document["expected"]["published"]["busbw_gbs"] == 468
     assert (document["job"], document["calibration"]) == (None, None)
+
+
+def test_the_gpu_that_a_result_names_counts(run: Run) -> None:
+    code, out, _ = run("--from", "-", "--gpu", "a100-sxm4-80gb", "--json", stdin=recording(OCI))
+    assert code == 0
+    assert json.loads(out)["expected"]["estimate"]["all_reduce"]["over"] == "infiniband-ndr"
+    code, out, _ = run("--from", "-", "--gpu", "h100-sxm5", stdin=json.dumps(torch_run()))
+    assert code == 0
+    assert "estimate" not in out, "processors are no GPUs"
+
+
+def test_a_run_folder_is_read_as_well(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "bench-allreduce-1"
+    (folder / "results").mkdir(parents=True)
+    (folder / "results" / FILE).write_text(json.dumps(torch_run()))
+    code, out, err = run("--from", str(folder))
+    assert (code, err) == (0, "")
+    assert "the results are right" in out
+
+
+def test_a_test_failure_without_a_reason_is_no_good_run(run: Run) -> None:
+    said = recording(OCI).partition("# Out of bounds")[0]
+    said += " .. n1 pid 12345: Test failure common.cu:401\n"
+    code, out, _ = run("--from", "-", stdin=said)
+    assert code == 1
+    assert "n1: a test failed" in out
 
 
 def test_what_is_saved_counts_for_estimates(run: Run, tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_ranks_that_stand_alike_are_one_and_the_odd_one_is_first() -> None:
     told = [(group.ranks, group.nodes, group.frames[0]) for group in found.groups]
     assert told == [((3,), ("n2",), LATE), ((0, 1, 2), ("n1", "n2"), WAITS)]
     assert found.troubles == ()
+    two = fold_stacks(PROBE, (reply("n1", dump(0, WAITS)), reply("n2", dump(1, LATE))))
+    assert [group.ranks for group in two.groups] == [(1,), (0,)], "of two, who waits is the last"
 
 
 @pytest.mark.parametrize(
@@ -87,8 +89,8 @@ def test_a_rank_is_of_the_node_that_its_environment_names_and_told_once() -> Non
     )
     found = fold_stacks(PROBE, (reply("n1", both), reply("n2", both)))
     assert [(group.ranks, group.nodes) for group in found.groups] == [
-        ((0,), ("n1",)),
         ((1,), ("n2",)),
+        ((0,), ("n1",)),
     ]
 
 

@@ -183,9 +183,9 @@ def test_a_container_ends_when_every_process_of_the_job_is_killed_at_once(docks:
     ]
     assert len(doomed) >= 8
     for pid in doomed:
-        os.kill(pid, 19)  # stopped first, so that none of them sees another go
+        processes.send(pid, signal.SIGSTOP)  # stopped first, so that none of them sees another go
     for pid in doomed:
-        os.kill(pid, 9)
+        processes.send(pid, signal.SIGKILL)
     docks.await_nothing(run)
 
 

@@ -475,6 +475,9 @@ def test_cancel_and_wait(clusterkit: Path) -> None:
     assert cancelled.returncode == 0
     assert "cancelled" in cancelled.stdout
     assert ck("wait", run.run_id).returncode == 1
+    done = start(clusterkit, "true")
+    assert ck("wait", done.run_id).returncode == 0
+    assert "was over already: succeeded" in ck("cancel", done.run_id).stdout
 
 
 def test_an_unknown_job_exits_2(clusterkit: Path) -> None:

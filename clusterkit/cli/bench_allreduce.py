@@ -166,13 +166,17 @@ def _check_names(interconnect: str | None, gpu: str | None) -> None:
 
 def _read(source: str, flags: JobFlags) -> Result:
     from clusterkit import files
+    from clusterkit.collectives.document import FILE
     from clusterkit.collectives.reading import read_result
+    from clusterkit.runfolder import RunFolder
 
     nodes, slots = (_number(flag, getattr(flags, flag)) for flag in ("nodes", "gpus_per_node"))
     if source == "-":
         result = read_result(sys.stdin.buffer, source="standard input")
     else:
         path = Path(source)
+        if (kept := RunFolder(path).results / FILE).is_file():
+            path = kept
         with files.explained(path, "read"), path.open("rb") as stream:
             result = read_result(stream, source=source)
     ranks = nodes * slots if nodes and slots else None

@@ -90,15 +90,16 @@ def _summary(found: Answer, op: Operation) -> Iterator[str]:
             f"{assumption.share:.0%} of the {_rate(assumption.busbw)} that it assumes for "
             f"{size_in_words(assumption.bytes)} over {assumption.over}",
         )
+        if assumption.share < _SLOW:
+            yield from _labelled("", _advice(result))
     known, share = found.published, found.published_share
     if op is Operation.ALL_REDUCE and known is not None and share is not None:
         yield from _labelled(
             "published",
             f"{share:.0%} of {known.gbs:g} GB/s, {known.system} ({known.source}), 1 GiB and more",
         )
-    lowest = min([one for one in (assumption and assumption.share, share) if one], default=1.0)
-    if lowest < _SLOW:
-        yield from _labelled("", _advice(result))
+        if share < _SLOW <= (assumption.share if assumption is not None else 1.0):
+            yield from _labelled("", _advice(result))
     if _is_unsteady(large):
         yield from _labelled(
             "unsteady", "repeats of the largest message differ: others use the nodes or the network"

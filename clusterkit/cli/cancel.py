@@ -14,6 +14,7 @@ from clusterkit.errors import RemoteError
 from clusterkit.jobs import Job
 from clusterkit.jobs import cancel as end
 from clusterkit.jobs.document import document_of, name_of
+from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
 
 
@@ -55,7 +56,8 @@ def _end(word: str, runs: tuple[RunFolder, ...], *, quiet: bool) -> tuple[list[J
         console.error(str(error))
         return [], False
     if not quiet:
-        console.say(f"{name_of(job)} {said(job)}")
+        over = "" if job.status.state is JobState.CANCELLED else "was over already: "
+        console.say(f"{name_of(job)} {over}{said(job)}")
     return [job], True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from clusterkit.collectives.operations import Operation
@@ -65,14 +66,12 @@ def place_of(result: Result, interconnect: str | None, gpu: str | None = None) -
 
 
 def _gpu(result: Result, said: str | None) -> Gpu | None:
-    if said is not None:
-        return gpu_named(said)
-    if result.device in {None, "cpu"}:
+    """Return the GPU that a result names, or else the one that the user has said."""
+    if result.device == "cpu":
         return None
-    try:
+    with suppress(UserError):  # one that the estimate does not know, or several
         return gpu_named(result.device or "")
-    except UserError:
-        return None  # one that the estimate does not know, or several
+    return gpu_named(said) if said is not None else None
 
 
 def assumed(

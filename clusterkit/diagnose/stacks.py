@@ -45,6 +45,7 @@ done
 """
 _RANK = re.compile(r"^@ (\d+) (\d+)(?: (\S+))?", re.MULTILINE)
 _THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\)(?:: \"(?P<name>.*)\")?")
+_COLLECTIVE = re.compile(r"distributed_c10d\.py:|horovod/\S*mpi_ops\.py:|deepspeed/comm/")
 _NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 
 
@@ -143,8 +144,13 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool 
         )
         for frames, same in places.items()
     ]
-    groups.sort(key=lambda group: (len(group.ranks), group.ranks))
+    groups.sort(key=lambda group: (len(group.ranks), _waits(group.frames), group.ranks))
     return Stacks(groups=tuple(groups), troubles=tuple(troubles))
+
+
+def _waits(frames: Sequence[str]) -> bool:
+    """Tell whether a rank stands in a collective, where it waits for those that stand elsewhere."""
+    return any(_COLLECTIVE.search(frame) for frame in frames)
 
 
 def parse_stacks(text: str, node: str, *, contained: bool = False) -> Iterator[Stack | Trouble]:

@@ -134,6 +134,9 @@ def _parse(lines: Sequence[str]) -> NcclTest:
         raise Unparsed(f"no table of nccl-tests: {said[:60]!r}")
     ranks = [rank for line in lines if (rank := _RANK.fullmatch(line)) is not None]
     average = next((found for line in lines if (found := _AVERAGE.fullmatch(line))), None)
+    correct = _correct(lines, rows)
+    failed = tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line))))
+    untold = f"{failed[0]}: a test failed" if failed and correct is None else None
     return NcclTest(
         rows=rows,
         ranks=max((int(rank[1]) for rank in ranks), default=-1) + 1 or None,
@@ -141,10 +144,10 @@ def _parse(lines: Sequence[str]) -> NcclTest:
         hosts=tuple(dict.fromkeys(rank[2] for rank in ranks)),
         device=ranks[0][3] if ranks else None,
         average_gb_s=float(average[1]) if average else None,
-        correct=_correct(lines, rows),
-        failed=tuple(dict.fromkeys(one[1] for line in lines if (one := _FAILURE.search(line)))),
+        correct=correct,
+        failed=failed,
         error=next(
-            (f"{one[1]}: {one[2]}" for line in lines if (one := _ERROR.fullmatch(line))), None
+            (f"{one[1]}: {one[2]}" for line in lines if (one := _ERROR.fullmatch(line))), untold
         ),
         program=next((one[1] for line in lines if (one := _PROGRAM.search(line))), None),
     )
