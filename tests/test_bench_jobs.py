@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,10 @@ from clusterkit.cli import main
 from clusterkit.jobs.find import list_runs
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState
+from clusterkit.runfolder import RunFolder
 from clusterkit.submitting.one import start
 from tests.desk import CHECKOUT
+from tests.lab_jobs import await_true
 
 pytestmark = pytest.mark.train
 
@@ -42,23 +45,27 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def bench(folder: Path, *words: str) -> tuple[int, dict[str, Any], str]:
-    """Run the verb with --json; return its exit code, document and messages."""
+def start_bench(folder: Path, *words: str) -> subprocess.Popen[str]:
     (folder / "clusterkit.yaml").write_text(
         f"clusters:\n  here: {{kind: local, run_dir: {folder}/runs, python: {sys.executable}}}\n"
     )
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "clusterkit", "bench", "allreduce", "--cluster", "here", "--json",
          *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=300,
-        check=False,
     )  # fmt: skip
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def bench(folder: Path, *words: str) -> tuple[int, dict[str, Any], str]:
+    """Run the verb with --json; return its exit code, document and messages."""
+    with start_bench(folder, *words) as client:
+        out, err = client.communicate(timeout=300)
+    assert out, err
+    return client.returncode, json.loads(out), err
 
 
 def with_start(folder: Path, text: str) -> tuple[str, str]:
@@ -142,3 +149,19 @@ def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
     assert caught.value.code == 130
     (run,) = list_runs([tmp_path / "runs"])
     assert load_job(run).status.state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_session_that_is_lost_leaves_no_job(tmp_path: Path, number: signal.Signals) -> None:
+    words = ("--gpus-per-node", "2", "--sizes", "64M", "--iters", "100000", "--seconds", "600")
+    with start_bench(tmp_path, *words) as client:
+        await_true(lambda: any(map(_runs, list_runs([tmp_path / "runs"]))))
+        client.send_signal(number)
+        client.communicate(timeout=120)
+    assert client.returncode == 130
+    (run,) = list_runs([tmp_path / "runs"])
+    assert load_job(run).status.state is JobState.CANCELLED
+
+
+def _runs(run: RunFolder) -> bool:
+    return run.submission.exists() and load_job(run).status.state is JobState.RUNNING

@@ -200,7 +200,10 @@ def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
     assert "s after step 38" in two.problem
 
 
-def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_cancels_the_job_and_shows_what_there_is(
+    bench: Bench, number: signal.Signals
+) -> None:
     client = bench.start("--nodes", "2", script="stays")
     deadline = time.monotonic() + 120
     while not any(
@@ -209,7 +212,7 @@ def test_ctrl_c_cancels_the_job_and_shows_what_there_is(bench: Bench) -> None:
     ):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.1)
-    client.send_signal(signal.SIGINT)
+    client.send_signal(number)
     out, err = client.communicate(timeout=120)
     assert client.returncode == 130, err
     assert "samples/s" in out

@@ -14,7 +14,6 @@ import typer
 
 from clusterkit import files
 from clusterkit.cli import console
-from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.cli.job_args import exit_code_of, said
 from clusterkit.cli.job_flags import JobFlags, given
 from clusterkit.cli.main import EXIT_INTERRUPTED
@@ -185,8 +184,7 @@ def run_job(
 
 def _wait(run: RunFolder, name: str) -> Job:
     try:
-        with ended_as_by_ctrl_c():
-            return wait_for(run, troubled=console.warn)
+        return wait_for(run, troubled=console.warn)
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be what has gone
             console.note(f"\n{name} is being cancelled")
