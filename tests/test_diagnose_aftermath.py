@@ -186,6 +186,83 @@ FileNotFoundError: [Errno 2] No such file or directory
     assert cause(say(missing)) == ("file-not-found", None)
 
 
+# What a thread raised -----------------------------------------------------------------------------
+
+THREAD = """\
+Exception in thread Thread-5 (watch):
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/threading.py", line 1045, in _bootstrap_inner
+    self.run()
+  File "/env/a.py", line 255, in watch
+    self._send(ready_chunks)
+"""
+SENT = "TypeError: 'NoneType' object is not subscriptable\n"
+PINNED = THREAD.replace("/env/a.py", "/env/torch/utils/data/_utils/pin_memory.py").replace(
+    "in watch", "in _pin_memory_loop"
+)
+SHARED = """\
+  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 86, in get_connection
+    c = Client(address, authkey=process.current_process().authkey)
+"""
+RESET = "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+BAR = "  5%|#   | 50/1000 [00:50<16:40,  1.00it/s]"
+
+
+def test_python_goes_on_without_a_thread(say: Say) -> None:
+    assert cause(say(f"Epoch 6\n{THREAD}{SENT}Epoch 7\n")) is None
+    assert cause(say(f"{BAR}{THREAD}{SENT}\r{BAR}\n")) is None
+    assert cause(say(f"{THREAD}\n")) is None, "what it raised is not there"
+
+
+def test_what_a_thread_raised_counts_where_nothing_else_is_known(say: Say) -> None:
+    assert cause(say(THREAD + SENT)) == ("thread-exception", None)
+    ended = Fact(text="clusterkit fact: exit=1")
+    assert cause(say(f"{THREAD}{SENT}Epoch 7\n", facts=(ended,), failed=True)) == (
+        "thread-exception",
+        None,
+    )
+    for log in (f"{THREAD}{SENT}KeyError: 'labels'\n", f"KeyError: 'labels'\n{THREAD}{SENT}"):
+        found = say(log)
+        assert found.cause is not None
+        assert found.cause.evidence.text == "KeyError: 'labels'"
+    assert cause(say(f"{THREAD}{SENT}[rank3]: {TRITON}")) == ("module-missing", 3)
+
+
+def test_what_a_thread_has_met_of_a_gpu_or_a_disk_is_told(say: Say) -> None:
+    for error, rule in (
+        ("RuntimeError: CUDA error: out of memory", "cuda-out-of-memory"),
+        ("OSError: [Errno 28] No space left on device", "disk-full"),
+    ):
+        assert cause(say(f"{THREAD}{error}\n")) == (rule, None)
+
+
+def test_java_names_its_threads_in_quotes(say: Say) -> None:
+    log = 'Exception in thread "main" java.lang.Exception: x\n\tat a.b\nValueError: no such luck\n'
+    assert cause(say(log)) == ("python-exception", None)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        PINNED + RESET,
+        PINNED + SHARED + RESET,
+        PINNED.partition("\n")[2] + SHARED + RESET,
+        PINNED + "EOFError\n",
+        f"{RESET}{IGNORED}",
+        "".join(f"{line}\n" * 2 for line in (PINNED + SHARED + RESET).splitlines()),
+    ],
+)
+def test_a_worker_of_a_data_loader_that_ended_with_the_run_is_no_rank(say: Say, log: str) -> None:
+    assert cause(say(f"Training finished\n{log}")) is None
+
+
+def test_a_worker_of_a_data_loader_that_is_lost_in_the_middle_is_no_rank(say: Say) -> None:
+    for error in (RESET, "FileNotFoundError: [Errno 2] No such file or directory\n", "EOFError\n"):
+        found = say(f"Traceback (most recent call last):\n{SHARED}{error}")
+        assert (cause(found), found.others) == (("data-loader-lost", None), ())
+    assert cause(say(RESET)) == ("gloo-connection-lost", None)
+
+
 # What nobody has thought of -----------------------------------------------------------------------
 
 

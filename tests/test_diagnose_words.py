@@ -70,6 +70,95 @@ def test_where_not_all_ranks_met_no_port_is_made_up(say: Say) -> None:
     assert "the port 29500 of 10.0.0.9." in found.says
 
 
+WAITED = "[E socket.cpp:860] The client socket has timed out after 60s while trying to connect"
+NO_WAY = "x.Error: The client socket has failed to connect to any network address of"
+
+
+@pytest.mark.parametrize(
+    ("told", "rule"),
+    [
+        (f"{WAITED} to 10.0.0.9:29500", "rendezvous-timeout"),
+        (f"{WAITED} to [fd00::9]:29500", "rendezvous-timeout"),
+        (f"{NO_WAY} (10.0.0.9, 29500).", "rendezvous-timeout"),
+        ("RuntimeError: connect() timed out. Original timeout was 60000 ms.", "rendezvous-timeout"),
+        ("", "rendezvous-failed"),
+    ],
+)
+def test_a_store_that_was_never_reached_did_not_go_away(say: Say, told: str, rule: str) -> None:
+    store = "x.RendezvousConnectionError: The connection to the C10d store has failed. See inner."
+    found = say(f"{told}\n{store}")
+    assert cause(found).rule == rule
+    assert not any("went away" in one.title for one in (cause(found), *found.others))
+    port = "the port 29500 of [fd00::9]." if "fd00" in told else "the port 29500 of 10.0.0.9."
+    assert (port in cause(found).says) == ("29500" in told)
+
+
+LAUNCHED = "subprocess.CalledProcessError: Command '[{}]' {}"
+ENDED_1 = "returned non-zero exit status 1."
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "'/env/bin/python3.11', '-u', 'train.py', '--local_rank=3', '--lr', '0.1'",
+        "'torchrun', '--nnodes', '2', 'train.py'",
+        "'accelerate', 'launch', 'train.py'",
+        "'./run', '--local-rank=1'",
+    ],
+)
+def test_what_a_launcher_raises_is_not_the_exception_of_the_script(say: Say, command: str) -> None:
+    report = LAUNCHED.format(command, ENDED_1)
+    assert cause(say(report)).rule == "launcher-report"
+    for log in (f"{report}\nKeyError: 'labels'", f"KeyError: 'labels'\n{report}"):
+        found = cause(say(log))
+        assert (found.rule, "KeyError" in found.says) == ("python-exception", True)
+
+
+def test_a_command_that_the_script_called_is_its_own(say: Say) -> None:
+    for command in ("'gcc', '-O2', 'a.c'", "'python3-config', '--includes'", "'nvidia-smi'"):
+        assert cause(say(LAUNCHED.format(command, ENDED_1))).rule == "python-exception"
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "rule"),
+    [
+        ("SIGSEGV", 11, "segmentation-fault"),
+        ("SIGKILL", 9, "rank-killed"),
+        ("SIGABRT", 6, "process-aborted"),
+        ("SIGFPE", 8, "process-aborted"),
+        ("SIGILL", 4, "process-aborted"),
+        ("SIGBUS", 7, "bus-error"),
+        ("SIGTERM", 15, "launcher-report"),
+    ],
+)
+def test_a_launcher_tells_the_signal(say: Say, name: str, number: int, rule: str) -> None:
+    command = "'/env/bin/python', '-u', 'train.py', '--local_rank=1'"
+    died = LAUNCHED.format(command, f"died with <Signals.{name}: {number}>.")
+    assert cause(say(died)).rule == rule
+    spawned = f"x.spawn.ProcessExitedException: process 7 terminated with signal {name}"
+    assert cause(say(spawned)).rule == rule
+
+
+def test_a_message_may_begin_with_a_new_line(say: Say) -> None:
+    found = cause(say("Traceback (most recent call last):\nRuntimeError: \n    Some tensors share"))
+    assert found.title == "the script raised RuntimeError"
+    assert found.evidence.after == ("    Some tensors share",)
+    found = cause(say("x.spawn.ProcessRaisedException: \n\n-- Process 0 terminated with the "
+                      "following error:\nValueError: no such luck"))  # fmt: skip
+    assert "no such luck" in found.says
+
+
+def test_what_torchrun_writes_as_json_is_read(say: Say) -> None:
+    found = cause(say('{\n  "message": {\n    "message": "RuntimeError: it said no.",\n'))
+    assert found.says == "A rank ended with RuntimeError: it said no."
+
+
+def test_memory_of_a_gpu_is_what_aborted_a_process(say: Say) -> None:
+    thrown = "terminate called after throwing an instance of 'c10::Error'\n  what():  "
+    assert cause(say(f"{thrown}CUDA error: out of memory")).rule == "cuda-out-of-memory"
+    assert cause(say(f"{thrown}no such luck")).rule == "process-aborted"
+
+
 def test_both_versions_of_cuda_are_told(say: Say) -> None:
     found = cause(say("deepspeed.ops.op_builder.builder.CUDAMismatchException: >- DeepSpeed Op "
                       "Builder: Installed CUDA version 11.8 does not match the version torch was "
@@ -184,16 +273,22 @@ NOBODY = "n2:42:43 [1] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect 
 STEP_ENDED = "srun: error: n1: task 3: Exited with exit code 1"
 
 
-@pytest.mark.parametrize("why", ["Connection refused", "Software caused connection abort"])
-def test_who_is_not_there_to_connect_to_may_have_died(say: Say, why: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "rule"),
+    [
+        ("Connection refused", "connection-refused"),
+        ("Software caused connection abort", "connection-aborted"),
+    ],
+)
+def test_who_is_not_there_to_connect_to_may_have_died(say: Say, why: str, rule: str) -> None:
     line = NOBODY.format("10.0.0.1<45917>", why)
     found = cause(say(f"3: KeyError: 'hidden_size'\n5: {line}\n{STEP_ENDED}"))
     assert (found.rule, found.rank) == ("python-exception", 3)
     last = NCCL.format(
         kind="unhandled system error", name="ncclSystemError", last=line.split("WARN ")[1]
     )
-    assert cause(say(f"{line}\n{last}{STEP_ENDED}")).rule == "connection-refused"
-    for address in ("127.0.0.1<4711>", "172.17.0.1<4711>"):
+    assert cause(say(f"{line}\n{last}{STEP_ENDED}")).rule == rule
+    for address in ("127.0.0.1<4711>", "172.17.0.1<4711>", "fe80::a2:8cf0%ib1<4711>"):
         line = NOBODY.format(address, why)
         assert cause(say(f"3: KeyError: 'x'\n5: {line}")).rule == "nccl-wrong-interface"
     line = NOBODY.format("10.0.0.1<45917>", "No route to host")

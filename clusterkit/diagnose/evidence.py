@@ -13,6 +13,7 @@ from clusterkit.diagnose.excerpts import WINDOW, Excerpts, read_part
 from clusterkit.diagnose.finds import Hit
 from clusterkit.diagnose.lines import Line, rank_in, read_line, time_of
 from clusterkit.diagnose.opening import NotALogError, open_log
+from clusterkit.diagnose.tracebacks import ended_thread, of_thread
 
 _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""
@@ -79,12 +80,19 @@ def _after(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
 
 
 def went_on(hit: Hit) -> bool:
-    """Tell whether whoever printed the last line like the hit's took more steps after it."""
-    steps: set[str] = set()
+    """Tell whether whoever printed the last line like the hit's took more steps after it.
+
+    Of a thread one is enough; one that only lost a connection had no more to do.
+    """
     last = replace(hit, offset=hit.last)
-    for text in lines_after(last, WINDOW):
+    after = lines_after(last, WINDOW)
+    thread = of_thread(hit.text)
+    if thread and not ended_thread(after):
+        return True
+    steps: set[str] = set()
+    for text in after:
         steps.update(_steps_in(text))
-        if len(steps) >= WENT_ON:
+        if len(steps) >= (1 if thread else WENT_ON):
             return True
     return False
 
