@@ -330,8 +330,14 @@ def test_plot(run: Run) -> None:
     assert run("--params 7B --gpu h100 --gpus 8 --plot memory.doc")[0] == 2
 
 
+def test_a_model_without_its_flag_is_shown_with_it(run: Run) -> None:
+    code, _, err = run("llama-3.1-8b")
+    assert code == 2
+    assert "hint: --model llama-3.1-8b" in err
+
+
 def test_plot_without_matplotlib(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr("clusterkit.drawing.find_spec", lambda name: None)
     code, _, err = run("--params 7B --gpu h100 --gpus 8 --plot memory.png")
     assert code == 2
     assert "--plot needs matplotlib" in err

@@ -168,3 +168,11 @@ def test_stdin() -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, b"n2\nn1\n")
+
+
+def test_of_a_file_that_is_no_hostfile_not_every_line_is_an_error(run: Run) -> None:
+    Path("train.py").write_text("import os = 1\n" * 40)
+    done = run("train.py")
+    assert done.code == 2
+    assert done.err.count("error: ") == 12
+    assert done.err.endswith("and 67 more errors\n")

@@ -352,6 +352,13 @@ def test_options_after_the_script_are_the_scripts(desk: Path) -> None:
     assert document["plan"]["args"] == ["--nodes", "7", "--json", "-n"]
 
 
+def test_a_script_that_is_not_there_is_rendered_with_a_warning(desk: Path) -> None:
+    done = run(desk, "render", *TORCHRUN, "tarin.py")
+    assert done.returncode == 0, done.stderr
+    assert f"warning: no tarin.py here; the job looks for it in {desk}" in done.stderr
+    assert "warning" not in run(desk, "render", *TORCHRUN, "train.py").stderr
+
+
 def test_far_more_processes_than_processors_are_warned_of(desk: Path) -> None:
     words = ("submit", "--dry-run", "--cluster", "local", "-f", "env", "--nodes", "2", "train.py")
     many = run(desk, *words[:-1], "--gpus-per-node", str(32 * (os.cpu_count() or 1)), "train.py")

@@ -42,8 +42,10 @@ def estimate(flags: EstimateFlags) -> None:
         learn(flags.calibrate, flags.cluster or LOCAL, as_json=flags.json)
         return
     if flags.folder is not None and not flags.launch:
+        nameless = flags.model is flags.params is None
         raise UserError(
-            f"unexpected word {str(flags.folder)!r}", hint="a folder stands behind --launch"
+            f"unexpected word {str(flags.folder)!r}",
+            hint=f"--model {flags.folder}" if nameless else "a folder stands behind --launch",
         )
     from clusterkit.estimate.asking.answer import answer
 

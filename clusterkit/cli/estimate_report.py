@@ -152,7 +152,8 @@ def assumptions(asked: Asked, judge: Judge, tried: Tried) -> Sequence[str]:
     if said := assumed(asked, judge, tried):
         lines += paragraph("; ".join(said) + ".", first="Assumed: ", indent=9)
     if judge.calibration is not None:
-        text = f"{judge.calibration.subject} (clusterkit estimate --calibrate)."
+        by = "clusterkit estimate --calibrate, bench allreduce --save"
+        text = f"{judge.calibration.subject} ({by})."
         lines += paragraph(text, first="Measured: ", indent=10)
     return lines
 

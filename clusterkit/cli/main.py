@@ -49,6 +49,8 @@ EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
 EXIT_INTERRUPTED = 130
 
+_MOST_PROBLEMS = 12
+"""A file that is none of its kind has one in each line."""
 _UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What the disk behind stdout may say; for files of ours `files` explains it."""
 
@@ -189,8 +191,10 @@ def _report(error: ClusterkitError) -> None:
     if _wants_json():
         console.json_document({"error": error_document(error)})
     if isinstance(error, UserError):
-        for problem in error.problems:
+        for problem in error.problems[:_MOST_PROBLEMS]:
             console.error(str(problem))
+        if (left := len(error.problems) - _MOST_PROBLEMS) > 0:
+            console.note(f"and {left} more errors")
     else:
         console.error(str(error))
 

@@ -66,6 +66,8 @@ def render(
         return
     plan = request.plan()
     remark_on_script(plan)
+    if not (Path(plan.workdir) / plan.script).is_file():
+        console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
     rendered = render_files(plan, only=kinds)
     if diff:
         _diff(rendered, output, as_json=json)
