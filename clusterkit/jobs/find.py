@@ -15,6 +15,7 @@ from clusterkit.ties import ARRAY_ID
 
 LATEST = "latest"
 _SHOWN_CANDIDATES = 5
+_ELSEWHERE = "`clusterkit status` lists what is in these folders; name others by path"
 
 
 class NoSuchJobError(UserError):
@@ -174,8 +175,8 @@ def _at(path: Path) -> RunFolder:
 
 
 def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoSuchJobError:
-    where = ", ".join(str(root) for root in roots)
     if not runs:
+        where = ", ".join(str(root) for root in roots)
         return NoSuchJobError(
             f"no job {word!r}: there are no runs in {where}",
             hint="of a job whose runs are kept elsewhere, name the run folder",
@@ -183,10 +184,10 @@ def _unknown(word: str, runs: Sequence[RunFolder], roots: Sequence[Path]) -> NoS
     known = [LATEST, *(run.run_id for run in runs)]
     ids = [job_id for run in runs if (job_id := job_id_in(run))]
     return NoSuchJobError(
-        f"no job {word!r} in {where}",
+        f"no job {word!r}",
         hint=did_you_mean(word, known)
         or next((f"did you mean {one!r}?" for one in ids if _one_slip(word, one)), None)
-        or "`clusterkit status` lists the jobs there are; elsewhere, name the run folder",
+        or "\n  ".join((_ELSEWHERE, *map(str, roots))),
     )
 
 
