@@ -62,8 +62,16 @@ def json_document(document: Mapping[str, Any]) -> None:
 
     Infinity and what is no number are null: JSON has no words for them.
     """
-    told = _known_to_json(versioned(document))
-    say(json.dumps(told, indent=2, ensure_ascii=False, allow_nan=False))
+    told = versioned(document)
+    try:
+        text = _json(told)
+    except ValueError:  # rare, so that large documents are not looked through each time
+        text = _json(_known_to_json(told))
+    say(text)
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def _known_to_json(value: Any) -> Any:
