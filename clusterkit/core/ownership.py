@@ -1,0 +1,117 @@
+"""Whose a file is: what somebody else can write is data to look at, never something to act on.
+
+Trusted is what belongs to the user or to root and can be written by nobody else. Of a group's right
+to write, one is harmless: that of the private group which Debian and Red Hat give each user (umask
+002 relies on it). A symbolic link must be trusted itself, and so must its target. POSIX ACLs count,
+as st_mode shows their mask as the group's rights (acl(5)).
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit.errors import UserError
+
+PRIVATE_FOLDER = 0o700
+_ROOT = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """Why a path is not ours to act on."""
+
+    path: Path
+    owner: str
+    """Name of the user to whom it belongs, or the number where it has none."""
+    reason: str
+    """Such as `belongs to alice` or `can be written by the group hpc (mode 0664)`."""
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}"
+
+
+def find_foreign(path: Path) -> Foreign | None:
+    """Return why `path` is not trusted, itself or what it links to; None where it is.
+
+    Raises:
+        OSError: it does not exist, or cannot be looked at.
+    """
+    here = path.lstat()
+    found = judge(path, here)
+    if found is None and stat.S_ISLNK(here.st_mode):
+        found = judge(path.resolve(), path.stat())
+    return found
+
+
+def judge(path: Path, status: os.stat_result) -> Foreign | None:
+    """Return why what has this status is not trusted, such as an open file by `os.fstat`."""
+    owner = user_name(status.st_uid)
+    reason = None
+    mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+    if status.st_uid not in {os.geteuid(), _ROOT}:
+        reason = f"belongs to {owner}"
+    elif stat.S_ISLNK(status.st_mode):
+        pass  # its mode means nothing
+    elif status.st_mode & stat.S_IWOTH:
+        reason = f"can be written by everybody ({mode})"
+    elif status.st_mode & stat.S_IWGRP and not _is_private_group(status):
+        reason = f"can be written by the group {_group_name(status.st_gid)} ({mode})"
+    return Foreign(path=path, owner=owner, reason=reason) if reason else None
+
+
+def require_own(path: Path, *, use: str, hint: str | None = None) -> None:
+    """Refuse to act on what somebody else can write.
+
+    Args:
+        path: A file or a folder; what does not exist is nobody's, and passes.
+        use: What would be done, such as `read a configuration from it`.
+        hint: What to type instead, where `chmod` is not the answer.
+
+    Raises:
+        UserError: it is not trusted, or cannot be looked at; says whose it is.
+    """
+    try:
+        found = find_foreign(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot look at {path}: {error.strerror or error}") from error
+    if found is not None:
+        raise refusal(found, use=use, hint=hint)
+
+
+def refusal(found: Foreign, *, use: str, hint: str | None = None) -> UserError:
+    """Return the error that refuses to act on a path of somebody else."""
+    if hint is None and not found.reason.startswith("belongs"):
+        hint = f"if nobody else has changed it: chmod go-w {found.path}"
+    return UserError(f"{found}: clusterkit will not {use}", hint=hint)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or `user 1234` where the number has no name."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _is_private_group(status: os.stat_result) -> bool:
+    """Tell whether the group is the one that was made for the owner alone."""
+    try:
+        group, owner = grp.getgrgid(status.st_gid), pwd.getpwuid(status.st_uid)
+    except KeyError:
+        return False
+    alone = set(group.gr_mem) <= {owner.pw_name}
+    return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and alone
