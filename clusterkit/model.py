@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
+
+from clusterkit.bounds import ExitCode, Matching, Moment, NodeName, Rank, Within
 
 PORT_STRIDE = 10
 """Ports that belong to one job; the next job gets the next ten."""
@@ -344,25 +347,28 @@ class RenderedFile:
     executable: bool = False
 
 
+Reason = Annotated[str, Matching("timeout|cancelled|peer|preempted|terminated")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeResult:
     """How the command of one node ended."""
 
-    node_rank: int
-    node: str
-    exit_code: int
+    node_rank: Rank
+    node: NodeName
+    exit_code: ExitCode
     """Exit code as a shell reports it: 128 + N for a command ended by signal N."""
-    started_at: float
+    started_at: Moment
     """Seconds since the epoch."""
-    ended_at: float
-    reason: str | None = None
+    ended_at: Moment
+    reason: Reason | None = None
     """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`,
     `preempted`, or `terminated` by somebody unknown."""
     unfit: str | None = None
     """What the node's own checks found, where they kept the command from being started."""
     lost: str | None = None
     """How the others noticed that the node has gone; then its exit code is theirs to choose."""
-    rank: int | None = None
+    rank: Annotated[int, Within(0, 10_000_000)] | None = None
     """The rank that failed first, where its launcher told; the exit code is the rank's own then."""
     message: str | None = None
     """The text of its exception, where it wrote torchrun's error file."""

@@ -198,8 +198,7 @@ def lost(node_rank: int, node: str, words: str) -> NodeResult:
 
 def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
     """Return the result that a JSON object describes; None where it describes none."""
-    result = record_of(NodeResult, document)
-    return result if result is not None and 0 <= result.exit_code < 256 else None
+    return record_of(NodeResult, document)
 
 
 def _document(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Read a dataclass back from JSON, and take nothing whose values are of another type.
 
-Files of a run folder may be torn, or written by another release: what is not whole is not there.
+Files of a run folder may be torn, written by another release, or by somebody who lies: what is not
+whole, or beyond the bounds that fields have (see `bounds`), is not there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import types
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from clusterkit.bounds import is_sane
+
+_MOST = 1 << 31
 
 T = TypeVar("T")
 
@@ -29,9 +34,9 @@ def record_of(kind: type[T], document: Any) -> T | None:
 
 
 def count_of(document: Mapping[str, Any], key: str) -> int:
-    """Return the number under `key`; 0 where there is none."""
+    """Return the number under `key`; 0 where there is none that counts anything."""
     value = document.get(key)
-    return value if type(value) is int and value >= 0 else 0
+    return value if type(value) is int and 0 <= value < _MOST else 0
 
 
 def _record(kind: Any, document: Any) -> Any:
@@ -44,7 +49,7 @@ def _record(kind: Any, document: Any) -> Any:
 
 @functools.cache
 def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
 
 
@@ -52,20 +57,41 @@ def _value(value: Any, hint: Any) -> Any:
     """Return a value as its type hint wants it.
 
     Raises:
-        TypeError, ValueError: it is of another type.
+        TypeError, ValueError: it is of another type, or beyond its bounds.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        found = _value(value, arguments[0])
+        if not all(bound.holds(found) for bound in arguments[1:]):
+            raise ValueError("beyond its bounds")
+        return found
     if origin in {types.UnionType, typing.Union}:
         if value is None and type(None) in arguments:
             return None
         (wanted,) = (argument for argument in arguments if argument is not type(None))
         return _value(value, wanted)
-    if origin is tuple and isinstance(value, list | tuple) and arguments[-1] is ...:
-        return tuple(_value(item, arguments[0]) for item in value)
+    if origin is not None:
+        return _collection(value, origin, arguments)
+    return _single(value, hint)
+
+
+def _collection(value: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
+    if origin is tuple and isinstance(value, list | tuple):
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return tuple(_value(item, kind) for item, kind in zip(value, kinds, strict=True))
+    if origin is Mapping and isinstance(value, Mapping):
+        of_key, of_item = arguments
+        return {_value(key, of_key): _value(item, of_item) for key, item in value.items()}
+    raise TypeError(f"no {origin}")
+
+
+def _single(value: Any, hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(value)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _record(hint, value)
+    if not is_sane(value):
+        raise ValueError("a number or a text without bounds")
     if type(value) is hint or (hint is float and type(value) is int):
         return value
-    raise TypeError(f"{value!r} is no {hint}")
+    raise TypeError(f"no {hint}")
