@@ -1,1 +1,1 @@
-"""What an attacker would type: other users, hostile nodes and peers, planted files, hostile text."""
+"""What an attacker would type: other users, hostile nodes, planted files, hostile text."""
