@@ -13,7 +13,9 @@ from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_args import JobArgument, exit_code_of, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
+from clusterkit.core.ownership import find_foreign
 from clusterkit.errors import UserError
+from clusterkit.escapes import harmless
 from clusterkit.jobs import follow as follow_output
 from clusterkit.jobs import read_logs
 from clusterkit.jobs.document import logs_document, name_of
@@ -58,7 +60,7 @@ def logs(
         return
     if follow:
         raise typer.Exit(follow_run(run, node=rank, tail=tail))
-    if not _print(read_logs(run, rank, tail=tail)):
+    if not _print(_shown(run, read_logs(run, rank, tail=tail))):
         console.note(f"nothing printed yet; the job is {said(load_job(run))}")
 
 
@@ -78,7 +80,7 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
     Ctrl-C ends the looking on, not the job.
     """
     try:
-        _print(follow_output(run, node, tail=tail))
+        _print(_shown(run, follow_output(run, node, tail=tail)))
         job = load_job(run)
     except KeyboardInterrupt:
         name = name_of(load_job(run))
@@ -93,6 +95,11 @@ def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = No
     if job.status.state is JobState.UNKNOWN:
         console.note(f"its files: {run.path}")
     return exit_code_of(job)
+
+
+def _shown(run: RunFolder, pieces: Iterator[str]) -> Iterator[str]:
+    """Return the output as it is; that of somebody else without what moves a terminal's cursor."""
+    return pieces if find_foreign(run.path) is None else map(harmless, pieces)
 
 
 def _print(pieces: Iterator[str]) -> bool:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clusterkit.cli import console
+from clusterkit.escapes import harmless
 from clusterkit.top import Snapshot
 from clusterkit.top.table import lines_of
 
@@ -54,7 +55,8 @@ def screen(*, verbose: bool) -> Iterator[Show]:
         def show(snapshot: Snapshot) -> None:
             width, height = terminal.size
             lines = lines_of(snapshot, width=width, height=height, verbose=verbose)
-            drawn = (Text(one.text, style=one.style, no_wrap=True) for one in lines[:height])
+            texts = ((harmless(line.text), line.style) for line in lines[:height])
+            drawn = (Text(text, style=style, no_wrap=True) for text, style in texts)
             live.update(Group(*drawn), refresh=True)
 
         yield show

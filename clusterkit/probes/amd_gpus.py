@@ -7,12 +7,11 @@ recording of a whole answer was at hand, so only names that all of them share ar
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from clusterkit.core.untrusted import NONSENSE, first_json, real, whole
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
 
 
@@ -52,6 +51,7 @@ fi
 NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
 _CARD = re.compile(r"card(\d{1,4})")
 _DOCUMENT = re.compile(r"[\[{]")
+_HIGHEST = 9999
 _UNSAID = frozenset({"", "N/A", "None"})
 
 
@@ -81,7 +81,7 @@ def parse(text: str) -> AmdGpus:
     """Read `amd-smi` and its two documents, or `rocm-smi --json`, with warnings before it."""
     try:
         facts = _amd_smi(text) if text.startswith("amd-smi\n") else _rocm_smi(text)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except NONSENSE as error:
         if isinstance(error, Unparsed):
             raise
         raise Unparsed(f"no JSON of amd-smi or rocm-smi: {first_line(text)[:60]!r}") from None
@@ -105,9 +105,9 @@ def read_cards(text: str) -> tuple[dict[int, dict[str, str]], str | None]:
     """Return what `rocm-smi --json` says of each card, by name in small letters, and the driver.
 
     Raises:
-        ValueError, AttributeError, RecursionError: it is no such document.
+        ValueError, AttributeError: it is no such document.
     """
-    document, _ = json.JSONDecoder().raw_decode(text[max(text.find("{"), 0) :])
+    document, _ = first_json(text, max(text.find("{"), 0))
     cards = {
         int(found[1]): {str(k).lower(): str(v) for k, v in values.items()}
         for key, values in document.items()
@@ -138,9 +138,9 @@ def card_figure(card: dict[str, str], *names: str) -> float | None:
 
 
 def _amd_smi(text: str) -> AmdGpus:
-    decoder, at, documents = json.JSONDecoder(), 0, []
+    at, documents = 0, []
     while found := _DOCUMENT.search(text, at):
-        document, at = decoder.raw_decode(text, found.start())
+        document, at = first_json(text, found.start())
         documents.append(_by_gpu(document))
     static, metric = documents
     if static.keys() != metric.keys():
@@ -164,7 +164,7 @@ def _amd_smi(text: str) -> AmdGpus:
 def _by_gpu(document: Any) -> dict[int, Any]:
     """Return what is said of each GPU; before ROCm 7 the list stands alone."""
     listed = document["gpu_data"] if isinstance(document, dict) else document
-    return {int(gpu["gpu"]): gpu for gpu in listed}
+    return {whole(str(gpu["gpu"]), most=_HIGHEST): gpu for gpu in listed}
 
 
 def _first(values: dict[str, Any], *names: str) -> float | None:
@@ -178,7 +178,7 @@ def _first(values: dict[str, Any], *names: str) -> float | None:
 
 
 def _count(said: Any) -> int | None:
-    return None if said is None or str(said) in _UNSAID else int(said)
+    return None if said is None or str(said) in _UNSAID else whole(str(said))
 
 
 def said_of(card: dict[str, str], *names: str) -> str | None:
@@ -192,12 +192,9 @@ def said_of(card: dict[str, str], *names: str) -> str | None:
 
 def _figure(said: str) -> float:
     try:
-        degrees = float(said)
+        return real(said)
     except ValueError:
-        degrees = math.nan
-    if not math.isfinite(degrees):
-        raise Unparsed(f"no figure: {said[:40]!r}")
-    return degrees
+        raise Unparsed(f"no figure: {said[:40]!r}") from None
 
 
 def _command(job: PreflightJob) -> str:

@@ -7,12 +7,13 @@ printed is the reason.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from clusterkit.core.untrusted import NONSENSE
+from clusterkit.escapes import harmless
 from clusterkit.findings import Verdict
 
 NOT_APPLICABLE = 77
@@ -20,6 +21,8 @@ NOT_APPLICABLE = 77
 
 _TIMED_OUT = frozenset({124, 137})
 _NOT_FOUND = 127
+_LONGEST = 1 << 16
+"""Characters in which a first line is looked for."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -151,7 +154,11 @@ class Missing:
 
 
 def read_output(probe: Probe[T_co], output: Output | None) -> T_co | Missing:
-    """Return the facts in `output`, or why there are none."""
+    """Return the facts in `output`, or why there are none.
+
+    Whatever a parser stumbles over is the fault of this output: no other node, nor another probe
+    of this one, loses by it.
+    """
     if output is not None and output.exit_code == NOT_APPLICABLE:
         return Missing(verdict=Verdict.SKIP, reason=first_line(output.stdout) or "not there")
     why = _why_unusable(probe, output)
@@ -159,8 +166,11 @@ def read_output(probe: Probe[T_co], output: Output | None) -> T_co | Missing:
         return Missing(verdict=Verdict.UNKNOWN, reason=f"{probe.name} {why}")
     try:
         return probe.parse(output.stdout)
-    except Unparsed as error:
-        return Missing(verdict=Verdict.UNKNOWN, reason=f"{probe.name}: unparsed: {error}")
+    except NONSENSE as error:
+        why = (
+            str(error) if isinstance(error, Unparsed) else f"no such answer: {type(error).__name__}"
+        )
+        return Missing(verdict=Verdict.UNKNOWN, reason=f"{probe.name}: unparsed: {first_line(why)}")
 
 
 def _why_unusable(probe: Probe[Any], output: Output | None) -> str | None:
@@ -179,5 +189,5 @@ def _why_unusable(probe: Probe[Any], output: Output | None) -> str | None:
 
 def first_line(text: str) -> str:
     """Return the first line that is not blank, free of control characters, at most 200 long."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return re.sub(r"[^\x20-\x7e\u00a0-\uffff]", "?", line)[:200]
+    line = next((line.strip() for line in text[:_LONGEST].splitlines() if line.strip()), "")
+    return harmless(line).replace("\t", " ")[:200]

@@ -6,12 +6,12 @@ only where the site or the job sets `CLUSTERKIT_DCGM_DIAG=1`, and only at level 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clusterkit.core.untrusted import NONSENSE, first_json
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import LANE, nvidia
 
@@ -64,12 +64,12 @@ def parse(text: str) -> Diag:
 
 def _read_json(text: str) -> Diag:
     try:
-        document, _ = json.JSONDecoder().raw_decode(text)
+        document, _ = first_json(text)
         root = next(document[name] for name in _ROOTS if name in document)
         tests = tuple(_json_tests(root))
         metadata = document.get("metadata", root.get("metadata", {}))
         version = metadata.get("version")
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as bad:
+    except (*NONSENSE, StopIteration) as bad:
         raise Unparsed(f"no JSON of dcgmi diag: {type(bad).__name__}") from None
     if not tests:
         raise Unparsed("no test in the JSON of dcgmi diag")

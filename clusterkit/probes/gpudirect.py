@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.untrusted import whole
 from clusterkit.probes.base import Probe, Unparsed
 
 DMA_BUF_KERNEL = (5, 12)
@@ -48,7 +49,7 @@ def parse(text: str) -> GpuDirect:
     if kernel is None or driver is None:
         raise Unparsed("no kernel release" if kernel is None else "no NVRM version")
     return GpuDirect(
-        kernel=(int(kernel[1]), int(kernel[2])),
+        kernel=(whole(kernel[1]), whole(kernel[2])),
         peermem=re.search(r"^module nv", text, re.MULTILINE) is not None,
         open_driver="Open Kernel Module" in driver[1],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.untrusted import whole
 from clusterkit.probes.base import Probe, Unparsed
 
 # Not `ulimit`: its options differ between shells, the kernel's table does not.
@@ -33,8 +34,8 @@ def parse(text: str) -> Limits:
     except KeyError as error:
         raise Unparsed(f"no row {error}") from None
     return Limits(
-        locked_bytes=None if locked == "unlimited" else int(locked),
-        open_files=None if files == "unlimited" else int(files),
+        locked_bytes=None if locked == "unlimited" else whole(locked),
+        open_files=None if files == "unlimited" else whole(files),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 
+from clusterkit.core import untrusted
+from clusterkit.core.untrusted import real
 from clusterkit.probes.base import PreflightJob, Unparsed
 
 LANE = "nvidia"
@@ -79,12 +80,9 @@ def number(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        value = float(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
+        return real(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise Unparsed(f"no figure: {text[:40]!r}")
-    return value
+        raise Unparsed(f"no figure: {text[:40]!r}") from None
 
 
 @lru_cache(maxsize=_CACHED)
@@ -119,6 +117,6 @@ def mask(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return int(text, 16)
+        return untrusted.whole(text, base=16)
     except ValueError:
         raise Unparsed(f"no bit mask: {text[:40]!r}") from None

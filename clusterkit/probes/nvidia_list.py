@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.untrusted import whole
 from clusterkit.probes.base import Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import LANE, TIMEOUT_S, nvidia
 
@@ -18,6 +19,7 @@ echo "exit $c"
 printf '%s\\n' "$said"
 """
 _GPU = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[0-9a-fA-F-]+)\)\s*")
+_HIGHEST = 9999
 _MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)\s*")
 
 
@@ -48,7 +50,7 @@ def parse(text: str) -> NvidiaList:
     code = re.fullmatch(r"exit (\d{1,3})", head.strip())
     if code is None:
         raise Unparsed(f"no exit code: {first_line(text)[:60]!r}")
-    return read_list(body, exit_code=int(code[1]))
+    return read_list(body, exit_code=whole(code[1]))
 
 
 def read_list(text: str, *, exit_code: int = 0) -> NvidiaList:
@@ -59,7 +61,7 @@ def read_list(text: str, *, exit_code: int = 0) -> NvidiaList:
         if not line.strip():
             continue
         if gpu := _GPU.fullmatch(line):
-            gpus.append(ListedGpu(index=int(gpu[1]), name=gpu[2], uuid=gpu[3]))
+            gpus.append(ListedGpu(index=whole(gpu[1], most=_HIGHEST), name=gpu[2], uuid=gpu[3]))
         elif (mig := _MIG.fullmatch(line)) and gpus:
             last = gpus.pop()
             gpus.append(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from clusterkit.core.untrusted import real
 from clusterkit.probes.base import Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import LANE, TIMEOUT_S, nvidia
 
@@ -107,7 +108,7 @@ def _link(line: str) -> tuple[int, float | None]:
     if link[2] is None:
         return int(link[1]), None
     try:
-        return int(link[1]), float(link[2])
+        return int(link[1]), real(link[2], least=0)
     except ValueError:
         raise Unparsed(f"no speed: {link[2][:20]!r}") from None
 

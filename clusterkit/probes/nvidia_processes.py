@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.untrusted import whole
 from clusterkit.probes.base import Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import LANE, TIMEOUT_S, cell, nvidia
 
@@ -50,7 +51,7 @@ def parse(text: str) -> tuple[GpuProcess, ...]:
                 continue
             raise Unparsed(f"no process: {first_line(line)[:60]!r}")
         user = None if said[1] in {"-", "UNKNOWN"} else said[1]
-        process = GpuProcess(pid=int(said[2]), user=user, name=said[4], memory=cell(said[3]))
+        process = GpuProcess(pid=whole(said[2]), user=user, name=said[4], memory=cell(said[3]))
         found.setdefault(process.pid, process)
     return tuple(found.values())
 

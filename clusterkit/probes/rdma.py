@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusterkit.core.untrusted import real, whole
 from clusterkit.probes.base import Unparsed
 
 _STATES = {
@@ -143,7 +144,7 @@ def rate(text: str) -> tuple[float | None, int | None]:
     match = _RATE.fullmatch(text.strip())
     if match is None:
         raise Unparsed(f"rate {text[:30]!r}")
-    return float(match[1]), int(match[2]) if match[2] else None
+    return real(match[1]), int(match[2]) if match[2] else None
 
 
 @lru_cache(maxsize=4096)
@@ -154,7 +155,7 @@ def number(text: str) -> int | None:
         return None
     if not re.fullmatch(r"0x[0-9a-f]{1,16}|[0-9]{1,9}", word):
         raise Unparsed(f"number {text[:30]!r}")
-    return int(word, 16 if word.startswith("0x") else 10)
+    return whole(word, base=16 if word.startswith("0x") else 10)
 
 
 def _known(text: str, words: Mapping[str, str], what: str) -> str:

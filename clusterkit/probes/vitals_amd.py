@@ -6,6 +6,7 @@ a whole answer was at hand.
 
 from __future__ import annotations
 
+from clusterkit.core.untrusted import NONSENSE
 from clusterkit.probes.amd_gpus import (
     HEAD,
     NO_GPU_JOB,
@@ -29,7 +30,7 @@ def parse(text: str) -> GpusVitals:
     """Read `rocm-smi --json`, with warnings before it."""
     try:
         cards, _ = read_cards(text)
-    except (ValueError, AttributeError, RecursionError):
+    except NONSENSE:
         raise Unparsed(f"no JSON of rocm-smi: {first_line(text)[:60]!r}") from None
     if not cards:
         raise Unparsed("no GPU in the JSON of rocm-smi")
