@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from clusterkit.core import peers
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -16,3 +18,8 @@ def data_dir(name: str) -> Path:
 def read_data(*parts: str) -> str:
     """Return the text of a shipped file, such as `read_data("templates", "x", "y.json")`."""
     return data_dir(parts[0]).joinpath(*parts[1:]).read_text(encoding="utf-8")
+
+
+def peers_program() -> dict[str, str]:
+    """Return the file by which launchers talk between nodes: clusterkit's own module, as it is."""
+    return {"clusterkit_peers.py": Path(peers.__file__).read_text(encoding="utf-8")}
