@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import socket
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -84,6 +85,13 @@ def send_files(run: RunFolder, layout: SshLayout, *, whole: bool = True) -> dict
     return {node: error for node, error in answers.items() if isinstance(error, RemoteError)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Missing:
+    """which of the paths that it needs are not there."""
+
+    missing: tuple[str, ...]
+
+
 class _Source:
     """The folder of `--sync`, read once, and only where a node needs it."""
 
@@ -133,11 +141,11 @@ def _send(
     except NoPython as error:
         raise RemoteError(error.message, node=session.node, hint=hint) from error
     copy = f"{folder}/{COPY}"
-    seen = helper.ask("look", place=folder, need=[copy, *layout.needs])
-    missing = [path for path in seen["missing"] if path != copy]
-    if missing:
+    seen = helper.ask_for(_Missing, "look", place=folder, need=[copy, *layout.needs])
+    lacking = [path for path in layout.needs if path in seen.missing]
+    if lacking:
         raise RemoteError(
-            f"there is no {missing[0]} there",
+            f"there is no {lacking[0]} there",
             node=session.node,
             hint="send your folder with the job: --sync DIR",
         )
@@ -151,7 +159,7 @@ def _send(
         folder_mode=PRIVATE,
     )
     deliver(helper, own, place)
-    if source is not None and layout.sync is not None and copy in seen["missing"]:
+    if source is not None and layout.sync is not None and copy in seen.missing:
         if source.manifest.digest != layout.sync_digest:
             # It would run other code than the nodes beside it.
             raise RemoteError(

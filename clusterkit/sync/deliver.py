@@ -40,6 +40,20 @@ class Place:
     folder_mode: int = 0o755
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """the numbers of the files that it wants."""
+
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivered:
+    """the folder where they are."""
+
+    folder: str
+
+
 def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
     """Bring the files of a manifest to a node; what it has already is not sent again.
 
@@ -47,7 +61,8 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
         RemoteError: the node cannot take them (a full disk, no right to write).
         UserError: a file has vanished or has changed since its checksum was taken.
     """
-    answer = helper.ask(
+    answer = helper.ask_for(
+        _Wanted,
         "receive",
         folder=place.folder,
         only=place.only,
@@ -57,14 +72,17 @@ def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
         fields=_FIELDS,
         entries=[[getattr(entry, field) for field in _FIELDS] for entry in manifest.entries],
     )
-    wanted = [manifest.entries[index] for index in answer["wanted"]]
+    numbers = set(answer.wanted)
+    if len(numbers) < len(answer.wanted) or not numbers <= set(range(len(manifest.entries))):
+        raise helper.nonsense("it wants files that there are not, or one of them twice")
+    wanted = [manifest.entries[index] for index in answer.wanted]
     for entry in wanted:
         if entry.link is None:
             _send(helper, manifest.source(entry), entry)
     return Delivered(
         files=len(wanted),
         size=sum(entry.size for entry in wanted),
-        folder=str(helper.answer()["folder"]),
+        folder=helper.answer_of(_Delivered).folder,
     )
 
 

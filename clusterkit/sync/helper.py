@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
+from clusterkit import files
 from clusterkit.data import read_data
 from clusterkit.errors import RemoteError
 from clusterkit.probes.compound import new_token
+from clusterkit.records import record_of
 from clusterkit.shell import quote, quote_path
-from clusterkit.transport.ssh_session import AGAIN, BROKEN, Session
+from clusterkit.transport.ssh_session import AGAIN, BROKEN, Nonsense, Session
+
+T = TypeVar("T")
 
 _CANNOT_RUN = frozenset({126, 127})
 """Exit codes of sh for a program that is not there, or cannot be started."""
+_GREETING = 1 << 20
+"""Bytes that a login may print before the program speaks."""
+_ERROR = 1000
+"""Characters of an error of the node that are told."""
 
 
 class NoPython(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
@@ -27,7 +35,7 @@ class Helper:
 
         Raises:
             NoPython: there is none.
-            RemoteError: it did not start.
+            RemoteError: it did not start, or says something else.
         """
         self.node = session.node
         self.python = python
@@ -37,10 +45,14 @@ class Helper:
         words = f"{quote_path(python)} -I -X utf8 -c {quote(program)} {token}"
         self.talk = session.talk(f"exec {words}\n")
         # Also what a login prints of its own stands before the token.
+        greeting = 0
         while (line := self.talk.line()) is not None:
             if line == token.encode():
                 self._has_begun = True
                 return
+            greeting += len(line) + 1
+            if greeting > _GREETING:
+                raise self.nonsense(f"a greeting of more than {_GREETING} bytes")
         raise self._silence()
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
@@ -51,6 +63,31 @@ class Helper:
         """
         self.tell(do, **request)
         return self.answer()
+
+    def ask_for(self, kind: type[T], do: str, **request: Any) -> T:
+        """Return the answer to a request, which has to be one of this kind.
+
+        Raises:
+            Nonsense: it is none.
+            RemoteError: the node could not do it; in its words.
+        """
+        self.tell(do, **request)
+        return self.answer_of(kind)
+
+    def answer_of(self, kind: type[T]) -> T:
+        """Return the next answer, which has to be one of this kind.
+
+        Raises:
+            RemoteError: as `ask_for`.
+        """
+        found = record_of(kind, self.answer())
+        if found is None:
+            raise self.nonsense(f"it was asked for {kind.__doc__}")
+        return found
+
+    def nonsense(self, what: str) -> Nonsense:
+        """Return the error that says what this node says."""
+        return Nonsense(what, node=self.node)
 
     def tell(self, do: str, **request: Any) -> None:
         """Send a request whose answers are fetched by `answer`."""
@@ -78,9 +115,12 @@ class Helper:
             pass  # a sign of life
         if line is None:
             raise self._silence()
-        document: dict[str, Any] = json.loads(line)
+        document = files.parse_json(line)
+        if document is None:
+            raise self.nonsense(f"no JSON object: {line[:60].decode(errors='replace')!r}")
         if "error" in document:
-            raise RemoteError(str(document["error"]), node=self.node)
+            said = str(document["error"])[:_ERROR].encode(errors="replace").decode()
+            raise RemoteError(said, node=self.node)
         return document
 
     def take(self, count: int) -> bytes:

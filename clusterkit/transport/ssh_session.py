@@ -2,11 +2,13 @@
 
 `SshTransport` asks all nodes the same and reads what comes. Here a function of the caller's works
 with each node step by step, sending and receiving bytes without an end, in a thread of its own.
-Nodes may take as long as they need while something moves; one that is silent is given up.
+Nodes may take as long as they need while something moves; one that is silent is given up, and so is
+one whose line has no end, or that still talks when its time is up (`Session.within`).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ AGAIN = "run it again: what has arrived is not sent again"
 _SHELL = "exec sh"
 """Understood by every login shell: sh and its kin, csh, fish."""
 _PIECE = 1 << 15
+_LINE = 1 << 24
+"""Bytes of a line: room for the numbers of two million files."""
 _NOISE = 4096
 _SLICE_S = 1.0
 _SLACK_S = 5.0
@@ -40,13 +44,39 @@ _BROKEN = (OSError, EOFError, paramiko.SSHException)
 _FAILURES = (*_BROKEN, HostKeyRefused, LoginRefused, JumpFailed)
 
 
+class Nonsense(RemoteError):  # noqa: N818 - what a node says, not a mistake of anyone
+    """A node says what no node of ours says; nothing of it may be used."""
+
+    def __init__(self, what: str, *, node: str) -> None:
+        """Say what it says, in words of this side."""
+        super().__init__(f"answers nonsense: {what}", node=node)
+
+
+class OutOfTime(RemoteError):  # noqa: N818 - as above
+    """A node still talks when its time is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Until when a conversation may last, by `time.monotonic`."""
+
+    node: str
+    seconds: float
+    at: float
+
+    def keep(self) -> None:
+        if time.monotonic() > self.at:
+            raise OutOfTime(f"no end of its answer within {self.seconds:g} s", node=self.node)
+
+
 class Talk:
     """A shell script that runs on a node, with its input and output."""
 
-    def __init__(self, channel: Any, script: str, moved: Callable[[], None]) -> None:
+    def __init__(self, channel: Any, script: str, moved: Callable[[], None], limit: _Limit) -> None:
         """Start `script`, POSIX sh; `moved` is called whenever bytes come or go."""
         self._channel = channel
         self._moved = moved
+        self._limit = limit
         self._read = bytearray()
         self._noise = bytearray()
         channel.settimeout(_SLICE_S)
@@ -58,9 +88,11 @@ class Talk:
 
         Raises:
             OSError: the other side has closed.
+            OutOfTime: there was a limit.
         """
         rest = memoryview(data)
         while rest:
+            self._limit.keep()
             try:
                 rest = rest[self._channel.send(rest[:_PIECE]) :]
             except TimeoutError:
@@ -76,8 +108,17 @@ class Talk:
         self._channel.shutdown_write()
 
     def line(self) -> bytes | None:
-        """Return the next line without its end; None where the output has ended."""
-        while (end := self._read.find(b"\n")) < 0:
+        """Return the next line without its end; None where the output has ended.
+
+        Raises:
+            Nonsense: it has no end.
+            OutOfTime: there was a limit.
+        """
+        searched = 0
+        while (end := self._read.find(b"\n", searched)) < 0:
+            searched = len(self._read)
+            if searched > _LINE:
+                raise Nonsense(f"a line of more than {_LINE} bytes", node=self._limit.node)
             if not self._fill():
                 return None
         found = bytes(self._read[:end])
@@ -89,6 +130,7 @@ class Talk:
 
         Raises:
             EOFError: the output has ended before.
+            OutOfTime: there was a limit.
         """
         while len(self._read) < count:
             if not self._fill():
@@ -108,6 +150,7 @@ class Talk:
 
     def _fill(self) -> bool:
         while True:
+            self._limit.keep()
             self._listen()
             try:
                 data = self._channel.recv(1 << 16)
@@ -121,21 +164,30 @@ class Talk:
 
     def _listen(self) -> None:
         while self._channel.recv_stderr_ready():
+            self._limit.keep()
             self._noise = (self._noise + self._channel.recv_stderr(1 << 16))[-_NOISE:]
 
 
 class Session:
     """A login on one node."""
 
-    def __init__(self, node: str, transport: Any, moved: Callable[[], None]) -> None:
-        """Talk through an open connection."""
+    def __init__(
+        self, node: str, transport: Any, moved: Callable[[], None], limit_s: float = math.inf
+    ) -> None:
+        """Talk through an open connection; all of it for `limit_s` at most."""
         self.node = node
         self._transport = transport
         self._moved = moved
+        self._limit = _Limit(node, limit_s, time.monotonic() + limit_s)
+
+    def within(self, limit_s: float) -> Session:
+        """Return the same login, of which every talk ends after so long, whatever still comes."""
+        return Session(self.node, self._transport, self._moved, limit_s)
 
     def talk(self, script: str) -> Talk:
         """Start a script."""
-        return Talk(self._transport.open_session(timeout=IDLE_S), script, self._moved)
+        channel = self._transport.open_session(timeout=IDLE_S)
+        return Talk(channel, script, self._moved, self._limit)
 
 
 def on_nodes(
