@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from clusterkit.probes.base import Reach
-from clusterkit.probes.compound import Compound, read_answers
+from clusterkit.probes.compound import Compound, read_answer
 from clusterkit.transport.base import Reply
 from tests.lab import Lab
 
@@ -32,7 +32,8 @@ class LabTransport:
         for node, process in zip(nodes, running, strict=True):
             with process:
                 text, _ = process.communicate(timeout=compound.timeout_s + 10)
-            answer = read_answers(text, compound)["0"]
+            answer = read_answer(text, compound)
+            assert answer is not None
             reply = Reply(
                 node=node,
                 reach=Reach(via="local", complete=answer.complete),

@@ -12,7 +12,7 @@ import pytest
 
 from clusterkit.checks.base import Check, Evidence, Ruling
 from clusterkit.probes.base import Output, PreflightJob, Probe
-from clusterkit.probes.compound import compose, read_answers
+from clusterkit.probes.compound import compose, read_answer
 
 SHELLS = [
     pytest.param(("sh",), id="sh"),
@@ -61,7 +61,8 @@ def run_compound(
     done = subprocess.run(
         list(words), input=compound.script, capture_output=True, text=True, check=False, timeout=60
     )
-    answer = read_answers(done.stdout, compound)["0"]
+    answer = read_answer(done.stdout, compound)
+    assert answer is not None
     assert answer.complete, done.stderr
     return answer.outputs
 

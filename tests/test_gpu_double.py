@@ -15,7 +15,7 @@ from clusterkit.checks.base import Evidence, NodeFacts
 from clusterkit.findings import Finding, Verdict
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.probes.base import PreflightJob, Reach
-from clusterkit.probes.compound import compose, read_answers
+from clusterkit.probes.compound import compose, read_answer
 
 _DOUBLES = Path(__file__).parent / "doubles"
 _CHECKS = [check for check in all_checks() if check.area == "GPU"]
@@ -41,7 +41,8 @@ def _preflight(
     done = subprocess.run(
         shell, input=compound.script, env=env, capture_output=True, text=True, check=True
     )
-    answer = read_answers(done.stdout, compound)["0"]
+    answer = read_answer(done.stdout, compound)
+    assert answer is not None
     assert answer.complete
     node = NodeFacts(name="n1", outputs=answer.outputs, reach=Reach())
     found = Evidence(job=job, nodes=(node,))

@@ -19,7 +19,7 @@ from clusterkit.preflight.collect import probes_of
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.probes import slurm_nodes
 from clusterkit.probes.base import Output, PreflightJob, Reach
-from clusterkit.probes.compound import compose, read_answers
+from clusterkit.probes.compound import compose, read_answer
 from tests.lab import Lab
 from tests.lab_faults import drained, full_shared_memory, hosts_file, mounted, wait_for_state
 
@@ -68,7 +68,8 @@ def look(lab: Lab, job: PreflightJob) -> Evidence:
 
     def ask(host: str) -> Mapping[str, Output]:
         done = lab.run(host, ["sh", "-s"], input=compound.script)
-        (answer,) = read_answers(done.stdout, compound).values()
+        answer = read_answer(done.stdout, compound)
+        assert answer is not None
         assert answer.complete
         assert answer.host == host
         return answer.outputs

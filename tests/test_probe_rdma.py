@@ -18,7 +18,7 @@ from clusterkit.probes import (
     rdma_ports,
 )
 from clusterkit.probes.base import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
-from clusterkit.probes.compound import compose, read_answers
+from clusterkit.probes.compound import compose, read_answer
 from clusterkit.probes.rdma import Rdma, number, physical, rate, state
 from tests.mangling import mangled
 from tests.recordings import recording
@@ -344,7 +344,8 @@ def test_all_in_one_compound() -> None:
     done = subprocess.run(
         ["sh"], input=compound.script, capture_output=True, text=True, check=False, timeout=60
     )
-    answer = read_answers(done.stdout, compound)["0"]
+    answer = read_answer(done.stdout, compound)
+    assert answer is not None
     assert answer.complete
     assert set(answer.outputs) == {probe.name for probe in PROBES}
     assert answer.outputs["net-interfaces"].exit_code == 0

@@ -22,8 +22,8 @@ from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.known_hosts import HostKeyRefused, KnownHosts
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.names import check_names
-from clusterkit.transport.process import Ended
-from clusterkit.transport.srun import SrunOptions, read_step, step_argv
+from clusterkit.transport.srun import SrunOptions, step_argv
+from clusterkit.transport.srun_answers import StepReader
 from clusterkit.transport.ssh_config import (
     SshOptions,
     Target,
@@ -228,18 +228,21 @@ class TestSrun:
         while any(queues):
             mixed += data.draw(st.sampled_from([queue for queue in queues if queue])).pop(0)
         cut = data.draw(st.integers(0, len(mixed)))
-        ended = Ended(chunks=((1.0, mixed[:cut]), (2.0, mixed[cut:])), stderr=b"", exit_code=0)
-        told = read_step(ended, compound(long="true"))
+        reader = StepReader(compound(long="true"), tasks=2)
+        reader.feed(1.0, mixed[:cut])
+        reader.feed(2.0, mixed[cut:])
+        told = reader.by_node(("n0", "n1"), "")
         assert set(told) == {"n0", "n1"}
         for task in (0, 1):
-            assert told[f"n{task}"].answer.outputs["long"].stdout == f"{text}{task}\n"
-            assert told[f"n{task}"].answer.clock == 100.5
-            assert told[f"n{task}"].heard_at in {1.0, 2.0}
+            reply = told[f"n{task}"].reply(f"n{task}", 1.0)
+            assert reply.outputs["long"].stdout == f"{text}{task}\n"
+            assert reply.reach.clock_skew_s in {99.5, 98.5}
 
     @given(st.binary(max_size=300))
     def test_noise_is_no_answer(self, noise: bytes) -> None:
-        ended = Ended(chunks=((1.0, noise),), stderr=b"", exit_code=1)
-        assert read_step(ended, compound(x="true")) == {}
+        reader = StepReader(compound(x="true"), tasks=1)
+        reader.feed(1.0, noise)
+        assert reader.by_node(("n0",), "") == {}
 
 
 class TestLocal:

@@ -20,7 +20,7 @@ from clusterkit.checks.base import Tier
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.collect import probes_of
 from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Reach, ReachProblem
-from clusterkit.probes.compound import compose, read_answers
+from clusterkit.probes.compound import compose, read_answer
 from clusterkit.transport.base import Reply
 
 _DOUBLES = Path(__file__).resolve().parents[2] / "tests" / "doubles"
@@ -70,7 +70,9 @@ def _said_by_the_double(job: PreflightJob) -> Mapping[str, str]:
     done = subprocess.run(
         ["sh"], input=compound.script, env=env, capture_output=True, text=True, check=True
     )
-    answers = read_answers(done.stdout, compound)["0"].outputs
+    found = read_answer(done.stdout, compound)
+    assert found is not None
+    answers = found.outputs
     return {name: output.stdout for name, output in answers.items()}
 
 

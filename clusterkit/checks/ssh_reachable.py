@@ -49,6 +49,11 @@ _SAYS: dict[ReachProblem, tuple[str, str, str]] = {
         "look for a login file or shell that exits, a full disk or process limit",
         "ssh {host} 'echo ok'",
     ),
+    ReachProblem.EXCESS: (
+        "it answered with more than any node has to say, and nothing of it was kept",
+        "look at what its login prints, and whether the node is what it seems to be",
+        "ssh {host} true | head -c 1000 | cat -v",
+    ),
     ReachProblem.SCHEDULER: (
         "srun did not start a task there",
         "look at the state of the node and at slurmd's log there",

@@ -97,6 +97,8 @@ class ReachProblem(StrEnum):
     HOST_KEY_CHANGED = "host-key-changed"
     SHELL = "shell"
     """A session opened, and no frame came back through it."""
+    EXCESS = "excess"
+    """It said more than any answer has."""
     SCHEDULER = "scheduler"
     """srun did not start a task there."""
     BUSY = "busy"

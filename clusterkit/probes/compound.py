@@ -1,7 +1,9 @@
 """One POSIX-sh script for all probes of a node, and the frames in which their output comes back.
 
 Every line that comes back carries a token of this run, the number of the task and the name of the
-probe, so that banners, the message of the day and probes that run side by side are told apart:
+probe, so that banners, the message of the day and probes that run side by side are told apart.
+Whose answer it is tells only who hands it over (an ssh connection, srun's label), for a node could
+name another one.
 
     TOKEN TASK - @ EPOCH HOST        the script has started, the node's clock and its own name
     TOKEN TASK NAME o TEXT           a line of standard output
@@ -27,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterkit.core.untrusted import LATEST_S, real, whole
 from clusterkit.probes.base import Output, PreflightJob, Probe
 from clusterkit.shell import quote
 
@@ -101,7 +104,7 @@ class Compound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What has come back from one task."""
+    """What has come back from one node."""
 
     outputs: Mapping[str, Output]
     complete: bool
@@ -143,78 +146,149 @@ def compose(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a node may say, in bytes."""
+
+    line: int = 64 << 10
+    """Ours have at most `_LINE`; a login may print longer ones before."""
+    probe: int = 2 << 20
+    total: int = 4 << 20
+
+
+LIMITS = Limits()
+
+
 @dataclass(slots=True)
 class _Frame:
-    out: list[str] = field(default_factory=list)
-    err: list[str] = field(default_factory=list)
+    out: bytearray = field(default_factory=bytearray)
+    err: bytearray = field(default_factory=bytearray)
     exit_code: int | None = None
     seconds: float = 0.0
 
-    def add(self, kind: str, rest: str) -> None:
-        if kind == "o":
-            self.out.append(rest)
-        elif kind == "e":
-            self.err.append(rest)
-        elif kind == "=":
-            try:
-                code, began, ended = rest.split()
-                self.exit_code, self.seconds = int(code), round(float(ended) - float(began), 2)
-            except ValueError:
-                return  # cut off in the middle: as if it had not ended
+    def add(self, kind: bytes, rest: bytes) -> None:
+        if self.exit_code is not None:
+            return  # it has ended: what comes now is not its own
+        if kind == b"o":
+            self.out += rest + b"\n"
+        elif kind == b"e":
+            self.err += rest + b"\n"
+        elif kind == b"=":
+            with suppress(ValueError):  # cut off in the middle: as if it had not ended
+                code, began, ended = rest.decode().split()
+                took_s = real(ended, least=0) - real(began, least=0)
+                self.exit_code, self.seconds = whole(code, most=255), round(took_s, 2)
 
     def output(self) -> Output:
         return Output(
-            stdout="".join(line + "\n" for line in self.out),
-            stderr="".join(line + "\n" for line in self.err),
+            stdout=self.out.decode(errors="replace"),
+            stderr=self.err.decode(errors="replace"),
             exit_code=self.exit_code,
             seconds=self.seconds,
         )
 
 
-@dataclass(slots=True)
-class _Task:
-    frames: dict[str, _Frame] = field(default_factory=dict)
-    complete: bool = False
-    clock: float | None = None
-    host: str = ""
+class AnswerReader:
+    """Reads what one node says while it comes, and keeps no more of it than an answer may have.
 
-    def note(self, kind: str, rest: str) -> None:
-        if kind == "=":
-            self.complete = True
-        elif kind == "@":
-            epoch, _, self.host = rest.partition(" ")
-            # A `date` without %N tells the second that has begun; half of it has passed on average.
-            whole, _, fraction = epoch.partition(".")
-            with suppress(ValueError):
-                self.clock = float(epoch) if fraction.isdigit() else int(whole) + 0.5
+    What is no frame of ours is left out. A probe that has not ended has an output without exit
+    code; one that never began has none.
+    """
 
-    def answer(self) -> Answer:
+    def __init__(self, compound: Compound, limits: Limits = LIMITS) -> None:
+        """Nothing has come yet."""
+        self._token = compound.token.encode()
+        self._names = {name.encode(): name for name in compound.names}
+        self._limits = limits
+        self._frames: dict[str, _Frame] = {}
+        self._rest = bytearray()
+        self._count = 0
+        self._clock: float | None = None
+        self._host: str | None = None
+        self.noise = bytearray()
+        """The beginning of what is no frame: a login that says why it ends."""
+        self.has_begun = False
+        self.is_over = False
+        """Whether all probes have ended."""
+        self.excess = ""
+        """Why nothing more is read; empty while the node keeps within its limits."""
+
+    def feed(self, data: bytes) -> None:
+        """Read the next piece; nothing where the answer is over, or too large."""
+        self.skip(len(data))
+        at = 0
+        while not (self.is_over or self.excess) and (end := data.find(b"\n", at)) >= 0:
+            self._rest += data[at:end]
+            self._line()
+            at = end + 1
+        if not (self.is_over or self.excess):
+            self._rest += data[at:]
+            if len(self._rest) > self._limits.line:
+                self.excess = f"sent a line of more than {_size(self._limits.line)}"
+
+    def skip(self, count: int) -> None:
+        """Count bytes that the node sent on another stream."""
+        self._count += count
+        if self._count > self._limits.total and not self.is_over:
+            self.excess = f"answered with more than {_size(self._limits.total)}"
+
+    def answer(self) -> Answer | None:
+        """Return what has come by now; None where no frame has."""
+        if self._rest and not (self.is_over or self.excess):
+            self._line()  # cut off behind it
+        if not self.has_begun:
+            return None
         return Answer(
-            outputs={name: frame.output() for name, frame in self.frames.items()},
-            complete=self.complete,
-            clock=self.clock,
-            host=self.host,
+            outputs={name: frame.output() for name, frame in tuple(self._frames.items())},
+            complete=self.is_over,
+            clock=self._clock,
+            host=self._host or "",
         )
 
-
-def read_answers(text: str, compound: Compound) -> Mapping[str, Answer]:
-    """Return the answer of each task (`0` without Slurm); what is no frame of ours is left out.
-
-    A probe that has not ended has an output without exit code; one that never began has none.
-    """
-    known = frozenset(compound.names)
-    tasks: dict[str, _Task] = {}
-    start = compound.token + " "
-    for line in text.split("\n"):
+    def _line(self) -> None:
+        line, self._rest = bytes(self._rest), bytearray()
         # A banner without a line end may stand before the first frame.
-        at = line.find(start)
-        words = line[at:].split(" ", 4) if at >= 0 else ()
+        at = line.find(self._token + b" ")
+        words = line[at:].split(b" ", 4) if at >= 0 else ()
         if len(words) < 5:
-            continue
-        _, number, name, kind, rest = words
-        task = tasks.setdefault(number, _Task())
-        if name == "-":
-            task.note(kind, rest)
-        elif name in known:
-            task.frames.setdefault(name, _Frame()).add(kind, rest.rstrip("\r"))
-    return {number: task.answer() for number, task in tasks.items()}
+            if len(self.noise) < _NOISE:
+                self.noise += line[:_NOISE] + b"\n"
+            return
+        _, _, name, kind, rest = words
+        self.has_begun = True
+        if name == b"-":
+            self._note(kind, rest)
+        elif name in self._names:
+            frame = self._frames.setdefault(self._names[name], _Frame())
+            frame.add(kind, rest.rstrip(b"\r"))
+            if len(frame.out) + len(frame.err) > self._limits.probe:
+                more = f"more than {_size(self._limits.probe)}"
+                self.excess = f"answered {self._names[name]} with {more}"
+
+    def _note(self, kind: bytes, rest: bytes) -> None:
+        if kind == b"=":
+            self.is_over = True
+        elif kind == b"@" and self._host is None:
+            epoch, _, self._host = rest[:_NOISE].decode(errors="replace").partition(" ")
+            # A `date` without %N tells the second that has begun; half of it has passed on average.
+            first, _, fraction = epoch.partition(".")
+            with suppress(ValueError):
+                self._clock = (
+                    real(epoch, least=0, most=LATEST_S)
+                    if fraction.isdigit()
+                    else whole(first, most=int(LATEST_S)) + 0.5
+                )
+
+
+_NOISE = 4096
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def read_answer(text: str, compound: Compound) -> Answer | None:
+    """Return the answer in all that a node printed; None where there is no frame in it."""
+    reader = AnswerReader(compound)
+    reader.feed(text.encode(errors="replace"))
+    return reader.answer()

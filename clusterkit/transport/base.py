@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from clusterkit.probes.base import Output, Reach
-from clusterkit.probes.compound import Compound
+from clusterkit.probes.base import Output, Reach, ReachProblem
+from clusterkit.probes.compound import AnswerReader, Compound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,15 @@ class Reply:
     reach: Reach
     outputs: Mapping[str, Output] = field(default_factory=dict)
     """By probe name."""
+
+
+def fault_of(
+    reader: AnswerReader, silence: tuple[ReachProblem, str]
+) -> tuple[ReachProblem | None, str]:
+    """Return what is wrong with an answer, if anything; `silence` where there is none at all."""
+    if reader.excess:
+        return ReachProblem.EXCESS, reader.excess
+    return (None, "") if reader.has_begun else silence
 
 
 class Transport(Protocol):

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from clusterkit.errors import RemoteError
 from clusterkit.probes.base import Reach, ReachProblem, first_line
-from clusterkit.probes.compound import Compound, read_answers
-from clusterkit.transport.base import Reply
+from clusterkit.probes.compound import AnswerReader, Compound
+from clusterkit.transport.base import Reply, fault_of
 from clusterkit.transport.names import check_names
 from clusterkit.transport.process import run_fed
 
@@ -36,25 +36,31 @@ class LocalTransport:
         check_names(nodes)
         limit_s = self._timeout_s or compound.timeout_s + _MARGIN_S
         began = time.monotonic()
+        reader = AnswerReader(compound)
+
+        def heard_piece(_: float, data: bytes) -> bool:
+            reader.feed(data)
+            return not reader.excess
+
         try:
-            ended = run_fed(("sh",), compound.script, timeout_s=limit_s, signals=_SIGNALS)
+            ended = run_fed(
+                ("sh",), compound.script, heard=heard_piece, timeout_s=limit_s, signals=_SIGNALS
+            )
         except OSError as error:
             raise RemoteError(f"cannot run sh: {error.strerror}") from error
-        answers = read_answers(ended.stdout.decode(errors="replace"), compound)
-        answer = next(iter(answers.values()), None)
-        seconds = round(time.monotonic() - began, 3)
-        if answer is not None:
-            reach = Reach(via="local", complete=answer.complete, seconds=seconds)
-        else:
-            silent = ended.exit_code is None
+        answer = reader.answer()
+        silent = (ReachProblem.TIMEOUT, f"no answer within {limit_s:g} s")
+        if ended.exit_code is not None:
             said = first_line(ended.stderr.decode(errors="replace"))
-            reach = Reach(
-                problem=ReachProblem.TIMEOUT if silent else ReachProblem.SHELL,
-                detail=f"no answer within {limit_s:g} s" if silent else said or "sh said nothing",
-                via="local",
-                complete=False,
-                seconds=seconds,
-            )
+            silent = (ReachProblem.SHELL, said or "sh said nothing")
+        problem, detail = fault_of(reader, silent)
+        reach = Reach(
+            problem=problem,
+            detail=detail,
+            via="local",
+            complete=answer is not None and answer.complete,
+            seconds=round(time.monotonic() - began, 3),
+        )
         replies = tuple(
             Reply(node=node, reach=reach, outputs=answer.outputs if answer else {})
             for node in nodes

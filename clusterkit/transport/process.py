@@ -1,4 +1,4 @@
-"""Run a program of this machine that reads a script, and keep what it printed if it is too slow."""
+"""Run a program of this machine that reads a script, and hand on what it prints as it comes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
@@ -18,32 +18,35 @@ _LAST_WORDS_S = 0.5
 """For what is still in the pipes; a descendant that cannot be killed may hold them open."""
 
 
+_MOST_ERRORS = 4 << 20
+"""Bytes of standard error that are kept, the first ones."""
+_TICK_S = 0.1
+
+Heard = Callable[[float, bytes], bool]
+"""Called with each piece of standard output and when it came (epoch); false where enough came."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What a program printed until it ended or was ended."""
+    """How a program ended."""
 
-    chunks: tuple[tuple[float, bytes], ...]
-    """Its standard output in the pieces in which it came, each with the time (epoch) of that."""
     stderr: bytes
     exit_code: int | None
-    """None where its time was up."""
-
-    @property
-    def stdout(self) -> bytes:
-        """Return its standard output in one piece."""
-        return b"".join(chunk for _, chunk in self.chunks)
+    """None where it was ended: its time was up, or it had printed enough."""
 
 
 def run_fed(
     argv: Sequence[str],
     text: str,
     *,
+    heard: Heard,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     signals: Sequence[signal.Signals] = (signal.SIGKILL,),
 ) -> Ended:
     """Run `argv` with `text` on its standard input; end it by `signals`, one after the other.
 
+    It is ended when its time is up, or when `heard`, which a thread of its own calls, has enough.
     It has a session of its own, so that an interrupt from the keyboard does not end it before
     its signals are sent.
 
@@ -58,25 +61,39 @@ def run_fed(
         env=None if environment is None else dict(environment),
         start_new_session=True,
     )
-    out: list[tuple[float, bytes]] = []
-    err: list[tuple[float, bytes]] = []
+    err = bytearray()
+    enough = threading.Event()
+
+    def take(data: bytes) -> None:
+        if not heard(time.time(), data):
+            enough.set()
+
+    def note(data: bytes) -> None:
+        err.extend(data[: max(0, _MOST_ERRORS - len(err))])
+
     threads = (
         threading.Thread(target=_feed, args=(process.stdin, text.encode()), daemon=True),
-        threading.Thread(target=_drain, args=(process.stdout, out), daemon=True),
-        threading.Thread(target=_drain, args=(process.stderr, err), daemon=True),
+        threading.Thread(target=_drain, args=(process.stdout, take), daemon=True),
+        threading.Thread(target=_drain, args=(process.stderr, note), daemon=True),
     )
     for thread in threads:
         thread.start()
     exit_code = None
     try:
-        with suppress(subprocess.TimeoutExpired):
-            exit_code = process.wait(timeout=timeout_s)
+        exit_code = _wait(process, time.monotonic() + timeout_s, enough)
     finally:
         if exit_code is None:
             _end(process, signals)
     for thread in threads[1:]:
         thread.join(timeout=_LAST_WORDS_S)
-    return Ended(chunks=tuple(out), stderr=b"".join(chunk for _, chunk in err), exit_code=exit_code)
+    return Ended(stderr=bytes(err), exit_code=exit_code)
+
+
+def _wait(process: subprocess.Popen[bytes], end: float, enough: threading.Event) -> int | None:
+    while not enough.is_set() and (left := end - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout=min(left, _TICK_S))
+    return process.poll()
 
 
 def _feed(pipe: IO[bytes], data: bytes) -> None:
@@ -84,10 +101,10 @@ def _feed(pipe: IO[bytes], data: bytes) -> None:
         pipe.write(data)
 
 
-def _drain(pipe: IO[bytes], into: list[tuple[float, bytes]]) -> None:
+def _drain(pipe: IO[bytes], take: Callable[[bytes], None]) -> None:
     with pipe:
         while chunk := os.read(pipe.fileno(), 1 << 16):
-            into.append((time.time(), chunk))
+            take(chunk)
 
 
 def _end(process: subprocess.Popen[bytes], signals: Sequence[signal.Signals]) -> None:

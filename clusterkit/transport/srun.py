@@ -3,6 +3,8 @@
 srun hands its standard input to all tasks and labels each line of theirs with the task's number.
 It passes lines on in pieces of 1024 bytes (MAX_MSG_LEN of its line buffer, seen with 22.05), which
 the labels allow to put together again; without them, pieces of different tasks run into each other.
+With --verbose it says itself on which node it starts which task, so that no node can speak for
+another one.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterkit.errors import RemoteError
 from clusterkit.hostlist import fold
 from clusterkit.model import ClusterSpec
 from clusterkit.probes.base import Reach, ReachProblem, first_line
-from clusterkit.probes.compound import Answer, Compound, read_answers
+from clusterkit.probes.compound import Compound
 from clusterkit.transport.base import Reply
 from clusterkit.transport.names import check_names
 from clusterkit.transport.process import Ended, run_fed
@@ -30,8 +32,9 @@ from clusterkit.transport.slurm_words import (
     raise_if_no_node_is_to_blame,
     strangers,
 )
+from clusterkit.transport.srun_answers import StepReader
 
-_LABEL = re.compile(rb" *(\d+): ?(.*)", re.DOTALL)
+_OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 """With --quit-on-interrupt the first ends the step and gives an allocation back."""
 
@@ -39,6 +42,7 @@ _STEP = (
     "--ntasks-per-node=1",
     "--cpus-per-task=1",
     "--label",
+    "--verbose",
     "--kill-on-bad-exit=0",
     "--wait=0",
     "--quit-on-interrupt",
@@ -133,10 +137,12 @@ class SrunTransport:
         wait_s = 0 if self._options.job_id else self._options.immediate_s
         limit_s = wait_s + compound.timeout_s + self._options.margin_s
         began = time.monotonic()
+        reader = StepReader(compound, tasks=len(nodes))
         try:
             ended = run_fed(
                 step_argv(nodes, self._options, limit_s=limit_s),
                 compound.script,
+                heard=reader.feed,
                 timeout_s=limit_s,
                 environment=_environment(os.environ),
                 signals=_SIGNALS,
@@ -147,37 +153,16 @@ class SrunTransport:
                 hint="where Slurm's commands are missing, ask by ssh: --via ssh",
             ) from error
         seconds = round(time.monotonic() - began, 3)
-        answers = read_step(ended, compound)
+        said = _of_srun(ended)
+        answers = reader.by_node(nodes, said)
         if not answers:
-            raise_if_no_node_is_to_blame("srun", ended.stderr.decode(errors="replace"))
+            raise_if_no_node_is_to_blame("srun", said)
         return {
             node: answers[node].reply(node, seconds)
             if node in answers
-            else _refused(node, _words(ended, node, limit_s), seconds)
+            else _refused(node, _words(said, ended, node, limit_s), seconds)
             for node in nodes
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What one task told, and when it began to (epoch)."""
-
-    answer: Answer
-    heard_at: float | None
-
-    def reply(self, node: str, seconds: float) -> Reply:
-        """Return it as the reply of a node."""
-        clock, at = self.answer.clock, self.heard_at
-        return Reply(
-            node=node,
-            reach=Reach(
-                via="srun",
-                clock_skew_s=None if clock is None or at is None else clock - at,
-                complete=self.answer.complete,
-                seconds=seconds,
-            ),
-            outputs=self.answer.outputs,
-        )
 
 
 def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> tuple[str, ...]:
@@ -202,47 +187,6 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
     return ("srun", *_STEP, *where, *asked, *options.extra, "sh")
 
 
-def read_step(ended: Ended, compound: Compound) -> dict[str, Told]:
-    """Return what the tasks of a step told, by the names that their nodes have in Slurm."""
-    text, began_at = _unlabelled(ended, compound.token.encode())
-    return {
-        answer.host: Told(answer, began_at.get(number))
-        for number, answer in read_answers(text, compound).items()
-        if answer.host
-    }
-
-
-def _unlabelled(ended: Ended, token: bytes) -> tuple[str, dict[str, float]]:
-    """Return the lines of all tasks, whole again, and when the first of each task came.
-
-    A piece that does not hold the token goes on where the task's last one ended.
-    """
-    lines: list[bytearray] = []
-    last: dict[bytes, bytearray] = {}
-    began_at: dict[str, float] = {}
-    for at, piece in _pieces(ended):
-        match = _LABEL.fullmatch(piece)
-        if match is None:
-            continue
-        task, rest = match.groups()
-        if token in rest:
-            last[task] = bytearray(rest)
-            lines.append(last[task])
-            began_at.setdefault(task.decode(), at)
-        elif task in last:
-            last[task] += rest
-    return b"\n".join(lines).decode(errors="replace"), began_at
-
-
-def _pieces(ended: Ended) -> Iterator[tuple[float, bytes]]:
-    """Yield each line of srun's output with the time at which its end came."""
-    rest = b""
-    for at, chunk in ended.chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield at, line
-
-
 def _refused(node: str, why: str, seconds: float) -> Reply:
     busy = why.startswith(tuple(_BUSY)) or _TAKEN.search(why) is not None
     problem = ReachProblem.BUSY if busy else ReachProblem.SCHEDULER
@@ -250,15 +194,22 @@ def _refused(node: str, why: str, seconds: float) -> Reply:
     return Reply(node=node, reach=reach)
 
 
-def _words(ended: Ended, node: str, limit_s: float) -> str:
+def _of_srun(ended: Ended) -> str:
+    """Return what srun itself said, without what tasks wrote to standard error."""
+    lines = ended.stderr.decode(errors="replace").split("\n")
+    return "\n".join(line.strip() for line in lines if not _OF_A_TASK.match(line))
+
+
+def _words(said: str, ended: Ended, node: str, limit_s: float) -> str:
     """Return what srun said of a node, else of all of them, else what is known."""
-    lines = [line.strip() for line in ended.stderr.decode(errors="replace").splitlines()]
+    lines = said.splitlines()
     errors = [line.partition("error: ")[2] for line in lines if line.startswith("srun: error: ")]
     about = [line for line in errors if re.search(rf"\b{re.escape(node)}\b", line)]
-    said = first_line("\n".join(about or errors))
+    why = first_line("\n".join(about or errors))
     if ended.exit_code is None:
-        return f"no answer within {limit_s:g} s" + (f": {said}" if said else "")
-    return said or first_line("\n".join(lines)) or "no task started there"
+        return f"no answer within {limit_s:g} s" + (f": {why}" if why else "")
+    others = "\n".join(line for line in lines if not line.startswith("srun: "))
+    return why or first_line(others) or "no task started there"
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 import time
@@ -13,14 +12,20 @@ from typing import Any
 import paramiko
 
 from clusterkit.probes.base import Reach, ReachProblem, first_line
-from clusterkit.probes.compound import Compound, read_answers
-from clusterkit.transport.base import Reply
+from clusterkit.probes.compound import AnswerReader, Compound
+from clusterkit.transport.base import Reply, fault_of
 from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.known_hosts import HostKeyRefused
 from clusterkit.transport.names import check_names
-from clusterkit.transport.ssh_client import JumpFailed, Line, SshClient, round_trip_s
+from clusterkit.transport.ssh_client import (
+    JumpFailed,
+    Line,
+    SshClient,
+    round_trip_s,
+)
 from clusterkit.transport.ssh_config import SshOptions
 from clusterkit.transport.ssh_keys import LoginRefused
+from clusterkit.transport.ssh_packets import BROKEN, GIBBERISH
 
 _SHELL = "exec sh"
 """Understood by every login shell: sh and its kin, csh, fish."""
@@ -35,7 +40,8 @@ _SLICE_S = 1.0
 _SLACK_S = 5.0
 """paramiko's own time-outs come later than ours, which alone tell a time-out from a failure."""
 
-_FAILURES = (OSError, EOFError, paramiko.SSHException, HostKeyRefused, LoginRefused, JumpFailed)
+FAILURES = (*BROKEN, *GIBBERISH, HostKeyRefused, LoginRefused, JumpFailed)
+"""Why a node cannot be talked to; no other node is concerned."""
 
 
 class SshTransport:
@@ -138,7 +144,7 @@ class _Visit:
         self._began = time.monotonic()
         self._stage = "connecting"
         self._limit_s = 0.0
-        self._out = bytearray()
+        self._reader = AnswerReader(compound)
         self._noise = bytearray()
         self._has_ended = False
         self._said_hello_at: float | None = None
@@ -150,7 +156,7 @@ class _Visit:
         failure: Exception | None = None
         try:
             self._converse()
-        except _FAILURES as error:
+        except FAILURES as error:
             failure = error
         self.deadline = None
         self._line.close()
@@ -208,28 +214,36 @@ class _Visit:
 
     def _read(self, channel: Any) -> None:
         """Read until all probes have ended, the session has, or time is up."""
-        token = self._compound.token.encode()
-        ended = re.compile(token + rb" \S+ - = 0 - -\n")
         while self.deadline is not None and time.monotonic() < self.deadline:
             try:
                 data = channel.recv(1 << 16)
             except TimeoutError:
+                data = None
+            self._listen(channel)
+            if data is None:
+                if self._reader.excess:
+                    return
                 continue
-            finally:
-                while channel.recv_stderr_ready():
-                    self._noise = (self._noise + channel.recv_stderr(1 << 16))[-_NOISE:]
-            at = max(0, len(self._out) - 200)  # a frame may come in two parts
-            self._out += data
-            if self._said_hello_at is None and token in self._out[at:]:
+            self._reader.feed(data)
+            if self._said_hello_at is None and self._reader.has_begun:
                 self._said_hello_at = time.time()
-            if not data or ended.search(self._out, at):
+            if not data or self._reader.is_over:
                 self._has_ended = True
                 return
+            if self._reader.excess:
+                return
+
+    def _listen(self, channel: Any) -> None:
+        """Take what came on stderr, a window of it at most."""
+        if channel.recv_stderr_ready():
+            data = channel.recv_stderr(1 << 16)
+            self._reader.skip(len(data))
+            self._noise = (self._noise + data)[-_NOISE:]
 
     def _reply(self, failure: Exception | None) -> Reply:
-        answers = read_answers(self._out.decode(errors="replace"), self._compound)
-        answer = next(iter(answers.values()), None)
-        problem, detail = (None, "") if answer is not None else self._explain(failure)
+        answer = self._reader.answer()
+        silence = self._explain(failure) if answer is None else (ReachProblem.SHELL, "")
+        problem, detail = fault_of(self._reader, silence)
         skew_s = None
         if answer is not None and answer.clock is not None and self._said_hello_at is not None:
             skew_s = answer.clock - self._said_hello_at + (self._latency_s or 0.0) / 2
@@ -250,7 +264,7 @@ class _Visit:
         if self._line.is_cut or silent or isinstance(failure, TimeoutError):
             return ReachProblem.TIMEOUT, f"no answer within {self._limit_s:g} s: {self._stage}"
         if failure is None:
-            said = first_line((self._noise + b"\n" + self._out).decode(errors="replace"))
+            said = first_line((self._noise + b"\n" + self._reader.noise).decode(errors="replace"))
             return ReachProblem.SHELL, said or "the login shell ended without running the script"
         return explain(failure)
 
@@ -265,6 +279,8 @@ def explain(failure: BaseException) -> tuple[ReachProblem, str]:
     for kind, problem, words in _MEANINGS:
         if isinstance(failure, kind):
             return problem, words or _said(failure)
+    if isinstance(failure, GIBBERISH):
+        return ReachProblem.UNREACHABLE, "what answers on its SSH port does not speak SSH"
     return ReachProblem.UNREACHABLE, _said(failure)
 
 

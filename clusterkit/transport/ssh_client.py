@@ -26,6 +26,7 @@ from clusterkit.transport.ssh_config import (
     resolve_jump,
 )
 from clusterkit.transport.ssh_keys import Keys, LoginRefused
+from clusterkit.transport.ssh_packets import BROKEN, GIBBERISH, Packets
 
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """Preferred: the processor's own AES, and no separate MAC to compute in Python."""
@@ -127,7 +128,7 @@ class SshClient:
                     channel = transport.open_channel(
                         "direct-tcpip", place, ("", 0), timeout=limit_s
                     )
-            except (OSError, EOFError, paramiko.SSHException) as error:
+            except (*BROKEN, *GIBBERISH) as error:
                 raise JumpFailed(target.jumps[-1]) from error
             return line.hold(channel)
         if target.proxy_command:
@@ -182,7 +183,7 @@ class SshClient:
 
     def _transport(self, target: Target, sock: Any, **more: Any) -> Any:
         """Return paramiko's side of a connection, asking for a kind of key that is known."""
-        transport = paramiko.Transport(sock, **more)
+        transport = paramiko.Transport(sock, packetizer_class=Packets, **more)
         security = transport.get_security_options()
         security.ciphers = _first(security.ciphers, _CIPHERS)
         kinds = self._known.key_kinds(target)
@@ -207,7 +208,7 @@ class SshClient:
                 jump.line = Line(is_cut=self._is_closed, since=since)
             try:
                 jump.connection = self._open_jump(hops, jump.line)
-            except (OSError, EOFError, paramiko.SSHException, *_REFUSALS) as error:
+            except (*BROKEN, *GIBBERISH, *_REFUSALS) as error:
                 jump.line.close()
                 jump.connection = None
                 jump.failed_at = time.monotonic()
@@ -261,7 +262,10 @@ _MIN_RTT = 148
 def _connected(target: Target, line: Line) -> socket.socket:
     """Return a TCP connection to one of the addresses of a host."""
     end = time.monotonic() + target.connect_timeout_s
-    found = socket.getaddrinfo(target.address, target.port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(target.address, target.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a part of more than 63 letters
+        raise socket.gaierror(socket.EAI_NONAME, "no name that can be looked up") from error
     failure: OSError = OSError("no address")
     for tried, (family, kind, protocol, _, address) in enumerate(found):
         sock: socket.socket = line.hold(socket.socket(family, kind, protocol))
