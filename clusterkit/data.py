@@ -6,6 +6,9 @@ from pathlib import Path
 
 from clusterkit.core import peers
 
+PEERS = "clusterkit_peers.py"
+"""The name of `core/peers.py` on the nodes, beside launchers that use it."""
+
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -22,4 +25,4 @@ def read_data(*parts: str) -> str:
 
 def peers_program() -> dict[str, str]:
     """Return the file by which launchers talk between nodes: clusterkit's own module, as it is."""
-    return {"clusterkit_peers.py": Path(peers.__file__).read_text(encoding="utf-8")}
+    return {PEERS: Path(peers.__file__).read_text(encoding="utf-8")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.data import read_data
+from clusterkit.data import peers_program, read_data
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.model import NodeCommand, Runtime, Word
 
@@ -46,7 +46,10 @@ def mpi_command(
             *((f"--srun-arg={argument}" for argument in srun_args) if srun else ()),
             *program,
         ),
-        files={name: read_data("templates", "mpi", source) for name, source in _FILES.items()},
+        files={
+            **{name: read_data("templates", "mpi", source) for name, source in _FILES.items()},
+            **peers_program(),
+        },
         once=srun,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterkit import __version__, hostfile
 from clusterkit.containers import container_files, container_functions
-from clusterkit.data import read_data
+from clusterkit.data import PEERS, read_data
 from clusterkit.frameworks import load_framework
 from clusterkit.model import (
     PORT_STRIDE,
@@ -62,6 +62,7 @@ def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
         env=_environment(plan),
         names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),
         files={**plan.command.files, **(container_files() if container else {})},
+        peers=PEERS,
         gpus="" if plan.cluster.gpu_request is GpuRequest.NONE else "1",
         container_functions=container_functions(container.runtime) if container else "",
         default_nodes=" ".join(plan.node_names) or "localhost",
@@ -174,6 +175,7 @@ def _compose_of_hosts(plan: LaunchPlan, container: ContainerPlan) -> list[Render
             summary=summary(plan),
             image=container.image,
             environment=tuple(defaults.items()),
+            needs_token=PEERS in plan.command.files and len(used) > 1,
             node_script=COMPOSE_NODE,
             script_mount=f"./{COMPOSE_NODE}:/clusterkit/node.sh:ro",
             workdir_mount=f"{plan.workdir}:{plan.workdir}",

@@ -66,11 +66,6 @@ class RunFolder:
         return self.path / "secrets.env"
 
     @property
-    def token(self) -> Path:
-        """What the nodes of a Slurm job sign their calls with, readable by the owner only."""
-        return self.path / "token"
-
-    @property
     def node_checks(self) -> Path:
         """What each node checks before it starts its command; absent where it checks nothing."""
         return self.path / NODE_CHECKS
@@ -294,19 +289,6 @@ def write_secrets(run: RunFolder, values: Mapping[str, Secret]) -> None:
 def read_secrets(run: RunFolder) -> dict[str, str]:
     """Return the secret variables of a run."""
     return {str(name): str(value) for name, value in (files.read_json(run.secrets) or {}).items()}
-
-
-def write_token(run: RunFolder) -> None:
-    """Write a new token for the calls between the nodes."""
-    files.write_text(run.token, secrets.token_hex(16), mode=files.PRIVATE)
-
-
-def read_token(run: RunFolder) -> str | None:
-    """Return the token of a run; None where it has none."""
-    try:
-        return run.token.read_text(encoding="ascii")
-    except OSError:
-        return None
 
 
 def is_cancelled(run: RunFolder) -> bool:

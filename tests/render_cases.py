@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from clusterkit.data import peers_program
 from clusterkit.model import (
     ClusterKind,
     ClusterSpec,
@@ -17,6 +18,14 @@ from clusterkit.model import (
     NodeOrder,
 )
 from clusterkit.plan import make_plan
+
+PEERS_PROGRAM = peers_program()["clusterkit_peers.py"].rstrip("\n")
+
+
+def as_reviewed(text: str) -> str:
+    """Return a rendered file without the module that is reviewed where it stands."""
+    return text.replace(PEERS_PROGRAM, "(clusterkit/core/peers.py)")
+
 
 WORKDIR = "/home/ada/my project"
 

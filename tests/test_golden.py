@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from clusterkit.render import render
-from tests.render_cases import CASES, plan
+from tests.render_cases import CASES, as_reviewed, plan
 
 ON_SLURM = [case for case, (_, cluster) in CASES.items() if cluster.kind == "slurm"]
 GOLDEN = Path(__file__).parent / "golden" / "render"
@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parent / "golden" / "render"
 @pytest.mark.parametrize("case", CASES)
 def test_rendered_files_are_as_reviewed(case: str) -> None:
     folder = GOLDEN / case
-    rendered = {file.name: file.text for file in render(plan(case))}
+    rendered = {file.name: as_reviewed(file.text) for file in render(plan(case))}
     if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

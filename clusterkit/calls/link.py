@@ -1,25 +1,19 @@
 """How the nodes of a job know of each other: each calls the first one every two seconds.
 
-A call is one short TCP connection with a line of JSON each way; the first node answers on a port of
-the job's own. By these calls a node that has gone is noticed; where no scheduler starts the nodes,
-they also begin together, and a failure or a cancellation reaches nodes that share no file system.
-Both lines are signed with the token of the job (HMAC-SHA256), and the answer repeats the number of
-its question.
+A call is a question and its answer by the protocol of `core/peers.py`; the first node answers on a
+port of the job's own. By these calls a node that has gone is noticed; where no scheduler starts the
+nodes, they also begin together, and a failure or a cancellation reaches nodes that share no file
+system.
 
-    {"rank", "number", "ended": BOOL, NEWS} SIGNATURE
-    {"number", "port": INT, "go": BOOL, NEWS} SIGNATURE
+    {"ended": BOOL, NEWS}
+    {"port": INT, "go": BOOL, NEWS}
 
 NEWS is `"failure": RESULT|null, "cancelled": BOOL, "gone": [RESULT...]`, the last of elastic jobs.
 """
 
 from __future__ import annotations
 
-import hmac
-import json
-import secrets
 import signal
-import socket
-import socketserver
 import threading
 import time
 from collections.abc import Mapping
@@ -30,6 +24,8 @@ from typing import Any
 from clusterkit import node_results
 from clusterkit.calls.clock import LivedClock
 from clusterkit.calls.news import News
+from clusterkit.core import peers
+from clusterkit.core.peers import Connection, Listener, Member, PeerError
 from clusterkit.errors import RemoteError
 from clusterkit.model import PORT_STRIDE, NodeResult
 from clusterkit.ports import is_free
@@ -44,7 +40,11 @@ SILENCE_S = 10.0
 _HEAD_SILENCE_S = 13.0
 """Later than the first node gives up on others, so that a cut-off node does not blame it."""
 _ANSWER_S = 2.0
-_LONGEST = 1 << 16
+_KEEP_UP_TO = 512
+"""Nodes that keep their connections to the first one, which no flood then keeps out; it has a
+descriptor for each, of the usual 1,024."""
+_FORGET_S = 60.0
+"""After so long a silence a connection is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +89,16 @@ class Link:
         self._go = threading.Event()
         self._close = threading.Event()
         self._thread: threading.Thread | None = None
+        self._connection: Connection | None = None
+        self._is_short = False
+        """Whether the last call went wrong for want of something on this machine."""
+        self._member = Member(
+            token=circle.token,
+            rank=rank,
+            of=len(circle.names),
+            attempt=news.attempt,
+            purpose="calls",
+        )
 
     def begin(self) -> None:
         """Begin to call."""
@@ -116,16 +126,18 @@ class Link:
 
     def _call_on(self) -> None:
         """Call the first node until this node's end was heard there, or it has gone."""
-        heard_at = self._clock.now()
+        heard_at = called_at = self._clock.now()
         while True:
             ending = self._close.is_set()
             answer = self._call()
             now = self._clock.now()
+            if self._is_short:
+                heard_at += now - called_at
+            called_at = now
             gone = _HEAD_SILENCE_S if self._go.is_set() else START_PATIENCE_S
             if answer is not None:
                 heard_at = now
-                self.news.hear(answer)
-                if answer["go"]:
+                if answer.get("go") is True:
                     self._go.set()
                 if ending:
                     return
@@ -152,29 +164,35 @@ class Link:
         return node_results.has_result(self.news.run, rank, self.news.attempt)
 
     def _call(self) -> dict[str, Any] | None:
-        question = {
-            "rank": self.rank,
-            "number": secrets.token_hex(8),
-            "ended": self.ended,
-            **self.news.told(),
-        }
+        question = peers.shortened({"ended": self.ended, **self.news.told()})
+        self._is_short = False
         for port in (self.port,) if self.port is not None else self.circle.ports:
             try:
                 answer = self._exchange(_link_port(port), question)
+                self.news.hear(answer)
             except OSError as error:
                 self.trouble = error.strerror or str(error)
+                self._is_short = self._is_short or peers.is_shortage(error)
+                self._hang_up()
                 continue
-            if answer is not None and answer.get("number") == question["number"]:
-                self.port = port
-                return answer
+            self.port = port
+            return answer
         return None
 
-    def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any]:
         head = (self.circle.names[0], port)
-        with socket.create_connection(head, timeout=_ANSWER_S) as connection:
-            connection.sendall(sign(question, self.circle.token))
-            with connection.makefile("rb") as stream:
-                return read_signed(stream.readline(_LONGEST), self.circle.token)
+        if self._connection is None:
+            self._connection = peers.connect(head, self._member, timeout_s=_ANSWER_S)
+        self._connection.send(question, within_s=_ANSWER_S)
+        answer = self._connection.receive(_ANSWER_S, _ANSWER_S)
+        if len(self.circle.names) > _KEEP_UP_TO:
+            self._hang_up()
+        return answer
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class Hub(Link):
@@ -183,9 +201,10 @@ class Hub(Link):
     def __init__(self, circle: Circle, news: News) -> None:
         """Know the nodes; nothing is opened yet."""
         super().__init__(circle, 0, news)
+        self._listener: Listener | None = None
         self._heard_at: dict[int, float] = {}
         self._over: set[int] = set()
-        self._newcomer_at = self._clock.now()
+        self._newcomer_at = self._now()
         if not circle.gathers:
             self._go.set()
 
@@ -198,9 +217,8 @@ class Hub(Link):
         for port in self.circle.ports:
             if not self.circle.gathers or is_free(port):  # else it is the job's own
                 with suppress(OSError):
-                    server = _Server(self, _link_port(port))
+                    self._listener = Listener(("", _link_port(port)), self._member, self._serve)
                     self.port = port
-                    threading.Thread(target=server.serve_forever, daemon=True).start()
                     super().begin()
                     return
         tried = ", ".join(str(port) for port in self.circle.ports)
@@ -210,21 +228,31 @@ class Hub(Link):
             hint="set `port_range` to another range",
         )
 
-    def answer(self, heard: Mapping[str, Any]) -> dict[str, Any]:
-        """Note who calls, and return what is known here."""
-        rank, now = int(heard["rank"]), self._clock.now()
+    def answer(self, rank: int, heard: Mapping[str, Any]) -> dict[str, Any]:
+        """Note who calls, and return what is known here.
+
+        Raises:
+            PeerError: nobody who calls is of this rank, or what it says is no news.
+        """
+        if not 0 < rank < self.circle.tasks:
+            raise PeerError("is not among those who call")
+        now = self._now()
         if rank not in self._heard_at:
             self._newcomer_at = now
         self._heard_at[rank] = now
-        if heard.get("ended"):
+        if heard.get("ended") is True:
             self._over.add(rank)
         self.news.hear(heard)
-        return {
-            "number": heard.get("number"),
-            "port": self.port,
-            "go": self._go.is_set(),
-            **self.news.told(),
-        }
+        return {"port": self.port, "go": self._go.is_set(), **self.news.told()}
+
+    def _serve(self, connection: Connection) -> None:
+        for heard in connection.messages(_FORGET_S):
+            connection.send(peers.shortened(self.answer(connection.rank, heard)))
+
+    def _now(self) -> float:
+        """Return the time of a clock that stands still while nobody can be heard here."""
+        unable_s = self._listener.unable_s() if self._listener is not None else 0.0
+        return self._clock.now() - unable_s
 
     def _call_on(self) -> None:
         others = set(range(1, self.circle.tasks))
@@ -235,7 +263,7 @@ class Hub(Link):
             time.sleep(0.2)
 
     def _miss(self, others: set[int]) -> None:
-        now = self._clock.now()
+        now = self._now()
         if self._go.is_set():
             called = others & self._heard_at.keys()
             late = {rank for rank in called if now - self._heard_at[rank] >= SILENCE_S}
@@ -262,50 +290,9 @@ def join(circle: Circle, rank: int, news: News) -> Link:
     return Link(circle, rank, news) if rank else Hub(circle, news)
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    """Answer calls; who does not know the token is told nothing."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, hub: Hub, port: int) -> None:
-        token = hub.circle.token
-
-        class Handler(socketserver.StreamRequestHandler):
-            timeout = _ANSWER_S
-
-            def handle(self) -> None:
-                with suppress(OSError, ValueError, KeyError, TypeError):
-                    heard = read_signed(self.rfile.readline(_LONGEST), token)
-                    if heard is not None:
-                        self.wfile.write(sign(hub.answer(heard), token))
-
-        super().__init__(("", port), Handler)
-
-
 def is_told_to_end() -> bool:
     """Tell whether a signal that ends this process waits to be fetched."""
     return bool({signal.SIGTERM, signal.SIGINT} & signal.sigpending())
-
-
-def sign(message: Mapping[str, Any], token: str) -> bytes:
-    """Return a message as a line with its signature."""
-    body = json.dumps(message)
-    return f"{body} {_signature(body, token)}\n".encode()
-
-
-def read_signed(line: bytes, token: str) -> dict[str, Any] | None:
-    """Return the message of a line; None where it is none, or another token has signed it."""
-    body, _, signature = line.decode(errors="replace").rstrip("\n").rpartition(" ")
-    if not hmac.compare_digest(_signature(body, token).encode(), signature.encode()):
-        return None
-    message = json.loads(body)
-    return message if isinstance(message, dict) else None
-
-
-def _signature(body: str, token: str) -> str:
-    return hmac.new(token.encode(), body.encode(), "sha256").hexdigest()
 
 
 def _link_port(port: int) -> int:

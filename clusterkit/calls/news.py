@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from clusterkit import elastic, files, node_results, runfolder
+from clusterkit.core.peers import PeerError
 from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -83,15 +84,28 @@ class News:
         }
 
     def hear(self, told: Mapping[str, Any]) -> None:
-        """Take over what another node knows."""
-        self.cancelled = self.cancelled or bool(told.get("cancelled"))
-        failure = node_results.result_of(told.get("failure"))
-        if failure is not None:
+        """Take over what another node knows.
+
+        Raises:
+            PeerError: it is not what a node tells.
+        """
+        gone, failure = told.get("gone", []), told.get("failure")
+        if not isinstance(gone, list) or len(gone) > self.of:
+            raise PeerError("sends no list of the nodes that have gone")
+        results = [node_results.result_of(document) for document in (failure, *gone)]
+        first, *others = (self._ours(result) for result in results)
+        if (failure is not None and first is None) or None in others:
+            raise PeerError("sends what is not the result of a node")
+        self.cancelled = self.cancelled or told.get("cancelled") is True
+        if first is not None:
             with self._lock:
-                self.failure = self.failure or failure
-        for result in map(node_results.result_of, told.get("gone", ())):
-            if result is not None:
-                self.blame(result)
+                self.failure = self.failure or first
+        for result in filter(None, others):
+            self.blame(result)
+
+    def _ours(self, result: NodeResult | None) -> NodeResult | None:
+        """Return a result unless it is of a node that the attempt has not."""
+        return result if result is not None and result.node_rank < self.of else None
 
     def look(self) -> None:
         """Bring memory and folder in step; what cannot be written stays in memory."""

@@ -107,6 +107,11 @@ class Member:
         return hmac.new(self._key, context + b"\n" + body, "sha256").hexdigest().encode()
 
 
+def new_token() -> str:
+    """Return a token for one attempt of one job."""
+    return secrets.token_hex(16)
+
+
 def member_of_job(purpose: str) -> Member:
     """Return this node as the variables of the job describe it; for launchers.
 
@@ -235,7 +240,7 @@ class Connection:
         self._sent = self._heard = 0
         self._sending = threading.Lock()
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any], within_s: float = MESSAGE_S) -> None:
         """Send a message; any thread may.
 
         Raises:
@@ -248,7 +253,7 @@ class Connection:
         with self._sending:
             line = self.seal(b" " + body)
             try:
-                self._stream.write(line, time.monotonic() + MESSAGE_S)
+                self._stream.write(line, time.monotonic() + within_s)
             except OSError:
                 self._stream.end()  # half a line may be out
                 raise

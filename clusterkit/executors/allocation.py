@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterkit.core import peers
 from clusterkit.model import Runtime
 
 _GPU_DEVICE = re.compile(r"nvidia\d+")
@@ -26,6 +27,8 @@ class Allocation:
     head: str
     """Address of the first node."""
     port: int
+    token: str
+    """By which nodes know who is of this attempt."""
 
     def variables(self, rank: int, *, executor: str) -> dict[str, str]:
         """Return the variables of one node: ours (`model.Runtime`), and submitit's."""
@@ -40,6 +43,7 @@ class Allocation:
             Runtime.SLOTS.name: " ".join(str(number) for number in self.slots),
             Runtime.HEAD_ADDR.name: self.head,
             Runtime.PORT.name: str(self.port),
+            peers.VARIABLE: self.token,
             "SUBMITIT_EXECUTOR": executor,
             f"{submitit}_JOB_ID": self.job_id,
             f"{submitit}_NTASKS": str(self.tasks),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterkit.core import peers
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.ports import HeldPort, hold_port
 
@@ -40,6 +41,7 @@ class LocalLayout:
                 tasks=tasks,
                 head=address_of(0),
                 port=port.number,
+                token=peers.new_token(),
             ),
             devices=split_devices(visible_gpus(), slots),
             time_limit_s=plan["time_limit_s"],
@@ -48,7 +50,8 @@ class LocalLayout:
 
     def again(self) -> LocalLayout:
         """Return the layout of the next attempt, which has the same port."""
-        allocation = replace(self.allocation, attempt=self.allocation.attempt + 1)
+        attempt = self.allocation.attempt + 1
+        allocation = replace(self.allocation, attempt=attempt, token=peers.new_token())
         return replace(self, allocation=allocation)
 
     def environment(self, rank: int) -> dict[str, str]:

@@ -29,7 +29,7 @@ from clusterkit.executors.slurm_refusals import refusal
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
-from clusterkit.runfolder import RunFolder, read_submission, write_token
+from clusterkit.runfolder import RunFolder, read_submission
 
 _SBATCH_TIMEOUT_S = 180.0
 
@@ -172,5 +172,4 @@ def launch(
         RUN_FOLDER_VARIABLE: str(run.path),
         PYTHON_VARIABLE: sys.executable,
     }
-    write_token(run)
     return launch_by(SlurmExecutor(plan, run, environment, handing_over), run)

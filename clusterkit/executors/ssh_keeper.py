@@ -256,12 +256,12 @@ class _Keeper:
             tasks=layout.tasks,
             head=layout.names[0],
             port=self.link.port or layout.ports[0],  # known once all are there
+            token=layout.token,
         )
         environment = {
             **scrubbed_environment(),
             **layout.environment,
             **nodes.variables(self.rank, executor="ssh"),
-            "CK_TOKEN": layout.token,  # for launchers: who is of this job
         }
         if not layout.ours:
             environment[processes.MARKER] = self.marker

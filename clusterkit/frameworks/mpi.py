@@ -35,7 +35,7 @@ FRAMEWORK = Framework(
     starts=("mpirun", "openmpi", "mpich", "mpi4py"),
     command=command,
     uneven_slots=True,
-    by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
+    by_hand='on each host K: CK_TOKEN=SECRET CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
     provides=(
         "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
         "MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "SLURM_PROCID", "SLURM_LOCALID",

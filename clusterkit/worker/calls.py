@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from clusterkit import runfolder
 from clusterkit.calls.link import Circle, join
 from clusterkit.calls.news import News
+from clusterkit.core import peers
+from clusterkit.core.peers import TokenError
 from clusterkit.errors import RemoteError
 from clusterkit.model import ClusterKind, Runtime
 from clusterkit.runfolder import RunFolder
@@ -33,11 +35,11 @@ def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
         yield
         return
     news = News(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
-    link = join(circle, me.rank, news)
     try:
+        link = join(circle, me.rank, news)
         link.begin()
         link.await_answer(_FIRST_ANSWER_S)
-    except RemoteError as error:
+    except (RemoteError, TokenError) as error:
         print(f"clusterkit: nodes that go will be noticed by Slurm alone: {error}", file=sys.stderr)
         yield
         return
@@ -51,9 +53,9 @@ def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
 
 def _circle(run: RunFolder, me: Identity) -> Circle | None:
     submission = runfolder.read_submission(run)
-    token = runfolder.read_token(run)
+    token = os.environ.get(peers.VARIABLE, "")  # of a batch script that makes one
     port = os.environ.get(Runtime.PORT.name, "")
-    if submission is None or token is None or not port.isdigit() or me.of == 1:
+    if submission is None or not token or not port.isdigit() or me.of == 1:
         return None
     if submission.kind is not ClusterKind.SLURM or submission.once or submission.least is not None:
         return None

@@ -24,10 +24,6 @@ from clusterkit.worker.watch import WATCHED, Patience, Watch, blocked, sweep
 ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
 
-SIGNED_WITH = "CK_TOKEN"
-"""The token by which launchers of the same job on other nodes can be known; over ssh, the keeper
-gives it."""
-
 _CAUSE_S = 16.0
 """A little longer than a keeper takes to miss the first node (calls/link.py)."""
 
@@ -151,7 +147,6 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
         Runtime.RESULTS.name: str(run.results),
         VARIABLE: str(run.rank_failure(me.attempt)),
         ROUNDS: str(run.rounds(me.attempt)),
-        SIGNED_WITH: os.environ.get(SIGNED_WITH) or runfolder.read_token(run) or "",
     }
     files.create_folder(run.results)
     log = files.open_for_append(run.log(me.rank))

@@ -2,6 +2,7 @@
 # train: what one node runs (mpi). Rendered by clusterkit 0.1.0.
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# On several hosts also, the same on each:  export CK_TOKEN=...     # made by `openssl rand -hex 16`
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
@@ -21,6 +22,17 @@ CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# By this the nodes know who is of this job: whoever else comes could run programs as this user.
+CK_TOKEN=${CK_TOKEN:-}
+if ((CK_NNODES == 1 && ${#CK_TOKEN} == 0)); then
+  CK_TOKEN=$(od -An -vtx1 -N16 /dev/urandom | tr -d ' \n')
+elif ((${#CK_TOKEN} < 16)); then
+  echo "clusterkit: error: $CK_NODE_NAME: CK_TOKEN is not set, or has fewer than 16 characters" >&2
+  echo "  hint: the nodes know each other by it, so it is the same on all of them:" >&2
+  echo "    export CK_TOKEN=\"\$(openssl rand -hex 16)\"  # once; on the others, what it is there" >&2
+  exit 2
+fi
+export CK_TOKEN
 # TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
 [[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
 CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
@@ -335,11 +347,9 @@ mpirun starts a daemon on each node (orted, prted, hydra_pmi_proxy) through a pr
 like ssh, with a host and a command. Ours is this file as a program, in the folder of the job on the
 first node: it hands the command to `Head` there by agent.sock, and waits until it has ended. Each
 node keeps a connection (`Node`) to CK_PORT + 1 of the first node, gets the command, and runs it as
-a child of its own. Both sides of a connection send lines of JSON, each with a signature by CK_TOKEN
-(HMAC-SHA256), which every node of a submitted job has, over what both sides began with and a count.
+a child of its own. clusterkit_peers.py sees to it that nobody else gives or takes commands there.
 """
 
-import hmac
 import json
 import os
 import secrets
@@ -351,50 +361,22 @@ import threading
 import time
 from contextlib import suppress
 
+import clusterkit_peers
+
 SOCKET = "agent.sock"
 START_S = 600
 GRACE_S = 5
 """How long a daemon has to end by itself: below the 8 s after which a node's worker kills."""
+MOST = 1 << 20
+"""Characters of a command."""
 LOST = 255
 """As ssh's own for a connection that broke."""
 
 
-class Line:
-    """One side of a connection between the first node and another."""
-
-    def __init__(self, connection, *, asks):
-        self.connection = connection
-        self.asks = asks
-        self.lines = connection.makefile("r", encoding="utf-8")
-        self.lock = threading.Lock()
-        self.sent = self.heard = 0
-        own = secrets.token_hex(16)
-        connection.sendall(f"{own}\n".encode())
-        theirs = self.lines.readline().strip()
-        self.start = f"{own} {theirs}" if asks else f"{theirs} {own}"
-
-    def sign(self, by_asker, count, text):
-        """Return the signature of one message of one side."""
-        words = f"{self.start} {by_asker} {count} {text}".encode()
-        return hmac.new(os.environ.get("CK_TOKEN", "").encode(), words, "sha256").hexdigest()
-
-    def send(self, **message):
-        """Send a message; nothing where the other side has gone, which whoever reads notices."""
-        with self.lock, suppress(OSError):
-            text = json.dumps(message)
-            line = f"{self.sign(self.asks, self.sent, text)} {text}\n"
-            self.sent += 1
-            self.connection.sendall(line.encode())
-
-    def messages(self):
-        """Yield what the other side sends, until it has gone or is not who it should be."""
-        with suppress(OSError, ValueError):
-            for line in self.lines:
-                signature, _, text = line.rstrip("\n").partition(" ")
-                if not hmac.compare_digest(signature, self.sign(not self.asks, self.heard, text)):
-                    return
-                self.heard += 1
-                yield json.loads(text)
+def send(connection, **message):
+    """Send a message; nothing where the other side has gone, which whoever reads notices."""
+    with suppress(OSError):
+        connection.send(message)
 
 
 class Daemons:
@@ -430,7 +412,7 @@ class Daemons:
 def tell_failures(tell):
     """Call `tell` with the exit code of each rank of this node that fails; see mpi_rank.sh."""
     path = os.path.join(os.environ["CK_TMP"], "mpi_failed")  # noqa: PTH118
-    os.mkfifo(path)
+    os.mkfifo(path, 0o600)
 
     def listen():
         # As if to write as well, so that there is no end while no rank writes.
@@ -450,64 +432,73 @@ class Head:
     def __init__(self):
         self.failed = None
         """The exit code of the first rank that was heard to fail."""
-        self.others = set(os.environ["CK_NODES"].split()) - {os.environ["CK_NODE_NAME"]}
+        self.nodes = os.environ["CK_NODES"].split()
+        self.others = set(self.nodes) - {os.environ["CK_NODE_NAME"]}
         self.came = set()
         self.lines = {}
         self.codes = {}
         self.changed = threading.Condition()
         self.daemons = Daemons()
         tell_failures(self.fail)
-        self.listen(socket.create_server(("", int(os.environ["CK_PORT"]) + 1)), self.serve_node)
-        asked = socket.socket(socket.AF_UNIX)
-        here = os.getcwd()  # noqa: PTH109 - a socket's name must be short: it is a relative one
-        os.chdir(os.environ["CK_TMP"])
-        asked.bind(SOCKET)
-        os.chdir(here)
-        asked.listen(socket.SOMAXCONN)
-        self.listen(asked, self.serve_agent)
+        if self.others:
+            self.listen()
+        threading.Thread(target=self.serve_agents, args=(agents(),), daemon=True).start()
 
-    def listen(self, server, serve):
-        """Serve each connection by a thread of its own."""
+    def listen(self):
+        """Serve the other nodes."""
+        member, port = clusterkit_peers.member_of_job("mpi"), int(os.environ["CK_PORT"]) + 1
+        try:
+            self.listener = clusterkit_peers.Listener(("", port), member, self.serve_node)
+        except OSError as error:
+            sys.exit(f"clusterkit: error: port {port} of the first node: {error.strerror}")
 
-        def accept():
-            while True:
-                connection, _ = server.accept()
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-
-    def serve_node(self, connection):
+    def serve_node(self, line):
         """Know a node for as long as it is there."""
-        connection.settimeout(START_S)
-        with connection, suppress(OSError):
-            line = Line(connection, asks=False)
-            messages = line.messages()
-            name = next(messages, {}).get("node")
-            with self.changed:
-                if name not in self.others - self.came:
-                    return
-                connection.settimeout(None)
-                self.came.add(name)
-                self.lines[name] = line
-                self.changed.notify_all()
-            for message in messages:
-                if "failed" in message:
-                    self.fail(message["failed"])
-                    continue
-                with self.changed:
-                    self.codes[name, message["ended"]] = message["code"]
-                    self.changed.notify_all()
+        name = self.nodes[line.rank]
+        with self.changed:
+            if name not in self.others - self.came:
+                return
+            self.came.add(name)
+            self.lines[name] = line
+            self.changed.notify_all()
+        try:
+            for message in line.messages():
+                self.note(name, message)
+        except clusterkit_peers.PeerError as error:
+            print(f"clusterkit: {name} {error}", flush=True)
+        finally:
             with self.changed:
                 del self.lines[name]
+                self.changed.notify_all()
+
+    def note(self, name, message):
+        """Note what a node says: that a rank has failed, or how a command has ended."""
+        if "failed" in message:
+            self.fail(clusterkit_peers.whole(message, "failed", 1, 255))
+            return
+        number, code = clusterkit_peers.text(message, "ended", 64), message.get("code")
+        with self.changed:
+            if (name, number) in self.codes:
+                self.codes[name, number] = code if code in range(256) else LOST
                 self.changed.notify_all()
 
     def fail(self, code):
         """Note that a rank has failed."""
         self.failed = self.failed or code
 
+    def serve_agents(self, server):
+        """Serve each agent by a thread of its own."""
+        while True:
+            try:
+                connection, _ = server.accept()
+                threading.Thread(target=self.serve_agent, args=(connection,), daemon=True).start()
+            except (OSError, RuntimeError) as error:  # for want of descriptors or threads
+                print(f"clusterkit: mpirun has to wait: {error}", file=sys.stderr, flush=True)
+                time.sleep(1)
+
     def serve_agent(self, connection):
         """Have the command of an agent run, and tell it the exit code."""
-        with connection, connection.makefile("r") as lines, suppress(OSError):
+        with connection, connection.makefile("r") as lines, suppress(OSError, ValueError, KeyError):
             asked = json.loads(lines.readline())
             code = self.run_on(asked["host"], asked["command"], asked["id"])
             connection.sendall(f"{code}\n".encode())
@@ -518,19 +509,25 @@ class Head:
             return self.daemons.run(command)
         with self.changed:
             if not self.changed.wait_for(lambda: name in self.lines, START_S):
-                print(f"clusterkit: {name} has not come within {START_S} s", flush=True)
+                refused = f" ({self.listener.refused})" if self.listener.refused else ""
+                print(f"clusterkit: {name} has not come within {START_S} s{refused}", flush=True)
                 return LOST
-            self.lines[name].send(run=number, command=command)
-            key = name, number
-            self.changed.wait_for(lambda: key in self.codes or name not in self.lines)
-            return self.codes.pop(key, LOST)
+            line, key = self.lines[name], (name, number)
+            self.codes[key] = None
+        send(line, run=number, command=command)
+        with self.changed:
+            self.changed.wait_for(lambda: self.codes[key] is not None or name not in self.lines)
+            code = self.codes.pop(key)
+            return LOST if code is None else code
 
     def end(self, code):
         """Let every node end with this exit code."""
         with self.changed:
             self.changed.wait_for(lambda: self.came == self.others, GRACE_S)
-            for line in self.lines.values():
-                line.send(end=code)
+            lines = list(self.lines.values())
+        for line in lines:
+            send(line, end=code)
+        with self.changed:
             self.changed.wait_for(lambda: not self.lines, 2 * GRACE_S)
         self.daemons.end()
 
@@ -547,24 +544,32 @@ class Node:
 
     def run(self):
         """Run what comes until the end is told; return the exit code."""
-        connection = connect()
-        with suppress(OSError):
-            line = Line(connection, asks=True)
-            line.send(node=os.environ["CK_NODE_NAME"])
-            tell_failures(lambda code: line.send(failed=code))
-            for message in line.messages():
-                if "end" in message:
-                    self.daemons.end()
-                    return message["end"]
-                threading.Thread(target=self.start, args=(line, message), daemon=True).start()
-        self.daemons.end()
-        name = os.environ["CK_NODE_NAME"]
-        print(f"clusterkit: {name} no longer hears the first node", flush=True)
-        return 1
+        head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+        member = clusterkit_peers.member_of_job("mpi")
+        try:
+            line = clusterkit_peers.connect_within(START_S, head, member)
+            return self.follow(line)
+        except clusterkit_peers.PeerError as error:
+            print(f"clusterkit: {error}", flush=True)
+            return 1
+        finally:
+            self.daemons.end()
 
-    def start(self, line, message):
+    def follow(self, line):
+        """Run what the first node says, until it says how the job has ended."""
+        tell_failures(lambda code: send(line, failed=code))
+        for message in line.messages():
+            if "end" in message:
+                return clusterkit_peers.whole(message, "end", 0, 255)
+            number = clusterkit_peers.text(message, "run", 64)
+            words = (line, number, clusterkit_peers.text(message, "command", MOST))
+            threading.Thread(target=self.start, args=words, daemon=True).start()
+        name = os.environ["CK_NODE_NAME"]
+        raise clusterkit_peers.PeerError(f"{name} no longer hears the first node: {line.fault}")
+
+    def start(self, line, number, command):
         """Run a command, and tell how it has ended."""
-        line.send(ended=message["run"], code=self.daemons.run(message["command"]))
+        send(line, ended=number, code=self.daemons.run(command))
 
     def heed(self, *_):
         """End, but let the first node end the ranks in order where it does; on SIGTERM."""
@@ -572,19 +577,16 @@ class Node:
         os._exit(128 + signal.SIGTERM)
 
 
-def connect():
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            connection = socket.create_connection((head, port), timeout=10)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"clusterkit: nobody at {head}:{port} after {START_S} s: {error}")
-            time.sleep(0.2)
-        else:
-            connection.settimeout(None)
-            return connection
+def agents():
+    """Return a socket for the agents of this user alone."""
+    server = socket.socket(socket.AF_UNIX)
+    here = os.getcwd()  # noqa: PTH109 - a socket's name must be short: it is a relative one
+    os.chdir(os.environ["CK_TMP"])
+    server.bind(SOCKET)
+    os.chmod(SOCKET, 0o600)  # noqa: PTH101 - nobody can connect before it listens
+    os.chdir(here)
+    server.listen(socket.SOMAXCONN)
+    return server
 
 
 # What mpirun calls in place of ssh
@@ -689,6 +691,10 @@ if [ "$status" != 0 ] && [ -p "$CK_TMP/mpi_failed" ]; then
   { echo "$status" >"$CK_TMP/mpi_failed"; } 2>/dev/null
 fi
 exit "$status"
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_peers.py <<'CK_FILE'
+(clusterkit/core/peers.py)
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
