@@ -6,6 +6,7 @@ of them. An expression without a filter, or with an unknown name, does not rende
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -16,6 +17,8 @@ import jinja2
 import yaml
 
 from clusterkit import shell
+from clusterkit.config.sources import trusted_owners
+from clusterkit.core import ownership
 from clusterkit.data import data_dir
 from clusterkit.errors import Position, UserError
 
@@ -45,10 +48,10 @@ def render_template(path: Path, **values: Any) -> str:
     """Return the text of the template at `path`.
 
     Raises:
-        UserError: the template is wrong, with its line.
+        UserError: the template is wrong, with its line, or somebody else can write it.
     """
     try:
-        source = path.read_text(encoding="utf-8")
+        source = _source(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"template {path} cannot be read: {error}") from error
     try:
@@ -57,6 +60,22 @@ def render_template(path: Path, **values: Any) -> str:
         raise _template_error(path, source, error.lineno, error.message or str(error)) from error
     except _WRONG as error:
         raise _template_error(path, source, _template_line(error), str(error)) from error
+
+
+def _source(path: Path) -> str:
+    """Return a template of ours, or one that shadows it and is the user's own, or root's.
+
+    Trusted as well is whoever owns the configuration that the user named outright. The folder
+    counts too: in one that others can write, they choose which of the user's files is read.
+    """
+    if path.is_relative_to(data_dir("templates")):
+        return path.read_text(encoding="utf-8")
+    trusted = trusted_owners(Path.cwd(), os.environ)
+    use = "write a script from it"
+    hint = f"if you trust it, copy the folder and name that: cp -r {shell.quote(str(path.parent))}"
+    ownership.require_own(path.parent, use=use, hint=hint, trusted=trusted)
+    raw = ownership.read_own(path, use=use, hint=hint, trusted=trusted)
+    return raw.decode().replace("\r\n", "\n")
 
 
 class Quoted(str):

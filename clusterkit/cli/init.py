@@ -69,5 +69,7 @@ def _report(found: Found) -> Iterator[str]:
     )
     for rack in found.hostfiles:
         yield f"found hostfile {rack.path} with {len(rack.hosts)} hosts"
+    for reason in found.left_out:
+        yield f"left out a hostfile: {reason}"
     if not found.hostfiles:
         yield "found no hostfile in ./hostfile, ./hostfiles/, /job or /etc"

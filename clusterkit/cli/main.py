@@ -116,7 +116,7 @@ def root(
         Path | None,
         typer.Option(
             "--config-file",
-            help="Read this file instead of the nearest clusterkit.yaml.",
+            help="Read this file, whoever owns it, instead of the nearest clusterkit.yaml.",
             metavar="FILE",
             envvar="CLUSTERKIT_CONFIG_FILE",
             show_default=False,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit import hostfile
-from clusterkit.config.document import read_text
+from clusterkit import hostfile, shell
+from clusterkit.config.document import read_own_text
 from clusterkit.config.merge import Given, Merge
 from clusterkit.config.schema import ClusterModel
 from clusterkit.config.sources import display
+from clusterkit.core import ownership
 from clusterkit.errors import Problem, UserError, did_you_mean
 from clusterkit.model import ClusterKind, ClusterSpec, Host
 
@@ -36,11 +37,18 @@ def kinds_of(key: str) -> tuple[ClusterKind, ...]:
 
 
 def build_cluster(
-    name: str, kind: ClusterKind, merge: Merge, cwd: Path, *, hosts_refused: bool = False
+    name: str,
+    kind: ClusterKind,
+    merge: Merge,
+    cwd: Path,
+    *,
+    trusted: Collection[int] = frozenset(),
+    hosts_refused: bool = False,
 ) -> Built:
     """Return the cluster that merged values make.
 
-    `hosts_refused` says that hosts were given, and have been complained about already.
+    `trusted` are ids of users whose hostfiles count, beside one's own and root's. `hosts_refused`
+    says that hosts were given, and have been complained about already.
     """
     problems = [*_misplaced(name, kind, merge)]
     values = merge.values()
@@ -50,7 +58,7 @@ def build_cluster(
             values[key] = _anchored(given)
     warnings: tuple[Problem, ...] = ()
     try:
-        values["hosts"], warnings = _hosts(name, merge, cwd)
+        values["hosts"], warnings = _hosts(name, merge, cwd, trusted)
     except UserError as error:
         problems += error.problems
         values["hosts"] = (Host(name=name),)
@@ -101,7 +109,9 @@ def _anchored(given: Given) -> str:
     return str(given.base / text)
 
 
-def _hosts(name: str, merge: Merge, cwd: Path) -> tuple[tuple[Host, ...], tuple[Problem, ...]]:
+def _hosts(
+    name: str, merge: Merge, cwd: Path, trusted: Collection[int]
+) -> tuple[tuple[Host, ...], tuple[Problem, ...]]:
     """Return the hosts of a cluster, and what is odd about the hostfile that lists them."""
     listed = merge.get("hosts")
     if listed is not None:
@@ -112,7 +122,15 @@ def _hosts(name: str, merge: Merge, cwd: Path) -> tuple[tuple[Host, ...], tuple[
     path = Path(_anchored(named)).expanduser()
     source = display(path, cwd)
     try:
-        read = hostfile.parse(read_text(path, source=source), source=source)
+        text = read_own_text(
+            path,
+            source=source,
+            use="take the nodes of a cluster from it",
+            hint=f"if you trust it, name a copy of your own: cp {shell.quote(str(path))} my-hosts",
+            trusted=trusted,
+            most=ownership.LARGEST,
+        )
+        read = hostfile.parse(text, source=source)
     except UserError as error:
         if any(problem.position is not None for problem in error.problems):
             raise  # a place inside the hostfile says more than ours

@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import hostfile
 from clusterkit.config.document import read_text
+from clusterkit.core.ownership import find_foreign
 from clusterkit.errors import UserError
 from clusterkit.model import GpuRequest, Host
 
@@ -92,6 +93,8 @@ class Found:
     gpus: tuple[str, ...] = ()
     """Names of the GPUs of this machine."""
     hostfiles: tuple[Hostfile, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Hostfiles that others can write, and why they do not count."""
 
 
 def run_command(argv: Sequence[str]) -> Answer:
@@ -125,13 +128,15 @@ def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) 
     partitions = parse_sinfo(_output(run, SINFO))
     config = parse_config(_output(run, SCONTROL_CONFIG)) if partitions else {}
     name = re.sub(r"[^A-Za-z0-9_.-]", "", config.get("ClusterName", "")).lstrip("_.-")
+    hostfiles, left_out = _hostfiles(cwd, system)
     modern = config.get("SelectType", "").endswith("cons_tres")
     return Found(
         cluster_name=name if name and name != "local" else "cluster",
         partitions=partitions,
         gpu_request=GpuRequest.GPUS_PER_NODE if modern else GpuRequest.GRES,
         gpus=tuple(line.strip() for line in _output(run, NVIDIA_SMI).splitlines() if line.strip()),
-        hostfiles=tuple(_hostfiles(cwd, system)),
+        hostfiles=hostfiles,
+        left_out=left_out,
     )
 
 
@@ -184,14 +189,21 @@ def _leading_number(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-def _hostfiles(cwd: Path, system: Sequence[Path]) -> Iterator[Hostfile]:
+def _hostfiles(cwd: Path, system: Sequence[Path]) -> tuple[tuple[Hostfile, ...], tuple[str, ...]]:
+    found: list[Hostfile] = []
+    left_out: list[str] = []
     folder = cwd / "hostfiles"
     listed = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in (cwd / "hostfile", *listed, *system):
         if not path.is_file():
             continue
         try:
+            foreign = find_foreign(path)
+            if foreign is not None:
+                left_out.append(str(foreign))
+                continue
             hosts = hostfile.parse(read_text(path), source=str(path)).hosts
-        except UserError:
+        except (UserError, OSError):
             continue  # `clusterkit hostfile FILE` says what is wrong; here it is no find
-        yield Hostfile(path=path, hosts=hosts)
+        found.append(Hostfile(path=path, hosts=hosts))
+    return tuple(found), tuple(left_out)

@@ -7,12 +7,14 @@ schema alone decides what a value is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
+from clusterkit.core import ownership
 from clusterkit.errors import Position, Problem, UserError
 
 KeyPath = tuple[str | int, ...]
@@ -22,6 +24,9 @@ _NOWHERE = ("", 0, 0)
 
 MAX_VALUES = 20_000
 """More than any real file holds; stops aliases that multiply without end."""
+
+LARGEST = 1 << 20
+"""Bytes of a YAML text that is read; PyYAML takes seconds for that."""
 
 _TAG = "tag:yaml.org,2002:"
 _KNOWN_TAGS = frozenset(
@@ -85,19 +90,57 @@ def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(dict.fromkeys(problems), key=place))
 
 
-def read_text(path: Path, *, source: str | None = None) -> str:
-    """Return the text of a file.
+def read_text(path: Path, *, source: str | None = None, most: int = ownership.LARGEST) -> str:
+    """Return the text of a file that is data to look at, or that the user named outright.
 
     Raises:
-        UserError: it cannot be read, or is no UTF-8.
+        UserError: it cannot be read, holds more than `most` bytes, or is no UTF-8.
     """
     name = source or str(path)
+    with _explained(name):
+        raw = ownership.read_any(path, most=most)
+    return _decoded(raw, name)
+
+
+def read_own_text(
+    path: Path,
+    *,
+    use: str,
+    hint: str,
+    source: str | None = None,
+    trusted: Collection[int] = frozenset(),
+    most: int = LARGEST,
+) -> str:
+    """Return the text of a file that is acted on, and so has to be the user's own, or root's.
+
+    Args:
+        path: The file.
+        use: What would be done, such as `read a configuration from it`.
+        hint: How to trust it, where it belongs to somebody else.
+        source: What messages call it.
+        trusted: Ids of users who are trusted as well.
+        most: Bytes that it may hold.
+
+    Raises:
+        UserError: somebody else can write it, or as `read_text`.
+    """
+    name = source or str(path)
+    with _explained(name):
+        raw = ownership.read_own(path, use=use, hint=hint, trusted=trusted, most=most)
+    return _decoded(raw, name)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
     try:
-        raw = path.read_bytes()
+        yield
     except OSError as error:
         raise UserError(
             f"cannot read {name}: {error.strerror or error}", hint="check the path and its rights"
         ) from error
+
+
+def _decoded(raw: bytes, name: str) -> str:
     try:
         return raw.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

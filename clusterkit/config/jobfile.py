@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from clusterkit import shell
 from clusterkit.config import fields, sources
-from clusterkit.config.document import Document, in_order, parse_document, read_text
+from clusterkit.config.document import Document, in_order, parse_document, read_own_text
 from clusterkit.config.validate import validate
 from clusterkit.errors import Position, UserError
 from clusterkit.model import ContainerRuntime
@@ -128,7 +129,16 @@ def load_job_file(path: Path, *, cwd: Path | None = None) -> GivenJob:
         UserError: with every problem of the file.
     """
     source = sources.display(path.absolute(), cwd or Path.cwd())
-    document = parse_document(read_text(path, source=source), source=source, hyphens=True)
+    document = parse_document(
+        read_own_text(
+            path,
+            source=source,
+            use="submit what it says",
+            hint=f"if you trust it, submit a copy of your own: cp {shell.quote(str(path))} my-job",
+        ),
+        source=source,
+        hyphens=True,
+    )
     if document.data is None:
         raise UserError(
             f"{source} is empty", hint="write the flags of a job as keys, such as `nodes: 2`"

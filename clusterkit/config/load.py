@@ -13,7 +13,14 @@ from pydantic import ValidationError
 
 from clusterkit.config import sources
 from clusterkit.config.build import build_cluster, kinds_of
-from clusterkit.config.document import Document, in_order, parse_document, read_text
+from clusterkit.config.document import (
+    LARGEST,
+    Document,
+    in_order,
+    parse_document,
+    read_own_text,
+    read_text,
+)
 from clusterkit.config.merge import Given, Merge, lay_file
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
@@ -110,15 +117,20 @@ class _Loader:
         project = sources.project_file(self.cwd, self.environ)
         user = sources.user_file(self.environ)
         if project is not None:
-            yield from self._read(project, Layer.PROJECT)
+            yield from self._read(project.path, Layer.PROJECT, named=project.named)
         # The upward search can end at the user's own file.
-        if user is not None and user.is_file() and user != project:
+        if user is not None and user.is_file() and not (project and user == project.path):
             yield from self._read(user, Layer.USER)
 
-    def _read(self, path: Path, layer: Layer) -> Iterator[_File]:
+    def _read(self, path: Path, layer: Layer, *, named: bool = False) -> Iterator[_File]:
         source = sources.display(path, self.cwd)
         try:
-            document = parse_document(read_text(path, source=source), source=source)
+            if named:
+                text = read_text(path, source=source, most=LARGEST)
+            else:
+                use, hint = "read a configuration from it", sources.trust_hint(path)
+                text = read_own_text(path, source=source, use=use, hint=hint)
+            document = parse_document(text, source=source)
         except UserError as error:
             self.problems += error.problems
             return
@@ -211,7 +223,12 @@ class _Loader:
             self._report_missing_kind(name, merge)
             return None
         built = build_cluster(
-            name, kind, merge, self.cwd, hosts_refused=self._refused(f"clusters.{name}.hosts")
+            name,
+            kind,
+            merge,
+            self.cwd,
+            trusted=sources.trusted_owners(self.cwd, self.environ),
+            hosts_refused=self._refused(f"clusters.{name}.hosts"),
         )
         self.problems += built.problems
         self.warnings[name] = built.warnings

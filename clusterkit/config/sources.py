@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from clusterkit import shell
 from clusterkit.errors import Position, Problem, UserError, did_you_mean
 
 FILE_NAME = "clusterkit.yaml"
@@ -23,24 +25,58 @@ FLAG_VARIABLES = frozenset(
 """Variables that are read elsewhere: by flags, inside a job, and by our tests."""
 
 
-def project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectFile:
+    """The configuration of a project, and whether the user named it outright."""
+
+    path: Path
+    named: bool
+
+
+def project_file(cwd: Path, environ: Mapping[str, str]) -> ProjectFile | None:
     """Return the file that CLUSTERKIT_CONFIG_FILE names, or the nearest one from `cwd` upward.
 
     Raises:
         UserError: the named file does not exist.
     """
-    if named := environ.get(PREFIX + "CONFIG_FILE"):
-        path = cwd / Path(named).expanduser()
+    path = _named_file(cwd, environ)
+    if path is not None:
         if not path.exists():
             raise UserError(
-                f"there is no configuration file {named}",
+                f"there is no configuration file {environ[PREFIX + 'CONFIG_FILE']}",
                 hint="check --config-file and CLUSTERKIT_CONFIG_FILE",
             )
-        return path
+        return ProjectFile(path=path, named=True)
     for folder in (cwd, *cwd.parents):
         if (folder / FILE_NAME).is_file():
-            return folder / FILE_NAME
+            return ProjectFile(path=folder / FILE_NAME, named=False)
     return None
+
+
+def trust_hint(path: Path) -> str:
+    """Return how to trust a configuration of somebody else, or to leave it out."""
+    return (
+        f"if you trust it: clusterkit --config-file {shell.quote(str(path))} ...; "
+        "to leave it out: --config-file /dev/null, or a file of your own"
+    )
+
+
+def trusted_owners(cwd: Path, environ: Mapping[str, str]) -> frozenset[int]:
+    """Return the id of whoever owns the configuration that the user named outright, if any.
+
+    What else that owner has, and the configuration names (templates, a hostfile), is trusted too:
+    he could as well have written it into the configuration.
+    """
+    path = _named_file(cwd, environ)
+    try:
+        return frozenset() if path is None else frozenset({path.stat().st_uid})
+    except OSError:
+        return frozenset()
+
+
+def _named_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
+    named = environ.get(PREFIX + "CONFIG_FILE")
+    return cwd / Path(named).expanduser() if named else None
 
 
 def user_file(environ: Mapping[str, str]) -> Path | None:

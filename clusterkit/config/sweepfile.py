@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from clusterkit import shell
 from clusterkit.config import sources
 from clusterkit.config.document import (
     Document,
@@ -14,7 +15,7 @@ from clusterkit.config.document import (
     in_order,
     parse_document,
     position_in,
-    read_text,
+    read_own_text,
 )
 from clusterkit.errors import Problem, UserError
 from clusterkit.sweep import FORMS, KEY, Sweep, numbered, parse_spec, require_few
@@ -49,7 +50,12 @@ def load_sweep_file(path: Path, *, cwd: Path) -> Sweep:
         UserError: with the place of every mistake.
     """
     source = sources.display(path.absolute(), cwd)
-    text = read_text(path, source=source)
+    text = read_own_text(
+        path,
+        source=source,
+        use="submit the jobs that it lists",
+        hint=f"if you trust it, submit a copy of your own: cp {shell.quote(str(path))} my-jobs",
+    )
     rows = _table(text, source) if path.suffix.lower() == ".csv" else _list(path, text, source)
     if not rows:
         raise UserError(

@@ -8,16 +8,21 @@ as st_mode shows their mask as the group's rights (acl(5)).
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import pwd
+import shlex
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.errors import UserError
 
 PRIVATE_FOLDER = 0o700
+LARGEST = 16 << 20
+"""Bytes of a text that is read whole: a hostfile of 100,000 hosts has a quarter of it."""
 _ROOT = 0
 
 
@@ -35,25 +40,30 @@ class Foreign:
         return f"{self.path} {self.reason}"
 
 
-def find_foreign(path: Path) -> Foreign | None:
+def find_foreign(path: Path, trusted: Collection[int] = frozenset()) -> Foreign | None:
     """Return why `path` is not trusted, itself or what it links to; None where it is.
 
     Raises:
         OSError: it does not exist, or cannot be looked at.
     """
     here = path.lstat()
-    found = judge(path, here)
+    found = judge(path, here, trusted)
     if found is None and stat.S_ISLNK(here.st_mode):
-        found = judge(path.resolve(), path.stat())
+        found = judge(path.resolve(), path.stat(), trusted)
     return found
 
 
-def judge(path: Path, status: os.stat_result) -> Foreign | None:
-    """Return why what has this status is not trusted, such as an open file by `os.fstat`."""
+def judge(
+    path: Path, status: os.stat_result, trusted: Collection[int] = frozenset()
+) -> Foreign | None:
+    """Return why what has this status is not trusted, such as an open file by `os.fstat`.
+
+    `trusted` are ids of users who are trusted beside oneself and root.
+    """
     owner = user_name(status.st_uid)
     reason = None
     mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
-    if status.st_uid not in {os.geteuid(), _ROOT}:
+    if status.st_uid not in {os.geteuid(), _ROOT, *trusted}:
         reason = f"belongs to {owner}"
     elif stat.S_ISLNK(status.st_mode):
         pass  # its mode means nothing
@@ -64,19 +74,64 @@ def judge(path: Path, status: os.stat_result) -> Foreign | None:
     return Foreign(path=path, owner=owner, reason=reason) if reason else None
 
 
-def require_own(path: Path, *, use: str, hint: str | None = None) -> None:
+def read_own(
+    path: Path,
+    *,
+    use: str,
+    hint: str | None = None,
+    trusted: Collection[int] = frozenset(),
+    most: int = LARGEST,
+) -> bytes:
+    """Return what is in a file that is trusted: judged as opened, so that nobody can swap it.
+
+    A file with several names (hard links) counts only where nobody else could have given it this
+    one. A FIFO of one's own is read to its end.
+
+    Raises:
+        UserError: it is not trusted; says whose it is.
+        OSError: it cannot be read, or holds more than `most` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        found = judge(path, status, trusted) or _wrong_name(path, status, trusted)
+        if found is not None:
+            raise refusal(found, use=use, hint=hint)
+        os.set_blocking(descriptor, True)
+        return _read_up_to(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
+def read_any(path: Path, *, most: int = LARGEST) -> bytes:
+    """Return what is in a file that is data to look at, or named by the user outright.
+
+    Raises:
+        OSError: it cannot be read, or holds more than `most` bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        return _read_up_to(descriptor, most)
+    finally:
+        os.close(descriptor)
+
+
+def require_own(
+    path: Path, *, use: str, hint: str | None = None, trusted: Collection[int] = frozenset()
+) -> None:
     """Refuse to act on what somebody else can write.
 
     Args:
         path: A file or a folder; what does not exist is nobody's, and passes.
         use: What would be done, such as `read a configuration from it`.
         hint: What to type instead, where `chmod` is not the answer.
+        trusted: Ids of users who are trusted beside oneself and root.
 
     Raises:
         UserError: it is not trusted, or cannot be looked at; says whose it is.
     """
     try:
-        found = find_foreign(path)
+        found = find_foreign(path, trusted)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -87,8 +142,9 @@ def require_own(path: Path, *, use: str, hint: str | None = None) -> None:
 
 def refusal(found: Foreign, *, use: str, hint: str | None = None) -> UserError:
     """Return the error that refuses to act on a path of somebody else."""
-    if hint is None and not found.reason.startswith("belongs"):
-        hint = f"if nobody else has changed it: chmod go-w {found.path}"
+    mine = found.owner == user_name(os.geteuid())
+    if found.reason.startswith("can be written") and (mine or hint is None):
+        hint = f"if nobody else has changed it: chmod go-w {shlex.quote(str(found.path))}"
     return UserError(f"{found}: clusterkit will not {use}", hint=hint)
 
 
@@ -98,6 +154,31 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return f"user {uid}"
+
+
+def _wrong_name(path: Path, opened: os.stat_result, trusted: Collection[int]) -> Foreign | None:
+    """Return why the name by which a file was opened is somebody else's doing."""
+    named = path.lstat()
+    if stat.S_ISLNK(named.st_mode):
+        return judge(path, named, trusted)
+    if (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+        return Foreign(path=path, owner=user_name(named.st_uid), reason="was just replaced")
+    if stat.S_ISREG(opened.st_mode) and opened.st_nlink > 1:
+        folder = judge(path.parent, path.absolute().parent.stat(), trusted)
+        if folder is not None:
+            reason = f"is a hard link in a folder that {folder.reason}"
+            return Foreign(path=path, owner=folder.owner, reason=reason)
+    return None
+
+
+def _read_up_to(descriptor: int, most: int) -> bytes:
+    pieces, left = [], most + 1
+    while left and (piece := os.read(descriptor, min(left, 1 << 20))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        raise OSError(errno.EFBIG, f"it holds more than {most >> 20} MiB")
+    return b"".join(pieces)
 
 
 def _group_name(gid: int) -> str:

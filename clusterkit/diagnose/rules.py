@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from clusterkit.core import ownership
 from clusterkit.errors import Problem, UserError, did_you_mean
 
 FOLDER = Path(__file__).resolve().parent / "rules"
@@ -171,6 +173,13 @@ def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:
     return tuple(rules[name] for name in sorted(rules))
 
 
+_USE = "tell what went wrong by what it says"
+
+
+def _hint(folder: Path) -> str:
+    return f"if you trust it, name a copy of your own: cp -r {shlex.quote(str(folder))} my-rules"
+
+
 @functools.cache
 def own_rules() -> tuple[Rule, ...]:
     """Return the rules that ship with clusterkit."""
@@ -183,6 +192,8 @@ def read_rules(folder: Path) -> tuple[Rule, ...]:
     Raises:
         UserError: there is no such folder, or a file in it is no rule.
     """
+    if folder != FOLDER:
+        ownership.require_own(folder, use=_USE, hint=_hint(folder))
     paths = sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
     if not paths:
         raise UserError(
@@ -209,7 +220,8 @@ def read_rule(path: Path) -> Rule:
     """
     try:
         # Safe: CSafeLoader builds plain values only.
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506
+        text = _bytes_of(path).decode()
+        document = yaml.load(text, Loader=_LOADER)  # noqa: S506
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     if not _ID.fullmatch(path.stem):
@@ -218,6 +230,12 @@ def read_rule(path: Path) -> Rule:
         return _rule_of(path.stem, RuleFile.model_validate(document))
     except ValidationError as error:
         raise UserError(problems=[_problem(path, detail) for detail in error.errors()]) from error
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.parent == FOLDER:
+        return path.read_bytes()  # whoever installed it is trusted
+    return ownership.read_own(path, use=_USE, hint=_hint(path.parent))
 
 
 def _problem(path: Path, detail: Any) -> Problem:

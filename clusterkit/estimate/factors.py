@@ -15,6 +15,7 @@ from typing import Any
 
 from clusterkit import files
 from clusterkit.config.sources import user_file
+from clusterkit.core import ownership
 from clusterkit.errors import Position, UserError
 
 SCHEMA = 1
@@ -80,7 +81,7 @@ def load_calibration(path: Path) -> Calibration | None:
     if not path.exists():
         return None
     with files.explained(path, "read"):
-        text = path.read_text(encoding="utf-8")
+        text = ownership.read_own(path, use="estimate by it", hint="measure again")
     try:
         document = json.loads(text)
         return _parsed(document)

@@ -63,7 +63,7 @@ def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:
     inherited = scrubbed_environment()
     for rank in range(layout.allocation.tasks):
         yield Start(
-            argv=(sys.executable, "-u", "-m", "clusterkit.worker", str(run.path)),
+            argv=(sys.executable, "-P", "-u", "-m", "clusterkit.worker", str(run.path)),
             environment={**inherited, **layout.environment(rank)},
             log=run.submitit / f"{layout.allocation.job_id}_{rank}_log.out",
         )

@@ -79,7 +79,7 @@ def _begin(run: RunFolder, environment: dict[str, str], handing_over: Callable[[
     with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
         handing_over()
         controller = subprocess.Popen(
-            [sys.executable, "-u", "-m", _MODULE, str(run.path)],
+            [sys.executable, "-P", "-u", "-m", _MODULE, str(run.path)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

@@ -21,6 +21,8 @@ def topics() -> Iterator[Topic]:
                     "from here upward, which beats ~/.config/clusterkit/config.yaml. `clusterkit "
                     "config show --origin` tells where each value came from. A key without a "
                     "value goes back to its default.",
+                    "A file that another user can write is refused: `--config-file FILE` names "
+                    "and trusts it.",
                     "Keys of the file:",
                 ),
                 _listed(top),

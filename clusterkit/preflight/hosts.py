@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from clusterkit import hostlist
 from clusterkit.commands import run_command
+from clusterkit.core import ownership
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, Host
@@ -62,10 +64,18 @@ def _of_file(file: Path) -> tuple[Host, ...]:
 
     stdin = str(file) == "-"
     source = "<stdin>" if stdin else str(file)
-    text = read_text(Path("/dev/stdin") if stdin else file, source=source)
+    text = read_text(Path("/dev/stdin"), source=source) if stdin else _text_of(file)
     if not text.strip():
         raise UserError(f"{source} is empty: no hosts", hint="one host a line, as n1 slots=8")
     return parse(text, source=source).hosts
+
+
+def _text_of(file: Path) -> str:
+    """Return a hostfile that says where to log in, and so is no one else's to write."""
+    from clusterkit.config.document import read_own_text  # noqa: PLC0415 - YAML is seldom needed
+
+    hint = f"if you trust it, hand it over yourself: --hostfile - < {shlex.quote(str(file))}"
+    return read_own_text(file, use="log in to what it lists", hint=hint, most=ownership.LARGEST)
 
 
 def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:

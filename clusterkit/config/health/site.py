@@ -14,11 +14,13 @@ def configuration(patient: Patient) -> Iterator[Item]:
     for file in patient.settings.files:
         yield Item(name="config", condition=Condition.OK, summary=str(file))
     if patient.problems:
+        first, *more = patient.problems
+        only = first.hint if not more and first.position is None else None
         yield Item(
             name="config",
             condition=Condition.FAIL,
-            summary=f"{patient.problems[0].message} ({len(patient.problems)} in all)",
-            fix="clusterkit config show (it prints them all)",
+            summary=first.message if only else f"{first.message} ({1 + len(more)} in all)",
+            fix=only or "clusterkit config show (it prints them all)",
             needed=True,
         )
     elif not patient.settings.files:
