@@ -54,6 +54,11 @@ _SAYS: dict[ReachProblem, tuple[str, str, str]] = {
         "look at what its login prints, and whether the node is what it seems to be",
         "ssh {host} true | head -c 1000 | cat -v",
     ),
+    ReachProblem.NONSENSE: (
+        "it answered, and its answers make no sense",
+        "look at what a shell does there, and whether the node is what it seems to be",
+        "ssh {host} 'uname -a; cat /proc/uptime' | cat -v",
+    ),
     ReachProblem.SCHEDULER: (
         "srun did not start a task there",
         "look at the state of the node and at slurmd's log there",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from clusterkit import hostlist
 from clusterkit.checks import ssh_reachable
-from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling
+from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling, Tier
 from clusterkit.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.garbage import uncollected
 from clusterkit.preflight.report import Report
-from clusterkit.probes.base import ReachProblem
+from clusterkit.probes.base import Missing, Probe, ReachProblem
 
+_TRIES = 3
+"""Answers from which on it can be told that a node talks nonsense."""
 _SHOWN = 5
 """Distinct pieces of evidence that one finding holds."""
 
@@ -24,7 +28,7 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
     A node with a `fail` is not usable; with `strict`, one with a `warn` or `unknown` neither.
     Whatever `checks` are: a node that was not reached is named, and not usable.
     """
-    evidence = evidence_of(bundle)
+    evidence = evidence_of(bundle, checks)
     reach = ssh_reachable.CHECK
     if evidence.unreached and all(check.id != reach.id for check in checks):
         checks = (reach, *checks)
@@ -38,17 +42,46 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
     )
 
 
-def evidence_of(bundle: Bundle) -> Evidence:
-    """Return what checks judge of a bundle."""
+def evidence_of(bundle: Bundle, checks: Sequence[Check] = ()) -> Evidence:
+    """Return what checks judge of a bundle; a node that talks nonsense to them was not reached."""
     facts = [
         NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
         for reply in bundle.replies
     ]
+    probes = _ours(bundle, checks)
+    judged = [_disbelieved(node, probes) or node for node in facts]
     return Evidence(
         job=bundle.job,
-        nodes=tuple(node for node in facts if node.reach.problem is None),
-        unreached=tuple(node for node in facts if node.reach.problem is not None),
+        nodes=tuple(node for node in judged if node.reach.problem is None),
+        unreached=tuple(node for node in judged if node.reach.problem is not None),
     )
+
+
+def _ours(bundle: Bundle, checks: Sequence[Check]) -> tuple[Probe[Any], ...]:
+    """Return the probes that the nodes were asked and that always answer in a form of our own.
+
+    Those with a lane pass on what a vendor's tool prints, whose next release may look otherwise.
+    """
+    asked = [
+        check for check in checks if check.id in bundle.checks and check.tier is not Tier.NETWORK
+    ]
+    probes = {probe.name: probe for check in asked for probe in check.probes}
+    seen = {name for reply in bundle.replies for name in reply.outputs}
+    return tuple(p for name, p in probes.items() if p.lane is None and name in seen)
+
+
+def _disbelieved(node: NodeFacts, probes: Sequence[Probe[Any]]) -> NodeFacts | None:
+    """Return a node of whose answers most make no sense as one that did not answer."""
+    if node.reach.problem is not None or not node.reach.complete or len(probes) < _TRIES:
+        return None
+    absent = [probe.name for probe in probes if probe.name not in node.outputs]
+    found = ((p.name, node.of(p)) for p in probes if p.name in node.outputs)
+    odd = [name for name, facts in found if isinstance(facts, Missing) and facts.unparsed]
+    if 2 * len(absent + odd) <= len(probes):
+        return None
+    detail = f"of {len(probes)} answers {len(odd)} make no sense, and {len(absent)} are not there"
+    reach = dataclasses.replace(node.reach, problem=ReachProblem.NONSENSE, detail=detail)
+    return dataclasses.replace(node, reach=reach)
 
 
 def findings_of(check: Check, evidence: Evidence) -> tuple[Finding, ...]:

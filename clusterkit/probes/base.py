@@ -99,6 +99,8 @@ class ReachProblem(StrEnum):
     """A session opened, and no frame came back through it."""
     EXCESS = "excess"
     """It said more than any answer has."""
+    NONSENSE = "nonsense"
+    """It answered, and hardly a word of it makes sense."""
     SCHEDULER = "scheduler"
     """srun did not start a task there."""
     BUSY = "busy"
@@ -153,6 +155,8 @@ class Missing:
     verdict: Verdict
     """`skip` where the machine does not have the part, else `unknown`."""
     reason: str
+    unparsed: bool = False
+    """Whether there is an answer that makes no sense."""
 
 
 def read_output(probe: Probe[T_co], output: Output | None) -> T_co | Missing:
@@ -169,10 +173,9 @@ def read_output(probe: Probe[T_co], output: Output | None) -> T_co | Missing:
     try:
         return probe.parse(output.stdout)
     except NONSENSE as error:
-        why = (
-            str(error) if isinstance(error, Unparsed) else f"no such answer: {type(error).__name__}"
-        )
-        return Missing(verdict=Verdict.UNKNOWN, reason=f"{probe.name}: unparsed: {first_line(why)}")
+        why = first_line(str(error)) if isinstance(error, Unparsed) else "a damaged answer"
+        reason = f"{probe.name}: unparsed: {why}"
+        return Missing(verdict=Verdict.UNKNOWN, reason=reason, unparsed=True)
 
 
 def _why_unusable(probe: Probe[Any], output: Output | None) -> str | None:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.listing import cut
 from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime
 from clusterkit.sync import image_nodes
 from clusterkit.sync.image_archive import (
@@ -29,6 +30,8 @@ _PIECE = 1 << 18
 _UNPACKED = 2
 """An engine keeps what it is sent in its own temporary folder while it unpacks it."""
 _ROOM = 16 << 20
+_LONGEST = 500
+"""Characters of what a node says of itself."""
 
 Watch = Callable[[str, int, int], None]
 """Called with what is being done, and how many bytes of how many have been sent; by any thread,
@@ -230,4 +233,5 @@ def _require_room(node: str, engine: EngineFacts, size: int) -> None:
 def _told(node: str, answer: Distributed | RemoteError) -> Distributed:
     if isinstance(answer, Distributed):
         return answer
-    return Distributed(node=node, outcome=Outcome.FAILED, detail=answer.message, hint=answer.hint)
+    why = cut(answer.message, _LONGEST)
+    return Distributed(node=node, outcome=Outcome.FAILED, detail=why, hint=answer.hint)

@@ -19,6 +19,10 @@ _CANNOT_RUN = frozenset({126, 127})
 """Exit codes of sh for a program that is not there, or cannot be started."""
 _GREETING = 1 << 20
 """Bytes that a login may print before the program speaks."""
+_GREETING_S = 60.0
+"""For a login and the start of the program, both on a busy node."""
+_ANSWER_S = 3600.0
+"""For an answer: pip may have to fetch and unpack a few GiB."""
 _ERROR = 1000
 """Characters of an error of the node that are told."""
 
@@ -46,6 +50,7 @@ class Helper:
         self.talk = session.talk(f"exec {words}\n")
         # Also what a login prints of its own stands before the token.
         greeting = 0
+        self.talk.expect(_GREETING_S)
         while (line := self.talk.line()) is not None:
             if line == token.encode():
                 self._has_begun = True
@@ -99,6 +104,7 @@ class Helper:
         Raises:
             RemoteError: as `answer`.
         """
+        self.talk.expect(_ANSWER_S)
         try:
             self.talk.send(data)
         except OSError:
@@ -111,6 +117,7 @@ class Helper:
         Raises:
             RemoteError: the node could not do what it was asked for; in its words.
         """
+        self.talk.expect(_ANSWER_S)
         while (line := self.talk.line()) == b"":
             pass  # a sign of life
         if line is None:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from clusterkit.commands import MISSING, run_command
+from clusterkit.core.untrusted import whole
 from clusterkit.docker_errors import docker_trouble
 from clusterkit.errors import RemoteError, UserError
 
@@ -63,7 +64,7 @@ def read_image(line: str) -> ImageFacts:
         digest=digest,
         created=created,
         architecture=architecture,
-        size=int(size),
+        size=whole(size),
         layers=read_layers(layers),
     )
 

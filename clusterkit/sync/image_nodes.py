@@ -12,8 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
+from clusterkit.core.untrusted import whole
 from clusterkit.docker_errors import docker_trouble
 from clusterkit.errors import RemoteError
+from clusterkit.probes.base import first_line
 from clusterkit.probes.compound import new_token
 from clusterkit.shell import quote
 from clusterkit.sync.image_archive import INSPECT, LAYERS, ImageFacts, read_image, read_layers
@@ -47,6 +49,16 @@ exit
 }
 """
 _TAG = "LC_ALL=C exec docker tag @DIGEST@ @REFERENCE@\n"
+
+
+_ANSWER_S = 120.0
+"""For an engine to say what it has."""
+_LOADED_S = 4 * 3600.0
+"""For an engine to be sent an image of tens of GiB, and to unpack it."""
+_MOST = 4 << 20
+"""Bytes of an answer: a line of some KiB for each of a thousand images."""
+_A_LINE = 100
+"""Bytes that a line costs beside its own."""
 
 
 class NotTaken(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
@@ -83,11 +95,11 @@ def look(session: Session, reference: str, image: ImageFacts) -> EngineFacts:
     there = _read(session.node, engine["there"]) if "there" in engine else named
     stacks = [read_layers(line.removeprefix("layers=")) for line in lines if line[:7] == "layers="]
     return EngineFacts(
-        architecture=engine["engine"],
+        architecture=first_line(engine["engine"]),
         named=named,
         has_it=there is not None and there.is_same(image),
         lowest=max((_shared(image.layers, stack) for stack in stacks), default=0),
-        free=int(engine["free"]) << 10 if engine.get("free", "").isdigit() else None,
+        free=whole(engine["free"]) << 10 if engine.get("free", "").isdigit() else None,
     )
 
 
@@ -101,13 +113,18 @@ def load(session: Session, reference: str, image: ImageFacts, data: Iterable[byt
     token = new_token()
     talk = session.talk(_filled(_LOAD, reference, image).replace("@TOKEN@", token))
     # Also what a login prints of its own stands before the token.
+    talk.expect(_ANSWER_S)
+    greeting = 0
     while (line := talk.line()) is not None and line != token.encode():
-        pass
+        greeting += len(line) + _A_LINE
+        if greeting > _MOST:
+            raise ValueError(f"a greeting of more than {_MOST >> 20} MiB")
+    talk.expect(_LOADED_S)
     with suppress(OSError):  # docker has ended, and says why
         for piece in data:
             talk.send(piece)
         talk.end_input()
-    lines = [line for line in _lines(talk) if line]
+    lines = [line for line in _lines(talk, within_s=_LOADED_S) if line]
     if not lines:
         failed = _failed(session.node, talk)
         # A trouble that we know has a hint, and the layers are not to blame for it.
@@ -145,11 +162,20 @@ def _filled(script: str, reference: str, image: ImageFacts) -> str:
     return script
 
 
-def _lines(talk: Talk) -> list[str]:
-    """Return the output to its end."""
+def _lines(talk: Talk, *, within_s: float = _ANSWER_S) -> list[str]:
+    """Return the output to its end.
+
+    Raises:
+        ValueError: it has more than an engine has to say.
+    """
+    talk.expect(within_s)
     lines: list[str] = []
+    size = 0
     while (line := talk.line()) is not None:
         lines.append(line.decode(errors="replace"))
+        size += len(line) + _A_LINE
+        if size > _MOST:
+            raise ValueError(f"more than {_MOST >> 20} MiB about its images")
     return lines
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import __version__
+from clusterkit.core.untrusted import whole
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.listing import cut
 from clusterkit.model import ClusterSpec
 from clusterkit.sync.deliver import Place, deliver
 from clusterkit.sync.helper import Helper, NoPython
@@ -26,6 +28,8 @@ _UNPACKED = 4
 """How much larger wheels are once they are installed, torch included."""
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install")
 _PROOF = "import clusterkit, clusterkit.executors.ssh_keeper; print(clusterkit.__version__)"
+_LONGEST = 500
+"""Characters of what a node says of itself."""
 _REQUIREMENTS = "requirements.txt"
 
 
@@ -115,11 +119,21 @@ def prepare_nodes(
 
     answers = on_nodes(SshOptions.of(cluster), nodes, work)
     return tuple(
-        Prepared(node=node, readiness=Readiness.FAILED, detail=answer.message, hint=answer.hint)
+        Prepared(
+            node=node,
+            readiness=Readiness.FAILED,
+            detail=cut(answer.message, _LONGEST),
+            hint=answer.hint,
+        )
         if isinstance(answer, RemoteError)
         else answer
         for node, answer in answers.items()
     )
+
+
+def _failed(node: str, error: RemoteError) -> Prepared:
+    why = cut(error.message, _LONGEST)
+    return Prepared(node=node, readiness=Readiness.FAILED, detail=why, hint=error.hint)
 
 
 def _wheels(paths: Sequence[Path]) -> Manifest:
@@ -204,7 +218,7 @@ def _helper(session: Session, python: str) -> Helper:
 
 
 def _require_python(node: str, seen: dict[str, Any], wanted: Ingredients) -> str:
-    version = ".".join(map(str, seen["python"]))
+    version = ".".join(str(whole(str(number), most=999)) for number in seen["python"][:3])
     if tuple(seen["python"][:2]) < OLDEST_PYTHON:
         oldest = ".".join(map(str, OLDEST_PYTHON))
         raise RemoteError(

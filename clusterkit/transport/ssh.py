@@ -234,8 +234,8 @@ class _Visit:
                 return
 
     def _listen(self, channel: Any) -> None:
-        """Take what came on stderr, a window of it at most."""
-        if channel.recv_stderr_ready():
+        """Take what came on stderr, as long as that is no more than an answer may have."""
+        while channel.recv_stderr_ready() and not self._reader.excess:
             data = channel.recv_stderr(1 << 16)
             self._reader.skip(len(data))
             self._noise = (self._noise + data)[-_NOISE:]

@@ -8,23 +8,20 @@ one whose line has no end, or that still talks when its time is up (`Session.wit
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import paramiko
-
 from clusterkit.errors import RemoteError
 from clusterkit.probes.base import first_line
 from clusterkit.transport.fanout import visit_all
-from clusterkit.transport.known_hosts import HostKeyRefused
 from clusterkit.transport.names import check_names
-from clusterkit.transport.ssh import explain
-from clusterkit.transport.ssh_client import JumpFailed, Line, SshClient
+from clusterkit.transport.ssh import FAILURES, explain
+from clusterkit.transport.ssh_client import Line, SshClient
 from clusterkit.transport.ssh_config import SshOptions
-from clusterkit.transport.ssh_keys import LoginRefused
+from clusterkit.transport.ssh_packets import BROKEN as BROKEN_BY
+from clusterkit.transport.ssh_packets import GIBBERISH
 
 T = TypeVar("T")
 
@@ -35,13 +32,17 @@ AGAIN = "run it again: what has arrived is not sent again"
 _SHELL = "exec sh"
 """Understood by every login shell: sh and its kin, csh, fish."""
 _PIECE = 1 << 15
-_LINE = 1 << 24
-"""Bytes of a line: room for the numbers of two million files."""
+_LINE = 4 << 20
+"""Bytes of a line: room for the numbers of half a million files."""
+_ROOM = 1 << 20
+"""Bytes behind what is read now: answers come while something else is sent."""
+_ERRORS = 4 << 20
+"""Bytes on stderr, of which the last few are told."""
+_LONGEST_S = 6 * 3600.0
+"""Of all that is done with a node, where the caller sets no limit: a large image takes hours."""
 _NOISE = 4096
 _SLICE_S = 1.0
 _SLACK_S = 5.0
-_BROKEN = (OSError, EOFError, paramiko.SSHException)
-_FAILURES = (*_BROKEN, HostKeyRefused, LoginRefused, JumpFailed)
 
 
 class Nonsense(RemoteError):  # noqa: N818 - what a node says, not a mistake of anyone
@@ -79,6 +80,9 @@ class Talk:
         self._limit = limit
         self._read = bytearray()
         self._noise = bytearray()
+        self._errors = 0
+        self._room = _LINE + _ROOM
+        self._end = limit
         channel.settimeout(_SLICE_S)
         channel.exec_command(_SHELL)
         self.send(script.encode())
@@ -98,10 +102,15 @@ class Talk:
             except TimeoutError:
                 if self._channel.closed:
                     raise
-                if self._channel.recv_ready():
-                    self._fill()
-                continue
-            self._moved()
+            else:
+                self._moved()
+            if self._channel.recv_ready():
+                self._fill()
+
+    def expect(self, limit_s: float) -> None:
+        """Give the node so long for what comes next, if the whole has no nearer end."""
+        soon = _Limit(self._end.node, limit_s, time.monotonic() + limit_s)
+        self._limit = min(soon, self._end, key=lambda limit: limit.at)
 
     def end_input(self) -> None:
         """Let the script find the end of its input."""
@@ -132,9 +141,11 @@ class Talk:
             EOFError: the output has ended before.
             OutOfTime: there was a limit.
         """
+        self._room = max(count, _LINE) + _ROOM
         while len(self._read) < count:
             if not self._fill():
                 raise EOFError
+        self._room = _LINE + _ROOM
         found = bytes(self._read[:count])
         del self._read[:count]
         return found
@@ -160,19 +171,25 @@ class Talk:
                 continue
             self._moved()
             self._read += data
+            if len(self._read) > self._room:
+                raise Nonsense("more than it was asked for", node=self._limit.node)
             return bool(data)
 
     def _listen(self) -> None:
         while self._channel.recv_stderr_ready():
             self._limit.keep()
-            self._noise = (self._noise + self._channel.recv_stderr(1 << 16))[-_NOISE:]
+            data = self._channel.recv_stderr(1 << 16)
+            self._errors += len(data)
+            if self._errors > _ERRORS:
+                raise Nonsense(f"more than {_ERRORS} bytes on stderr", node=self._limit.node)
+            self._noise = (self._noise + data)[-_NOISE:]
 
 
 class Session:
     """A login on one node."""
 
     def __init__(
-        self, node: str, transport: Any, moved: Callable[[], None], limit_s: float = math.inf
+        self, node: str, transport: Any, moved: Callable[[], None], limit_s: float = _LONGEST_S
     ) -> None:
         """Talk through an open connection; all of it for `limit_s` at most."""
         self.node = node
@@ -231,7 +248,7 @@ class _Visit(Generic[T]):
             return _Answer(self._visit())
         except RemoteError as error:
             return self.late() if self._line.is_cut else _Answer(error)
-        except _FAILURES as error:
+        except FAILURES as error:
             return self.late() if self._line.is_cut else _Answer(self._explained(error))
         finally:
             self.deadline = None
@@ -262,8 +279,10 @@ class _Visit(Generic[T]):
         self.deadline = time.monotonic() + self._limit_s
 
     def _explained(self, error: BaseException) -> RemoteError:
-        if self._stage == "at work" and isinstance(error, _BROKEN):
+        if self._stage == "at work" and isinstance(error, BROKEN_BY):
             said = first_line(str(error)) if not isinstance(error, EOFError) else ""
             words = BROKEN + (f": {said}" if said else "")
             return RemoteError(words, node=self._node, hint=AGAIN)
+        if self._stage == "at work" and isinstance(error, GIBBERISH):
+            return Nonsense(first_line(str(error)) or type(error).__name__, node=self._node)
         return RemoteError(explain(error)[1], node=self._node)
