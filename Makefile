@@ -9,6 +9,8 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+# What a lock pins, each file checked against its hash, and nothing else (docs/dependencies.md)
+LOCKED := install --no-deps --no-build-isolation --require-hashes --requirement
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 # slurm, database and ssh: the practice cluster (mariadb-server-core, because mariadb-server makes a
@@ -105,44 +107,81 @@ clean: ## Remove the virtual environment and caches
 
 # --- set-up: each step leaves a mark, and runs again when what it depends on has changed ----------
 
-$(VENV)/core.done: pyproject.toml constraints.txt
+$(VENV)/core.done: pyproject.toml locks/build.txt locks/core.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory debian-venv
 	@echo "setting up $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --constraint constraints.txt 'pip>=25.1'
-	@$(PIP) install --constraint constraints.txt --editable .
+	@$(PIP) $(LOCKED) locks/build.txt
+	@$(PIP) $(LOCKED) locks/core.txt
+	@$(PIP) uninstall --yes clusterkit # the name of checkouts before, and of somebody else's project
+	@$(PIP) install --no-index --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/torch.done: $(VENV)/core.done
+# the CPU build is on PyTorch's own index; without that one, the build of the general index
+$(VENV)/torch.done: $(VENV)/core.done locks/torch-cpu.txt locks/torch-cuda.txt
 	@echo "installing torch (hundreds of megabytes, some minutes)"
-	@$(PIP) install --constraint constraints.txt torch numpy
+	@$(PIP) $(LOCKED) locks/torch-cpu.txt 2>$(VENV)/torch.log || { \
+	  echo "the CPU build cannot be had ($$(tail -1 $(VENV)/torch.log)); installing the one with CUDA, some gigabytes"; \
+	  $(PIP) $(LOCKED) locks/torch-cuda.txt; }
 	@touch $@
 
-$(VENV)/dev.done: $(VENV)/core.done
+$(VENV)/dev.done: $(VENV)/core.done locks/dev.txt
 	@echo "installing the development tools"
-	@$(PIP) install --constraint constraints.txt --group dev
+	@$(PIP) $(LOCKED) locks/dev.txt
 	@touch $@
 
-$(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done images/horovod/build-wheel.sh | debian-test
-	@echo "installing deepspeed"
-	@$(PIP) install --constraint constraints.txt 'setuptools<80' wheel ninja
-	@DS_BUILD_OPS=0 $(PIP) install --constraint constraints.txt --no-build-isolation deepspeed
-	@echo "installing accelerate and transformers"
-	@$(PIP) install --constraint constraints.txt accelerate transformers
+$(VENV)/test.done: $(VENV)/torch.done $(VENV)/dev.done locks/train.txt images/horovod/build-wheel.sh | debian-test
+	@echo "installing deepspeed, accelerate and transformers"
+	@DS_BUILD_OPS=0 $(PIP) $(LOCKED) locks/train.txt
 	@echo "installing horovod (built from source once, some minutes; kept in ~/.cache/clusterkit)"
-	@$(PIP) install --constraint constraints.txt "$$(images/horovod/build-wheel.sh --python $(BIN)/python)"
+	@$(PIP) install --no-index --no-deps "$$($(HOROVOD))"
 	@touch $@
+
+# from the source that the images' lock pins; the tools to build it are those of locks/train.txt
+HOROVOD := images/horovod/build-wheel.sh --lock images/horovod/lock/source.txt --python $(BIN)/python
 
 .venvs/%.done: tests/frameworks/%.txt | $(VENV)/test.done debian-frameworks
 	@echo "installing $*"
 	@rm -rf .venvs/$* && $(PYTHON) -m venv .venvs/$*
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  >"$$(.venvs/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
-	@$(with) .venvs/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet install --requirement $<
+	@$(with) .venvs/$*/bin/python -m pip --disable-pip-version-check --quiet --quiet \
+	  $(if $(with),install --no-index --no-deps --requirement,$(LOCKED)) $<
 	@touch $@
 
 # built from source once, some minutes; kept in ~/.cache/clusterkit
-.venvs/horovod-mpi.done: with = HOROVOD_MPI_WHEEL="$$(images/horovod/build-wheel.sh --with mpi --python $(BIN)/python)"
+.venvs/horovod-mpi.done: with = HOROVOD_MPI_WHEEL="$$($(HOROVOD) --with mpi)"
+
+# --- the locks: what locks/*.in, pyproject.toml and tests/frameworks/*.in ask for, with hashes ------
+
+# Versions that a lock has are kept; `make lock UPGRADE=--upgrade` moves them. TORCH_CPU names a folder
+# or page with PyTorch's CPU wheels.
+TORCH_CPU ?= $(PIP_FIND_LINKS)
+COMPILE := .venvs/uv/bin/uv pip compile --quiet --generate-hashes --no-annotate --no-header \
+           --python $(PYTHON) --python-version 3.11 $(UPGRADE)
+# for Linux and one torch: its CUDA packages would be listed otherwise
+BESIDE_TORCH := $(COMPILE) --find-links '$(TORCH_CPU)' --python-platform x86_64-manylinux_2_28 \
+                -c locks/core.txt -c locks/torch-cpu.txt --no-emit-package torch
+
+.PHONY: lock
+lock: .venvs/uv.done ## Make the locks anew: every package with its version and hashes
+	@test -n "$(TORCH_CPU)" || { echo 'where are the CPU wheels of torch? make lock TORCH_CPU=FOLDER_OR_PAGE' >&2; exit 2; }
+	$(COMPILE) --universal locks/uv.in -o locks/uv.txt
+	$(COMPILE) --universal locks/build.in -o locks/build.txt
+	$(COMPILE) --universal -c locks/build.txt pyproject.toml -o locks/core.txt
+	sed 's/^torch==[0-9.]*/&+cpu/' locks/torch.in | $(COMPILE) --find-links '$(TORCH_CPU)' \
+	  --python-platform x86_64-manylinux_2_28 -c locks/core.txt - -o locks/torch-cpu.txt
+	$(COMPILE) --universal -c locks/core.txt locks/torch.in -o locks/torch-cuda.txt
+	$(COMPILE) --universal -c locks/build.txt -c locks/core.txt --group dev -o locks/dev.txt
+	DS_BUILD_OPS=0 $(BESIDE_TORCH) -c locks/dev.txt locks/train.in -o locks/train.txt
+	for name in $(basename $(notdir $(wildcard tests/frameworks/*.in))); do \
+	  $(BESIDE_TORCH) -c locks/dev.txt -c locks/train.txt tests/frameworks/$$name.in \
+	    -o tests/frameworks/$$name.txt || exit; done
+
+.venvs/uv.done: locks/uv.txt
+	@$(PYTHON) -m venv .venvs/uv
+	@.venvs/uv/bin/python -m pip --disable-pip-version-check --quiet $(LOCKED) $<
+	@touch $@
 
 .PHONY: debian-venv debian-test debian-bench debian-frameworks
 debian-venv: packages = $(DEBIAN_VENV)

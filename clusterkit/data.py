@@ -1,4 +1,4 @@
-"""Where the data that ships with clusterkit lies: `templates/` and `images/`."""
+"""Where the data that ships with clusterkit lies: `templates/`, `images/`, `locks/core.txt`."""
 
 from __future__ import annotations
 

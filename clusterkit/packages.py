@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib import metadata
 
+from clusterkit.core.distribution import own_requirements
 from clusterkit.errors import UserError
 from clusterkit.frameworks import Framework, load_framework
 from clusterkit.images.catalogue import IMAGES, lineage
@@ -66,10 +66,4 @@ def _requirements(framework: Framework) -> tuple[str, ...]:
 
     By what is in it, as the node's Python need not have clusterkit.
     """
-    try:
-        required = metadata.requires("clusterkit") or ()
-    except metadata.PackageNotFoundError:  # run from a checkout
-        required = ()
-    wanted = re.compile(rf"extra == ['\"]{re.escape(framework.package)}['\"]")
-    extra = tuple(line.partition(";")[0].strip() for line in required if wanted.search(line))
-    return extra or (framework.package,)
+    return own_requirements(extra=framework.package) or (framework.package,)

@@ -406,7 +406,7 @@ def test_torch_is_asked_for_only_by_what_needs_it() -> None:
 
 def test_packages_are_compared() -> None:
     """Another clusterkit is a warning; a framework that is not there fails."""
-    odd = PYTHON.replace("clusterkit=0.1.0", "clusterkit=0.0.9")
+    odd = PYTHON.replace("clusterkit-launch=0.1.0", "clusterkit-launch=0.0.9")
     found = verdicts(host_packages.CHECK, _each("job-python", PYTHON, PYTHON, odd))
     assert found == {"n1": "pass", "n2": "pass", "n3": "warn"}
     job = PreflightJob(hosts=("n1",), framework="deepspeed")
@@ -415,8 +415,8 @@ def test_packages_are_compared() -> None:
 
 
 def test_clusterkit_on_the_nodes_is_compared_with_the_one_that_asks() -> None:
-    odd = PYTHON.replace("clusterkit=0.1.0", "clusterkit=0.0.9")
-    none = PYTHON.replace("package clusterkit=0.1.0\n", "")
+    odd = PYTHON.replace("clusterkit-launch=0.1.0", "clusterkit-launch=0.0.9")
+    none = PYTHON.replace("package clusterkit-launch=0.1.0\n", "")
     job = PreflightJob(hosts=("n1", "n2", "n3"), asked_by="0.1.0", python="/opt/env/bin/python")
     found = rulings(
         host_clusterkit.CHECK, _each("job-python", PYTHON, odd, none, "absent=1\nend\n", job=job)
@@ -427,7 +427,14 @@ def test_clusterkit_on_the_nodes_is_compared_with_the_one_that_asks() -> None:
         "n3": "skip not installed for the job's Python",
         "n4": "skip not installed for the job's Python",
     }
-    assert found["n2"].command == "/opt/env/bin/python -m pip install clusterkit==0.1.0"
+    assert found["n2"].command == (
+        "/opt/env/bin/python -m pip install --no-index --no-deps "
+        "clusterkit_launch-0.1.0-py3-none-any.whl"
+    )
+    foreign = PYTHON.replace("clusterkit-launch=0.1.0", "clusterkit=99")
+    (ruling,) = rulings(host_clusterkit.CHECK, _each("job-python", foreign, job=job)).values()
+    assert "another project named clusterkit (99) is installed over ours" in ruling.summary
+    assert ruling.command == "/opt/env/bin/python -m pip uninstall clusterkit"
     unknown = _each("job-python", PYTHON, job=replace(job, asked_by=None))
     assert verdicts(host_clusterkit.CHECK, unknown) == {None: "skip"}
 

@@ -90,9 +90,14 @@ def test_locks_leave_nothing_of_the_machine_that_made_them() -> None:
 
 
 def test_versions_are_those_that_were_run_together() -> None:
-    held = dict(re.findall(r"(?m)^(\w+)==(\S+)", (ROOT / "constraints.txt").read_text()))
-    for name in ("torch", "numpy", "deepspeed", "horovod"):
+    held = {**read_lock(ROOT / "locks/torch-cuda.txt"), **read_lock(ROOT / "locks/train.txt")}
+    held |= read_lock(ROOT / "locks/core.txt")
+    for name in ("torch", "numpy", "deepspeed", "accelerate", "transformers"):
         assert held[name] == MATRIX[name]
+    for name in IMAGES:  # `deprecated` has another version for later Pythons, `torch` a CPU build
+        locked = read_lock(ROOT / f"images/{name}/lock/cpu.txt")
+        same = locked.keys() & held.keys() - {"torch", "setuptools", "wheel", "deprecated"}
+        assert {one: locked[one] for one in same} == {one: held[one] for one in same}
     for image in (IMAGES["horovod"], IMAGES["full"]):
         assert read_lock(source_lock_path(image)) == {"horovod": MATRIX["horovod"]}
 
@@ -140,7 +145,8 @@ def test_the_wheel_is_the_clusterkit_that_runs(tmp_path: Path) -> None:
     assert packed == pack_wheel()
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         archive.extractall(tmp_path)
-        listed = archive.read(f"clusterkit-{__version__}.dist-info/RECORD").decode().splitlines()
+        record = f"clusterkit_launch-{__version__}.dist-info/RECORD"
+        listed = archive.read(record).decode().splitlines()
         assert {line.split(",")[0] for line in listed} == set(archive.namelist())
     argv = [sys.executable, "-m", "clusterkit", "images", "show", "torch:cpu"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "DOCKER_HOST": "unix:///nosuch"}
@@ -148,7 +154,7 @@ def test_the_wheel_is_the_clusterkit_that_runs(tmp_path: Path) -> None:
         argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert "torch 2.13.0+cpu" in done.stdout, done.stderr
-    (info,) = metadata.distributions(name="clusterkit", path=[str(tmp_path)])
+    (info,) = metadata.distributions(name="clusterkit-launch", path=[str(tmp_path)])
     assert info.version == __version__
 
 

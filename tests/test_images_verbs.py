@@ -391,7 +391,7 @@ def test_output_builds_nothing_and_writes_all_that_a_build_needs(run: Run, tmp_p
     assert done.returncode == 0, done.stderr
     written = {str(path.relative_to(tmp_path / "out")) for path in tmp_path.glob("out/**/*")}
     assert {"build.sh", "docker-bake.json", "torch-cpu/requirements.txt"} <= written
-    assert any(name.startswith("base-cpu/clusterkit-") for name in written)
+    assert any(name.startswith("base-cpu/clusterkit_launch-") for name in written)
 
 
 @pytest.mark.parametrize(

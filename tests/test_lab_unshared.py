@@ -48,7 +48,7 @@ def test_prepared_nodes_are_left_alone(apart: Desk, wheels: Path) -> None:
     done = apart.clusterkit(*words)
     assert done.returncode == 0
     assert done.stdout.startswith("n[1-3]  up to date  Python 3.")
-    (wheel,) = wheels.glob("clusterkit-*.whl")
+    (wheel,) = wheels.glob("clusterkit_launch-*.whl")
     # With other ingredients they are made anew, on the named hosts alone.
     done = apart.clusterkit(
         "nodes", "prepare", "-c", "apart", "--hosts", "n2", "--wheels", str(wheel), "--json"
@@ -407,7 +407,7 @@ def old_python(folder: Path) -> Path:
 
 def lone(wheels: Path, folder: Path) -> Path:
     """Return our wheel in a folder without any other."""
-    (wheel,) = wheels.glob("clusterkit-*.whl")
+    (wheel,) = wheels.glob("clusterkit_launch-*.whl")
     alone = folder / wheel.name
     alone.write_bytes(wheel.read_bytes())
     return alone

@@ -24,7 +24,8 @@ from tests.probe_run import run_probe
 from tests.test_worker import result, start
 
 LACKING = (
-    "executable=/bin/python\nversion=3.11.2\nnoexec=0\npackage clusterkit=0.1.0\nwhole=1\nend\n"
+    "executable=/bin/python\nversion=3.11.2\nnoexec=0\n"
+    "package clusterkit-launch=0.1.0\nwhole=1\nend\n"
 )
 
 

@@ -63,7 +63,7 @@ end
 PYTHON = """executable=/opt/env/bin/python
 version=3.11.7
 noexec=0
-package clusterkit=0.1.0
+package clusterkit-launch=0.1.0
 package torch=2.5.1
 package nvidia-nccl-cu12=2.21.5
 built torch=2.5.1+cu124

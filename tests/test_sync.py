@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.images.wheel import WHEEL_NAME
 from clusterkit.model import ClusterKind, ClusterSpec
 from clusterkit.shell import quote_path
 from clusterkit.sync import prepare
 from clusterkit.sync.deliver import Delivered, Place, deliver
 from clusterkit.sync.helper import Helper, NoPython
+from clusterkit.sync.ingredients import Ingredients, read_ingredients
 from clusterkit.sync.manifest import Manifest, manifest_of, read_manifest
-from clusterkit.sync.prepare import Ingredients, read_ingredients
 from tests.here import SessionHere
 
 ODD = ("with space", "new\nline", "quote'\"$(x)", "ünï", os.fsdecode(b"\xff\xfe"), "-rf", "a\\b")
@@ -250,7 +251,7 @@ def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHe
     data = here.home / "data"
     data.mkdir()
     (data / "precious").write_text("")
-    wanted = Ingredients(venv="~/data", python=sys.executable)
+    wanted = Ingredients(venv="~/data", python=sys.executable, files=manifest_of({}))
     with pytest.raises(RemoteError, match="data is no virtual environment, and not empty"):
         prepare._prepare(here, wanted)
     assert (data / "precious").exists()
@@ -267,16 +268,16 @@ def test_requirements_that_name_other_files_are_refused(tmp_path: Path) -> None:
         read_ingredients(cluster, wheels=(path,), **asked)
     with pytest.raises(UserError, match="--index counts with --wheels only"):
         read_ingredients(cluster, wheels=(), **{**asked, "index": True})
-    (tmp_path / "clusterkit-1-py3-none-any.whl").write_text("")
+    (tmp_path / "numpy-1-py3-none-any.whl").write_text("")
     given = read_ingredients(cluster, wheels=(tmp_path,), **asked)
-    assert given.wheels is not None
-    assert names(given.wheels) == ["clusterkit-1-py3-none-any.whl"]
+    assert names(given.files) == ["numpy-1-py3-none-any.whl", WHEEL_NAME, "lock.txt"]
+    assert given.wheels
     assert not given.index
     assert given.stamp([3, 11]) != given.stamp([3, 12])
 
 
 def test_what_pip_did_already_is_no_hint() -> None:
-    said = "ERROR: No matching distribution found for clusterkit"
+    said = "ERROR: No matching distribution found for rich"
     assert "--index" in str(prepare._hint(said, index=False))
     assert prepare._hint(said, index=True) == "give a wheel of it: --wheels DIR"
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
+from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, wheel_name
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import PreflightJob
 from clusterkit.probes.job_python import PROBE, JobPython
-from clusterkit.shell import quote_path
+from clusterkit.shell import quote, quote_path
 
 ABOUT = About(
-    what="clusterkit on the nodes has the version of the one that submits.",
+    what="clusterkit on the nodes has the version of the one that submits, and is not another"
+    " project of that name.",
     why="Tasks are handed over as files and pickles that another version may read wrongly, or not.",
     how="Metadata of the package in the job's interpreter on each node. A node without it is passed"
     " over: with a shared file system the interpreter of the client runs there.",
-    fix="Install the same version on the nodes, or put the environment on a shared file system.",
+    fix="`clusterkit nodes prepare` brings the nodes the very clusterkit that submits; or put the"
+    " environment on a shared file system. No index has it: `clusterkit` there is another project.",
     source="Python documentation, pickle: what can be pickled and unpickled",
 )
 
@@ -29,7 +32,15 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _rule(python: JobPython | None, job: PreflightJob, asks: str) -> Ruling:
-    there = python.packages.get("clusterkit") if python else None
+    packages = python.packages if python else {}
+    there = packages.get(DISTRIBUTION)
+    if FOREIGN in packages:
+        return Ruling(
+            verdict=Verdict.WARN,
+            summary=f"another project named {FOREIGN} ({packages[FOREIGN]}) is installed over ours",
+            hint=f"remove it, then install {DISTRIBUTION} again; ours had that name before",
+            command=f"{quote_path(job.python)} -m pip uninstall {FOREIGN}",
+        )
     if there is None:
         return Ruling(verdict=Verdict.SKIP, summary="not installed for the job's Python")
     if there == asks:
@@ -37,8 +48,10 @@ def _rule(python: JobPython | None, job: PreflightJob, asks: str) -> Ruling:
     return Ruling(
         verdict=Verdict.WARN,
         summary=f"clusterkit {there} is there, {asks} is what asks",
-        hint=f"install clusterkit {asks} for the job's Python on the nodes",
-        command=f"{quote_path(job.python)} -m pip install clusterkit=={asks}",
+        hint="install the clusterkit that submits: clusterkit nodes prepare (machines by ssh), or "
+        "its wheel (docs/how-to/air-gapped.md)",
+        command=f"{quote_path(job.python)} -m pip install --no-index --no-deps "
+        f"{quote(wheel_name(asks))}",
     )
 
 

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, uniform
 from clusterkit.checks.by_package import lacking, needed
+from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing
 from clusterkit.probes.job_python import PROBE, JobPython
 
-_NAMED = ("clusterkit", "submitit", "deepspeed", "horovod", "accelerate")
+_NAMED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
 
 ABOUT = About(
     what="The job's framework is installed on all nodes, and has the same version there, as have"

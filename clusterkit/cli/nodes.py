@@ -78,7 +78,8 @@ def prepare(
     Nodes that have it already are left alone. Exit code 1 where one is not ready.
     """
     from clusterkit.config import load_settings
-    from clusterkit.sync.prepare import Readiness, prepare_nodes, read_ingredients
+    from clusterkit.sync.ingredients import read_ingredients
+    from clusterkit.sync.prepare import Readiness, prepare_nodes
 
     spec = load_settings().cluster(cluster)
     names = _hosts(spec, hosts)

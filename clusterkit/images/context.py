@@ -12,7 +12,7 @@ from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.images.catalogue import Image, Variant
 from clusterkit.images.locks import lock_command, lock_path, source_lock_path
-from clusterkit.images.wheel import pack_wheel, wheel_name
+from clusterkit.images.wheel import WHEEL_NAME, pack_wheel
 
 _NOT_SENT = frozenset({"lock", "README.md"})
 
@@ -56,7 +56,7 @@ def assemble(image: Image, variant: Variant) -> Context:
     programs = frozenset(name for name, path in found.items() if path.stat().st_mode & 0o100)
     contents = {name: path.read_bytes() for name, path in found.items()}
     if image.parent is None:
-        contents[wheel_name()] = pack_wheel()
+        contents[WHEEL_NAME] = pack_wheel()
     return Context(files=contents, programs=programs)
 
 

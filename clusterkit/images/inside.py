@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import quote
 
 from clusterkit import __version__
+from clusterkit.core.distribution import normal_name
 from clusterkit.data import data_dir
 from clusterkit.errors import RemoteError
 from clusterkit.images import engine
 from clusterkit.images.engine import Present
-from clusterkit.images.locks import normal
 
 PYTHON = "/opt/venv/bin/python"
 _LOOK_S = 120.0
@@ -54,7 +54,7 @@ def bill_of_materials(tag: str, present: Present, inside: Manifest) -> Mapping[s
     distribution = inside.system.split()[0].lower()
     components = [
         *(
-            _component(name, version, f"pkg:pypi/{normal(name)}@{quote(version)}")
+            _component(name, version, f"pkg:pypi/{normal_name(name)}@{quote(version)}")
             for name, version in inside.python_packages.items()
         ),
         *(

@@ -13,11 +13,11 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from clusterkit import files
 from clusterkit.commands import run_command
+from clusterkit.core.distribution import normal_name, own_requirements
 from clusterkit.data import data_dir
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.images.catalogue import MATRIX, Image, Variant, lineage
@@ -71,20 +71,14 @@ def read_lock(path: Path) -> Mapping[str, str]:
         hint = lock_command(path.parent.parent.name, path.stem)
         raise UserError(f"there is no lock file {path}", hint=hint) from error
     found = (_PIN.match(line) for line in lines)
-    return {normal(pin["name"]): pin["version"] for pin in found if pin}
-
-
-def normal(name: str) -> str:
-    """Return the name of a package in the one spelling that compares (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return {normal_name(pin["name"]): pin["version"] for pin in found if pin}
 
 
 def requirements(image: Image) -> tuple[str, ...]:
     """Return what the lock of this image resolves; for `base` also what clusterkit requires."""
     if image.parent is not None:
         return image.packages
-    own = (line for line in metadata.requires("clusterkit") or () if "extra ==" not in line)
-    return (*own, *image.packages)
+    return (*own_requirements(), *image.packages)
 
 
 def below(image: Image, variant: Variant) -> Mapping[str, str]:
@@ -159,7 +153,7 @@ def _ask_pip(
             )
     for item in document["install"]:
         yield Pin(
-            name=normal(item["metadata"]["name"]),
+            name=normal_name(item["metadata"]["name"]),
             version=item["metadata"]["version"],
             sha256=item["download_info"]["archive_info"]["hashes"]["sha256"],
         )

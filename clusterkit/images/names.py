@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from clusterkit import __version__
+from clusterkit.core.distribution import normal_name
 from clusterkit.errors import UserError
 from clusterkit.images.catalogue import (
     MATRIX,
@@ -16,7 +17,7 @@ from clusterkit.images.catalogue import (
     find_variant,
     lineage,
 )
-from clusterkit.images.locks import lock_path, normal, read_lock
+from clusterkit.images.locks import lock_path, read_lock
 
 LABEL_IMAGE = "io.clusterkit.image"
 LABEL_VARIANT = "io.clusterkit.variant"
@@ -66,7 +67,7 @@ def versions(image: Image, variant: Variant) -> Mapping[str, str]:
     built = {name for known in lineage(image) for name in map(_name_of, known.sources)}
     found = {"clusterkit": __version__, "python": MATRIX["python"]}
     for name in MATRIX:
-        package = normal(_GPU_PACKAGES.get(name, name))
+        package = normal_name(_GPU_PACKAGES.get(name, name))
         if package in locked:
             found[name] = locked[package]
         elif name in built:

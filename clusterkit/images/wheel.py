@@ -5,27 +5,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
+import sys
 import zipfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 from clusterkit import __version__
+from clusterkit.core.distribution import DISTRIBUTION, own_distribution, wheel_name
 from clusterkit.data import data_dir
+from clusterkit.errors import UserError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_INFO = f"clusterkit-{__version__}.dist-info"
+WHEEL_NAME = wheel_name(__version__)
+_INFO = f"{WHEEL_NAME.removesuffix('-py3-none-any.whl')}.dist-info"
+_LOCK_MEMBER = "clusterkit/_data/locks/core.txt"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time of a zip file: the content alone decides the bytes."""
 
 
-def wheel_name() -> str:
-    """Return the file name of the wheel (PEP 427)."""
-    return f"clusterkit-{__version__}-py3-none-any.whl"
-
-
 def pack_wheel() -> bytes:
-    """Return the wheel: the package with its data, as an installation or a checkout has it."""
+    """Return the wheel: the package with its data, as an installation or a checkout has it.
+
+    Raises:
+        UserError: it runs from a checkout that is not installed, so nothing says what it requires.
+    """
     packed = io.BytesIO()
     record = []
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -42,11 +46,19 @@ def _members() -> Iterator[tuple[str, bytes, bool]]:
     yield from _files(_PACKAGE, "clusterkit", without="_data")
     for name in ("images", "templates"):
         yield from _files(data_dir(name), f"clusterkit/_data/{name}")
-    about = metadata.distribution("clusterkit")
+    yield _LOCK_MEMBER, data_dir("locks").joinpath("core.txt").read_bytes(), False
+    about = own_distribution()
+    if about is None:
+        raise UserError(
+            f"clusterkit runs from {_PACKAGE.parent}, which is not installed in this Python",
+            hint=f"{sys.executable} -m pip install --no-deps --editable {_PACKAGE.parent}",
+        )
+    metadata = about.read_text("METADATA") or ""
+    metadata = re.sub(r"(?m)^Name: .*", f"Name: {DISTRIBUTION}", metadata, count=1)
     generator = (
         "Wheel-Version: 1.0\nGenerator: clusterkit\nRoot-Is-Purelib: true\nTag: py3-none-any"
     )
-    yield f"{_INFO}/METADATA", (about.read_text("METADATA") or "").encode(), False
+    yield f"{_INFO}/METADATA", metadata.encode(), False
     yield f"{_INFO}/WHEEL", f"{generator}\n".encode(), False
     yield f"{_INFO}/entry_points.txt", (about.read_text("entry_points.txt") or "").encode(), False
 

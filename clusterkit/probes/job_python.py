@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.packages import framework_called, package_of
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed
 from clusterkit.probes.pairs import read_pairs, text_of
@@ -39,7 +40,7 @@ def found(name, wanted):
         return wanted and find_spec(name.replace("-", "_")).origin and "unknown"
     except Exception:
         return None
-for name in ("clusterkit", "submitit", "torch", "deepspeed", "horovod", "accelerate",
+for name in ("@OURS@", "clusterkit", "submitit", "torch", "deepspeed", "horovod", "accelerate",
              "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
     if name not in sys.argv and found(name, False):
         say("package " + name, found(name, False))
@@ -95,7 +96,7 @@ def _command(job: PreflightJob) -> str | None:
     package = package_of(framework) if framework is not None else None
     text = exports + _SNIPPET.replace("@PYTHON@", quote_path(job.python))
     text = text.replace("@PACKAGE@", quote(package) if package else "")
-    return text.replace("@PROGRAM@", quote(_PROGRAM))
+    return text.replace("@PROGRAM@", quote(_PROGRAM.replace("@OURS@", DISTRIBUTION)))
 
 
 def parse(text: str) -> JobPython | None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 from clusterkit import __version__
+from clusterkit.core.distribution import DISTRIBUTION, FOREIGN
 from clusterkit.core.untrusted import whole
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.errors import RemoteError
+from clusterkit.images.wheel import WHEEL_NAME
 from clusterkit.listing import cut
 from clusterkit.model import ClusterSpec
-from clusterkit.sync.deliver import Place, deliver
+from clusterkit.shell import quote_path
+from clusterkit.sync.deliver import PRIVATE, Place, deliver
 from clusterkit.sync.helper import Helper, NoPython
-from clusterkit.sync.manifest import MIB, Manifest, manifest_of
+from clusterkit.sync.ingredients import LOCK_NAME, Ingredients
+from clusterkit.sync.manifest import MIB
 from clusterkit.transport.ssh_config import SshOptions
 from clusterkit.transport.ssh_session import Session, on_nodes
 
@@ -27,10 +30,14 @@ _ROOM_MIB = 150
 _UNPACKED = 4
 """How much larger wheels are once they are installed, torch included."""
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install")
-_PROOF = "import clusterkit, clusterkit.executors.ssh_keeper; print(clusterkit.__version__)"
+_PROOF = f"""
+import clusterkit, clusterkit.executors.ssh_keeper
+from importlib import metadata
+foreign = [one.version for one in metadata.distributions(name={FOREIGN!r})]
+print(metadata.version({DISTRIBUTION!r}) if not foreign else "of somebody else")
+"""
 _LONGEST = 500
 """Characters of what a node says of itself."""
-_REQUIREMENTS = "requirements.txt"
 
 
 class Readiness(StrEnum):
@@ -49,60 +56,6 @@ class Prepared:
     readiness: Readiness
     detail: str = ""
     hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ingredients:
-    """What the environment is made from."""
-
-    venv: str
-    """Where it is on the nodes; `~/` is the home there."""
-    python: str
-    """What makes it, as the nodes know it."""
-    wheels: Manifest | None = None
-    requirements: str | None = None
-    """The text of a requirements file."""
-    index: bool = True
-    """Whether pip may look where it looks by itself, beside the wheels."""
-
-    def stamp(self, python: Sequence[int]) -> str:
-        """Return what tells an environment made from the same by this Python from all others."""
-        made_of = [
-            __version__,
-            self.python,
-            list(python),
-            self.wheels.digest if self.wheels else None,
-            self.requirements,
-            self.index,
-        ]
-        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-
-
-def read_ingredients(
-    cluster: ClusterSpec,
-    *,
-    wheels: Sequence[Path],
-    requirements: Path | None,
-    python: str | None,
-    index: bool,
-) -> Ingredients:
-    """Read what is to be installed.
-
-    Raises:
-        UserError: a file is not there, or is no wheel; `index` without wheels.
-    """
-    if index and not wheels:
-        raise UserError(
-            "--index counts with --wheels only",
-            hint="leave it out: without --wheels, pip looks in its index anyway",
-        )
-    return Ingredients(
-        venv=cluster.venv,
-        python=python or "python3",
-        wheels=_wheels(wheels) if wheels else None,
-        requirements=_requirements(requirements) if requirements else None,
-        index=index or not wheels,
-    )
 
 
 def prepare_nodes(
@@ -131,48 +84,18 @@ def prepare_nodes(
     )
 
 
-def _failed(node: str, error: RemoteError) -> Prepared:
-    why = cut(error.message, _LONGEST)
-    return Prepared(node=node, readiness=Readiness.FAILED, detail=why, hint=error.hint)
-
-
-def _wheels(paths: Sequence[Path]) -> Manifest:
-    """Return the wheels as one manifest, by their names alone."""
-    found: dict[str, Path] = {}
-    for path in paths:
-        here = sorted(path.glob("*.whl")) if path.is_dir() else [path]
-        if not here or not all(one.is_file() and one.suffix == ".whl" for one in here):
-            raise UserError(
-                f"no wheel: {path}",
-                hint="--wheels takes .whl files, and folders that hold some; "
-                "`pip wheel --wheel-dir wheels .` makes one of a checkout",
-            )
-        found |= {one.name: one.absolute() for one in here}
-    return manifest_of(found)
-
-
-def _requirements(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            hint="--requirements FILE, as for pip",
-        ) from error
-    for line in text.splitlines():
-        if line.strip().startswith(("-r", "-c", "--requirement", "--constraint", "-e")):
-            raise UserError(
-                f"{path}: {line.strip()!r} names a file that the nodes do not have",
-                hint="write all requirements into the one file: pip freeze > requirements.txt",
-            )
-    return text
-
-
 def _prepare(session: Session, wanted: Ingredients) -> Prepared:
     helper = _helper(session, wanted.python)
     stamp_file = f"{wanted.venv}/clusterkit-stamp.json"
     config = f"{wanted.venv}/pyvenv.cfg"
-    seen = helper.ask("look", place=wanted.venv, read=stamp_file, need=[config], lock=True)
+    seen = helper.ask(
+        "look",
+        place=wanted.venv,
+        read=stamp_file,
+        need=[config],
+        lock=True,
+        trusted=[_inputs(wanted)],
+    )
     version = _require_python(session.node, seen, wanted)
     if seen["full"] and seen["missing"]:
         raise RemoteError(
@@ -191,7 +114,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
     about = {"python": version, "clusterkit": __version__}
     # Without its stamp: whoever breaks it off has to do it again.
     helper.ask("write", path=stamp_file, text=json.dumps(about))
-    _install(helper, wanted)
+    _install(helper, wanted, again=bool(seen["full"]))
     there = _proven(helper, python)
     if there != __version__:
         raise RemoteError(
@@ -199,7 +122,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
             if there
             else "clusterkit cannot be imported there",
             node=session.node,
-            hint="give the wheel of this release: --wheels FILE.whl",
+            hint="remove the environment there and try again: rm -r " + quote_path(wanted.venv),
         )
     helper.ask("write", path=stamp_file, text=json.dumps({**about, "stamp": stamp}))
     return Prepared(node=session.node, readiness=Readiness.READY, detail=version)
@@ -230,8 +153,7 @@ def _require_python(node: str, seen: dict[str, Any], wanted: Ingredients) -> str
 
 
 def _require_room(node: str, seen: dict[str, Any], wanted: Ingredients) -> None:
-    size = wanted.wheels.size if wanted.wheels else 0
-    needed = _ROOM_MIB + size * (1 + _UNPACKED) // MIB
+    needed = _ROOM_MIB + wanted.files.size * (1 + _UNPACKED) // MIB
     free = seen["free"] // MIB
     if free < needed:
         raise RemoteError(
@@ -241,27 +163,42 @@ def _require_room(node: str, seen: dict[str, Any], wanted: Ingredients) -> None:
         )
 
 
-def _install(helper: Helper, wanted: Ingredients) -> None:
+def _inputs(wanted: Ingredients) -> str:
+    return f"{wanted.venv}.inputs"
+
+
+def _install(helper: Helper, wanted: Ingredients, *, again: bool) -> None:
+    """Install what clusterkit requires, what the user requires, then clusterkit from its file.
+
+    Constraints keep what others require from bringing a clusterkit of somebody else along.
+    """
     python = f"{wanted.venv}/bin/python"
-    inputs = f"{wanted.venv}.inputs"
-    ours = f"clusterkit=={__version__}"
-    words: list[str] = []
-    if wanted.wheels is not None:
-        flat = deliver(helper, wanted.wheels, Place(folder=inputs))
-        words += ["--find-links", flat.folder]
+    place = Place(folder=_inputs(wanted), folder_mode=PRIVATE)
+    sent = deliver(helper, wanted.files, place).folder
+    if not sent.startswith("/"):
+        raise RemoteError(f"it names no folder: {cut(sent, _LONGEST)!r}", node=helper.node)
+    if again:
+        _run(helper, [python, "-m", "pip", "uninstall", "--yes", FOREIGN])
+    constraints = f"{sent}/constraints.txt"
+    own_file = f"{DISTRIBUTION} @ {PurePosixPath(sent, WHEEL_NAME).as_uri()}"
+    helper.ask("write", path=constraints, text=f"{own_file}\n{FOREIGN}<0\n")
+    words = ["--constraint", constraints, *wanted.own]
+    if wanted.wheels:
+        words += ["--find-links", sent]
+    else:
+        locked = ("--no-deps", "--require-hashes", "--requirement", f"{sent}/{LOCK_NAME}")
+        _run(helper, [python, *_PIP, *locked], index=True)
     if not wanted.index:
         words.append("--no-index")
     if wanted.requirements is not None:
-        path = f"{inputs}.{_REQUIREMENTS}"
+        path = f"{sent}/requirements.txt"
         helper.ask("write", path=path, text=wanted.requirements)
-        words += ["-r", path]
-    _run(helper, [python, *_PIP, *words, ours], index=wanted.index)
-    if wanted.wheels is not None and any(
-        entry.path.startswith("clusterkit-") for entry in wanted.wheels.entries
-    ):
-        # A wheel of the same version may have other contents than what is installed.
-        again = ("--force-reinstall", "--no-deps", "--no-index")
-        _run(helper, [python, *_PIP, *again, "--find-links", flat.folder, ours])
+        words += ["--requirement", path]
+    if wanted.wheels or wanted.requirements is not None:
+        _run(helper, [python, *_PIP, *words], index=wanted.index)
+    # The same version may have other contents than what is installed.
+    own = ("--no-index", "--no-deps", "--force-reinstall", f"{sent}/{WHEEL_NAME}")
+    _run(helper, [python, *_PIP, *own])
 
 
 def _proven(helper: Helper, python: str) -> str:
@@ -289,6 +226,10 @@ def _hint(said: str, *, index: bool) -> str | None:
     """Return what to do about what pip has `said`; it has looked in its `index`, or not."""
     if "ensurepip" in said:
         return "Python lacks its venv module there: apt install python3-venv, or another --python"
+    if f"(constraint) {FOREIGN}" in said:
+        return f"a requirement asks for {FOREIGN}, which on the index is somebody else's project"
+    if "DO NOT MATCH THE HASHES" in said:
+        return "its index has other files than those that were locked: bring wheels: --wheels DIR"
     if "No matching distribution" in said or "Could not find a version" in said:
         more = "" if index else ", or let pip look in its index: --index"
         return f"give a wheel of it: --wheels DIR{more}"

@@ -49,7 +49,7 @@ done
 # --- what the wheel depends on, and so its name -------------------------------------------------------------
 python=$(command -v "$python") || die "no such Python interpreter" "type: build-wheel.sh --python /path/to/python"
 torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null) ||
-    die "torch cannot be imported by $python" "type: $python -m pip install --constraint constraints.txt torch"
+    die "torch cannot be imported by $python" "type: $python -m pip install torch"
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 with=$kind
 if [[ $kind == mpi ]]; then

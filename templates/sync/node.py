@@ -10,9 +10,11 @@ names when they are whole. Names of files come and go as os.fsdecode has them.
 """
 
 import fcntl
+import grp
 import hashlib
 import json
 import os
+import pwd
 import shutil
 import stat
 import subprocess
@@ -58,12 +60,16 @@ def alive():
 def look(request):
     """Say what Python and how much room there is, and what the file `read` holds.
 
-    With `lock`, the place stays this conversation's own.
+    With `lock`, the place stays this conversation's own, and nobody else gets the right to write
+    what is made in it from now on; `trusted` are folders beside it from which code will be run.
     """
     place = os.path.expanduser(request["place"])
     if request.get("lock"):
+        os.umask(os.umask(0o077) | 0o022)
         with alive():
             os.makedirs(os.path.dirname(place), exist_ok=True)
+            for path in (place, *map(os.path.expanduser, request.get("trusted", []))):
+                require_own(path)
             lock(place)
     about = {"python": list(sys.version_info[:3]), "place": place, "text": None}
     about["full"] = os.path.isdir(place) and bool(os.listdir(place))
@@ -109,8 +115,39 @@ def receive(request):
 
 def lock(folder):
     """Keep other conversations from changing the folder until this one ends."""
-    held.append(open(folder.rstrip("/") + ".lock", "w"))  # noqa: SIM115 - until the end
+    path = folder.rstrip("/") + ".lock"
+    held.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     fcntl.flock(held[-1], fcntl.LOCK_EX)
+
+
+def require_own(path):
+    """Refuse what is somebody else's, or can be written by others: programs in it will be run.
+
+    A group that is the user's alone does no harm (clusterkit/core/ownership.py is this rule).
+    """
+    above = os.stat(os.path.dirname(path) or "/").st_mode
+    if above & stat.S_IWOTH and not above & stat.S_ISVTX:
+        raise Refused(f"everybody can replace {path}: nothing in it will be run")
+    for look_at in (os.lstat, os.stat):  # of a link, both it and its target
+        try:
+            about = look_at(path)
+        except FileNotFoundError:
+            return
+        if about.st_uid not in {0, os.geteuid()}:
+            raise Refused(f"{path} belongs to user {about.st_uid}: nothing in it will be run")
+        others = about.st_mode & stat.S_IWOTH
+        others = others or (about.st_mode & stat.S_IWGRP and not is_private(about))
+        if others and not stat.S_ISLNK(about.st_mode):
+            raise Refused(f"others can write {path}: nothing in it will be run (chmod go-w {path})")
+
+
+def is_private(about):
+    try:
+        group, owner = grp.getgrgid(about.st_gid), pwd.getpwuid(about.st_uid)
+    except KeyError:
+        return False
+    alone = set(group.gr_mem) <= {owner.pw_name}
+    return alone and group.gr_name == owner.pw_name and owner.pw_gid == group.gr_gid
 
 
 def remove_others(folder, kept):

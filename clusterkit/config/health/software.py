@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from clusterkit import __version__
 from clusterkit.config.health.patient import Condition, Item, Patient
+from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
 
 MIN_PYTHON = (3, 11)
 FRAMEWORK_PACKAGES = ("torch", "deepspeed", "horovod", "accelerate")
@@ -28,6 +29,9 @@ def python(_patient: Patient) -> Iterator[Item]:
         needed=True,
     )
     yield Item(name="clusterkit", condition=Condition.OK, summary=__version__)
+    foreign = foreign_distribution()
+    if foreign is not None:
+        yield _foreign(f"this Python has {FOREIGN} {foreign.version}", sys.executable)
 
 
 def packages(_patient: Patient) -> Iterator[Item]:
@@ -46,7 +50,7 @@ def training_pythons(patient: Patient) -> Iterator[Item]:
         " try: return m.version(n)\n"
         " except m.PackageNotFoundError: return None\n"
         "print(json.dumps({n: v(n) for n in "
-        f"{FRAMEWORK_PACKAGES}}}))"
+        f"{(FOREIGN, *FRAMEWORK_PACKAGES)}}}))"
     )
     for python in patient.pythons():
         answer = patient.run((python, "-c", script))
@@ -58,6 +62,9 @@ def training_pythons(patient: Patient) -> Iterator[Item]:
             versions = json.loads(answer.output) if answer.ok else {}
         except ValueError:
             versions = {}
+        foreign = versions.pop(FOREIGN, None)
+        if foreign is not None and python != sys.executable:  # of this one, all is said above
+            yield _foreign(f"{python} has {FOREIGN} {foreign}", python)
         complaint = "no training framework" if answer.ok else answer.complaint
         there = ", ".join(f"{package} {v}" for package, v in versions.items() if v)
         yield Item(
@@ -66,6 +73,15 @@ def training_pythons(patient: Patient) -> Iterator[Item]:
             summary=f"{python}: {there or complaint}",
             fix=None if there else f"{python} -m pip install torch",
         )
+
+
+def _foreign(where: str, python: str) -> Item:
+    return Item(
+        name="clusterkit",
+        condition=Condition.FAIL,
+        summary=f"{where}, another project whose files lie over ours (or ours under its old name)",
+        fix=f"{python} -m pip uninstall {FOREIGN}, then install {DISTRIBUTION} again",
+    )
 
 
 def _package(name: str, version: str | None, *, needed: bool) -> Item:
