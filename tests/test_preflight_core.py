@@ -141,7 +141,7 @@ def test_lines_fit_the_terminal_and_the_worst_comes_last() -> None:
     report = evaluate(bundle(n1="20", n2="90", n3="20", n4=ReachProblem.TIMEOUT), [HOT, SAME])
     text = [line for _, line in report_lines(report, width=80)]
     assert all(len(line) <= 80 for line in text)
-    assert text[-2:] == ["2 of 4 nodes usable; leave out the others:", "  --exclude n[2,4]"]
+    assert text[-2:] == ["2 of 4 nodes usable; leave out the others:", "  --exclude 'n[2,4]'"]
     assert "fail     HOST901 host-heat  n2" in text
     assert "         hint: open a window" in text
     assert not any("HOST901 host-heat  n[1,3]" in line for line in text)

@@ -7,6 +7,7 @@ from clusterkit.findings import Verdict
 from clusterkit.probes import nvidia_list, pci_gpus
 from clusterkit.probes.base import Missing
 from clusterkit.probes.pci_gpus import NVIDIA, PciGpus
+from clusterkit.shell import quote
 
 _DRIVERS = frozenset({"", "nvidia"})
 """Others hold a GPU on purpose: vfio-pci gives it to a virtual machine."""
@@ -32,7 +33,7 @@ def _rule(bus: PciGpus, listed: int) -> Ruling:
             summary=f"GPU at {', '.join(gone)} has fallen off the bus",
             evidence="its PCI configuration reads as ones",
             hint="power-cycle the node; if it comes back, have the GPU or its riser replaced",
-            command=f"lspci -s {gone[0]}; dmesg | grep -i 'fallen off'",
+            command=f"lspci -s {quote(gone[0])}; dmesg | grep -i 'fallen off'",
         )
     if not ours:
         return Ruling(verdict=Verdict.SKIP, summary="no NVIDIA GPU on the PCI bus")

@@ -11,6 +11,7 @@ from clusterkit.probes.base import Missing
 from clusterkit.probes.kernel_log import Xid
 from clusterkit.probes.nvidia_gpus import Gpu
 from clusterkit.probes.xid_catalog import XidAction, xid_action, xid_name
+from clusterkit.shell import quote
 
 
 def _judge(evidence: Evidence) -> Judgement:
@@ -43,7 +44,7 @@ def _rule(xid: Xid, known: Mapping[str, Gpu]) -> Ruling | None:
         + (", the driver asks for nothing now" if settled else ""),
         evidence=f"{xid.count}x, last: {xid.detail}",
         hint=f"NVIDIA's advice: {action.value}",
-        command=f"dmesg -T | grep 'Xid.*{xid.bus}'",
+        command=f"dmesg -T | grep {quote(f'Xid.*{xid.bus}')}",
     )
 
 

@@ -9,6 +9,7 @@ from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Ti
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing
 from clusterkit.probes.host_names import PROBE, Names, asked
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="Every node resolves the names of the job's nodes, to the addresses that they have.",
@@ -108,7 +109,7 @@ def _bad(verdict: Verdict, summary: str, target: str, evidence: str) -> Ruling:
         summary=summary,
         evidence=evidence,
         hint="mend /etc/hosts or the name service of that node",
-        command=f"getent ahosts {target}; grep -n {target} /etc/hosts",
+        command=f"getent ahosts {quote(target)}; grep -n {quote(target)} /etc/hosts",
     )
 
 

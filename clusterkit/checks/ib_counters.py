@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.rdma_counters import PROBE, PortCounters, RdmaCounters
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="No error counter of a port rises between two readings one second apart.",
@@ -38,7 +39,7 @@ def _rule(counters: RdmaCounters) -> Ruling:
         summary=f"errors rise on {odd[0].port}: {rising}",
         evidence="; ".join(totals[:8]),
         hint="check the cable and the transceiver",
-        command=f"sudo mlxlink -d {odd[0].port.partition('/')[0]} -c -e",
+        command=f"sudo mlxlink -d {quote(odd[0].port.partition('/')[0])} -c -e",
     )
 
 

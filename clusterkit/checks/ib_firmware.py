@@ -8,6 +8,7 @@ from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Ti
 from clusterkit.findings import Verdict
 from clusterkit.probes.rdma import Device
 from clusterkit.probes.rdma_ports import PROBE
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="All devices of one kind (board, chip, generation of the firmware) have one firmware.",
@@ -54,7 +55,7 @@ def _warn(odd: list[Device], usual: str | None, votes: Counter[str]) -> Ruling:
         else "firmware differs within a kind of device, none is usual",
         evidence=", ".join(f"{version}: {n}" for version, n in votes.most_common()),
         hint="update the firmware of the odd devices",
-        command=f"sudo flint -d {odd[0].name} query",
+        command=f"sudo flint -d {quote(odd[0].name)} query",
     )
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, known, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.net_interfaces import PROBE
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="An interface that is up has the speed that the interface of the same name has on most"
@@ -50,7 +51,7 @@ def judge(evidence: Evidence) -> Judgement:
                     summary=f"{name} runs at {speed} Mb/s, on most nodes {usual[name]}",
                     evidence=", ".join(f"{n} {s} Mb/s" for n, s in slow),
                     hint="check the cable and the switch port",
-                    command=f"ethtool {name}",
+                    command=f"ethtool {quote(name)}",
                 ),
             )
 

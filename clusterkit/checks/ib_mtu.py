@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, known, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.net_interfaces import PROBE
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="An interface that is up has the MTU that the interface of the same name has on most"
@@ -53,7 +54,7 @@ def judge(evidence: Evidence) -> Judgement:
                     else f"MTU of {first.name} is {first.mtu}, on most nodes {mtu}",
                     evidence=f"{first.name} {seen}",
                     hint="set the same MTU on all nodes and switches",
-                    command=f"ip link show {first.name}",
+                    command=f"ip link show {quote(first.name)}",
                 ),
             )
 

@@ -9,6 +9,7 @@ from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Ti
 from clusterkit.findings import Verdict
 from clusterkit.probes.rdma import Port, Rdma
 from clusterkit.probes.rdma_ports import PROBE
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="Every active port has the rate and width that the port has on most nodes; where the"
@@ -84,7 +85,7 @@ def _odd(slow: list[tuple[Port, Speed]]) -> Ruling:
         summary=f"{port.name} runs at {_text(_speed(port))}, usual is {_text(usual)}",
         evidence=", ".join(f"{p.name} {_text(_speed(p))} (usual: {_text(u)})" for p, u in slow),
         hint="check cable, transceiver and the speed of the switch port",
-        command=f"sudo mlxlink -d {port.device}",
+        command=f"sudo mlxlink -d {quote(port.device)}",
     )
 
 

@@ -9,6 +9,7 @@ from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Ti
 from clusterkit.findings import Verdict
 from clusterkit.probes.rdma import Port, Rdma
 from clusterkit.probes.rdma_ports import PROBE
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="Every RDMA port that is Active on most nodes is Active on all; where the nodes do not"
@@ -90,7 +91,7 @@ def _fail(bad: list[Port], rdma: Rdma) -> Ruling:
         hint="no subnet manager has set it up"
         if bad[0].state in {"init", "armed"}
         else _WHY.get(bad[0].physical or "", "check the cable, the switch port and the driver"),
-        command=f"ibstat {bad[0].device}; dmesg | grep {bad[0].device} | tail",
+        command=f"ibstat {quote(bad[0].device)}; dmesg | grep {quote(bad[0].device)} | tail",
     )
 
 

@@ -17,6 +17,7 @@ from clusterkit.checks.net_evidence import (
 )
 from clusterkit.findings import Verdict
 from clusterkit.probes.net_links import AGAIN, PROBE
+from clusterkit.shell import quote
 
 _SHARE_OF_NIC = 0.5
 _ONE_STREAM_MBIT = 25_000
@@ -50,7 +51,7 @@ def judge(evidence: Evidence) -> Judgement:
         if facts.nic_mbit is not None
     ).most_common(1)
     nic, mbit = nics[0][0] if nics else (None, None)
-    command = f"ethtool {nic}; ip -s link show {nic}" if nic else "ip -s link"
+    command = f"ethtool {quote(nic)}; ip -s link show {quote(nic)}" if nic else "ip -s link"
     yield from rule_by_median(
         rates, again=links.again, what="bandwidth", hint=_HINT, command=command
     )

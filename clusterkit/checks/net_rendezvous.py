@@ -6,6 +6,7 @@ from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Ti
 from clusterkit.checks.net_evidence import absent, facts_of
 from clusterkit.findings import Verdict
 from clusterkit.probes.net_links import OK, PROBE
+from clusterkit.shell import quote
 
 ABOUT = About(
     what="Every node can open a TCP connection to the job's rendezvous port on its first node.",
@@ -71,7 +72,7 @@ def _cannot(head: str, where: str, status: str) -> Ruling:
         verdict=Verdict.FAIL,
         summary=f"{head} " + ("does not resolve" if status == "name" else f"resolves to {wrong}"),
         hint="mend the name of the head in DNS or /etc/hosts",
-        command=f"getent hosts {head}",
+        command=f"getent hosts {quote(head)}",
     )
 
 

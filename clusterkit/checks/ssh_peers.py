@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, each, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.ssh_peer import PROBE, PeerLogin, wanted
+from clusterkit.shell import quote
 
 _CAUSES = (
     (
@@ -60,7 +61,7 @@ def _rule(login: PeerLogin) -> Ruling:
         summary=f"{does} {login.peer}",
         evidence=login.said,
         hint=hint,
-        command=f"ssh -v -o BatchMode=yes {login.peer} true",
+        command=f"ssh -v -o BatchMode=yes {quote(login.peer)} true",
     )
 
 

@@ -7,6 +7,7 @@ from clusterkit.findings import Verdict
 from clusterkit.probes.base import Missing
 from clusterkit.probes.nvidia_topo import PROBE
 from clusterkit.probes.rdma_ports import PROBE as PORTS
+from clusterkit.shell import quote
 from clusterkit.topology import Topology, compare_hca, recommended_nics
 
 ABOUT = About(
@@ -50,7 +51,7 @@ def _rule(topology: Topology, value: str, down: frozenset[str]) -> Ruling:
         summary=odd[0],
         evidence="; ".join((*odd[1:], f"NCCL_IB_HCA={value}")),
         hint=f"set NCCL_IB_HCA: '={wanted}'" if wanted else "unset NCCL_IB_HCA",
-        command=f"clusterkit topo --nccl-ib-hca '{value}'" if "'" not in value else "",
+        command=f"clusterkit topo --nccl-ib-hca {quote(value)}",
     )
 
 

@@ -21,10 +21,8 @@ import typer
 from clusterkit.escapes import harmless
 from clusterkit.files import versioned
 
-_PRIVATE = range(0xF0000, 0xFFFFE)
-_MARK = f"\x1b{chr(secrets.choice(_PRIVATE))}{chr(secrets.choice(_PRIVATE))}["
-"""In place of the escape character and the bracket of a colour of ours; short, as lines are wrapped
-with it."""
+_MARK = f"\x1b[{10_000_000 + secrets.randbelow(90_000_000)};"
+"""How a colour of ours begins until it is printed: as another one, with a number before it."""
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 

@@ -49,7 +49,8 @@ def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
             groups.setdefault(_reason(said), []).append(node)
     for reason, nodes in groups.items():
         reason_word = shlex.quote(f"Reason=clusterkit: {reason}")
-        yield f"scontrol update NodeName={hostlist.fold_set(nodes)} State=DRAIN {reason_word}"
+        names = shlex.quote(f"NodeName={hostlist.fold_set(nodes)}")
+        yield f"scontrol update {names} State=DRAIN {reason_word}"
 
 
 def _reason(said: list[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from clusterkit import hostlist
 from clusterkit.findings import Finding, Verdict
 from clusterkit.preflight.report import Report
+from clusterkit.shell import quote
 
 Line = tuple[Verdict | None, str]
 """A line, and the verdict that its first word states (None: it states none)."""
@@ -89,7 +90,7 @@ def _conclusion(report: Report) -> Iterator[Line]:
     elif unfit:
         excluded = hostlist.fold_set(report.exclude)
         yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
-        yield None, f"  --exclude {excluded}"
+        yield None, f"  --exclude {quote(excluded)}"
 
 
 def _nodes(number: int) -> str:

@@ -14,6 +14,7 @@ from clusterkit.scaling.evidence import NodeEvidence
 from clusterkit.scaling.result import Cause, Row, Scaling
 from clusterkit.scaling.sizes import in_words
 from clusterkit.scaling.words import in_percent, step_time
+from clusterkit.shell import quote
 
 _SLOWER = 1.5
 """A node whose yardstick takes so many times that of the others is a straggler."""
@@ -63,8 +64,8 @@ def _stragglers(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
                 nodes=(one.node,),
                 summary=f"{one.node} is slower than the others, which wait for it at every step",
                 evidence=lines,
-                hint=f"--exclude {one.node} shows what it costs; look there for other processes, "
-                "CPU limits and clocks: clusterkit preflight",
+                hint=f"--exclude {quote(one.node)} shows what it costs; look there for other "
+                "processes, CPU limits and clocks: clusterkit preflight",
             )
 
 
@@ -118,7 +119,8 @@ def _held_gpus(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
             nodes=nodes,
             summary=f"GPUs of {fold_set(nodes)} are held down by heat or power",
             evidence=lines,
-            hint=f"look at cooling and power there: clusterkit preflight --hosts {fold_set(nodes)}",
+            hint="look at cooling and power there: "
+            f"clusterkit preflight --hosts {quote(fold_set(nodes))}",
         )
 
 

@@ -10,6 +10,7 @@ from clusterkit import hostlist
 from clusterkit.errors import RemoteError, UserError, choices_hint
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import NODE_CHECKS, PREFLIGHT
+from clusterkit.shell import quote
 
 if TYPE_CHECKING:
     from clusterkit.preflight.report import Report
@@ -129,7 +130,8 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> NotFitError:
         what, hint = "the job is not fit to run", "mend what is named above, or --force"
     elif enough:
         what = f"not fit: {unfit}"
-        hint = f"--exclude-unfit goes on without (enough are left), --exclude {unfit}, or --force"
+        hint = "--exclude-unfit goes on without (enough are left), "
+        hint += f"--exclude {quote(unfit)}, or --force"
     else:
         are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"

@@ -21,6 +21,7 @@ from clusterkit.preflight.html import measured, types, verdicts
 from clusterkit.preflight.html.facts import fact_table
 from clusterkit.preflight.html.pairs import PairMatrix, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.report import Report
+from clusterkit.shell import quote
 
 _QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
 _WORST_FIRST = tuple(sorted(Verdict, key=verdicts.rank, reverse=True))
@@ -87,7 +88,7 @@ def page(bundle: Bundle, report: Report) -> str:
             date=_date(bundle.collected_at),
             about=_about(bundle),
             report=report,
-            excluded=fold_set(report.exclude),
+            excluded=quote(fold_set(report.exclude)) if report.exclude else "",
             nodes=lines,
             tally=[(v, sum(line.verdict is v for line in lines)) for v in _WORST_FIRST],
             counts=[(v, report.counts()[v]) for v in _WORST_FIRST],
