@@ -94,7 +94,12 @@ def write_new(path: Path, text: str, *, mode: int = PUBLIC) -> None:
 
 def write_json(path: Path, document: Mapping[str, Any], *, mode: int = PUBLIC) -> None:
     """Replace `path` by `document` as indented JSON."""
-    write_text(path, json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n", mode=mode)
+    write_text(path, json_text(document), mode=mode)
+
+
+def json_text(document: Any) -> str:
+    """Return a document as our files hold it: indented JSON."""
+    return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
 
 
 def create_text(path: Path, text: str, *, mode: int = PUBLIC) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import attempts, elastic, files, hostlist
+from clusterkit.bounds import NodeName
 from clusterkit.errors import UserError
 from clusterkit.model import JobState, NodeResult
 from clusterkit.records import count_of, record_of
@@ -20,6 +21,17 @@ LOST = 255
 
 TOLD_TO_END = frozenset({"terminated", "preempted"})
 """Reasons of nodes that the scheduler has ended."""
+
+
+_ROUNDS_MOST = 1 << 20
+"""Bytes of an elastic job's rounds that are read."""
+_RESULT = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.json")
+_NUMBER = re.compile(r"[0-9]{1,7}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Round:
+    nodes: tuple[NodeName, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +56,18 @@ def write_result(
         note_failure(run, result, attempt=attempt, of=of)
     given_up = least is not None and _is_given_up(run, result.node_rank, attempt)
     if not given_up:
-        files.write_json(run.result(result.node_rank, attempt), _document(result, attempt, of))
+        replace_result(run, result, attempt=attempt, of=of)
     if failed and least is not None:
         # After its own result is there: of nodes that fail at once, the last one sees them all.
         there = [r for r in map(result_of, _documents(run, attempt)) if r is not None]
         failure = elastic.fatal(there, of=of, least=least)
         if failure is not None:
             note_failure(run, failure, attempt=attempt, of=of)
+
+
+def replace_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
+    """Write the result of a node, whatever was there."""
+    files.write_json(run.result(result.node_rank, attempt), document_of(result, attempt, of))
 
 
 def _is_given_up(run: RunFolder, node_rank: int, attempt: int) -> bool:
@@ -68,25 +85,25 @@ def _documents(run: RunFolder, attempt: int) -> list[dict[str, Any]]:
 def read_rounds(run: RunFolder, attempt: int) -> tuple[tuple[str, ...], ...]:
     """Return the nodes that trained together in an elastic attempt, round by round."""
     try:
-        lines = run.rounds(attempt).read_text(encoding="utf-8").splitlines()
+        with run.rounds(attempt).open("rb") as stream:
+            lines = stream.read(_ROUNDS_MOST).splitlines()
     except OSError:
         return ()
-    found = []
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError):  # a last line that is not whole yet
-            found.append(tuple(str(name) for name in json.loads(line)["nodes"]))
-    return tuple(found)
+    # A last line may not be whole yet.
+    found = (record_of(_Round, files.parse_json(line)) for line in lines)
+    return tuple(one.nodes for one in found if one is not None)
 
 
 def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
     """Write down the first failure of this attempt; exclusive creation decides which that is."""
-    document = json.dumps(_document(result, attempt, of))
+    document = json.dumps(document_of(result, attempt, of))
     files.create_text(run.failures / f"{attempt}.json", document)
 
 
 def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:
     """Return the result of one node in this attempt, if it has ended."""
-    return result_of(files.read_json(run.result(node_rank, attempt)))
+    result = result_of(files.read_json(run.result(node_rank, attempt)))
+    return result if result is not None and result.node_rank == node_rank else None
 
 
 def has_result(run: RunFolder, node_rank: int, attempt: int) -> bool:
@@ -103,12 +120,15 @@ def read_results(run: RunFolder, attempt: int | None = None) -> Results:
 def read_attempts(run: RunFolder) -> tuple[Results, ...]:
     """Return the results of every attempt that any node reports, oldest first."""
     found: dict[int, list[tuple[int, NodeResult]]] = {}
-    for path in run.nodes.glob("*.json"):
-        document = files.read_json(path)
+    for name in listed(run.nodes):
+        named = _RESULT.fullmatch(name)
+        document = files.read_json(run.nodes / name) if named else None
         result = result_of(document)
-        if document is not None and result is not None:
-            attempt, of = count_of(document, "attempt"), count_of(document, "of")
-            found.setdefault(attempt, []).append((of, result))
+        if named is None or document is None or result is None:
+            continue
+        rank, attempt = int(named[1]), int(named[2])
+        if result.node_rank == rank and count_of(document, "attempt") == attempt:
+            found.setdefault(attempt, []).append((count_of(document, "of"), result))
     return tuple(
         Results(
             attempt=attempt,
@@ -121,8 +141,7 @@ def read_attempts(run: RunFolder) -> tuple[Results, ...]:
 
 def latest_attempt(run: RunFolder) -> int:
     """Return the number of the latest attempt that any node has ended or failed in."""
-    failed = (int(name.stem) for name in run.failures.glob("*.json") if name.stem.isdigit())
-    return max([read_results(run).attempt, *failed])
+    return max([read_results(run).attempt, *_failed_attempts(run)])
 
 
 def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
@@ -134,11 +153,17 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
 
 def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
     """Return the first failure of each attempt that had one, and every node that was not fit."""
-    paths = (path for path in run.failures.glob("*.json") if path.stem.isdigit())
-    found = (result_of(files.read_json(p)) for p in sorted(paths, key=lambda p: int(p.stem)))
+    numbers = sorted(_failed_attempts(run))
+    found = (result_of(files.read_json(run.failures / f"{number}.json")) for number in numbers)
     reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
     unfit = (result for result in reported if result.unfit is not None)
     return (*(failure for failure in found if failure is not None), *unfit)
+
+
+def _failed_attempts(run: RunFolder) -> list[int]:
+    """Return the attempts of which a first failure is known, in no order."""
+    stems = (name.removesuffix(".json") for name in listed(run.failures) if name.endswith(".json"))
+    return [int(stem) for stem in stems if _NUMBER.fullmatch(stem)]
 
 
 def left_out(run: RunFolder) -> frozenset[str]:
@@ -201,5 +226,6 @@ def result_of(document: Mapping[str, Any] | None) -> NodeResult | None:
     return record_of(NodeResult, document)
 
 
-def _document(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:
+def document_of(result: NodeResult, attempt: int, of: int) -> dict[str, Any]:
+    """Return the result of a node in one attempt, of so many nodes, as its file holds it."""
     return {"schema": SCHEMA, "attempt": attempt, "of": of, **files.plain(result)}

@@ -79,7 +79,7 @@ def _collection(value: Any, origin: Any, arguments: tuple[Any, ...]) -> Any:
     if origin is tuple and isinstance(value, list | tuple):
         kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
         return tuple(_value(item, kind) for item, kind in zip(value, kinds, strict=True))
-    if origin is Mapping and isinstance(value, Mapping):
+    if origin in {Mapping, dict} and isinstance(value, Mapping):
         of_key, of_item = arguments
         return {_value(key, of_key): _value(item, of_item) for key, item in value.items()}
     raise TypeError(f"no {origin}")

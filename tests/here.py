@@ -64,6 +64,10 @@ class SessionHere:
         self.home = home
         self.talks: list[TalkHere] = []
 
+    def within(self, limit_s: float) -> SessionHere:
+        del limit_s
+        return self
+
     def talk(self, script: str) -> TalkHere:
         self.talks.append(TalkHere(script, self.home))
         return self.talks[-1]

@@ -75,7 +75,7 @@ class Machines:
             assert snippet.split()[-2:] == [node, "1"]
         now = self.are[node] if check else self.late.get(node, self.are[node])
         if now != FREE:
-            said = {"refused": f"it is {now}", "busy": now == BUSY}
+            said = {"refused": f"it is {now}", "kind": "busy" if now == BUSY else "other"}
         elif check:
             said = {"free": [0]}
         else:
@@ -84,7 +84,8 @@ class Machines:
 
     def _keep(self, node: str, rank: int) -> int:
         assert self.run is not None
-        keeper = self.keepers[node] = subprocess.Popen(["sleep", "60"])
+        asleep = f"exec -a 'ssh_keeper {self.run.run_id}' sleep 60"
+        keeper = self.keepers[node] = subprocess.Popen(["bash", "-c", asleep])
         about = {
             "node": node,
             "attempt": read_layout(self.run).attempt,

@@ -13,9 +13,12 @@ import pytest
 
 from clusterkit import files, node_results
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import ssh_mirror
 from clusterkit.executors.ssh_ask import NodesBusy, Refusal, refused
+from clusterkit.executors.ssh_claims import decide_first_failure, settle
+from clusterkit.executors.ssh_inbox import relative
 from clusterkit.executors.ssh_layout import SshLayout
+from clusterkit.executors.ssh_node_files import NodeFiles, Progress
+from clusterkit.executors.ssh_runs import read_keepers
 from clusterkit.model import (
     ClusterKind,
     ClusterSpec,
@@ -35,6 +38,9 @@ APART = ClusterSpec(
     hosts=(Host(name="n1"), Host(name="n2"), Host(name="n3")),
     shared_filesystem=False,
 )
+
+AGENT = {"node": "n2", "attempt": 0, "pid": 77, "start_time": "7", "boot_id": "b"}
+END = {**AGENT, "state": "failed", "exit_code": 1}
 
 
 def planned(script: str, workdir: str, **changes: Any) -> tuple[str, str, SyncPlan | None]:
@@ -134,7 +140,7 @@ def test_the_first_failure_is_chosen_from_what_all_nodes_tell(
 ) -> None:
     for rank, result in told.items():
         files.write_json(run.failures / f"told-{rank}-0.json", files.plain(result))
-    ssh_mirror._decide_first_failure(run, layout())
+    decide_first_failure(run, layout())
     first = node_results.first_failure(run, 0)
     assert first is not None
     assert first.node == wanted
@@ -154,7 +160,7 @@ def there(tmp_path: Path, run: RunFolder) -> Iterator[tuple[SessionHere, Path]]:
 def bring(
     there: tuple[SessionHere, Path],
     run: RunFolder,
-    memo: dict[str, Any],
+    progress: Progress,
     *,
     gone: bool = False,
     node: str = "n2",
@@ -162,9 +168,9 @@ def bring(
     attempt: int = 0,
 ) -> None:
     now = dataclasses.replace(layout(attempt=attempt), names=("n1", node, "n3"))
-    mirrored = ssh_mirror._Node(run, now, 1, memo, {} if writers is None else writers)
+    brought = NodeFiles(run, now, 1, progress, {} if writers is None else writers)
     try:
-        mirrored.bring(there[0], gone=gone)
+        brought.bring(there[0], gone=gone)
     finally:
         there[0].leave()
 
@@ -172,8 +178,7 @@ def bring(
 def test_a_node_that_comes_back_to_a_rank_writes_behind_its_spare(
     there: tuple[SessionHere, Path], run: RunFolder
 ) -> None:
-    of_first: dict[str, Any] = {}
-    of_spare: dict[str, Any] = {}
+    of_first, of_spare = Progress(), Progress()
     writers: dict[str, str] = {}
     turns = (
         ("n2", of_first, (b"a", b"ab")),
@@ -191,17 +196,17 @@ def test_only_what_is_new_is_brought_and_the_last_word_last(
     there: tuple[SessionHere, Path], run: RunFolder
 ) -> None:
     _, folder = there
-    memo: dict[str, Any] = {}
-    (folder / "keepers" / "1.json").write_text("{}")
+    memo = Progress()
+    (folder / "keepers" / "1.json").write_text(json.dumps(AGENT))
     (folder / "logs" / "node-1.log").write_bytes(b"one\n")
     (folder / "results" / "deep" / "half").write_text("half")
     bring(there, run, memo)
-    assert run.keeper(1).read_text() == "{}"
+    assert [keeper.pid for keeper in read_keepers(run)] == [77]
     assert run.log(1).read_bytes() == b"one\n"
     assert not run.results.exists()
     with (folder / "logs" / "node-1.log").open("ab") as log:
         log.write(b"\xfftwo")
-    (folder / "ends" / "1.json").write_text(json.dumps({"attempt": 0}))
+    (folder / "ends" / "1.json").write_text(json.dumps(END))
     script = folder / "results" / "deep" / "run.sh"
     script.write_text("")
     script.chmod(0o755)
@@ -210,14 +215,14 @@ def test_only_what_is_new_is_brought_and_the_last_word_last(
     assert (run.results / "node-1" / "deep" / "half").read_text() == "half"
     assert (run.results / "node-1" / "deep" / "run.sh").stat().st_mode & 0o777 == 0o755
     assert run.end(1).exists()
-    assert memo["over"] == 0
+    assert memo.over == 0
 
 
 def test_of_a_keeper_that_was_killed_the_results_come_back_too(
     there: tuple[SessionHere, Path], run: RunFolder
 ) -> None:
     (there[1] / "results" / "kept").write_text("kept")
-    bring(there, run, {}, gone=True)
+    bring(there, run, Progress(), gone=True)
     assert (run.results / "node-1" / "kept").read_text() == "kept"
     assert not run.end(1).exists()
 
@@ -228,29 +233,40 @@ def test_a_node_that_takes_over_a_rank_goes_on_with_its_log(
     _, folder = there
     run.log(1).write_bytes(b"of the node before\n")
     (folder / "logs" / "node-1.log").write_bytes(b"attempt 1\n")
-    (folder / "ends" / "1.json").write_text(json.dumps({"attempt": 0}))  # not of this attempt
-    memo: dict[str, Any] = {}
+    (folder / "ends" / "1.json").write_text(json.dumps(END))  # not of this attempt
+    memo = Progress()
     for _ in range(2):
         bring(there, run, memo, attempt=1)
         assert run.log(1).read_bytes() == b"of the node before\nattempt 1\n"
     assert not run.end(1).exists()
 
 
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [
+        (failed(2, 0), 0),
+        (failed(2, 3), 3),
+        (failed(2, 143, reason="peer"), 255),  # ended by others, who have given it up
+        (None, 255),
+    ],
+)
 def test_nodes_are_believed_of_themselves_first(
-    there: tuple[SessionHere, Path], run: RunFolder
+    there: tuple[SessionHere, Path], run: RunFolder, own: NodeResult | None, wanted: int
 ) -> None:
     _, folder = there
     lost = failed(2, 255, lost="no longer answers")
     files.write_json(folder / "nodes" / "node-2-attempt-0.json", files.plain(lost))
     files.write_json(folder / "nodes" / "node-1-attempt-0.json", files.plain(failed(1, 3)))
-    files.write_json(run.result(2, 0), files.plain(failed(2, 0)))
-    bring(there, run, {})
+    if own is not None:
+        files.write_json(run.result(2, 0), files.plain(own))
+    bring(there, run, Progress())
+    settle(run, layout(), out_of_reach={"n3"})
     results = [node_results.read_result(run, rank, 0) for rank in (1, 2)]
-    assert [result.exit_code for result in results if result is not None] == [3, 0]
+    assert [result.exit_code for result in results if result is not None] == [3, wanted]
 
 
-def test_files_that_nobody_asked_for_are_refused() -> None:
-    for name in ("../x", "/etc/passwd", "results/../../x", "plan.json", ""):
-        with pytest.raises(RemoteError, match="not asked for"):
-            ssh_mirror._safe(name, ("results", "nodes"))
-    assert ssh_mirror._safe("results/a b", ("results",)) == "results/a b"
+def test_names_that_lead_elsewhere_are_refused() -> None:
+    for name in ("../x", "/etc/passwd", "results/../../x", "", "a\nb", "x" * 256, "\ud800"):
+        with pytest.raises(RemoteError, match="n2: answers nonsense: a file of the name"):
+            relative(name, node="n2")
+    assert str(relative("results/a b", node="n2")) == "results/a b"

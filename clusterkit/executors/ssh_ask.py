@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from clusterkit import hostlist
+from clusterkit import files, hostlist
+from clusterkit.bounds import Matching, Pid, Rank
 from clusterkit.executors import ssh_copy
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.ssh_layout import CHECK, SshLayout
 from clusterkit.executors.ssh_nodes import NodeAnswer, ask_nodes
+from clusterkit.executors.ssh_slots import Kind
+from clusterkit.probes.base import first_line
 from clusterkit.probes.compound import PROBES_VARIABLE
+from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import quote_path
 
@@ -25,6 +28,8 @@ _CANNOT_RUN = frozenset({126, 127})
 """Exit codes of sh for a program that is not there, or cannot be started."""
 _STAYS = f"unset {PROBES_VARIABLE}; "
 """What it starts is no probe, to be ended with the connection."""
+_WHY = 2000
+"""Characters of a node's reason."""
 _MODULE = "clusterkit.executors.ssh_keeper"
 
 
@@ -106,24 +111,39 @@ def bring(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, Refusa
 def tell_keepers(run: RunFolder, layout: SshLayout, words: Mapping[str, str]) -> dict[str, Refusal]:
     """Run the program of the keepers on each of these nodes; return those that refuse, and why."""
     program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
-    snippets = {node: f"{_STAYS}exec {program} {more}" for node, more in words.items()}
+    # Python looks for modules in the folder where it is started first: a home may be anybody's.
+    snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in words.items()}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S) if snippets else {}
-    said = {node: _refusal(answer, layout) for node, answer in answers.items()}
+    said = {node: _refusal(node, answer, layout) for node, answer in answers.items()}
     return {node: refusal for node, refusal in said.items() if refusal is not None}
 
 
-def _refusal(answer: NodeAnswer, layout: SshLayout) -> Refusal | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWord:
+    """What a node answers: who looks after it, which slots it would have, or why it refuses."""
+
+    pid: Pid | None = None
+    free: tuple[Rank, ...] | None = None
+    refused: Annotated[str, Matching(f"(?s).{{1,{_WHY}}}")] | None = None
+    kind: Kind = Kind.OTHER
+
+
+def _refusal(node: str, answer: NodeAnswer, layout: SshLayout) -> Refusal | None:
     """Return why a node did not take the job, and what to type next; None where it did."""
     if answer.output is None:
         return Refusal(why=answer.problem or "no answer", hint="clusterkit preflight says more")
-    said = _last_document(answer.output.stdout)
-    if answer.output.exit_code == 0 and {"pid", "free"}.intersection(said):
-        return None
-    if "refused" in said:
-        busy = said.get("busy") is True
-        return Refusal(why=str(said["refused"]), hint=said.get("hint"), busy=busy)
+    said = _last_word(answer.output.stdout)
+    if said is not None and said.refused is not None:
+        hint = _hint(said.kind, node, layout)
+        return Refusal(
+            why=said.refused.strip(), hint=hint, busy=said.kind in {Kind.BUSY, Kind.TWICE}
+        )
+    if answer.output.exit_code == 0:
+        taken = said is not None and (said.pid is not None or said.free is not None)
+        return None if taken else Refusal(why="answers nonsense: it was asked to take the job")
     python, errors = layout.python, answer.output.stderr.strip()
-    last = errors.splitlines()[-1] if errors else f"exit code {answer.output.exit_code}"
+    last = first_line(errors.splitlines()[-1])[:_WHY] if errors else ""
+    last = last or f"exit code {answer.output.exit_code}"
     if _NO_MODULE in errors:
         return Refusal(
             why=last.removeprefix(f"{python}: "),
@@ -139,14 +159,21 @@ def _refusal(answer: NodeAnswer, layout: SshLayout) -> Refusal | None:
     return Refusal(why=last)
 
 
+def _hint(kind: Kind, node: str, layout: SshLayout) -> str | None:
+    """Return what to type next, in our words: those of a node might be pasted."""
+    if kind is Kind.TWICE:
+        leave_out = f"--exclude {shlex.quote(node)}"
+        return f"name each machine once, or leave this name out: {leave_out}"
+    if kind is Kind.RELEASE:
+        return "install the same release on all nodes" if layout.shared else _prepare(layout)
+    return None
+
+
 def _prepare(layout: SshLayout) -> str:
     return f"clusterkit nodes prepare --cluster {layout.cluster.name}"
 
 
-def _last_document(text: str) -> Mapping[str, Any]:
-    lines: Sequence[str] = text.strip().splitlines()
-    try:
-        document = json.loads(lines[-1]) if lines else {}
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
+def _last_word(text: str) -> NodeWord | None:
+    """Return what a node's last line says; None where that is nothing of ours."""
+    lines = text.strip().splitlines()
+    return record_of(NodeWord, files.parse_json(lines[-1].encode())) if lines else None

@@ -23,13 +23,14 @@ from typing import Any
 from clusterkit import __version__, files, node_results, processes, runfolder
 from clusterkit.calls.link import is_told_to_end, join
 from clusterkit.calls.news import News
+from clusterkit.core.ownership import require_own
 from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
 from clusterkit.executors.base import scrubbed_environment
-from clusterkit.executors.ssh_layout import CHECK, SshLayout, offered_by, read_layout
+from clusterkit.executors.ssh_layout import CHECK, LAYOUT, SshLayout, offered_by, read_layout
 from clusterkit.executors.ssh_pulse import beating
-from clusterkit.executors.ssh_slots import Held, SlotsBusy
+from clusterkit.executors.ssh_slots import Held, Kind, SlotsBusy
 from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
 from clusterkit.runfolder import RunFolder
@@ -44,6 +45,8 @@ def main(arguments: list[str]) -> int:
     """Take this node for the job, and keep it in a process of its own; with CHECK, only try."""
     run = RunFolder(Path(arguments[0]))
     try:
+        for path in (run.path, run.path / LAYOUT):
+            require_own(path, use="run what it names")
         if arguments[1] == CHECK:
             held = _take(run, read_layout(run), arguments[2], int(arguments[3]))
             print(json.dumps({"free": held.slots}))
@@ -80,10 +83,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _refusal(error: ClusterkitError) -> dict[str, Any]:
-    busy = isinstance(error, SlotsBusy)
-    if isinstance(error, RemoteError):
-        return {"refused": error.message, "hint": error.hint, "busy": busy}
-    return {"refused": str(error), "hint": None, "busy": busy}
+    """Return what is said where the job is not taken; what to do about it, the client knows."""
+    kind = error.kind if isinstance(error, SlotsBusy | OtherReleaseError) else Kind.OTHER
+    return {
+        "refused": error.message if isinstance(error, RemoteError) else str(error),
+        "kind": kind,
+    }
 
 
 def _layout_of(run: RunFolder, *, attempt: int) -> SshLayout:
@@ -105,15 +110,15 @@ def _layout_of(run: RunFolder, *, attempt: int) -> SshLayout:
     return layout
 
 
+class OtherReleaseError(RemoteError):
+    """Client and node would not understand each other."""
+
+    kind = Kind.RELEASE
+
+
 def _take(run: RunFolder, layout: SshLayout, node: str, wanted: int) -> Held:
     if layout.version != __version__:
-        raise RemoteError(
-            f"clusterkit {__version__} is there, and {layout.version} here",
-            node=node,
-            hint="install the same release on all nodes"
-            if layout.shared
-            else f"clusterkit nodes prepare --cluster {layout.cluster.name}",
-        )
+        raise OtherReleaseError(f"clusterkit {__version__} is there, and {layout.version} here")
     (known,) = offered_by(layout.cluster, (node,))
     return ssh_slots.take(
         wanted, known or max(len(visible_gpus()), wanted), job=run.run_id, node=node

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 from clusterkit import __version__, files
+from clusterkit.bounds import Attempt, Matching, NodeName, Rank, Within
 from clusterkit.calls.link import Circle
 from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, Host, SyncPlan
+from clusterkit.model import ClusterSpec, SyncPlan
 from clusterkit.ports import groups
+from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder
 
 CHECK = "--check"
@@ -35,25 +37,28 @@ _KEPT = (
 )  # fmt: skip
 
 
+_Port = Annotated[int, Within(1, 65_535)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshLayout:
     """The nodes of one attempt at a job, in rank order."""
 
-    job_id: str
-    attempt: int = 0
+    job_id: Annotated[str, Matching("[A-Za-z0-9._-]{1,80}")]
+    attempt: Attempt = 0
     """How often the job was restarted before this start."""
-    names: tuple[str, ...]
-    spares: tuple[str, ...] = ()
+    names: tuple[NodeName, ...]
+    spares: tuple[NodeName, ...] = ()
     """Nodes that may take the place of others: together with `names` always the same."""
-    slots: tuple[int, ...]
+    slots: tuple[Rank, ...]
     """Slots the job has on each node."""
     offered: tuple[int | None, ...]
     """Slots there are on each node; None where only the node knows."""
-    tasks: int
+    tasks: Rank
     """How many nodes get a worker: all, or the first alone where it reaches the others."""
-    least: int | None = None
+    least: Rank | None = None
     """How many nodes are enough for the job to go on; None where all are needed."""
-    ports: tuple[int, int]
+    ports: tuple[_Port, _Port]
     """The port range of the cluster, both ends included."""
     token: str
     time_limit_s: int | None = None
@@ -156,17 +161,13 @@ def read_layout(run: RunFolder) -> SshLayout:
             f"no readable {path}",
             hint="the run folder has to be on a file system that all nodes share: set `run_dir`",
         )
-    try:
-        lists = ("names", "spares", "slots", "offered", "ports", "command", "needs")
-        values = {**document, **{name: tuple(document[name]) for name in lists}}
-        if values["sync"] is not None:
-            values["sync"] = SyncPlan(**values["sync"])
-        return SshLayout(**{**values, "cluster": _cluster(document["cluster"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} was written by another release: {error}") from error
+    layout = record_of(SshLayout, document)
+    if layout is None or not _fits(layout):
+        raise UserError(f"{path} is damaged, or was written by another release")
+    return layout
 
 
-def _cluster(document: Mapping[str, Any]) -> ClusterSpec:
-    hosts = tuple(Host(**host) for host in document["hosts"])
-    kept = {name: document[name] for name in _KEPT}
-    return ClusterSpec(**{**kept, "kind": ClusterKind(document["kind"]), "hosts": hosts})
+def _fits(layout: SshLayout) -> bool:
+    """Tell whether what stands there for each node is there for each."""
+    nodes = len(layout.names)
+    return nodes == len(layout.slots) == len(layout.offered) and layout.tasks <= nodes

@@ -13,18 +13,23 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from clusterkit import files, node_results, runfolder
-from clusterkit.errors import UserError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import ssh_mirror, ssh_pulse
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.holding import began_at, state_of_held
+from clusterkit.executors.ssh_answers import AGENT, AgentFile, EndFile
+from clusterkit.executors.ssh_inbox import NotWritten
 from clusterkit.executors.ssh_layout import LAYOUT, read_layout
+from clusterkit.executors.ssh_node_files import StillComing
 from clusterkit.executors.ssh_nodes import ask_nodes
 from clusterkit.model import ClusterSpec, JobState
+from clusterkit.probes.base import first_line
 from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.shell import quote
+from clusterkit.transport.ssh_session import Nonsense, OutOfTime
 
 _START_PATIENCE_S = 90.0
 """How long a submitted job may be without keepers before nobody believes in it."""
@@ -46,7 +51,7 @@ _GONE = frozenset({Life.GONE, Life.REBOOTED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeper:
-    """What stands in the file of one keeper."""
+    """What stands in the files of one keeper."""
 
     rank: int
     node: str
@@ -58,31 +63,36 @@ class Keeper:
     exit_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LastWord:
-    """What a keeper writes last."""
-
-    attempt: int
-    state: JobState
-    exit_code: int | None
-
-
 def job_id_of(run: RunFolder) -> str:
     """Return the job id of a run over ssh."""
     return f"ssh-{run.key}"
 
 
 def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
-    """Return the keepers of a run in rank order; a file that cannot be read is left out."""
+    """Return the keepers of a run in rank order; a file that cannot be read is left out.
+
+    So is one of a node that the job never had: whoever wrote it would have us ask, or end
+    something on, a machine of their choice.
+    """
     found = []
+    known = _nodes_of(run)
     ended = runfolder.listed(run.ends)
-    for path in run.keepers.glob("*.json"):
-        document = files.read_json(path)
-        end = files.read_json(run.ends / path.name) if path.name in ended else None
-        keeper = _keeper(path.stem, document, end)
-        if keeper is not None:
-            found.append(keeper)
+    for name in runfolder.listed(run.keepers):
+        match = AGENT.fullmatch(name)
+        agent = record_of(AgentFile, files.read_json(run.keepers / name)) if match else None
+        if match is None or agent is None or (known is not None and agent.node not in known):
+            continue
+        end = record_of(EndFile, files.read_json(run.ends / name)) if name in ended else None
+        found.append(_keeper(int(match["rank"]), agent, end))
     return tuple(sorted(found, key=lambda keeper: keeper.rank))
+
+
+def _nodes_of(run: RunFolder) -> frozenset[str] | None:
+    """Return the nodes that the job has or may have had; None where nobody can tell."""
+    with suppress(UserError):
+        layout = read_layout(run)
+        return frozenset((*layout.names, *layout.spares))
+    return None
 
 
 def look_for(cluster: ClusterSpec, keepers: Iterable[Keeper]) -> dict[Keeper, Life]:
@@ -112,14 +122,17 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
     Raises:
         UserError: ssh's configuration cannot be read, or what nodes say not be written here.
     """
-    silent = {run: _nodes_without_answer(run) for run in runs}
+    errors = {run: _errors_of(run) for run in runs}
     keepers = {run: read_keepers(run) for run in runs}
     lives: dict[Keeper, Life] = {
-        keeper: Life.SILENT for run in runs for keeper in keepers[run] if keeper.node in silent[run]
+        keeper: _life_of(errors[run][keeper.node])
+        for run in runs
+        for keeper in keepers[run]
+        if keeper.node in errors[run]
     }
     for cluster in {submission.cluster for submission in runs.values()}:
         here = {
-            run: [k for k in keepers[run] if k.ended_as is None and k.node not in silent[run]]
+            run: [k for k in keepers[run] if k.ended_as is None and k.node not in errors[run]]
             for run, submission in runs.items()
             if submission.cluster == cluster
         }
@@ -130,16 +143,32 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
     for run in runs:
         lives |= _after_last_words(run, gone.intersection(keepers[run]))
     keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
-    found = {run: state_of(run, runs[run], keepers[run], lives) for run in runs}
+    found = {
+        run: state_of(run, runs[run], keepers[run], lives, problems=_problems(errors[run]))
+        for run in runs
+    }
     return {run: state for run, state in found.items() if state is not None}
 
 
-def _nodes_without_answer(run: RunFolder) -> Set[str]:
-    """Bring what nodes have written, where it is not in this folder; return who did not answer."""
+def _errors_of(run: RunFolder) -> Mapping[str, RemoteError]:
+    """Bring what nodes have written, where it is not in this folder; return who could not say it.
+
+    What keeps one run from being written is no reason to tell nothing of the others.
+    """
     with suppress(UserError):
-        errors = ssh_mirror.fetch(run, read_layout(run))
-        return errors.keys() if errors is not None else set()
-    return set()
+        return ssh_mirror.fetch(run, read_layout(run)) or {}
+    return {}
+
+
+def _life_of(error: RemoteError) -> Life:
+    """Return what is known of a keeper whose node gives no whole answer."""
+    return Life.ALIVE if isinstance(error, StillComing) else Life.SILENT
+
+
+def _problems(errors: Mapping[str, RemoteError]) -> dict[str, str]:
+    """Return what is wrong with nodes that did answer."""
+    telling = (Nonsense, NotWritten, OutOfTime)
+    return {n: first_line(e.message) for n, e in errors.items() if isinstance(e, telling)}
 
 
 def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
@@ -155,7 +184,7 @@ def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
     errors = ssh_mirror.fetch(run, layout, again=True, gone={keeper.node for keeper in gone})
     if errors is None:
         return dict.fromkeys(gone, Life.ALIVE)
-    return {keeper: Life.SILENT for keeper in gone if keeper.node in errors}
+    return {keeper: _life_of(errors[keeper.node]) for keeper in gone if keeper.node in errors}
 
 
 def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, Life]:
@@ -179,8 +208,13 @@ def state_of(
     submission: Submission,
     keepers: tuple[Keeper, ...],
     lives: Mapping[Keeper, Life],
+    *,
+    problems: Mapping[str, str] = {},
 ) -> SchedulerState | None:
-    """Conclude the state of a run from its keepers; None where there is nothing to go by."""
+    """Conclude the state of a run from its keepers; None where there is nothing to go by.
+
+    `problems` say what is wrong with nodes that answer, and cannot be believed.
+    """
     if not keepers:
         held = state_of_held(run)
         if held is not None:
@@ -188,7 +222,8 @@ def state_of(
         young = time.time() - began_at(submission, run.path / LAYOUT) < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
     attempt = max(keeper.attempt for keeper in keepers)
-    said = _of_attempt(run, submission, [k for k in keepers if k.attempt == attempt], lives)
+    latest = [keeper for keeper in keepers if keeper.attempt == attempt]
+    said = _of_attempt(run, submission, latest, lives, problems)
     return dataclasses.replace(said, attempt=attempt)
 
 
@@ -197,6 +232,7 @@ def _of_attempt(
     submission: Submission,
     keepers: Sequence[Keeper],
     lives: Mapping[Keeper, Life],
+    problems: Mapping[str, str],
 ) -> SchedulerState:
     """Conclude from the keepers of the latest attempt."""
     attempt = keepers[0].attempt
@@ -204,8 +240,9 @@ def _of_attempt(
     done = {r.node for r in results.nodes if r.exit_code == 0 and results.attempt == attempt}
     keepers = [_done(k) if k.node in done and lives.get(k) in _GONE else k for k in keepers]
     open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
+    strange = "; ".join(f"{node}: {what}" for node, what in problems.items()) or None
     if Life.ALIVE in open_ended.values():
-        return SchedulerState(state=JobState.RUNNING, word="running")
+        return SchedulerState(state=JobState.RUNNING, word="running", reason=strange)
     first = node_results.first_failure(run, attempt)
     if first is not None:
         reason = node_results.blame(first)
@@ -215,17 +252,21 @@ def _of_attempt(
         return _ended(head.ended_as, exit_code=head.exit_code)  # whatever became of the others
     silent = [k for k in keepers if open_ended.get(k.node, Life.GONE) in {Life.SILENT, None}]
     if silent:
-        return _without_answer(run, silent)
+        return _without_answer(run, silent, problems)
     if open_ended:
         cancelled = run.cancelled.exists()
         reason = "; ".join(_epitaph(node, life) for node, life in open_ended.items())
         return _ended(JobState.CANCELLED if cancelled else JobState.FAILED, reason=reason)
-    return _together(submission, keepers)
+    return _together(submission, keepers, strange)
 
 
-def _without_answer(run: RunFolder, silent: Sequence[Keeper]) -> SchedulerState:
+def _without_answer(
+    run: RunFolder, silent: Sequence[Keeper], problems: Mapping[str, str]
+) -> SchedulerState:
     """Conclude from the heartbeats of keepers whose nodes do not answer, where they are seen."""
-    why = f"no answer from {', '.join(keeper.node for keeper in silent)}"
+    quiet = [keeper.node for keeper in silent if keeper.node not in problems]
+    told = [f"{k.node}: {problems[k.node]}" for k in silent if k.node in problems]
+    why = "; ".join([*([f"no answer from {', '.join(quiet)}"] if quiet else ()), *told])
     shared = False
     with suppress(UserError):
         shared = read_layout(run).shared
@@ -246,12 +287,14 @@ def _done(keeper: Keeper) -> Keeper:
     return dataclasses.replace(keeper, ended_as=JobState.SUCCEEDED, exit_code=0)
 
 
-def _together(submission: Submission, keepers: Sequence[Keeper]) -> SchedulerState:
+def _together(
+    submission: Submission, keepers: Sequence[Keeper], strange: str | None
+) -> SchedulerState:
     """Conclude from keepers that have all left a last word."""
     state = next(s for s in _WORST if s in {keeper.ended_as for keeper in keepers})
     if state is JobState.SUCCEEDED and len(keepers) < submission.tasks:
         reason = f"{len(keepers)} of {submission.tasks} nodes have left a word"
-        return _ended(JobState.UNKNOWN, reason=reason)
+        return _ended(JobState.UNKNOWN, reason=f"{reason}; {strange}" if strange else reason)
     code = next((keeper.exit_code for keeper in keepers if keeper.exit_code), 0)
     return _ended(state, exit_code=code)
 
@@ -274,14 +317,18 @@ def question(keeper: Keeper) -> str:
     return f"if {_is_other_boot(keeper)}; then echo rebooted; else {lives}; fi"
 
 
-def order_to_end(keeper: Keeper, *, signal: str = "TERM") -> str:
-    """Return a line of sh that sends a signal to this very keeper, and to no other process."""
-    kill = f"if {_is_there(keeper)}; then kill -{signal} {keeper.pid}; fi"
+def order_to_end(keeper: Keeper, run: RunFolder, *, signal: str = "TERM") -> str:
+    """Return a line of sh that sends a signal to this very keeper, and to no other process.
+
+    It has to be one that was started for this run, whatever its file says.
+    """
+    here = f"tr '\\000' '\\n' </proc/{keeper.pid}/cmdline | grep -qF {quote(run.run_id)}"
+    kill = f"if {_is_there(keeper)} && {here}; then kill -{signal} {keeper.pid}; fi"
     return f"if {_is_other_boot(keeper)}; then :; else {kill}; fi"
 
 
 def _is_other_boot(keeper: Keeper) -> str:
-    return f"[ \"$(cat /proc/sys/kernel/random/boot_id)\" != '{keeper.boot_id}' ]"
+    return f'[ "$(cat /proc/sys/kernel/random/boot_id)" != {quote(keeper.boot_id)} ]'
 
 
 def _is_there(keeper: Keeper) -> str:
@@ -289,17 +336,19 @@ def _is_there(keeper: Keeper) -> str:
     # Fields 3 and 22 of proc(5), counted from behind the command name.
     return (
         f"set -- $(sed 's/.*) //' /proc/{keeper.pid}/stat 2>/dev/null);"
-        f' [ "${{20:-}}" = \'{keeper.start_time}\' ] && [ "$1" != Z ]'
+        f' [ "${{20:-}}" = {quote(keeper.start_time)} ] && [ "$1" != Z ]'
     )
 
 
-def _keeper(
-    rank: str, document: Mapping[str, Any] | None, end: Mapping[str, Any] | None
-) -> Keeper | None:
-    if document is None or not rank.isdigit():
-        return None
-    keeper = record_of(Keeper, {**document, "rank": int(rank)})
-    word = record_of(_LastWord, end)
-    if keeper is None or word is None or word.attempt != keeper.attempt:  # of the attempt before
-        return keeper
-    return dataclasses.replace(keeper, ended_as=word.state, exit_code=word.exit_code)
+def _keeper(rank: int, agent: AgentFile, end: EndFile | None) -> Keeper:
+    of_this = end is not None and end.attempt == agent.attempt  # else of the attempt before
+    return Keeper(
+        rank=rank,
+        node=agent.node,
+        attempt=agent.attempt,
+        pid=agent.pid,
+        start_time=agent.start_time,
+        boot_id=agent.boot_id,
+        ended_as=end.state if end is not None and of_this else None,
+        exit_code=end.exit_code if end is not None and of_this else None,
+    )

@@ -5,6 +5,9 @@ have it, and it ends with the last process that has the socket, however that end
 left behind, no user needs a right to anything, and nobody's clean-up takes it away (files in
 /dev/shm go when their owner logs out, see RemoveIPC in logind.conf(5)). A second name tells others
 whose it is; /proc/net/unix lists both.
+
+Users of one machine keep to it because they want to: anybody can take all names, or sign them as
+somebody else. So what is signed is told and not believed.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import re
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.errors import RemoteError
@@ -31,8 +35,25 @@ _TAKING_S = 10.0
 """How long another job may take to look through the slots."""
 
 
+class Kind(StrEnum):
+    """Why a node refuses, as far as it makes a difference what to do about it."""
+
+    BUSY = "busy"
+    TWICE = "twice"
+    RELEASE = "release"
+    OTHER = "other"
+
+
 class SlotsBusy(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
     """Other jobs hold the slots that are wanted."""
+
+    kind = Kind.BUSY
+
+
+class SameMachine(SlotsBusy):
+    """This very job does, under another name of the machine."""
+
+    kind = Kind.TWICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +84,10 @@ def take(wanted: int, offered: int, *, job: str, node: str, space: str = _SPACE)
     if wanted > offered:
         raise RemoteError(f"{wanted} slots are wanted, and it has {offered}", node=node)
     with _alone(space, node):
-        if any(_cut(job) == other for other, _ in _signatures(space).values()):
-            raise SlotsBusy(
+        if any(_cut(job) == one.job and _is_mine(one.inode) for one in _signatures(space).values()):
+            raise SameMachine(
                 "this job has slots there already, under another name of the same machine",
                 node=node,
-                hint=f"name each machine once, or leave this name out: --exclude {node}",
             )
         held: dict[int, socket.socket] = {}
         for slot in range(offered):
@@ -106,21 +126,50 @@ def _owners(space: str, offered: int) -> list[str]:
     signed = _signatures(space)
     for slot in range(offered):
         if is_held(f"{space}-slot {slot}"):
-            _, who = signed.get(slot, ("", "a job that did not say who it is"))
+            who = signed[slot].words if slot in signed else "a job that did not say who it is"
             told.setdefault(who, []).append(slot)
     return [f"{_numbers(slots)} held by {who}" for who, slots in told.items()]
 
 
-def _signatures(space: str) -> dict[int, tuple[str, str]]:
-    """Return the owner of each slot that has one: the end of its run id, and all of it in words."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signature:
+    """What the holder of a slot says of itself."""
+
+    inode: str
+    job: str
+    """The end of its run id."""
+    words: str
+
+
+def _signatures(space: str) -> dict[int, _Signature]:
+    """Return what is said of each slot of which something is; anybody may have said it."""
+    number, word = "([0-9]{1,%d})", r"(\S+)"
     pattern = re.compile(
-        rf"@{re.escape(space)}-owner (\d+) (\S+) (\d{{1,12}}) (\S+)$", re.MULTILINE
+        f"{number % 20} @{re.escape(space)}-owner {number % 5} {word} {number % 10} {word}"
     )
     found = {}
-    for slot, user, since, job in pattern.findall(_NAMES.read_text(errors="replace")):
-        moment = datetime.fromtimestamp(int(since), tz=UTC).astimezone()
-        found[int(slot)] = job, f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
+    for line in _NAMES.read_text(errors="replace").splitlines():
+        match = pattern.search(line)
+        if match is not None and match.end() == len(line):
+            inode, slot, user, since, job = match.groups()
+            moment = datetime.fromtimestamp(int(since), tz=UTC).astimezone()
+            words = f"{job} of {user} since {moment:%Y-%m-%d %H:%M}"
+            found[int(slot)] = _Signature(inode=inode, job=job, words=words)
     return found
+
+
+def _is_mine(inode: str) -> bool:
+    """Tell whether a process of this user has the socket: nobody else's can be looked into."""
+    wanted = f"socket:[{inode}]"
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid != os.geteuid():
+                continue
+            for descriptor in (process / "fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()) == wanted:
+                        return True
+    return False
 
 
 def _numbers(slots: Sequence[int]) -> str:

@@ -139,7 +139,7 @@ def _withdraw(
         there = (run.keeper(keeper.rank), *traces)
         names = " ".join(path.relative_to(run.path).as_posix() for path in there)
         forget = f"cd {quote_path(layout.folder(run))} && rm -f {names}"
-        snippets[keeper.node] = f"{order_to_end(keeper, signal='KILL')}; {forget}"
+        snippets[keeper.node] = f"{order_to_end(keeper, run, signal='KILL')}; {forget}"
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
     silent = started - {node for node, answer in answers.items() if answer.output is not None}
     if not silent:
@@ -168,9 +168,9 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         RemoteError: a node that may have one does not answer; all others have been told.
     """
     with suppress(RemoteError):
-        ssh_mirror.fetch(run, layout)
+        ssh_mirror.fetch(run, layout, again=True, brief=True)
     keepers = {keeper.node: keeper for keeper in read_keepers(run) if keeper.ended_as is None}
-    snippets = {node: order_to_end(keeper) for node, keeper in keepers.items()}
+    snippets = {node: order_to_end(keeper, run) for node, keeper in keepers.items()}
     if run.cancelled.exists():
         # Written there as well, because a node may not see for a while what was written here.
         folder = quote_path(layout.folder(run))

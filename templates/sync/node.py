@@ -26,6 +26,7 @@ PIECE = 1 << 18
 SIGN_OF_LIFE_S = 5
 ROOM = 16 << 20
 PART = ".ck-part"
+PRIVATE = 0o700
 source, target = sys.stdin.buffer, sys.stdout.buffer
 held = []
 
@@ -90,7 +91,9 @@ def receive(request):
     folder = os.path.expanduser(request["folder"])
     entries = [dict(zip(request["fields"], entry)) for entry in request["entries"]]
     with alive():
-        os.makedirs(folder, mode=request.get("folder_mode", 0o755), exist_ok=True)
+        if request.get("folder_mode") == PRIVATE:
+            make_private(folder)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
         lock(folder)
         if request["only"]:
             remove_others(folder, {entry["path"] for entry in entries})
@@ -148,6 +151,23 @@ def is_private(about):
         return False
     alone = set(group.gr_mem) <= {owner.pw_name}
     return alone and group.gr_name == owner.pw_name and owner.pw_gid == group.gr_gid
+
+
+def make_private(folder):
+    """Make a folder that nobody else can enter; refuse what others have made, or could replace.
+
+    Folders above the home of this user are for whoever runs the machine.
+    """
+    home = os.path.expanduser("~").rstrip("/")
+    path = home if folder.startswith(home + "/") else "/"
+    for part in os.path.relpath(folder, path).split("/"):
+        require_own(path)
+        path = os.path.join(path, part)
+        with suppress(FileExistsError):
+            os.mkdir(path, PRIVATE)
+    require_own(path)
+    if os.stat(path).st_uid == os.geteuid():
+        os.chmod(path, PRIVATE)
 
 
 def remove_others(folder, kept):
@@ -221,7 +241,9 @@ def require_room(folder, wanted):
 
 def take_file(path, entry):
     seen, left = hashlib.sha256(), entry["size"]
-    descriptor = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, entry["mode"])
+    with suppress(FileNotFoundError):
+        os.remove(path + PART)
+    descriptor = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_EXCL, entry["mode"])
     with os.fdopen(descriptor, "wb") as stream:
         os.fchmod(descriptor, entry["mode"])
         while left:
@@ -264,7 +286,7 @@ def fetch(request):
         with suppress(FileNotFoundError):
             send_from(folder, name, offset, request["logs_most"])
     for tree in request["trees"]:
-        send_tree(folder, tree, have, request["tree_most"])
+        send_tree(folder, tree, have, request["tree_most"], request.get("part"))
     answer({"done": True})
 
 
@@ -302,33 +324,43 @@ def send_from(folder, name, offset, most):
             offset += len(data)
 
 
-def send_tree(folder, tree, have, most):
-    found, size = [], 0
+def send_tree(folder, tree, have, most, part):
+    """Send files that have changed, or the rest of that of which the client has a `part`."""
+    found, size, unnamed = [], 0, 0
     for here, folders, names in os.walk(os.path.join(folder, tree)):
         folders.sort()
         for name in sorted(names):
             path = os.path.join(here, name)
             about = os.lstat(path)
-            if stat.S_ISREG(about.st_mode):
-                known = os.path.relpath(path, folder)
+            known = os.path.relpath(path, folder)
+            if stat.S_ISREG(about.st_mode) and not known.isprintable():
+                unnamed += 1  # control characters, or bytes that are no text
+            elif stat.S_ISREG(about.st_mode):
                 found.append((known, [about.st_size, about.st_mtime_ns], about.st_mode & 0o777))
                 size += about.st_size
     if size > most:
         answer({"too_large": tree, "size": size, "where": os.path.join(folder, tree)})
         return
+    if unnamed:
+        answer({"left_out": unnamed})
     for name, sign, mode in found:
-        if have.get(name) == sign:
-            continue
-        with open(os.path.join(folder, name), "rb") as stream:
-            sent = 0
-            while sent < sign[0] or not sent:
-                data = stream.read(min(PIECE, sign[0] - sent))
-                last = sent + len(data) >= sign[0] or not data
-                about = {"file": name, "offset": sent, "bytes": len(data), "last": last}
-                answer({**about, "mode": mode, "sign": sign}, data)
-                sent += len(data)
-                if last:
-                    break
+        if have.get(name) != sign:
+            send_result(
+                folder, name, sign, mode, part[2] if part and part[:2] == [name, sign] else 0
+            )
+
+
+def send_result(folder, name, sign, mode, sent):
+    with open(os.path.join(folder, name), "rb") as stream:
+        stream.seek(sent)
+        while True:
+            data = stream.read(min(PIECE, sign[0] - sent))
+            last = sent + len(data) >= sign[0] or not data
+            about = {"file": name, "offset": sent, "bytes": len(data), "last": last}
+            answer({**about, "mode": mode, "sign": sign}, data)
+            sent += len(data)
+            if last:
+                return
 
 
 def run(request):
