@@ -75,7 +75,10 @@ class Machines:
             assert snippet.split()[-2:] == [node, "1"]
         now = self.are[node] if check else self.late.get(node, self.are[node])
         if now != FREE:
-            said = {"refused": f"it is {now}", "kind": "busy" if now == BUSY else "other"}
+            said: dict[str, object] = {
+                "refused": f"it is {now}",
+                "kind": "busy" if now == BUSY else "other",
+            }
         elif check:
             said = {"free": [0]}
         else:
