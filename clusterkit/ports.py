@@ -41,10 +41,19 @@ def hold_port(low: int, high: int, *, seed: str) -> HeldPort:
     for port in groups(low, high, seed=seed):
         held = hold(f"clusterkit-port-{port}")
         if held is not None:
-            if is_free(port):
+            if is_group_free(port):
                 return HeldPort(port, held)
             held.close()
     raise RemoteError(f"no free port in {low}-{high}", hint="set `port_range` to another range")
+
+
+def is_group_free(first: int) -> bool:
+    """Tell whether all ports of the group that begins with `first` are free.
+
+    Raises:
+        RemoteError: this machine lets nobody listen.
+    """
+    return all(is_free(port) for port in range(first, min(first + PORT_STRIDE, 1 << 16)))
 
 
 def is_free(port: int) -> bool:

@@ -99,7 +99,7 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link
     monkeypatch.setattr(calls, "START_PATIENCE_S", 3.0)
     layout = SshLayout(
         job_id=f"ssh-{tmp_path.name}", names=NAMES, slots=(1,) * 4, offered=(1,) * 4, tasks=4,
-        least=2, ports=next_range(), token="secret", command=("true",), logs=str(tmp_path),
+        least=2, ports=next_range(), token="f" * 32, command=("true",), logs=str(tmp_path),
         cluster=ClusterSpec(name="rack", kind=ClusterKind.SSH),
     )  # fmt: skip
     run = RunFolder(tmp_path / "run")
@@ -172,7 +172,8 @@ def test_an_elastic_horovod_brings_its_host_discovery_script() -> None:
     job = dataclasses.replace(JOB, framework="horovod", launcher_options={"reset-limit": "4"})
     command = make_plan(job, SLURM, workdir="/w").command
     assert {"--min-nodes=2", "--min-processes=8", "--reset-limit=4"} < set(command.argv)
-    assert set(command.files) == {"elastic.py", "discover-hosts.sh"}
+    ours = {"clusterkit_peers.py", "horovod_rendezvous.py"}
+    assert set(command.files) == {"elastic.py", "discover-hosts.sh"} | ours
 
 
 @pytest.mark.parametrize(

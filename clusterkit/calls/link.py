@@ -28,7 +28,7 @@ from clusterkit.core import peers
 from clusterkit.core.peers import Connection, Listener, Member, PeerError
 from clusterkit.errors import RemoteError
 from clusterkit.model import PORT_STRIDE, NodeResult
-from clusterkit.ports import is_free
+from clusterkit.ports import is_group_free
 
 CALL_EVERY_S = 2.0
 _HURRY_S = 0.25
@@ -215,7 +215,7 @@ class Hub(Link):
             RemoteError: there is none.
         """
         for port in self.circle.ports:
-            if not self.circle.gathers or is_free(port):  # else it is the job's own
+            if not self.circle.gathers or is_group_free(port):  # else it is the job's own
                 with suppress(OSError):
                     self._listener = Listener(("", _link_port(port)), self._member, self._serve)
                     self.port = port

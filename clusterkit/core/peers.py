@@ -54,7 +54,6 @@ STRANGERS = 256
 STRANGERS_OF_ADDRESS = 128
 ACCEPTS = 16
 """How many are accepted before those that are there get their turn."""
-CONNECTIONS_OF_RANK = 8
 BACKLOG = 1024
 ACCEPT_AGAIN_S = 0.1
 SHORTAGES = frozenset(
@@ -492,11 +491,17 @@ class Listener:
     """
 
     def __init__(
-        self, address: tuple[str, int], member: Member, serve: Callable[[Connection], object]
+        self,
+        address: tuple[str, int],
+        member: Member,
+        serve: Callable[[Connection], object],
+        *,
+        of_rank: int = 8,
     ) -> None:
         """Listen, and call `serve` with each connection, which is closed afterwards.
 
-        Whatever is wrong with what comes may be raised there as an `OSError`.
+        Whatever is wrong with what comes may be raised there as an `OSError`. Of one node, more
+        than `of_rank` connections end the oldest.
 
         Raises:
             OSError: the port is taken, or the machine lets nobody listen.
@@ -505,6 +510,7 @@ class Listener:
         self.refused = ""
         """Who was turned away last, and why."""
         self._serve = serve
+        self._of_rank = of_rank
         self._socket = socket.create_server(address, backlog=BACKLOG)
         self._socket.setblocking(False)
         self.port: int = self._socket.getsockname()[1]
@@ -671,7 +677,7 @@ class Listener:
         connection.put_back(bytes(stranger.read))
         with self._lock:
             served = self._served.setdefault(connection.rank, [])
-            if len(served) >= CONNECTIONS_OF_RANK:
+            if len(served) >= self._of_rank:
                 served.pop(0).end()
             served.append(connection)
         try:

@@ -1,14 +1,15 @@
 """horovod: inside an allocation without SSH; over MPI where the site's Horovod is built on it.
 
 With gloo, every node runs `templates/horovod/launch.py`: the first node serves Horovod's own
-rendezvous, and each node starts its local ranks with the HOROVOD_* variables that `horovodrun`
-would have set over SSH; a job of `--nodes MIN:MAX` runs `elastic.py` there, with Horovod's elastic
-driver on the first node. With MPI, `srun` starts one task a rank under Slurm, and mpirun elsewhere.
+rendezvous, to the ranks of the job alone (`rendezvous.py`), and each node starts its local ranks
+with the HOROVOD_* variables that `horovodrun` would have set over SSH; a job of `--nodes MIN:MAX`
+runs `elastic.py` there, with Horovod's elastic driver on the first node. With MPI, `srun` starts
+one task a rank under Slurm, and mpirun elsewhere.
 """
 
 from __future__ import annotations
 
-from clusterkit.data import read_data
+from clusterkit.data import peers_program, read_data
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words, shared_files
 from clusterkit.model import HorovodController, NodeCommand, Runtime
@@ -46,6 +47,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files={
             "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
+            **_rendezvous_files(),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
             "sitecustomize.py": read_data("templates", "horovod", "sitecustomize.py"),
         },
@@ -68,8 +70,16 @@ def _elastic(inputs: LaunchInputs) -> NodeCommand:
             inputs.script,
             *inputs.args,
         ),
-        files={name: read_data("templates", "horovod", name) for name in names},
+        files={
+            **{name: read_data("templates", "horovod", name) for name in names},
+            **_rendezvous_files(),
+        },
     )
+
+
+def _rendezvous_files() -> dict[str, str]:
+    name = "horovod_rendezvous.py"
+    return {name: read_data("templates", "horovod", "rendezvous.py"), **peers_program()}
 
 
 def _over_mpi(inputs: LaunchInputs) -> NodeCommand:

@@ -3,17 +3,17 @@
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node runs Horovod's own elastic driver (horovod/runner/elastic/driver.py, 0.28.1), which asks
 discover-hosts.sh, beside this file, for the hosts that are left. On each node, the first one
-included, an agent starts and ends ranks as the driver says, over one connection to CK_PORT + 1 with
-lines of JSON: which slot, and nothing else, because the command is the node's own. The log of the
-first node tells who trains; so does the file CK_ROUNDS, where that is set, a JSON line each time.
-Needs nothing but horovod.
+included, an agent starts and ends ranks as the driver says, over one connection to CK_PORT + 1
+(clusterkit_peers.py): which slot, and nothing else, because the command is the node's own. The log
+of the first node tells who trains; so does the file CK_ROUNDS, where that is set, a JSON line each
+time. Needs nothing but horovod, and the files beside it.
 """
 
 import argparse
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,11 +21,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import horovod_rendezvous
+from clusterkit_peers import PeerError, connect_within, member_of_job, text, whole
 from horovod.runner.elastic.discovery import HostDiscoveryScript
 from horovod.runner.elastic.driver import ElasticDriver
 from horovod.runner.elastic.rendezvous import create_rendezvous_handler
 from horovod.runner.gloo_run import create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHTTPServer
 
 START_S = 600
 GATHER_S = 20
@@ -42,6 +43,7 @@ GRACE_S = 5
 COOLDOWN_S = (5, 300)
 """A host whose rank has failed is left out for a while, longer each time."""
 LOST = 255
+SLOT = re.compile(r"HOROVOD_[A-Z_]{1,40}")
 
 
 def main():
@@ -51,10 +53,11 @@ def main():
     parser.add_argument("--reset-limit", type=int, help="how often the ranks may begin anew")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    rendezvous = None
     if os.environ["CK_NODE_RANK"] == "0":
-        server = Server()
-        threading.Thread(target=drive, args=(options, server), daemon=True).start()
-    agent = Agent(options.command)
+        server, rendezvous = Server(), Rendezvous()
+        threading.Thread(target=drive, args=(options, server, rendezvous), daemon=True).start()
+    agent = Agent(options.command, rendezvous)
     signal.signal(signal.SIGTERM, lambda *_: agent.terminate())
     sys.exit(agent.run())
 
@@ -68,9 +71,9 @@ def say(words):
     print(f"clusterkit: {words}", flush=True)
 
 
-def send(connection, lock, message):
-    with lock:
-        connection.sendall(json.dumps(message).encode() + b"\n")
+def send(connection, **message):
+    with suppress(OSError):  # the other side has gone, which whoever reads notices
+        connection.send(message)
 
 
 # What an agent does, on every node
@@ -79,33 +82,51 @@ def send(connection, lock, message):
 class Agent:
     """The ranks of this node, as the driver wants them."""
 
-    def __init__(self, command):
+    def __init__(self, command, rendezvous):
         self.command = command
+        self.rendezvous = rendezvous
         self.ranks = {}
-        self.lock = threading.Lock()
-        self.connection = connect()
+        self.door = None
+        head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+        try:
+            self.connection = connect_within(START_S, head, member_of_job("horovod"))
+        except PeerError as error:
+            sys.exit(f"clusterkit: no driver: {error}")
 
     def run(self):
         """Do what the driver says until it says how the job has ended."""
-        send(self.connection, self.lock, {"node": os.environ["CK_NODE_NAME"]})
         threading.Thread(target=self.beat, daemon=True).start()
-        with suppress(OSError), self.connection.makefile("r") as lines:
-            for line in lines:
-                message = json.loads(line)
+        fault = None
+        try:
+            for message in self.connection.messages(HEAD_SILENCE_S):
                 if "end" in message:
-                    self.end_ranks()
-                    return message["end"]
+                    return whole(message, "end", 0, 255)
                 if "start" in message:
-                    self.start(message["start"])
+                    self.start(slot_of(message["start"]))
                 if "stop" in message:
-                    self.end_ranks(message["stop"])
-        self.end_ranks()
-        say(f"{os.environ['CK_NODE_NAME']} no longer hears the first node")
+                    self.end_ranks(text(message, "stop"))
+        except PeerError as error:
+            fault = str(error)
+        finally:
+            self.end_ranks()
+        say(
+            f"{os.environ['CK_NODE_NAME']} no longer hears the first node: "
+            f"{fault or self.connection.fault}"
+        )
         return 1
 
     def start(self, slot):
         """Start the rank of a slot; its end is told to the driver."""
-        rank = subprocess.Popen(self.command, env=rank_environment(slot))
+        if self.rendezvous is None:
+            self.door = self.door or horovod_rendezvous.Door()
+        server = self.door or self.rendezvous.server
+        environment = {
+            **os.environ,
+            **slot,
+            **horovod_rendezvous.variables(server.server_port),
+            "HOROVOD_ELASTIC": "1",
+        }
+        rank = subprocess.Popen(self.command, env=environment)
         self.ranks[slot["HOROVOD_LOCAL_RANK"]] = rank
         arguments = (slot["HOROVOD_LOCAL_RANK"], rank)
         threading.Thread(target=self.tell_end, args=arguments, daemon=True).start()
@@ -113,16 +134,13 @@ class Agent:
     def tell_end(self, local_rank, rank):
         """Wait for a rank, and tell the driver its exit code."""
         code = rank.wait()
-        with suppress(OSError):
-            code = code if code >= 0 else 128 - code
-            send(self.connection, self.lock, {"ended": local_rank, "code": code})
+        send(self.connection, ended=local_rank, code=code if code >= 0 else 128 - code)
 
     def beat(self):
         """Let the driver know again and again that this node is there."""
-        with suppress(OSError):
-            while True:
-                send(self.connection, self.lock, {})
-                time.sleep(BEAT_S)
+        while True:
+            send(self.connection)
+            time.sleep(BEAT_S)
 
     def terminate(self):
         """End the ranks and this process; on SIGTERM."""
@@ -141,32 +159,13 @@ class Agent:
             rank.kill()
 
 
-def connect():
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            connection = socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"no driver at {head}:{port} after {START_S} s: {error}")
-            time.sleep(0.2)
-        else:
-            return connection  # as long a silence now ends what is read from it
-
-
-def rank_environment(slot):
-    environment = {
-        **os.environ,
-        **slot,
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(os.environ["CK_HEAD_ADDR"]),
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": os.environ["CK_PORT"],
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_ELASTIC": "1",
-    }
-    environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
-    return environment
+def slot_of(told):
+    """Return the variables by which a rank knows its slot."""
+    if not isinstance(told, dict) or not {"HOROVOD_LOCAL_RANK"} <= told.keys():
+        raise PeerError("names no slot")
+    if not all(SLOT.fullmatch(name) for name in told):
+        raise PeerError("names what is no variable of a slot")
+    return {name: text(told, name, 1000) for name in told}
 
 
 # What the first node does besides
@@ -178,23 +177,17 @@ class Node:
     def __init__(self, name, connection):
         self.name = name
         self.connection = connection
-        self.lock = threading.Lock()
         self.codes = {}
         self.lost = threading.Event()
 
-    def tell(self, message):
-        """Send a message, if the agent is still there."""
-        with suppress(OSError):  # whoever reads from it notices as well
-            send(self.connection, self.lock, message)
-
-    def listen(self, lines):
+    def listen(self):
         """Note what the agent says, until it has gone."""
-        with suppress(OSError, ValueError):
-            for line in lines:
-                message = json.loads(line)
+        try:
+            for message in self.connection.messages(SILENCE_S):
                 if "ended" in message:
-                    self.codes[message["ended"]] = message["code"]
-        self.lost.set()
+                    self.codes[text(message, "ended", 16)] = whole(message, "code", 0, 255)
+        finally:
+            self.lost.set()
 
 
 class Server:
@@ -202,45 +195,41 @@ class Server:
 
     def __init__(self):
         self.nodes = {}
+        self.lock = threading.Lock()
         self.slots = slots_of_nodes()
-        self.listener = socket.create_server(("", int(os.environ["CK_PORT"]) + 1))
         self.ending = False
-        threading.Thread(target=self.accept, daemon=True).start()
+        port = int(os.environ["CK_PORT"]) + 1
+        self.listener = horovod_rendezvous.listen(port, "horovod", self.serve)
         threading.Thread(target=self.beat, daemon=True).start()
-
-    def accept(self):
-        """Take the calls of agents."""
-        while True:
-            connection, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
 
     def serve(self, connection):
         """Keep one agent on the list for as long as it is heard."""
-        connection.settimeout(SILENCE_S)
-        with connection, connection.makefile("r") as lines:
-            try:
-                name = json.loads(lines.readline())["node"]
-            except (OSError, ValueError, KeyError, TypeError):
-                return
-            if name not in self.slots or name in self.nodes:
+        name = list(self.slots)[connection.rank]
+        with self.lock:
+            if name in self.nodes:
                 return
             node = self.nodes[name] = Node(name, connection)
-            node.listen(lines)
-        del self.nodes[name]
+        fault = ""
+        try:
+            node.listen()
+        except PeerError as error:
+            fault = f": it {error}"
+        finally:
+            del self.nodes[name]
         if not self.ending:
-            say(f"lost {name}")
+            say(f"lost {name}{fault}")
             self.publish()
 
     def beat(self):
         """Let the agents know again and again that the driver is there."""
         while True:
-            self.tell_all({})
+            self.tell_all()
             time.sleep(BEAT_S)
 
-    def tell_all(self, message):
+    def tell_all(self, **message):
         """Send a message to every agent."""
         for node in list(self.nodes.values()):
-            node.tell(message)
+            send(node.connection, **message)
 
     def gather(self, fewest):
         """Wait for all agents, or for enough of them."""
@@ -270,7 +259,7 @@ class Server:
         if node is None:
             return LOST, time.time()
         node.codes.pop(local_rank, None)
-        node.tell({"start": create_slot_env_vars(slot)})
+        send(node.connection, start=create_slot_env_vars(slot))
         finished_at, stopped = None, False
         while local_rank not in node.codes:
             if node.lost.wait(0.1):
@@ -280,7 +269,7 @@ class Server:
             late = finished_at is not None and time.monotonic() - finished_at >= LEAVE_S
             if (late or left_out.is_set()) and not stopped:
                 stopped = True
-                node.tell({"stop": local_rank})
+                send(node.connection, stop=local_rank)
         return node.codes[local_rank], time.time()
 
     def end(self, code, why=None):
@@ -291,22 +280,21 @@ class Server:
         own = self.nodes.get(os.environ["CK_NODE_NAME"])
         others = [node for node in list(self.nodes.values()) if node is not own]
         for node in others:
-            node.tell({"end": code})
+            send(node.connection, end=code)
         # This node's own agent ends the process, and with it the connections of the others.
         deadline = time.monotonic() + 2 * GRACE_S
         for node in others:
             node.lost.wait(max(0, deadline - time.monotonic()))
-        self.tell_all({"end": code})
+        self.tell_all(end=code)
         time.sleep(START_S)
 
 
 class Rendezvous:
-    """Horovod's rendezvous server, on the port of the job."""
+    """Horovod's rendezvous server, as the driver handles it."""
 
     def start(self, handler):
         """Begin to answer."""
-        self.server = RendezvousHTTPServer(("", int(os.environ["CK_PORT"])), handler, 0)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server = horovod_rendezvous.Rendezvous(handler)
 
     def init(self, assignments):
         """Take over which ranks there are."""
@@ -331,11 +319,10 @@ class Driver(ElasticDriver):
         return pending
 
 
-def drive(options, server):
+def drive(options, server, rendezvous):
     server.gather(options.min_nodes)
     head = os.environ["CK_NODE_NAME"]
     server.publish(only=head)
-    rendezvous = Rendezvous()
     driver = Driver(
         rendezvous,
         HostDiscoveryScript(f"bash {os.environ['CK_TMP']}/discover-hosts.sh", slots=1),

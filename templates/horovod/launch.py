@@ -3,22 +3,19 @@
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
 variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
-but horovod, and clusterkit_ranks.py beside it.
+but horovod, and the files beside it.
 """
 
 import argparse
 import os
-import socket
 import sys
-import threading
-import time
 
 import clusterkit_ranks
+import horovod_rendezvous
+from clusterkit_peers import PeerError
 from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
 from horovod.runner.gloo_run import create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-RENDEZVOUS_TIMEOUT_S = 300
+from horovod.runner.http.http_server import RendezvousHandler
 
 
 def main():
@@ -30,52 +27,36 @@ def main():
     nodes = os.environ["CK_NODES"].split()
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
     node = nodes[int(os.environ["CK_NODE_RANK"])]
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
     # Horovod itself passes N as the minimum only, and would fill every slot (hosts 4,4 and N=6
     # give 8 ranks); as minimum and maximum it is the number of ranks.
     processes = min(options.processes, sum(slots))
     hosts = [HostInfo(name, count) for name, count in zip(nodes, slots, strict=True)]
     assignments = get_host_assignments(hosts, processes, processes)
 
-    if node == nodes[0]:
-        serve_rendezvous(port, assignments)
-    wait_for_rendezvous(head, port)
+    try:
+        server = serve_rendezvous(assignments) if node == nodes[0] else horovod_rendezvous.Door()
+    except PeerError as error:
+        sys.exit(f"clusterkit: no rendezvous: {error}")
     environments = {
-        slot.rank: rank_environment(slot, head, port)
+        slot.rank: rank_environment(slot, server.server_port)
         for slot in assignments
         if slot.hostname == node
     }
     sys.exit(clusterkit_ranks.run(options.command, environments))
 
 
-def serve_rendezvous(port, assignments):
-    server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+def serve_rendezvous(assignments):
+    server = horovod_rendezvous.Rendezvous(RendezvousHandler)
     server.init(assignments)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
-def wait_for_rendezvous(head, port):
-    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT_S
-    while True:
-        try:
-            with socket.create_connection((head, port), timeout=5):
-                return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"no rendezvous at {head}:{port} after {RENDEZVOUS_TIMEOUT_S} s: {error}")
-            time.sleep(0.2)
-
-
-def rank_environment(slot, head, port):
+def rank_environment(slot, port):
     environment = {
         **os.environ,
         **create_slot_env_vars(slot),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(head),
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **horovod_rendezvous.variables(port),
     }
-    environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
     if environment.get("CK_FAILURE"):
         # There is a sitecustomize.py, which says what for.
         before = environment["CK_PYTHONPATH"] = environment.get("PYTHONPATH", "")

@@ -375,7 +375,7 @@ def test_a_message_that_drips_is_given_up(echo: Echo, monkeypatch: pytest.Monkey
 def test_one_node_has_only_so_many_connections(echo: Echo) -> None:
     with ExitStack() as stack:
         many = [stack.enter_context(connect(echo.address, member(2))) for _ in range(30)]
-        until(lambda: len(echo.listener._served[2]) <= peers.CONNECTIONS_OF_RANK)
+        until(lambda: len(echo.listener._served[2]) <= 8)
         many[-1].send({"n": 1})
         assert many[-1].receive(5)
         assert echo.ask({"n": 2}, rank=1) == {"n": 2}

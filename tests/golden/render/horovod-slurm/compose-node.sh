@@ -2,6 +2,7 @@
 # train: what one node runs (horovod). Rendered by clusterkit 0.1.0.
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# On several hosts also, the same on each:  export CK_TOKEN=...     # made by `openssl rand -hex 16`
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
@@ -21,6 +22,17 @@ CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# By this the nodes know who is of this job: whoever else comes could run programs as this user.
+CK_TOKEN=${CK_TOKEN:-}
+if ((CK_NNODES == 1 && ${#CK_TOKEN} == 0)); then
+  CK_TOKEN=$(od -An -vtx1 -N16 /dev/urandom | tr -d ' \n')
+elif ((${#CK_TOKEN} < 16)); then
+  echo "clusterkit: error: $CK_NODE_NAME: CK_TOKEN is not set, or has fewer than 16 characters" >&2
+  echo "  hint: the nodes know each other by it, so it is the same on all of them:" >&2
+  echo "    export CK_TOKEN=\"\$(openssl rand -hex 16)\"  # once; on the others, what it is there" >&2
+  exit 2
+fi
+export CK_TOKEN
 # TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
 [[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
 CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
@@ -38,22 +50,19 @@ cat >"$CK_TMP"/horovod_launch.py <<'CK_FILE'
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node serves Horovod's own rendezvous; every node starts its local ranks with the HOROVOD_*
 variables that `horovodrun` would have set (horovod/runner/gloo_run.py, 0.28.1). Needs nothing
-but horovod, and clusterkit_ranks.py beside it.
+but horovod, and the files beside it.
 """
 
 import argparse
 import os
-import socket
 import sys
-import threading
-import time
 
 import clusterkit_ranks
+import horovod_rendezvous
+from clusterkit_peers import PeerError
 from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
 from horovod.runner.gloo_run import create_slot_env_vars
-from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-RENDEZVOUS_TIMEOUT_S = 300
+from horovod.runner.http.http_server import RendezvousHandler
 
 
 def main():
@@ -65,52 +74,36 @@ def main():
     nodes = os.environ["CK_NODES"].split()
     slots = [int(count) for count in os.environ["CK_SLOTS"].split()]
     node = nodes[int(os.environ["CK_NODE_RANK"])]
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
     # Horovod itself passes N as the minimum only, and would fill every slot (hosts 4,4 and N=6
     # give 8 ranks); as minimum and maximum it is the number of ranks.
     processes = min(options.processes, sum(slots))
     hosts = [HostInfo(name, count) for name, count in zip(nodes, slots, strict=True)]
     assignments = get_host_assignments(hosts, processes, processes)
 
-    if node == nodes[0]:
-        serve_rendezvous(port, assignments)
-    wait_for_rendezvous(head, port)
+    try:
+        server = serve_rendezvous(assignments) if node == nodes[0] else horovod_rendezvous.Door()
+    except PeerError as error:
+        sys.exit(f"clusterkit: no rendezvous: {error}")
     environments = {
-        slot.rank: rank_environment(slot, head, port)
+        slot.rank: rank_environment(slot, server.server_port)
         for slot in assignments
         if slot.hostname == node
     }
     sys.exit(clusterkit_ranks.run(options.command, environments))
 
 
-def serve_rendezvous(port, assignments):
-    server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
+def serve_rendezvous(assignments):
+    server = horovod_rendezvous.Rendezvous(RendezvousHandler)
     server.init(assignments)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
-def wait_for_rendezvous(head, port):
-    deadline = time.monotonic() + RENDEZVOUS_TIMEOUT_S
-    while True:
-        try:
-            with socket.create_connection((head, port), timeout=5):
-                return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"no rendezvous at {head}:{port} after {RENDEZVOUS_TIMEOUT_S} s: {error}")
-            time.sleep(0.2)
-
-
-def rank_environment(slot, head, port):
+def rank_environment(slot, port):
     environment = {
         **os.environ,
         **create_slot_env_vars(slot),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(head),
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **horovod_rendezvous.variables(port),
     }
-    environment.setdefault("HOROVOD_GLOO_IFACE", environment.get("GLOO_SOCKET_IFNAME", ""))
     if environment.get("CK_FAILURE"):
         # There is a sitecustomize.py, which says what for.
         before = environment["CK_PYTHONPATH"] = environment.get("PYTHONPATH", "")
@@ -120,6 +113,163 @@ def rank_environment(slot, head, port):
 
 if __name__ == "__main__":
     main()
+CK_FILE
+
+cat >"$CK_TMP"/horovod_rendezvous.py <<'CK_FILE'
+"""Serve Horovod's rendezvous to the ranks of this job, and to nobody else.
+
+Horovod's server does what anybody who reaches it says, and unpickles some of it
+(horovod/runner/elastic/rendezvous.py, 0.28.1). So it listens on 127.0.0.1 of the first node alone,
+and so do doors on the other nodes, which hand the requests of their ranks to the first node over
+clusterkit_peers.py. Both take connections of this user only.
+"""
+
+import base64
+import http.client
+import os
+import re
+import socket
+import struct
+import sys
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import clusterkit_peers
+from horovod.runner.http.http_server import RendezvousHTTPServer
+
+HERE = "127.0.0.1"
+START_S = 300
+REQUEST_S = 10
+LONGEST = 1 << 20
+"""Bytes of what one rank has the others know: addresses."""
+METHODS = ("GET", "PUT", "DELETE")
+PATH = re.compile(r"/[\w.:~%-]{1,200}/[\w.:~%-]{1,200}")
+
+
+class OwnUser:
+    """Of a server: turn away the connections of other users of this machine."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def verify_request(self, request, client_address):
+        """Tell whether a connection is one of this user."""
+        del client_address
+        request.settimeout(REQUEST_S)
+        return user_of(request) == os.geteuid()
+
+
+def user_of(connection):
+    """Return the user id that the other end of a connection within this machine belongs to."""
+    theirs, ours = (name_of(end) for end in (connection.getpeername(), connection.getsockname()))
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        fields = line.split()
+        if fields[1:3] == [theirs, ours]:
+            return int(fields[7])
+    return None
+
+
+def name_of(end):
+    """Return an address and a port as proc(5) writes them."""
+    return "{:08X}:{:04X}".format(*struct.unpack("=I", socket.inet_aton(end[0])), end[1])
+
+
+class Rendezvous(OwnUser, RendezvousHTTPServer):
+    """Horovod's rendezvous server, on the first node."""
+
+    def __init__(self, handler):
+        super().__init__((HERE, 0), handler, 0)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        if len(os.environ["CK_NODES"].split()) > 1:
+            listen(int(os.environ["CK_PORT"]), "horovod-rendezvous", self.answer)
+
+    def answer(self, connection):
+        """Do what the rank of another node asks for."""
+        asked = connection.receive(REQUEST_S)
+        method, path = (clusterkit_peers.text(asked, name) for name in ("method", "path"))
+        if method not in METHODS or not PATH.fullmatch(path):
+            raise clusterkit_peers.PeerError("asks for what no rank asks for")
+        body = base64.b64decode(clusterkit_peers.text(asked, "body", 2 * LONGEST))
+        ours = http.client.HTTPConnection(HERE, self.server_port)
+        ours.request(method, path, body if method == "PUT" else None)
+        response = ours.getresponse()  # may come when all ranks have asked
+        told = base64.b64encode(response.read()).decode()
+        connection.send({"status": response.status, "body": told})
+
+
+def listen(port, purpose, serve):
+    """Return a listener for the other nodes."""
+    member = clusterkit_peers.member_of_job(purpose)
+    ranks = 64 + 2 * max(int(count) for count in os.environ["CK_SLOTS"].split())
+    try:
+        return clusterkit_peers.Listener(("", port), member, serve, of_rank=ranks)
+    except OSError as error:
+        sys.exit(f"clusterkit: error: port {port} of the first node: {error.strerror}")
+
+
+class Door(OwnUser, ThreadingHTTPServer):
+    """What the ranks of another node find in place of the rendezvous server."""
+
+    def __init__(self):
+        self.head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+        self.member = clusterkit_peers.member_of_job("horovod-rendezvous")
+        clusterkit_peers.connect_within(START_S, self.head, self.member).close()
+        super().__init__((HERE, 0), Request)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def ask(self, method, path, body):
+        """Have the first node answer a request; return status and body."""
+        question = {"method": method, "path": path, "body": base64.b64encode(body).decode()}
+        with clusterkit_peers.connect(self.head, self.member, timeout_s=REQUEST_S) as connection:
+            connection.send(question)
+            answer = connection.receive()
+        told = base64.b64decode(clusterkit_peers.text(answer, "body", 2 * LONGEST))
+        return clusterkit_peers.whole(answer, "status", 200, 599), told
+
+
+class Request(BaseHTTPRequestHandler):
+    """A request of a rank of this node."""
+
+    def answer(self):
+        """Answer as the first node does."""
+        length = int(self.headers.get("Content-Length") or 0)
+        if not 0 <= length <= LONGEST:
+            self.send_error(http.client.REQUEST_ENTITY_TOO_LARGE)
+            return
+        try:
+            status, body = self.server.ask(self.command, self.path, self.rfile.read(length))
+        except OSError as error:
+            print(f"clusterkit: Horovod's rendezvous: {error}", file=sys.stderr, flush=True)
+            status, body = http.client.BAD_GATEWAY, b""
+        with suppress(OSError):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_DELETE = answer  # noqa: N815
+
+    def log_message(self, *_):
+        """Say nothing of each request."""
+
+
+def variables(port):
+    """Return what tells the ranks of this node where their rendezvous is."""
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": HERE,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": os.environ.get(
+            "HOROVOD_GLOO_IFACE", os.environ.get("GLOO_SOCKET_IFNAME", "")
+        ),
+    }
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_peers.py <<'CK_FILE'
+(clusterkit/core/peers.py)
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
