@@ -22,9 +22,10 @@ CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed-config")
 CONFIG_FILE = "ds_config.json"
 DECIDED = frozenset(
     {"hostfile", "num_nodes", "num_gpus", "node_rank", "master_addr"}
-    | {"master_port", "no_ssh", "no_python", "launcher"}
+    | {"master_port", "no_ssh", "no_python", "launcher", "elastic_training"}
 )
-"""Options of the launcher that the plan decides."""
+"""Options of the launcher that the plan decides. Elastic training, of older releases, is torch's
+c10d rendezvous, which runs what anybody writes to its port."""
 FILTERS = ("include", "exclude")
 
 

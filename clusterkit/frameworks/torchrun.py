@@ -1,16 +1,24 @@
 """torchrun: one elastic agent a node starts the node's ranks (DDP, FSDP, RPC scripts alike).
 
 A job of fixed size uses the static rendezvous, because c10d sorts node names as strings and so
-loses Slurm's order (pytorch#191190): ranks follow `CK_NODE_RANK`. Only `--nodes MIN:MAX` uses
-c10d, with an id that no earlier attempt of the job has used, through `elastic.py`.
+loses Slurm's order (pytorch#191190), and trusts whoever reaches its port: ranks follow
+`CK_NODE_RANK`. `--nodes MIN:MAX` has a rendezvous of its own, by `elastic.py`.
 """
 
 from __future__ import annotations
 
-from clusterkit.data import read_data
+from collections.abc import Mapping
+
+from clusterkit.data import peers_program, read_data
+from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, option_words, shared_files
 from clusterkit.model import NodeCommand, Runtime, Word
 
+_DECIDED = frozenset(
+    {"nnodes", "node-rank", "master-addr", "master-port", "standalone"}
+    | {"rdzv-backend", "rdzv-endpoint", "rdzv-id"}
+)
+"""Options that the plan decides. With c10d, whoever reaches the port could run programs."""
 _RESTARTS = "max-restarts"
 _ELASTIC_RESTARTS = "3"
 """torchrun's own default of 0 would end an elastic job with the first node that it loses."""
@@ -18,9 +26,11 @@ _ELASTIC_RESTARTS = "3"
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
-    names, options = ["agent.py"], inputs.options
+    names, peers, options = ["agent.py"], {}, inputs.options
+    _refuse_decided(options)
     if inputs.max_nodes is not None:
-        names.append("elastic.py")
+        names += ["clusterkit_store.py", "elastic.py"]
+        peers = peers_program()
         options = {_RESTARTS: _ELASTIC_RESTARTS, **options}
     return NodeCommand(
         argv=(
@@ -36,8 +46,18 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         files={
             **{name: read_data("templates", "torchrun", name) for name in names},
             **shared_files("clusterkit_failure.py"),
+            **peers,
         },
     )
+
+
+def _refuse_decided(options: Mapping[str, str]) -> None:
+    taken = next((name for name in options if name.replace("_", "-") in _DECIDED), None)
+    if taken is not None:
+        raise UserError(
+            f"torchrun.{taken} is decided by the plan",
+            hint="use --nodes, --gpus-per-node and the cluster's port_range",
+        )
 
 
 def _rendezvous(inputs: LaunchInputs) -> tuple[Word, ...]:

@@ -25,7 +25,7 @@ def run_with_store(arguments):
     # What Accelerate hands on was read by its own parser, which knows no variables.
     arguments.log_dir = arguments.log_dir or os.environ.get("PET_LOG_DIR")
     run(arguments)
-    if store is not None:
+    if store is not None and os.environ["CK_NNODES"] != "1":
         time.sleep(agent.OTHERS_LEAVE_S)
 
 

@@ -1,10 +1,11 @@
 """torchrun whose job may lose nodes: elastic.py TORCHRUN_ARGUMENTS, with agent.py beside it.
 
-The rendezvous `clusterkit` is torch's own over c10d, but for three things. A lost node makes the
-others begin a new round at once: torch drops its entry after 15 s without a sign of life, and then
-waits for ranks to fail, which with a silent network takes half an hour. Ranks follow CK_NODE_RANK,
-so the first node, which serves the store, has rank 0 in every round. And the log of the first node
-tells who trains; so does the file CK_ROUNDS, where that is set, a JSON line for each round.
+The rendezvous `clusterkit` is torch's own, but for four things. Its state is in a store that only
+nodes of the job reach (clusterkit_store.py). A lost node makes the others begin a new round at
+once: torch drops its entry after 15 s without a sign of life, and then waits for ranks to fail,
+which with a silent network takes half an hour. Ranks follow CK_NODE_RANK, so the first node, which
+serves the store, has rank 0 in every round. And the log of the first node tells who trains; so does
+the file CK_ROUNDS, where that is set, a JSON line for each round.
 """
 
 import dataclasses
@@ -21,9 +22,10 @@ from pathlib import Path
 # them, and agents count differently: only the one whose rank died counts that.
 os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
+import clusterkit_peers
+import clusterkit_store
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from torch.distributed.elastic.rendezvous.api import rendezvous_handler_registry
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousTimeout,
@@ -46,6 +48,10 @@ class Handler(DynamicRendezvousHandler):
     def get_backend(self):
         """Return the name under which the registry has it."""
         return BACKEND
+
+    def _get_store(self):
+        """Return the store for the agents of one round."""
+        return clusterkit_store.Store(self._store, f"{self._state_holder.state.round}/")
 
     def next_rendezvous(self):
         """Join the next round; give up where too few nodes are left."""
@@ -107,17 +113,23 @@ def tell_round(number, names):
 
 
 def create_handler(parameters):
-    parameters.config.setdefault("is_host", str(is_head()))
-    backend, store = create_backend(parameters)
-    Handler.store = store  # to outlive this agent's part, as in agent.py
+    member = clusterkit_peers.member_of_job("torchrun")
+    head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+    try:
+        # To outlive this agent's part, as in agent.py.
+        Handler.server = clusterkit_store.Server(member) if is_head() else None
+        start_s = parameters.get_as_int("join_timeout", START_S)
+        line = clusterkit_store.Line(member, head, start_s)
+    except OSError as error:
+        sys.exit(f"clusterkit: error: {os.environ['CK_NODE_NAME']}: {error}")
     timeouts = RendezvousTimeout(
-        join=timedelta(seconds=parameters.get_as_int("join_timeout", START_S)),
+        join=timedelta(seconds=start_s),
         last_call=timedelta(seconds=parameters.get_as_int("last_call_timeout", LAST_CALL_S)),
     )
     return Handler.from_backend(
         parameters.run_id,
-        store,
-        backend,
+        line,
+        clusterkit_store.Backend(line, BACKEND, "state"),
         parameters.min_nodes,
         parameters.max_nodes,
         place(),

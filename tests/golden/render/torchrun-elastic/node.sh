@@ -2,6 +2,7 @@
 # train: what one node runs (torchrun). Rendered by clusterkit 0.1.0.
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# On several hosts also, the same on each:  export CK_TOKEN=...     # made by `openssl rand -hex 16`
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
@@ -21,6 +22,17 @@ CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# By this the nodes know who is of this job: whoever else comes could run programs as this user.
+CK_TOKEN=${CK_TOKEN:-}
+if ((CK_NNODES == 1 && ${#CK_TOKEN} == 0)); then
+  CK_TOKEN=$(od -An -vtx1 -N16 /dev/urandom | tr -d ' \n')
+elif ((${#CK_TOKEN} < 16)); then
+  echo "clusterkit: error: $CK_NODE_NAME: CK_TOKEN is not set, or has fewer than 16 characters" >&2
+  echo "  hint: the nodes know each other by it, so it is the same on all of them:" >&2
+  echo "    export CK_TOKEN=\"\$(openssl rand -hex 16)\"  # once; on the others, what it is there" >&2
+  exit 2
+fi
+export CK_TOKEN
 # TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
 [[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
 CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
@@ -52,7 +64,7 @@ A store that outlives its agents. The agent of the first node serves the key-val
 which agents leave together. It may be gone before another has read the last key, which then reports
 a lost connection with two screens of C++ frames, after a run that succeeded (pytorch#69520). A
 multi-tenant store is shared within a process: held here as well, it is there until the others have
-left.
+left. It listens at the head's own address, and not at all that the machine has.
 
 A word on which rank failed first, by clusterkit_failure.py beside this file. torchrun itself exits
 with 1, whatever its rank died of.
@@ -61,9 +73,12 @@ A folder for its error files that goes when the job ends. torchrun leaves one in
 """
 
 import os
+import socket
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import clusterkit_failure
@@ -71,12 +86,14 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
+BACKLOG = 4096
 OTHERS_LEAVE_S = 1
 KEEPS_LOGS = {"PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"}
 """The options of torchrun, as variables, by which its user wants that folder."""
 
 
 def hold_store():
+    sock = listen()
     return TCPStore(
         os.environ["CK_HEAD_ADDR"],
         int(os.environ["CK_PORT"]),
@@ -85,7 +102,20 @@ def hold_store():
         timeout=timedelta(minutes=15),
         wait_for_workers=False,
         multi_tenant=True,
+        master_listen_fd=None if sock is None else sock.detach(),
     )
+
+
+def listen():
+    """Return a socket at the head's address alone; None where all addresses are needed.
+
+    A name may lead to another address on other nodes. Whoever reaches a TCPStore may write to it.
+    """
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+    with suppress(OSError, ValueError):  # TCPStore itself then tells what is wrong with the port
+        family = socket.AF_INET6 if ip_address(head).version == 6 else socket.AF_INET
+        return socket.create_server((head, port), family=family, backlog=BACKLOG)
+    return None
 
 
 def serves_store():
@@ -94,7 +124,7 @@ def serves_store():
 
 
 def is_head():
-    return os.environ["CK_NODE_RANK"] == "0" and os.environ["CK_NNODES"] != "1"
+    return os.environ["CK_NODE_RANK"] == "0"
 
 
 def tell(error):
@@ -125,18 +155,165 @@ if __name__ == "__main__":
     except ChildFailedError as error:
         tell(error)
         raise
-    if store is not None:
+    if store is not None and os.environ["CK_NNODES"] != "1":
         time.sleep(OTHERS_LEAVE_S)
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_store.py <<'CK_FILE'
+"""Where the agents of an elastic job keep what they share: on the first node, for this job alone.
+
+torch's c10d rendezvous keeps a pickle in a TCPStore, which lets whoever reaches its port list its
+keys and write them: what strangers wrote there ran as the user of the job. Here agents speak the
+protocol of clusterkit_peers.py, which nobody takes part in who does not know the job's token.
+"""
+
+import os
+import threading
+import time
+from base64 import b64decode, b64encode
+from datetime import timedelta
+
+import clusterkit_peers
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend
+
+ANSWER_S = 60
+LOOK_S = 0.05
+LONGEST_KEY = 1 << 10
+LONGEST_VALUE = 1 << 20
+MOST_KEYS = 1 << 20
+
+
+class Server:
+    """The store itself, on the first node."""
+
+    def __init__(self, member):
+        self.values = {}
+        self.lock = threading.Lock()
+        # The nodes of a local job have loopback addresses of their own.
+        address = os.environ.get("CK_NODE_ADDR", ""), int(os.environ["CK_PORT"])
+        self.listener = clusterkit_peers.Listener(address, member, self.serve)
+
+    def serve(self, line):
+        """Do what a node asks for as long as it is there."""
+        for message in line.messages():
+            line.send({"value": self.answer(message)})
+
+    def answer(self, message):
+        """Read, add to or replace a value; return what it is then, None where there is none."""
+        key = clusterkit_peers.text(message, "key", LONGEST_KEY)
+        with self.lock:
+            now = self.values.get(key)
+            if "add" in message:
+                more = clusterkit_peers.whole(message, "add", -(1 << 31), 1 << 31)
+                self.values[key] = str(int(now or 0) + more)
+            elif "new" in message and message.get("old", now) == now:
+                if len(self.values) >= MOST_KEYS:
+                    raise clusterkit_peers.PeerError("has set too many keys")
+                self.values[key] = clusterkit_peers.text(message, "new", LONGEST_VALUE)
+            return self.values.get(key)
+
+
+class Line:
+    """The connection of this agent to the store, for all of its threads."""
+
+    def __init__(self, member, address, within_s):
+        self.line = clusterkit_peers.connect_within(within_s, address, member)
+        self.lock = threading.Lock()
+
+    def ask(self, key, **what):
+        """Return what the store answers.
+
+        Raises:
+            RendezvousConnectionError: the first node has gone.
+        """
+        with self.lock:
+            try:
+                self.line.send({"key": key, **what})
+                return self.line.receive(ANSWER_S)["value"]
+            except (OSError, KeyError) as error:
+                self.line.end()
+                raise RendezvousConnectionError(f"the first node {error}") from error
+
+
+class Store:
+    """What torchrun's agent calls of a store, with keys of its own."""
+
+    def __init__(self, line, prefix):
+        self.line, self.prefix = line, prefix
+        self.timeout = timedelta(minutes=5)
+
+    def set_timeout(self, timeout):
+        """Let `get` and `wait` take so long."""
+        self.timeout = timeout
+
+    def set(self, key, value):
+        """Write a value: text, or its bytes."""
+        text = value if isinstance(value, str) else value.decode()
+        self.line.ask(self.prefix + key, new=text)
+
+    def add(self, key, amount):
+        """Add to a number; return it."""
+        return int(self.line.ask(self.prefix + key, add=amount))
+
+    def get(self, key, timeout=None):
+        """Return a value as soon as there is one."""
+        timeout = timeout or self.timeout
+        deadline = time.monotonic() + timeout.total_seconds()
+        while (value := self.line.ask(self.prefix + key)) is None:
+            if time.monotonic() > deadline:
+                raise DistStoreError(f"nobody has set {key} within {timeout}")
+            time.sleep(LOOK_S)
+        return value.encode()
+
+    def wait(self, keys, timeout=None):
+        """Wait until all keys are there."""
+        for key in keys:
+            self.get(key, timeout)
+
+    def multi_get(self, keys):
+        """Return several values."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys, values):
+        """Write several values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+
+class Backend(RendezvousBackend):
+    """Keeps who trains together: torch's own pickle of it, and as its version the very text."""
+
+    def __init__(self, line, name, key):
+        self.line, self.key, self._name = line, key, name
+
+    @property
+    def name(self):
+        """Return the name under which the registry has it."""
+        return self._name
+
+    def get_state(self):
+        """Return state and version, None where there is none yet."""
+        kept = self.line.ask(self.key)
+        return None if kept is None else (b64decode(kept), kept)
+
+    def set_state(self, state, token=None):
+        """Replace the state of that version; return state, version, and whether that was done."""
+        new = b64encode(state).decode()
+        kept = self.line.ask(self.key, old=token, new=new)
+        return None if kept is None else (b64decode(kept), kept, kept == new)
 CK_FILE
 
 cat >"$CK_TMP"/elastic.py <<'CK_FILE'
 """torchrun whose job may lose nodes: elastic.py TORCHRUN_ARGUMENTS, with agent.py beside it.
 
-The rendezvous `clusterkit` is torch's own over c10d, but for three things. A lost node makes the
-others begin a new round at once: torch drops its entry after 15 s without a sign of life, and then
-waits for ranks to fail, which with a silent network takes half an hour. Ranks follow CK_NODE_RANK,
-so the first node, which serves the store, has rank 0 in every round. And the log of the first node
-tells who trains; so does the file CK_ROUNDS, where that is set, a JSON line for each round.
+The rendezvous `clusterkit` is torch's own, but for four things. Its state is in a store that only
+nodes of the job reach (clusterkit_store.py). A lost node makes the others begin a new round at
+once: torch drops its entry after 15 s without a sign of life, and then waits for ranks to fail,
+which with a silent network takes half an hour. Ranks follow CK_NODE_RANK, so the first node, which
+serves the store, has rank 0 in every round. And the log of the first node tells who trains; so does
+the file CK_ROUNDS, where that is set, a JSON line for each round.
 """
 
 import dataclasses
@@ -153,9 +330,10 @@ from pathlib import Path
 # them, and agents count differently: only the one whose rank died counts that.
 os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
+import clusterkit_peers
+import clusterkit_store
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from torch.distributed.elastic.rendezvous.api import rendezvous_handler_registry
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     DynamicRendezvousHandler,
     RendezvousTimeout,
@@ -178,6 +356,10 @@ class Handler(DynamicRendezvousHandler):
     def get_backend(self):
         """Return the name under which the registry has it."""
         return BACKEND
+
+    def _get_store(self):
+        """Return the store for the agents of one round."""
+        return clusterkit_store.Store(self._store, f"{self._state_holder.state.round}/")
 
     def next_rendezvous(self):
         """Join the next round; give up where too few nodes are left."""
@@ -239,17 +421,23 @@ def tell_round(number, names):
 
 
 def create_handler(parameters):
-    parameters.config.setdefault("is_host", str(is_head()))
-    backend, store = create_backend(parameters)
-    Handler.store = store  # to outlive this agent's part, as in agent.py
+    member = clusterkit_peers.member_of_job("torchrun")
+    head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+    try:
+        # To outlive this agent's part, as in agent.py.
+        Handler.server = clusterkit_store.Server(member) if is_head() else None
+        start_s = parameters.get_as_int("join_timeout", START_S)
+        line = clusterkit_store.Line(member, head, start_s)
+    except OSError as error:
+        sys.exit(f"clusterkit: error: {os.environ['CK_NODE_NAME']}: {error}")
     timeouts = RendezvousTimeout(
-        join=timedelta(seconds=parameters.get_as_int("join_timeout", START_S)),
+        join=timedelta(seconds=start_s),
         last_call=timedelta(seconds=parameters.get_as_int("last_call_timeout", LAST_CALL_S)),
     )
     return Handler.from_backend(
         parameters.run_id,
-        store,
-        backend,
+        line,
+        clusterkit_store.Backend(line, BACKEND, "state"),
         parameters.min_nodes,
         parameters.max_nodes,
         place(),
@@ -288,6 +476,10 @@ def tell(node, rank, exit_code, **more):
             Path(path).hardlink_to(draft)
         finally:
             draft.unlink()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_peers.py <<'CK_FILE'
+(clusterkit/core/peers.py)
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
