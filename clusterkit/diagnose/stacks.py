@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from clusterkit import files
@@ -43,7 +43,7 @@ if [ -z "$spy" ]; then echo "! missing"; continue; fi
 done
 [ $seen = 1 ] || echo "! none"
 """
-_RANK = re.compile(r"^@ (\d+) (\d+)(?: (\S+))?", re.MULTILINE)
+_RANK = re.compile(r"^@ ([0-9]{1,10}) ([0-9]{1,7})(?: (\S{1,255}))? *$", re.MULTILINE)
 _THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\)(?:: \"(?P<name>.*)\")?")
 _COLLECTIVE = re.compile(r"distributed_c10d\.py:|horovod/\S*mpi_ops\.py:|deepspeed/comm/")
 _NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
@@ -120,6 +120,7 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool 
     """Return which ranks, in containers or not, stand where, from what the nodes have answered."""
     stacks: list[Stack] = []
     troubles: list[Trouble] = []
+    everybody = frozenset(reply.node for reply in replies)
     for reply in replies:
         if reply.reach.problem is not None and not reply.outputs:
             troubles.append(Trouble(node=reply.node, message=reply.reach.detail))
@@ -128,7 +129,9 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool 
         if isinstance(said, Missing):
             troubles.append(Trouble(node=reply.node, message=said.reason))
             continue
-        for found in parse_stacks(said, reply.node, contained=contained):
+        speaks_for_all = reply.reach.via == "local"
+        others = frozenset() if speaks_for_all else everybody - {reply.node}
+        for found in parse_stacks(said, reply.node, contained=contained, others=others):
             if isinstance(found, Trouble):
                 troubles += [found] if found not in troubles else []
             elif (found.node, found.rank) not in {(one.node, one.rank) for one in stacks}:
@@ -153,8 +156,13 @@ def _waits(frames: Sequence[str]) -> bool:
     return any(_COLLECTIVE.search(frame) for frame in frames)
 
 
-def parse_stacks(text: str, node: str, *, contained: bool = False) -> Iterator[Stack | Trouble]:
+def parse_stacks(
+    text: str, node: str, *, contained: bool = False, others: Set[str] = frozenset()
+) -> Iterator[Stack | Trouble]:
     """Yield the stack of each rank in the output of the snippet, or why there is none.
+
+    A node speaks for itself: ranks that it says are one of the `others`' are left out, for those
+    are asked as well. This machine, which may be all nodes of a job at once, has no others.
 
     `py-spy dump`, 0.3 and 0.4: a line for each thread, and its frames indented below.
     """
@@ -164,10 +172,12 @@ def parse_stacks(text: str, node: str, *, contained: bool = False) -> Iterator[S
             hint += ", or only root may look at what runs in its containers: ask again as root"
         yield Trouble(node=node, message="no rank of the job was found", hint=hint)
         return
-    for part in re.split(r"^(?=@ \d+ \d)", text, flags=re.MULTILINE):
+    for part in re.split(r"^(?=@ [0-9]+ [0-9])", text, flags=re.MULTILINE):
         if (match := _RANK.match(part)) is not None:
             pid, rank = int(match[1]), int(match[2])
             where = match[3] or node
+            if where in others:
+                continue
             stack = _of_rank(part.splitlines()[1:], rank, where)
             yield stack or _trouble(part, pid, where, contained=contained)
 

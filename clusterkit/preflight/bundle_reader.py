@@ -6,21 +6,32 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from clusterkit import __version__, files
+from clusterkit.core.untrusted import LATEST_S
 from clusterkit.errors import UserError
 from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle
 from clusterkit.preflight.garbage import uncollected
 from clusterkit.probes.base import Output, PreflightJob, Reach
+from clusterkit.probes.compound import LIMITS
 from clusterkit.transport.base import Reply
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 """Names of nodes and probes, which are names of files."""
+_MOST_MANIFEST = 64 << 20
+_MOST_OUTPUT = LIMITS.probe
+_MOST_OUTPUTS = 256 << 20
+"""Bytes: more than thousands of nodes print, and what fits into memory."""
+_MOST_EXIT_CODE = 255
+_LONGEST_S = 1e7
+"""Of what takes minutes."""
+_MOST_SLOTS = 100_000
 _SAVE = "a bundle is written by `clusterkit preflight --save DIR`"
 _AGAIN = "ask for the bundle again, whole: `clusterkit preflight --save DIR`"
 
@@ -66,9 +77,10 @@ def read_bundle(folder: Path) -> Bundle:
     _check_schema(path, _parsed(path, text))
     manifest = _valid(_MANIFEST, text, str(path), hint=_AGAIN)
     _check_names(path, manifest)
+    _check_figures(path, manifest)
     return Bundle(
         job=manifest.job,
-        replies=tuple(_reply(folder, node) for node in manifest.nodes),
+        replies=_replies(folder, manifest),
         collected_at=manifest.collected_at,
         seconds=manifest.seconds,
         checks=manifest.checks,
@@ -95,8 +107,29 @@ def _manifest_text(folder: Path) -> bytes:
         _refuse_link(path)
     if not path.is_file():
         raise UserError(f"{folder} is no bundle: there is no file {MANIFEST} in it", hint=_SAVE)
-    with files.explained(path, "read"):
-        return path.read_bytes()
+    with files.explained(path, "read"), open(path, "rb", buffering=0, opener=_no_link) as file:
+        text = _all_of(file, _MOST_MANIFEST)
+    if text is None:
+        _refuse_size(path, _MOST_MANIFEST)
+    return text
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file itself, without waiting for whoever writes to a pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _all_of(file: FileIO, most: int) -> bytes | None:
+    """Return what is in a file; None where that is more than `most` bytes."""
+    parts, left = [], most + 1
+    while left and (part := file.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts) if left else None
+
+
+def _refuse_size(path: Path, most: int) -> NoReturn:
+    raise UserError(f"{path} is larger than {most >> 20} MiB: no bundle has that", hint=_AGAIN)
 
 
 def _parsed(path: Path, text: bytes) -> Any:
@@ -150,6 +183,46 @@ def _check_names(path: Path, manifest: _Manifest) -> None:
     raise UserError(f"{path} is damaged: {why}", hint=_AGAIN)
 
 
+def _check_figures(path: Path, manifest: _Manifest) -> None:
+    """Refuse numbers that no clusterkit has written, which would not stand in any page or sum."""
+    job = manifest.job
+    for name, value, most in (
+        ("collected_at", manifest.collected_at, LATEST_S),
+        ("seconds", manifest.seconds, _LONGEST_S),
+        ("job.port", job.port, 65535),
+        ("job.gpus_per_node", job.gpus_per_node, _MOST_SLOTS),
+        *((f"job.slots.{host}", slots, _MOST_SLOTS) for host, slots in job.slots.items()),
+        *(one for node in manifest.nodes for one in _figures(node)),
+    ):
+        if value is not None and not 0 <= value <= most:  # also what is no number
+            raise UserError(f"{path} is damaged: {name} is {value!s:.40}", hint=_AGAIN)
+
+
+def _figures(node: _Node) -> Iterator[tuple[str, float | None, float]]:
+    reach = node.reach
+    skew_s = None if reach.clock_skew_s is None else abs(reach.clock_skew_s)
+    for name, value, most in (
+        ("connect_s", reach.connect_s, _LONGEST_S),
+        ("latency_s", reach.latency_s, _LONGEST_S),
+        ("clock_skew_s", skew_s, LATEST_S),
+        ("seconds", reach.seconds, _LONGEST_S),
+        *(("exit_code", abs(one.exit_code or 0), _MOST_EXIT_CODE) for one in node.probes.values()),
+        *(("seconds", one.seconds, _LONGEST_S) for one in node.probes.values()),
+    ):
+        yield f"{name} of {node.name}", value, most
+
+
+def _replies(folder: Path, manifest: _Manifest) -> tuple[Reply, ...]:
+    replies, left = [], _MOST_OUTPUTS
+    for node in manifest.nodes:
+        replies.append(_reply(folder, node))
+        texts = (text for one in replies[-1].outputs.values() for text in (one.stdout, one.stderr))
+        left -= sum(map(len, texts))
+        if left < 0:
+            _refuse_size(folder, _MOST_OUTPUTS)
+    return tuple(replies)
+
+
 def _reply(folder: Path, node: _Node) -> Reply:
     here = folder / node.name
     texts = _texts(here, node.probes)
@@ -179,8 +252,11 @@ def _texts(folder: Path, probes: Collection[str]) -> dict[str, str]:
                 at = entry.path
                 if not entry.is_file(follow_symlinks=False):
                     _refuse_link(Path(at))
-                with open(at, "rb", buffering=0) as file:  # noqa: PTH123
-                    texts[entry.name] = file.read().decode(errors="replace")
+                with open(at, "rb", buffering=0, opener=_no_link) as file:
+                    data = _all_of(file, _MOST_OUTPUT)
+                if data is None:
+                    _refuse_size(Path(at), _MOST_OUTPUT)
+                texts[entry.name] = data.decode(errors="replace")
     except FileNotFoundError:
         return texts  # nothing was printed there
     except OSError as error:

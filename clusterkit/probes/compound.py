@@ -176,7 +176,7 @@ class _Frame:
         elif kind == b"=":
             with suppress(ValueError):  # cut off in the middle: as if it had not ended
                 code, began, ended = rest.decode().split()
-                took_s = real(ended, least=0) - real(began, least=0)
+                took_s = max(0.0, real(ended, least=0) - real(began, least=0))
                 self.exit_code, self.seconds = whole(code, most=255), round(took_s, 2)
 
     def output(self) -> Output:
@@ -201,7 +201,7 @@ class AnswerReader:
         self._names = {name.encode(): name for name in compound.names}
         self._limits = limits
         self._frames: dict[str, _Frame] = {}
-        self._rest = bytearray()
+        self._rest = b""
         self._count = 0
         self._clock: float | None = None
         self._host: str | None = None
@@ -216,15 +216,18 @@ class AnswerReader:
     def feed(self, data: bytes) -> None:
         """Read the next piece; nothing where the answer is over, or too large."""
         self.skip(len(data))
-        at = 0
-        while not (self.is_over or self.excess) and (end := data.find(b"\n", at)) >= 0:
-            self._rest += data[at:end]
-            self._line()
-            at = end + 1
-        if not (self.is_over or self.excess):
-            self._rest += data[at:]
-            if len(self._rest) > self._limits.line:
-                self.excess = f"sent a line of more than {_size(self._limits.line)}"
+        if self.is_over or self.excess:
+            return
+        *lines, rest = (self._rest + data).rsplit(b"\n", 1)
+        for whole_lines in lines:  # all of them in one piece, or none
+            if self._token in whole_lines:
+                for line in whole_lines.split(b"\n"):
+                    self._read(line)
+            else:  # quickly, as somebody may send nothing else
+                self._hear(whole_lines)
+        self._rest = rest
+        if len(rest) > self._limits.line and not self.excess:
+            self.excess = f"sent a line of more than {_size(self._limits.line)}"
 
     def skip(self, count: int) -> None:
         """Count bytes that the node sent on another stream."""
@@ -234,8 +237,9 @@ class AnswerReader:
 
     def answer(self) -> Answer | None:
         """Return what has come by now; None where no frame has."""
-        if self._rest and not (self.is_over or self.excess):
-            self._line()  # cut off behind it
+        if self._rest:
+            self._read(self._rest)  # cut off behind it
+            self._rest = b""
         if not self.has_begun:
             return None
         return Answer(
@@ -245,14 +249,14 @@ class AnswerReader:
             host=self._host or "",
         )
 
-    def _line(self) -> None:
-        line, self._rest = bytes(self._rest), bytearray()
+    def _read(self, line: bytes) -> None:
+        if self.is_over or self.excess:
+            return
         # A banner without a line end may stand before the first frame.
         at = line.find(self._token + b" ")
         words = line[at:].split(b" ", 4) if at >= 0 else ()
         if len(words) < 5:
-            if len(self.noise) < _NOISE:
-                self.noise += line[:_NOISE] + b"\n"
+            self._hear(line)
             return
         _, _, name, kind, rest = words
         self.has_begun = True
@@ -264,6 +268,10 @@ class AnswerReader:
             if len(frame.out) + len(frame.err) > self._limits.probe:
                 more = f"more than {_size(self._limits.probe)}"
                 self.excess = f"answered {self._names[name]} with {more}"
+
+    def _hear(self, noise: bytes) -> None:
+        if len(self.noise) < _NOISE:
+            self.noise += noise[:_NOISE] + b"\n"
 
     def _note(self, kind: bytes, rest: bytes) -> None:
         if kind == b"=":
