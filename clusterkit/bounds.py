@@ -59,3 +59,13 @@ NodeName = Annotated[str, Matching(r"[!-~]{1,255}")]
 """What may stand for a node in a list and on a terminal: letters, digits and signs of ASCII."""
 Pid = Annotated[int, Within(2, 1 << 22)]
 """The number of a process, below PID_MAX_LIMIT of Linux; 1 is none that a job may have."""
+Count = Annotated[int, Within(0, 65_536)]
+"""How many nodes, workers or attempts there are."""
+Seconds = Annotated[int, Within(0, 1_000_000_000)]
+JobId = Annotated[str, Matching(r"[0-9]{1,18}(_[0-9]{1,9})?|(local|ssh)-[0-9a-f]{1,6}")]
+"""Slurm's own, also of a job of one of its arrays; or ours. None begins with a dash."""
+JobName = Annotated[str, Matching(r"[A-Za-z0-9_.][A-Za-z0-9_.+-]{0,120}")]
+"""A job id, or the name of a run folder."""
+ArrayId = Annotated[str, Matching(r"array-[0-9a-f]{6}")]
+Folder = Annotated[str, Matching(r"/[^\x00-\x1f\x7f]{0,4095}")]
+"""An absolute path."""

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from clusterkit.core import reading
 from clusterkit.errors import UserError
 
 PUBLIC = 0o644
@@ -27,6 +29,8 @@ EXECUTABLE = 0o755
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 """What file systems without hard links answer (SMB, some in user space)."""
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space, or set `run_dir` to another disk",
@@ -243,14 +247,6 @@ def age_s(path: Path) -> float:
             Path(name).unlink()
 
 
-def size_of(path: Path) -> int:
-    """Return how many bytes `path` holds; 0 where it is not there, or cannot be looked at."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def remove(path: Path) -> None:
     """Remove the file `path`, if there is one."""
     with explained(path, "remove"):
@@ -262,18 +258,25 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None where there is no such file or no such object."""
+def read_json(path: Path, *, own: bool = False) -> dict[str, Any] | None:
+    """Return the JSON object in the regular file `path`; None where there is no such object.
+
+    Neither the file nor its folder may be a link; `own` takes no file of somebody else
+    (`core/reading.py`).
+    """
     try:
-        return parse_json(path.read_bytes())
-    except OSError:
+        return parse_json(reading.read_bytes(path, own=own))
+    except (OSError, ValueError):  # the latter: a name with a NUL in it
         return None
 
 
 def parse_json(data: bytes) -> dict[str, Any] | None:
     """Return the JSON object in `data`; None where there is none."""
     try:
-        document = json.loads(data)
+        document = json.loads(data.decode(json.detect_encoding(data)))
+        if _SURROGATE.search(data):  # no encoding can write half of a pair
+            text = json.dumps(document, ensure_ascii=False)
+            document = json.loads(text.encode("utf-8", errors="replace"))
     except (ValueError, RecursionError):  # the latter: brackets in brackets, thousands of them
         return None
     return document if isinstance(document, dict) else None
@@ -281,10 +284,7 @@ def parse_json(data: bytes) -> dict[str, Any] | None:
 
 def count(folder: Path) -> int:
     """Return how many JSON files are in `folder`; none where it cannot be read."""
-    try:
-        return sum(1 for entry in folder.iterdir() if entry.suffix == ".json")
-    except OSError:
-        return 0
+    return sum(1 for name in reading.names_in(folder) if name.endswith(".json"))
 
 
 def _name_once(written: Path, path: Path) -> None:

@@ -383,6 +383,6 @@ class JobStatus:
     """State of a job and how it is known."""
 
     state: JobState
-    exit_code: int | None = None
+    exit_code: ExitCode | None = None
     reason: str | None = None
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[NodeName, ...] = ()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clusterkit import attempts, elastic, files, hostlist
 from clusterkit.bounds import NodeName
+from clusterkit.core import reading
 from clusterkit.errors import UserError
 from clusterkit.model import JobState, NodeResult
 from clusterkit.records import count_of, record_of
@@ -23,14 +25,16 @@ TOLD_TO_END = frozenset({"terminated", "preempted"})
 """Reasons of nodes that the scheduler has ended."""
 
 
-_ROUNDS_MOST = 1 << 20
-"""Bytes of an elastic job's rounds that are read."""
 _RESULT = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.json")
 _NUMBER = re.compile(r"[0-9]{1,7}")
+_MOST_RESULTS = 96 << 20
+"""Bytes of all results that are read; of 10,000 nodes, those of two attempts take 40 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
+    """A line of the file of rounds."""
+
     nodes: tuple[NodeName, ...]
 
 
@@ -78,19 +82,28 @@ def _is_given_up(run: RunFolder, node_rank: int, attempt: int) -> bool:
 
 def _documents(run: RunFolder, attempt: int) -> list[dict[str, Any]]:
     names = [name for name in listed(run.nodes) if name.endswith(f"-attempt-{attempt}.json")]
-    found = (files.read_json(run.nodes / name) for name in names)
-    return [document for document in found if document is not None]
+    return [document for _, document in _read_all(run.nodes, names)]
+
+
+def _read_all(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of these files and the JSON objects in them, as many as fit into memory."""
+    room = _MOST_RESULTS
+    for name in names:
+        room -= reading.size_of(folder / name)
+        if room < 0:
+            return
+        document = files.read_json(folder / name)
+        if document is not None:
+            yield name, document
 
 
 def read_rounds(run: RunFolder, attempt: int) -> tuple[tuple[str, ...], ...]:
     """Return the nodes that trained together in an elastic attempt, round by round."""
     try:
-        with run.rounds(attempt).open("rb") as stream:
-            lines = stream.read(_ROUNDS_MOST).splitlines()
+        lines = reading.read_bytes(run.rounds(attempt)).splitlines()
     except OSError:
         return ()
-    # A last line may not be whole yet.
-    found = (record_of(_Round, files.parse_json(line)) for line in lines)
+    found = (record_of(_Round, files.parse_json(line)) for line in lines)  # the last may be torn
     return tuple(one.nodes for one in found if one is not None)
 
 
@@ -120,14 +133,10 @@ def read_results(run: RunFolder, attempt: int | None = None) -> Results:
 def read_attempts(run: RunFolder) -> tuple[Results, ...]:
     """Return the results of every attempt that any node reports, oldest first."""
     found: dict[int, list[tuple[int, NodeResult]]] = {}
-    for name in listed(run.nodes):
-        named = _RESULT.fullmatch(name)
-        document = files.read_json(run.nodes / name) if named else None
-        result = result_of(document)
-        if named is None or document is None or result is None:
-            continue
-        rank, attempt = int(named[1]), int(named[2])
-        if result.node_rank == rank and count_of(document, "attempt") == attempt:
+    names = [name for name in listed(run.nodes) if _RESULT.fullmatch(name)]
+    for name, document in _read_all(run.nodes, names):
+        result, attempt = result_of(document), count_of(document, "attempt")
+        if result is not None and run.result(result.node_rank, attempt).name == name:
             found.setdefault(attempt, []).append((count_of(document, "of"), result))
     return tuple(
         Results(
@@ -153,8 +162,8 @@ def first_failure(run: RunFolder, attempt: int) -> NodeResult | None:
 
 def read_failures(run: RunFolder) -> tuple[NodeResult, ...]:
     """Return the first failure of each attempt that had one, and every node that was not fit."""
-    numbers = sorted(_failed_attempts(run))
-    found = (result_of(files.read_json(run.failures / f"{number}.json")) for number in numbers)
+    names = [f"{number}.json" for number in sorted(_failed_attempts(run))]
+    found = (result_of(document) for _, document in _read_all(run.failures, names))
     reported = (result for attempt in read_attempts(run) for result in attempt.nodes)
     unfit = (result for result in reported if result.unfit is not None)
     return (*(failure for failure in found if failure is not None), *unfit)

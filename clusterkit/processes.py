@@ -121,6 +121,15 @@ def start_time(pid: int) -> str | None:
     return fields[_STAT_STARTTIME] if fields is not None else None
 
 
+def command_of(pid: int) -> tuple[str, ...]:
+    """Return the words of the command line of `pid`; none where there is no such process."""
+    try:
+        text = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(os.fsdecode(word) for word in text.removesuffix(b"\0").split(b"\0"))
+
+
 def boot_id() -> str:
     """Return what identifies this boot of this machine."""
     try:

@@ -39,6 +39,34 @@ def count_of(document: Mapping[str, Any], key: str) -> int:
     return value if type(value) is int and 0 <= value < _MOST else 0
 
 
+def text_of(document: Mapping[str, Any], key: str) -> str | None:
+    """Return the text under `key`; None where there is none."""
+    value = document.get(key)
+    return value if isinstance(value, str) and is_sane(value) else None
+
+
+def counts_of(document: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    """Return the numbers of the list under `key`; none where one of them counts nothing."""
+    found = document.get(key)
+    values = found if isinstance(found, list) else ()
+    known = tuple(value for value in values if type(value) is int and 0 <= value < _MOST)
+    return known if len(known) == len(values) else ()
+
+
+def texts_of(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return the texts of the list under `key`; none where one of them is something else."""
+    found = document.get(key)
+    values = found if isinstance(found, list) else ()
+    known = tuple(value for value in values if isinstance(value, str) and is_sane(value))
+    return known if len(known) == len(values) else ()
+
+
+def object_of(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the object under `key`; an empty one where there is none."""
+    value = document.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
 def _record(kind: Any, document: Any) -> Any:
     if not isinstance(document, Mapping):
         raise TypeError(kind.__name__)

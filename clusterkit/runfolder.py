@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import files
+from clusterkit.bounds import ArrayId, Attempt, Count, JobId, Moment, Seconds
+from clusterkit.core import ownership, reading
+from clusterkit.core.ownership import Foreign
 from clusterkit.errors import UserError
 from clusterkit.model import ClusterKind, ClusterSpec, JobStatus
 from clusterkit.records import record_of
@@ -32,6 +35,13 @@ NODE_CHECKS = "node-checks.json"
 KEY_LENGTH = 6
 _RUN_ID = re.compile(rf"(?P<name>.+)-(?P<when>\d{{8}}-\d{{6}})-(?P<key>[0-9a-f]{{{KEY_LENGTH}}})")
 _ATTEMPTS_AT_A_NAME = 20
+_ACTED_ON = frozenset({
+    "plan.json", "submission.json", "state.json", "controller.json", "ended.json", "ssh.json",
+    "mirror.json", "sync.json", "job.sbatch", "secrets.env", "shell.json", "held", "cancelled",
+    "starting.lock", "told-slurm.json", "left-out",
+    "submitit", "logs", "nodes", "failures", "keepers", "ends",
+})  # fmt: skip
+"""What clients do something with; not what the training keeps in `results`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,32 @@ class RunFolder:
     def key(self) -> str:
         """The six hex digits at the end of the run id."""
         return self.run_id[-KEY_LENGTH:]
+
+    @property
+    def foreign(self) -> Foreign | None:
+        """Why this run is somebody else's, and only its files may be read; None where it is ours.
+
+        It is ours where nobody but its user (or root) can have written what clients act on, and
+        nobody can put another folder in its place. A folder that is not there is nobody's.
+        """
+        try:
+            return ownership.find_foreign_in(self.path, _ACTED_ON & reading.names_in(self.path))
+        except OSError:
+            return None
+
+    def require_own(self, use: str) -> None:
+        """Refuse to act on a run of somebody else.
+
+        Args:
+            use: What would be done, such as `end this job`.
+
+        Raises:
+            UserError: it is somebody else's; says whose.
+        """
+        found = self.foreign
+        if found is not None:
+            only_read = "its files can be read: clusterkit status, logs, diagnose"
+            raise ownership.refusal(found, use=use, hint=only_read if found.of_another else None)
 
     @property
     def plan(self) -> Path:
@@ -200,24 +236,24 @@ class Submission:
     cluster: str
     kind: ClusterKind
     framework: str
-    nodes: int
-    tasks: int
+    nodes: Count
+    tasks: Count
     """How many nodes get a worker: all (MIN of an elastic job), or the first alone with `once`."""
-    submitted_at: float
+    submitted_at: Moment
     """Seconds since the epoch."""
     command_line: tuple[str, ...] = ()
-    time_limit_s: int | None = None
-    notice_s: int = 0
+    time_limit_s: Seconds | None = None
+    notice_s: Seconds = 0
     """How long before its time limit Slurm announces that."""
-    requeue: int = 0
+    requeue: Attempt = 0
     """How often the job may start again after what was not its own doing."""
-    spares: int = 0
+    spares: Count = 0
     """How many nodes may take the place of others then."""
-    max_nodes: int | None = None
+    max_nodes: Count | None = None
     """Upper end of `--nodes MIN:MAX`; then `nodes` is what has to be left for the job to go on."""
     once: bool = False
     """Whether only the first node reports, because its command reaches the others itself (MPI)."""
-    job_id: str | None = None
+    job_id: JobId | None = None
     """None until the scheduler has answered."""
 
     @property
@@ -225,9 +261,9 @@ class Submission:
         """How many of its nodes the job can lose for good: those that it has spares for."""
         return self.spares + (self.max_nodes - self.nodes if self.max_nodes else 0)
 
-    array: str | None = None
+    array: ArrayId | None = None
     """The array that it belongs to."""
-    index: int | None = None
+    index: Attempt | None = None
     """Which job of its array it is, from 0."""
     after: tuple[After, ...] = ()
     """The jobs that had not ended yet, and that it has to wait for."""
@@ -236,6 +272,12 @@ class Submission:
     def least(self) -> int | None:
         """The number of nodes that are enough for the job to go on; None where all are needed."""
         return self.nodes if self.max_nodes is not None else None
+
+
+def only_read(run: RunFolder, foreign: Foreign) -> str:
+    """Return in words that of a run of somebody else nothing was done but read its files."""
+    what = "this run" if foreign.path == run.path else str(foreign.path)
+    return f"{what} {foreign.reason}: only its files were read"
 
 
 def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:
@@ -249,6 +291,7 @@ def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunF
         if files.create_folder(path):
             run = RunFolder(path)
             try:
+                _require_own_place(run)
                 for folder in (run.submitit, run.logs, run.nodes, run.failures):
                     files.create_folder(folder)
             except BaseException:
@@ -256,6 +299,14 @@ def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunF
                 raise
             return run
     raise UserError(f"cannot find an unused name in {parent}", hint="try again")
+
+
+def _require_own_place(run: RunFolder) -> None:
+    """Refuse to start a job where somebody else could exchange its files."""
+    found = run.foreign
+    if found is not None:
+        hint = "set `run_dir` to a folder of your own" if found.of_another else None
+        raise ownership.refusal(found, use="start a job there", hint=hint)
 
 
 def submitted_when(run_id: str) -> str:
@@ -288,7 +339,8 @@ def write_secrets(run: RunFolder, values: Mapping[str, Secret]) -> None:
 
 def read_secrets(run: RunFolder) -> dict[str, str]:
     """Return the secret variables of a run."""
-    return {str(name): str(value) for name, value in (files.read_json(run.secrets) or {}).items()}
+    kept = files.read_json(run.secrets, own=True) or {}
+    return {str(name): str(value) for name, value in kept.items()}
 
 
 def is_cancelled(run: RunFolder) -> bool:
@@ -313,10 +365,7 @@ def listed(folder: Path) -> frozenset[str]:
     Listing makes a network file system look again; opening a name that was missing may be answered
     from its cache for half a minute.
     """
-    try:
-        return frozenset(entry.name for entry in folder.iterdir())
-    except OSError:
-        return frozenset()
+    return reading.names_in(folder)
 
 
 def write_state(run: RunFolder, submission: Submission, status: JobStatus) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from clusterkit.bounds import Folder, JobName
 from clusterkit.errors import UserError
 from clusterkit.listing import some_of
 from clusterkit.model import JobState
@@ -34,9 +35,9 @@ _SLURM = {Ending.OK: "afterok", Ending.ANY: "afterany", Ending.FAIL: "afternotok
 class After:
     """One job that has to end first."""
 
-    run_dir: str
+    run_dir: Folder
     """Its run folder."""
-    job_id: str
+    job_id: JobName
     ending: Ending
 
     def holds(self, state: JobState) -> bool | None:

@@ -23,7 +23,7 @@ from clusterkit.collectives.operations import Operation, parse_operations, parse
 from clusterkit.collectives.result import Result
 from clusterkit.data import data_dir, read_data
 from clusterkit.errors import UserError, choices_hint
-from clusterkit.executors import executor_for
+from clusterkit.executors.submission import fetch
 from clusterkit.jobs import Job, cancel
 from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import full_document_of, name_of
@@ -216,7 +216,7 @@ def _kept(job: Job) -> dict[str, Any] | None:
         whole = document is not None and document.get("complete") is True
         if whole or job.status.state is not JobState.SUCCEEDED or time.monotonic() > deadline:
             return document
-        executor_for(job.submission.kind).fetch(run)
+        fetch(run, job.submission)
         time.sleep(0.5)
 
 

@@ -129,9 +129,11 @@ def _is_job(word: str) -> bool:
 
 
 def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbose: bool) -> int:
+    from clusterkit.cli.job_args import note_owner
     from clusterkit.diagnose.job import diagnose_run
     from clusterkit.jobs.document import document_of
 
+    note_owner(run)
     found = diagnose_run(run, rules)
     advice = advice_for(found)
     if as_json:

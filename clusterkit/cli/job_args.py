@@ -9,9 +9,9 @@ import typer
 from clusterkit.cli import console
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.config import load_settings
-from clusterkit.jobs import Job, find_run, list_runs, run_roots
+from clusterkit.jobs import Job, find_run, list_runs, run_roots, runs_of_others
 from clusterkit.model import JobState
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, only_read
 from clusterkit.ties import ARRAY_ID
 
 JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
@@ -36,6 +36,21 @@ def run_named(word: str) -> RunFolder:
     return find_run(word, run_roots(load_settings().clusters.values()))
 
 
+def note_owner(run: RunFolder) -> None:
+    """Say of a run of somebody else whose it is, and that nothing was done with it."""
+    foreign = run.foreign
+    if foreign is not None:
+        console.note(only_read(run, foreign))
+
+
+def note_others() -> None:
+    """Say how many runs of other users stand among those that are listed."""
+    others = runs_of_others(run_roots(load_settings().clusters.values()))
+    if others:
+        count = f"{len(others)} run{'s' * (len(others) > 1)}"
+        console.note(f"{count} of other users not shown; name one by its folder to look at it")
+
+
 def is_array(word: str) -> bool:
     """Tell whether the user means all jobs of an array."""
     match = ARRAY_ID.fullmatch(word)
@@ -43,7 +58,7 @@ def is_array(word: str) -> bool:
 
 
 def all_runs() -> list[RunFolder]:
-    """Return every run of every cluster, oldest first."""
+    """Return every run of this user on every cluster, oldest first."""
     return list_runs(run_roots(load_settings().clusters.values()))
 
 

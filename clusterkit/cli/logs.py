@@ -10,7 +10,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
-from clusterkit.cli.job_args import JobArgument, exit_code_of, run_named, said
+from clusterkit.cli.job_args import JobArgument, exit_code_of, note_owner, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
 from clusterkit.core.ownership import find_foreign
@@ -55,6 +55,7 @@ def logs(
         )
     rank = _rank(node) if node is not None else None
     run = run_named(job)
+    note_owner(run)
     if json:
         console.json_document(logs_document(run, rank, tail))
         return

@@ -15,7 +15,16 @@ import typer
 from clusterkit import hostlist, metrics, node_results, runfolder
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag, cluster_option
-from clusterkit.cli.job_args import JobOrNone, all_runs, exit_code_of, is_array, run_named, said
+from clusterkit.cli.job_args import (
+    JobOrNone,
+    all_runs,
+    exit_code_of,
+    is_array,
+    note_others,
+    note_owner,
+    run_named,
+    said,
+)
 from clusterkit.cli.last_words import last_words
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError, choices_hint
@@ -78,6 +87,7 @@ def status(
 
         raise typer.Exit(show_array(job, as_json=json))
     found = load_job(run_named(job))
+    note_owner(found.run)
     if json:
         console.json_document(full_document_of(found))
     else:
@@ -109,6 +119,7 @@ def _list(
     if prometheus is not None:
         metrics.require_metrics(prometheus)
     runs = all_runs()
+    note_others()
     total = len(runs)
     if states or cluster:  # known of a job once it has been looked at, so all of them are
         jobs = load_jobs(runs)

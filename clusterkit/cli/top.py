@@ -12,7 +12,7 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.flags import cluster_option, hosts_option
-from clusterkit.cli.job_args import JobOrNone, exit_code_of, run_named, said
+from clusterkit.cli.job_args import JobOrNone, exit_code_of, note_owner, run_named, said
 from clusterkit.cli.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.errors import UserError
 
@@ -105,6 +105,7 @@ def _job(word: str, hosts: str | None, via: str | None) -> Subject:
     if hosts is not None:
         raise UserError("--hosts and JOB both say which nodes", hint=f"clusterkit top {word}")
     job = load_job(run_named(word))
+    note_owner(job.run)
     return of_job(job, load_settings().clusters.get(job.submission.cluster), via=via)
 
 

@@ -7,7 +7,7 @@ import typer
 from clusterkit import runfolder
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
-from clusterkit.cli.job_args import JobArgument, exit_code_of, is_array, run_named, said
+from clusterkit.cli.job_args import JobArgument, exit_code_of, is_array, note_owner, run_named, said
 from clusterkit.cli.main import EXIT_INTERRUPTED
 from clusterkit.cli.why_failed import why_failed
 from clusterkit.jobs import Job
@@ -34,7 +34,11 @@ def wait_for_named(word: str, *, as_json: bool, verb: str = "wait") -> int:
         from clusterkit.cli.arrays import runs_of, wait_for_array
 
         return wait_for_array(word, runs_of(word), as_json=as_json, verb=verb)
-    return wait_for_run(run_named(word), as_json=as_json, verb=verb)
+    run = run_named(word)
+    if verb != "wait":
+        run.require_own(f"{verb} its job")
+    note_owner(run)
+    return wait_for_run(run, as_json=as_json, verb=verb)
 
 
 def wait_for_run(run: RunFolder, *, as_json: bool = False, verb: str = "wait") -> int:

@@ -14,7 +14,8 @@ import os
 import pwd
 import shlex
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,11 @@ class Foreign:
     """Name of the user to whom it belongs, or the number where it has none."""
     reason: str
     """Such as `belongs to alice` or `can be written by the group hpc (mode 0664)`."""
+
+    @property
+    def of_another(self) -> bool:
+        """Whether it is another user's; else it is one's own, and others can write it."""
+        return self.reason.startswith("belongs")
 
     def __str__(self) -> str:
         return f"{self.path} {self.reason}"
@@ -72,6 +78,37 @@ def judge(
     elif status.st_mode & stat.S_IWGRP and not _is_private_group(status):
         reason = f"can be written by the group {_group_name(status.st_gid)} ({mode})"
     return Foreign(path=path, owner=owner, reason=reason) if reason else None
+
+
+def find_foreign_in(folder: Path, names: Iterable[str] = ()) -> Foreign | None:
+    """Return why a folder is not trusted: itself, its place, or these files and folders in it.
+
+    Raises:
+        OSError: the folder does not exist, or cannot be looked at.
+    """
+    found = find_foreign(folder) or _judge_place(Path(os.path.realpath(folder)))
+    for path in (folder / name for name in names):
+        with suppress(FileNotFoundError):
+            found = found or judge(path, path.lstat())
+    return found
+
+
+def _judge_place(path: Path) -> Foreign | None:
+    """Return whose folders let somebody else put another one in the place of `path`.
+
+    Who may write the folder above it may rename it, unless that has the sticky bit as /tmp has. Of
+    those further up only what everybody may write counts: who works in the folder of a project
+    trusts its group.
+    """
+    for above in path.parents:
+        status = above.stat()
+        found = judge(above, status)
+        nearest = above == path.parent
+        if status.st_mode & stat.S_ISVTX and not (nearest and found and found.of_another):
+            continue
+        if found is not None and (nearest or status.st_mode & stat.S_IWOTH):
+            return found
+    return None
 
 
 def read_own(

@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterkit import files
 from clusterkit.errors import UserError
+from clusterkit.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import quote
 
@@ -27,8 +28,8 @@ class Advice:
 
 
 def advise(run: RunFolder) -> Advice | None:
-    """Return the estimator's advice for a job; None where it has no plan."""
-    plan = files.read_json(run.plan)
+    """Return the estimator's advice for a job of ours; None where it has no plan."""
+    plan = files.read_json(run.plan) if run.foreign is None else None
     if plan is None:
         return None
     known = dict(_known(plan))
@@ -39,17 +40,16 @@ def advise(run: RunFolder) -> Advice | None:
 
 
 def _known(plan: Mapping[str, Any]) -> Iterator[tuple[str, str | int]]:
-    args = [str(arg) for arg in plan.get("args") or ()]
-    gpu = (plan.get("cluster") or {}).get("gpu_type")
+    args = texts_of(plan, "args")
+    gpu = text_of(object_of(plan, "cluster"), "gpu_type")
     model = _value(args, _MODEL)
     if model:
         yield "model", model
     if gpu:
-        yield "gpu", str(gpu)
-    if isinstance(plan.get("processes"), int):
-        yield "gpus", plan["processes"]
-    slots = plan.get("slots") or ()
-    if slots and isinstance(slots[0], int):
+        yield "gpu", gpu
+    if processes := count_of(plan, "processes"):
+        yield "gpus", processes
+    if slots := counts_of(plan, "slots"):
         yield "gpus_per_node", slots[0]
     for name, flags in (("micro_batch", _MICRO_BATCH), ("seq", _SEQ)):
         value = _value(args, flags)

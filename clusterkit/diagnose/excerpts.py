@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterkit.core.reading import open_regular
 from clusterkit.diagnose.opening import NotALogError, open_log
 
 WINDOW = 1 << 15
@@ -63,7 +65,7 @@ def read_part(path: Path, excerpts: Excerpts | None, start: int, size: int) -> b
     if excerpts is not None:
         return excerpts.read(start, size)
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             stream.seek(start)
             return stream.read(size)
     except OSError:

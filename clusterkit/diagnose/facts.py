@@ -6,17 +6,22 @@ line `clusterkit fact: KEY=VALUE`; docs/how-to/diagnose.md lists the keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import files, node_results
+from clusterkit.core import reading
+from clusterkit.diagnose.opening import text_size
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
 from clusterkit.listing import some_of
 from clusterkit.model import JobState, NodeResult
+from clusterkit.records import count_of, counts_of, texts_of
+from clusterkit.runfolder import listed
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
@@ -24,6 +29,9 @@ _ENDED_FROM_OUTSIDE = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
 _SENT = frozenset({130, _SIGTERM, 137})
 """Exit codes of whoever is told to end, and is killed where it does not."""
 _MOST_NAMED = 8
+_OF_SCHEDULER = frozenset({".out", ".err"})
+_MOST_OF_OTHERS = 1 << 29
+"""Bytes of text of somebody else's job that are looked through."""
 _SIGNALS = 64
 """Linux has so many; an exit code over 128 + that, such as 255, is no signal."""
 
@@ -59,15 +67,15 @@ def facts_of(job: Job) -> JobFacts:
 
 
 def _processes(plan: Mapping[str, Any]) -> int | None:
-    slots = [int(number) for number in plan.get("slots") or ()]
-    nodes = max(int(plan.get("max_nodes") or 0), len(slots))
-    most = max(int(plan.get("processes") or 0), nodes * max(slots, default=0))
+    slots = counts_of(plan, "slots")
+    nodes = max(count_of(plan, "max_nodes"), len(slots))
+    most = max(count_of(plan, "processes"), nodes * max(slots, default=0))
     return most or None
 
 
 def _planned_nodes(plan: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the nodes of a plan in rank order; none on Slurm, which chooses them."""
-    return tuple(str(name) for name in plan.get("node_names") or ())
+    return texts_of(plan, "node_names")
 
 
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
@@ -83,7 +91,7 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
         asked_for = status.state is JobState.CANCELLED and code in _SENT
         if failure.lost is None and failure.unfit is None and not asked_for:
             yield _fact(key, value, failure)
-        if not files.size_of(job.run.log(failure.node_rank)):
+        if not reading.size_of(job.run.log(failure.node_rank)):
             for line in failure.tail:
                 yield Fact(text=line, node=failure.node, rank=failure.rank, time=failure.ended_at)
     for result in results:
@@ -122,15 +130,26 @@ def _sources(
 ) -> tuple[tuple[Source, ...], tuple[str, ...]]:
     names = dict(enumerate(planned)) | {r.node_rank: r.node for r in results}
     found, missing = [], []
+    room = math.inf if job.run.foreign is None else _MOST_OF_OTHERS
+    left_out = []
     for rank in ranks_of(job.run):
         path = job.run.log(rank)
-        if files.size_of(path):
+        room -= text_size(path)
+        if room < 0:
+            left_out.append(path.name)
+        elif reading.size_of(path):
             found.append(Source(path=path, node=names.get(rank)))
         else:
             missing.append(names.get(rank) or f"node {rank}")
-    others = (*job.run.submitit.glob("*.out"), *job.run.submitit.glob("*.err"))
-    found += [Source(path=path, scheduler=True) for path in sorted(others) if files.size_of(path)]
+    for name in sorted(listed(job.run.submitit)):
+        path = job.run.submitit / name
+        if path.suffix in _OF_SCHEDULER and reading.size_of(path):
+            room -= text_size(path)
+            found += [Source(path=path, scheduler=True)] if room >= 0 else []
     notes = []
+    if left_out:
+        named = some_of(left_out, _MOST_NAMED, rest="others")
+        notes.append(f"too much of somebody else to be read at once: {named} of {job.run.logs}")
     if missing:
         named = some_of(missing, _MOST_NAMED, rest="others")
         notes.append(f"no output of {named}: {job.run.logs} has none")

@@ -12,7 +12,7 @@ from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
 from clusterkit.diagnose.weigh import Source
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import executor_for
+from clusterkit.executors.submission import fetch
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.listing import some_of
@@ -52,7 +52,7 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
     notes: tuple[str, ...] = ()
     if submission is not None and not run.state.exists():
         try:
-            executor_for(submission.kind).fetch(run)
+            fetch(run, submission)
         except RemoteError as error:  # what is here may tell enough
             notes = (f"what the nodes printed last could not be fetched: {error.message}",)
     found = diagnose_job(load_job(run), rules)
@@ -108,8 +108,16 @@ def sources_of(paths: Sequence[Path]) -> Given:
                 f"there is no file {path}",
                 hint="clusterkit diagnose latest, or name log files; clusterkit status lists jobs",
             )
-    sources = tuple(Source(path=path) for path in dict.fromkeys(found))
+    sources = tuple(Source(path=path) for path in dict.fromkeys(map(_without_links, found)))
     return Given(sources=sources, notes=tuple(notes))
+
+
+def _without_links(path: Path) -> Path:
+    """Return a path that can be opened as it is: links are followed here, where the user named it.
+
+    Those of a run folder are not (`core/reading.py`).
+    """
+    return path.resolve() if path.is_symlink() or path.parent.is_symlink() else path
 
 
 def _logs_in(folder: Path) -> tuple[list[Path], list[Path]]:

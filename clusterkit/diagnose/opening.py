@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from clusterkit.core.reading import open_regular
+
 _HEAD = 1 << 16
 """Bytes of a file's beginning that tell what it is."""
 _PIECE = 1 << 20
@@ -123,7 +125,7 @@ def open_log(path: Path) -> Iterator[Log]:
         OSError: it cannot be opened.
     """
     with ExitStack() as stack:
-        file = stack.enter_context(path.open("rb"))
+        file = stack.enter_context(os.fdopen(open_regular(path), "rb"))
         log = Log(file, plain=True)
         head, kind = log.head(), ""
         for magic, name, opened in _COMPRESSED:
@@ -144,7 +146,7 @@ def open_log(path: Path) -> Iterator[Log]:
 def text_size(path: Path) -> int:
     """Return about how many bytes of text a file holds; 0 where it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size, head = os.fstat(file.fileno()).st_size, file.read(16)
     except OSError:
         return 0

@@ -18,6 +18,7 @@ from clusterkit.jobs.state import Job
 from clusterkit.probes.base import Missing, PreflightJob, Probe, read_output
 from clusterkit.probes.compound import compose, new_token
 from clusterkit.probes.vitals_ranks import RANKS
+from clusterkit.records import object_of, text_of
 from clusterkit.top.subject import of_job
 from clusterkit.transport.base import Reply
 
@@ -92,10 +93,11 @@ def take_stacks(job: Job) -> Stacks:
         UserError: the job does not run.
         RemoteError: its nodes cannot be asked at all.
     """
+    job.run.require_own("look into its processes")
     subject = of_job(job, None)
     plan = files.read_json(job.run.plan) or {}
-    python = plan.get("cluster", {}).get("python") or ""
-    probe = _probe(job.run.marker(), str(python))
+    python = text_of(object_of(plan, "cluster"), "python") or ""
+    probe = _probe(job.run.marker(), python)
     replies: list[Reply] = []
     for part in subject.parts:
         known = PreflightJob(hosts=part.nodes, kind=job.submission.kind)

@@ -4,6 +4,6 @@ Importing this package imports neither submitit nor a scheduler's code; `executo
 """
 
 from clusterkit.executors.base import Executor, Launched, SchedulerState
-from clusterkit.executors.submission import executor_for, submit_plan
+from clusterkit.executors.submission import executor_for, executor_of, submit_plan
 
-__all__ = ["Executor", "Launched", "SchedulerState", "executor_for", "submit_plan"]
+__all__ = ["Executor", "Launched", "SchedulerState", "executor_for", "executor_of", "submit_plan"]

@@ -21,7 +21,6 @@ from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder
 
 _BEGIN_S = 60.0
-_MODULE = "clusterkit.executors.local_controller"
 
 
 class LocalExecutor(DirectExecutor):
@@ -79,7 +78,7 @@ def _begin(run: RunFolder, environment: dict[str, str], handing_over: Callable[[
     with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
         handing_over()
         controller = subprocess.Popen(
-            [sys.executable, "-P", "-u", "-m", _MODULE, str(run.path)],
+            [sys.executable, "-P", "-u", "-m", local_runs.MODULE, str(run.path)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Collection
 
 from clusterkit import files
+from clusterkit.core import reading
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError, scrubbed_environment
 from clusterkit.executors.local_runs import job_id_of
@@ -34,18 +35,31 @@ def release(run: RunFolder, submission: Submission) -> None:
     from clusterkit.executors.local_executor import LocalExecutor  # noqa: PLC0415 - loads slowly
     from clusterkit.executors.submitting import launch_by  # noqa: PLC0415
 
-    kept = files.read_json(run.shell)
-    if kept is None:
-        raise UserError(f"no readable {run.shell}", hint="submit the job again")
-    if kept["host"] != socket.gethostname():
-        message = f"{job_id_of(run)} is to run on {kept['host']}, and this is another machine"
-        raise RemoteError(message, hint=f"on {kept['host']}: clusterkit wait {run.path}")
-    executor = LocalExecutor(
-        run, submission.tasks, kept["variables"], lambda: files.remove(run.held)
-    )
+    host, variables = _kept(run)
+    if host != socket.gethostname():
+        message = f"{job_id_of(run)} is to run on {host}, and this is another machine"
+        raise RemoteError(message, hint=f"on {host}: clusterkit wait {run.path}")
+    executor = LocalExecutor(run, submission.tasks, variables, lambda: files.remove(run.held))
     try:
         launch_by(executor, run)
     except (RefusalError, UserError):
         files.create_text(run.held, "")  # its controller has gone
         raise
     files.remove(run.shell)
+
+
+def _kept(run: RunFolder) -> tuple[str, dict[str, str]]:
+    """Return the host and the environment of the shell that submitted the job.
+
+    Raises:
+        UserError: they cannot be read, or somebody else may have written them.
+    """
+    try:
+        # Not as other documents: half of a surrogate pair stands for a byte here.
+        kept = json.loads(reading.read_bytes(run.shell, own=True))
+        host, variables = str(kept["host"]), dict(kept["variables"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        host, variables = "", {}
+    if not host or not all(isinstance(text, str) for item in variables.items() for text in item):
+        raise UserError(f"no readable {run.shell}", hint="submit the job again")
+    return host, variables

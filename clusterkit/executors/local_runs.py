@@ -5,14 +5,15 @@ Its controller is the only writer of `controller.json` and `ended.json`.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import files, processes
+from clusterkit.bounds import ExitCode, NodeName, Pid
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.holding import began_at, state_of_held
@@ -20,8 +21,20 @@ from clusterkit.model import JobState
 from clusterkit.records import record_of
 from clusterkit.runfolder import RunFolder, Submission
 
+MODULE = "clusterkit.executors.local_controller"
+"""What Python runs as the controller of a job, with the run folder as its only argument."""
 _START_PATIENCE_S = 30.0
 """How long a submitted job may be without a controller before nobody believes in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Controller:
+    """What stands in `controller.json`."""
+
+    pid: Pid
+    start_time: str
+    boot_id: str
+    host: NodeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +42,7 @@ class _End:
     """What stands in `ended.json`."""
 
     state: JobState
-    exit_code: int | None
+    exit_code: ExitCode | None
     reason: str | None
 
 
@@ -48,16 +61,16 @@ def state_of(run: RunFolder, submission: Submission) -> SchedulerState | None:
     ended = _ended(run)
     if ended is not None:
         return ended
-    controller = files.read_json(run.controller)
+    controller = _controller(run)
     if controller is None:
         held = state_of_held(run)
         if held is not None:
             return held
         young = time.time() - began_at(submission, log_of(run)) < _START_PATIENCE_S
         return SchedulerState(state=JobState.PENDING, word="starting") if young else None
-    if controller.get("host") != socket.gethostname():
+    if controller.host != socket.gethostname():
         return None
-    if _living(controller) is not None:
+    if _lives(controller, run):
         return SchedulerState(state=JobState.RUNNING, word="running")
     # It may have written its last word and left between the two looks.
     return _ended(run)
@@ -82,36 +95,45 @@ def end(run: RunFolder, submission: Submission) -> None:
     if controller is None:
         return  # never begun: a controller that still comes finds the job cancelled
     _require_here(controller, run)
-    pid = _living(controller)
-    if pid is not None:
-        processes.send(pid, signal.SIGTERM)
+    if _lives(controller, run):
+        processes.send(controller.pid, signal.SIGTERM)
     else:
         processes.kill_all(lambda: processes.marked(run.marker(), prefix=True))
         ended = {"state": "cancelled", "exit_code": None, "reason": "its controller had gone"}
         files.write_json(run.ended, ended)
 
 
-def _living(controller: Mapping[str, object]) -> int | None:
-    """Return the pid of this very controller; None where it is gone and the number is reused."""
-    pid = controller.get("pid")
-    same = (
-        isinstance(pid, int)
-        and controller.get("boot_id") == processes.boot_id()
-        and controller.get("start_time") == processes.start_time(pid)
-        and processes.alive(pid)
+def _controller(run: RunFolder) -> _Controller | None:
+    return record_of(_Controller, files.read_json(run.controller, own=True))
+
+
+def _lives(controller: _Controller, run: RunFolder) -> bool:
+    """Tell whether this very controller lives: no later process, and none of another job.
+
+    A file may say anything, so the process itself has to say that it controls this run.
+    """
+    return (
+        controller.boot_id == processes.boot_id()
+        and controller.start_time == processes.start_time(controller.pid)
+        and processes.alive(controller.pid)
+        and _controls(controller.pid, run)
     )
-    return pid if same and isinstance(pid, int) else None
 
 
-def _await_controller(run: RunFolder, submission: Submission) -> Mapping[str, object] | None:
+def _controls(pid: int, run: RunFolder) -> bool:
+    words = processes.command_of(pid)
+    return MODULE in words and os.path.realpath(words[-1]) == os.path.realpath(run.path)
+
+
+def _await_controller(run: RunFolder, submission: Submission) -> _Controller | None:
     deadline = min(submission.submitted_at + _START_PATIENCE_S, time.time() + 5.0)
-    while (controller := files.read_json(run.controller)) is None and time.time() < deadline:
+    while (controller := _controller(run)) is None and time.time() < deadline:
         time.sleep(0.05)
     return controller
 
 
-def _require_here(controller: Mapping[str, object], run: RunFolder) -> None:
-    host = controller.get("host")
+def _require_here(controller: _Controller, run: RunFolder) -> None:
+    host = controller.host
     if host != socket.gethostname():
         raise RemoteError(
             f"the job runs on {host}, and this is {socket.gethostname()}",

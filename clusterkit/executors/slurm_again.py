@@ -9,6 +9,7 @@ from __future__ import annotations
 from clusterkit import files, hostlist, node_results
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
+from clusterkit.records import object_of, text_of
 from clusterkit.runfolder import RunFolder, Submission
 
 
@@ -38,5 +39,6 @@ def leave_out(run: RunFolder, submission: Submission) -> None:
 
 def _asked_for(run: RunFolder) -> str:
     """Return the nodes that the user left out, which the new list replaces."""
-    plan = files.read_json(run.plan) or {}
-    return str(plan.get("directives", {}).get("exclude") or "")
+    plan = files.read_json(run.plan, own=True) or {}
+    asked = text_of(object_of(plan, "directives"), "exclude") or ""
+    return hostlist.fold_set(hostlist.expand(asked, source=str(run.plan)))

@@ -12,10 +12,16 @@ from typing import Any, cast
 from clusterkit import files, runfolder
 from clusterkit.directives import notice_of
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors.base import Executor, Launched, RefusalError, tasks_of
-from clusterkit.executors.holding import has_to_wait, holder_for
+from clusterkit.executors.base import (
+    Executor,
+    Launched,
+    RefusalError,
+    SchedulerState,
+    tasks_of,
+)
+from clusterkit.executors.holding import Holder, has_to_wait, holder_for
 from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.runfolder import RunFolder, Submission, only_read
 from clusterkit.shell import Secret
 from clusterkit.ties import Ties
 
@@ -26,8 +32,67 @@ _EXECUTORS = {
 }
 
 
+def executor_of(run: RunFolder, submission: Submission, *, use: str) -> Executor:
+    """Return what runs the job in `run`, which has to be ours; the only way to act on a job.
+
+    Args:
+        run: Its folder.
+        submission: What stands in it.
+        use: What is to be done, such as `end its job`.
+
+    Raises:
+        UserError: the run is somebody else's.
+    """
+    run.require_own(use)
+    return executor_for(submission.kind)
+
+
+def holder_of(run: RunFolder, submission: Submission) -> Holder:
+    """Return what starts the held job in `run`, which has to be ours.
+
+    Raises:
+        UserError: the run is somebody else's.
+    """
+    run.require_own("start its job")
+    return holder_for(submission.kind)
+
+
+def states_of_own(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerState | str]:
+    """Return what schedulers say of these jobs, or why they could not be asked.
+
+    Each is asked once. Of a job of somebody else nobody is asked: what stands in its folder would
+    go to a scheduler, or a node, as if we had said it.
+    """
+    found: dict[RunFolder, SchedulerState | str] = {}
+    ours: dict[RunFolder, Submission] = {}
+    for run, submission in runs.items():
+        foreign = run.foreign
+        if foreign is None:
+            ours[run] = submission
+        else:
+            found[run] = only_read(run, foreign)
+    for kind in {submission.kind for submission in ours.values()}:
+        of_kind = {run: s for run, s in ours.items() if s.kind is kind}
+        try:
+            found |= executor_for(kind).states(of_kind)
+        except (RemoteError, UserError) as error:
+            found |= dict.fromkeys(of_kind, str(error))
+    return found
+
+
+def fetch(run: RunFolder, submission: Submission) -> None:
+    """Bring what nodes have written into a run folder of ours; nothing into any other.
+
+    Raises:
+        UserError: it cannot be written here.
+        RemoteError: nodes cannot be asked.
+    """
+    if run.foreign is None:
+        executor_for(submission.kind).fetch(run)
+
+
 def executor_for(kind: ClusterKind) -> Executor:
-    """Return what runs jobs on clusters of this kind."""
+    """Return what runs new jobs on clusters of this kind; for those there are, `executor_of`."""
     return cast("Executor", importlib.import_module(_EXECUTORS[kind]).EXECUTOR)
 
 

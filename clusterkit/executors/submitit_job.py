@@ -11,7 +11,7 @@ from submitit.core import core
 
 from clusterkit import files
 from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.submission import executor_for
+from clusterkit.executors.submission import executor_of
 from clusterkit.model import JobState
 from clusterkit.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
 
@@ -86,15 +86,18 @@ class RunJob(core.Job[Any]):
         del check
         submission = self._submission()
         if submission is not None:
-            files.create_text(self.run_folder.cancelled, "")
-            executor_for(submission.kind).cancel(self.run_folder, submission)
+            run = self.run_folder
+            executor = executor_of(run, submission, use="end its job")
+            files.create_text(run.cancelled, "")
+            executor.cancel(run, submission)
 
     def _known(self) -> SchedulerState | None:
         submission = self._submission()
         if submission is None:
             return None
         run = self.run_folder
-        return executor_for(submission.kind).states({run: submission}).get(run)
+        executor = executor_of(run, submission, use="ask for its job")
+        return executor.states({run: submission}).get(run)
 
     def _submission(self) -> Submission | None:
         return read_submission(self.run_folder)

@@ -6,7 +6,14 @@ logs   run folder -> lines
 watch  wait for the end, or bring it about
 """
 
-from clusterkit.jobs.find import NoSuchJobError, find_run, find_runs, list_runs, run_roots
+from clusterkit.jobs.find import (
+    NoSuchJobError,
+    find_run,
+    find_runs,
+    list_runs,
+    run_roots,
+    runs_of_others,
+)
 from clusterkit.jobs.logs import follow, read_logs
 from clusterkit.jobs.state import Job, load_jobs
 from clusterkit.jobs.watch import cancel, wait
@@ -22,5 +29,6 @@ __all__ = [
     "load_jobs",
     "read_logs",
     "run_roots",
+    "runs_of_others",
     "wait",
 ]

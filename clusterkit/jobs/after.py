@@ -27,6 +27,7 @@ def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -
     endings: dict[RunFolder, list[tuple[str, Ending]]] = {}
     for word, name, ending in wanted:
         for run in find_runs(name, roots):
+            run.require_own("let a job wait for it")
             endings.setdefault(run, []).append((word, ending))
     left: dict[After, None] = {}
     problems: list[Problem] = []

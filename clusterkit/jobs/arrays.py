@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import executor_for
+from clusterkit.executors import executor_of
 from clusterkit.jobs.state import Job, load_jobs
 from clusterkit.jobs.tend import end_held, is_held, needs_client, ready, tend
 from clusterkit.jobs.watch import (
@@ -128,6 +128,8 @@ def cancel_all(
     Those that have not started end first, from the last one on, so that none of them starts because
     another one has ended.
     """
+    for run in runs:
+        run.require_own("end its job")
     jobs = [job for job in load_jobs(runs) if not job.status.state.final]
     for job in jobs:
         files.create_text(job.run.cancelled, "")
@@ -136,7 +138,8 @@ def cancel_all(
     for job in reversed(jobs):
         try:
             if not end_held(job.run):
-                executor_for(job.submission.kind).cancel(job.run, job.submission)
+                executor = executor_of(job.run, job.submission, use="end its job")
+                executor.cancel(job.run, job.submission)
         except (RemoteError, UserError) as error:
             troubles.append(f"{job.submission.job_id or job.run.run_id}: {error}")
     watch = Watch(runs)

@@ -33,7 +33,13 @@ def full_document_of(job: Job) -> dict[str, Any]:
     keys = ("node", "rank", "exit_code", "message", "tail")
     told = {key: getattr(failure, key) for key in keys} if failure is not None else None
     attempts = node_results.read_attempts(job.run)
-    return {**document_of(job), "failure": told, "attempts": attempts}
+    return {**document_of(job), **_owner(job.run), "failure": told, "attempts": attempts}
+
+
+def _owner(run: RunFolder) -> dict[str, Any]:
+    """Return why a run is somebody else's, where it is: then only its files were read."""
+    foreign = run.foreign
+    return {"foreign": str(foreign)} if foreign is not None else {}
 
 
 def logs_document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
@@ -41,6 +47,7 @@ def logs_document(run: RunFolder, node: int | None, tail: int | None) -> dict[st
     return {
         "job_id": name_of(load_job(run)),
         "run_dir": str(run.path),
+        **_owner(run),
         "nodes": [
             {
                 "node_rank": rank,

@@ -9,6 +9,7 @@ from pathlib import Path
 from clusterkit import files, runfolder
 from clusterkit.errors import UserError, did_you_mean
 from clusterkit.model import ClusterSpec
+from clusterkit.records import text_of
 from clusterkit.runfolder import RunFolder, read_submission
 from clusterkit.sweep import fold_numbers
 from clusterkit.ties import ARRAY_ID
@@ -29,21 +30,38 @@ def run_roots(clusters: Iterable[ClusterSpec]) -> tuple[Path, ...]:
 
 
 def list_runs(roots: Iterable[Path]) -> list[RunFolder]:
-    """Return every run below `roots`, oldest first."""
-    found = []
+    """Return every run of this user below `roots`, oldest first."""
+    return _runs_below(roots)[0]
+
+
+def runs_of_others(roots: Iterable[Path]) -> list[RunFolder]:
+    """Return what other users have below `roots` that is named as runs are, oldest first."""
+    return _runs_below(roots)[1]
+
+
+def _runs_below(roots: Iterable[Path]) -> tuple[list[RunFolder], list[RunFolder]]:
+    """Return the runs of this user, and those of others, in folders that users may share."""
+    found: dict[bool, dict[RunFolder, None]] = {True: {}, False: {}}
     for root in roots:
         try:
-            names = os.listdir(root)  # noqa: PTH208 - names are all that is needed of hundreds
+            with os.scandir(root) as entries:
+                named = [entry for entry in entries if runfolder.submitted_when(entry.name)]
+            for entry in named:
+                own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                # A link to a run may have any name; whose it is, the folder itself tells.
+                linked = own and entry.is_symlink()
+                path = Path(entry.path).resolve() if linked else Path(entry.path)
+                if path.is_dir() and (linked or not entry.is_symlink()):
+                    found[own and path.stat().st_uid == os.geteuid()][RunFolder(path)] = None
         except OSError:
             continue
-        found += [RunFolder(root / name) for name in names if runfolder.submitted_when(name)]
-    return sorted(found, key=_moment)
+    return sorted(found[True], key=_moment), sorted(found[False], key=_moment)
 
 
 def _moment(run: RunFolder) -> tuple[str, int]:
     """Return when a run was submitted: to the second by its name, and finer by its plan."""
     try:
-        finer = run.plan.stat().st_mtime_ns  # written once, before anything is launched
+        finer = run.plan.lstat().st_mtime_ns  # written once, before anything is launched
     except OSError:
         finer = 0
     return runfolder.submitted_when(run.run_id), finer
@@ -64,7 +82,8 @@ def find_runs(word: str, roots: Sequence[Path]) -> tuple[RunFolder, ...]:
 def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     """Return the run that `word` names.
 
-    It is a folder, a job id, a run name or its beginning, `latest`, or `array-XXXXXX/INDEX`.
+    It is a folder, a job id, a run name or its beginning, `latest`, or `array-XXXXXX/INDEX`. Runs
+    of other users are only looked at where none of this user's is meant.
 
     Raises:
         UserError: there is none, or several.
@@ -77,11 +96,9 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
     match = ARRAY_ID.fullmatch(word)
     if match is not None:
         return _element(match["array"], match["index"], roots)
-    path = Path(word).expanduser()
-    if "/" in word or path.is_dir():
-        # A link to a run folder may have any name; the run id is that of the folder itself.
-        return _at(path.resolve())
-    runs = list_runs(roots)
+    if (path := _folder_named(word)) is not None:
+        return _at(path)
+    runs, others = _runs_below(roots)
     if word == LATEST:
         # A folder without a submission belongs to one that is just being made.
         submitted = [run for run in reversed(runs) if _submitted(run)]
@@ -89,13 +106,7 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
         newest = next((run for run in submitted if not _refused(run)), None)
         if submitted:
             return newest or submitted[0]
-    exact = [run for run in runs if word in {run.run_id, f"local-{run.key}", f"ssh-{run.key}"}]
-    found = (
-        exact
-        or _by_job_id(word, runs)
-        or [run for run in runs if word == run.key]
-        or [run for run in runs if run.run_id.startswith(word)]
-    )
+    found = _called(word, runs) or _called(word, others)
     if not found:
         raise _unknown(word, runs, roots)
     if len(found) > 1:
@@ -104,6 +115,29 @@ def find_run(word: str, roots: Sequence[Path]) -> RunFolder:
             hint="one of: " + " ".join(run.run_id for run in found[: -_SHOWN_CANDIDATES - 1 : -1]),
         )
     return found[0]
+
+
+def _folder_named(word: str) -> Path | None:
+    """Return the folder that a word names; None where it is no path."""
+    try:
+        path = Path(word).expanduser()
+        if "/" in word or path.is_dir():
+            # A link to a run folder may have any name; the run id is that of the folder itself.
+            return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # no name of a file; a loop; no such home
+        raise UserError(f"{word[:200]!r} cannot be looked for: {error}") from error
+    return None
+
+
+def _called(word: str, runs: Sequence[RunFolder]) -> list[RunFolder]:
+    """Return those of these runs that go by a word, by the best of the ways to name a run."""
+    exact = [run for run in runs if word in {run.run_id, f"local-{run.key}", f"ssh-{run.key}"}]
+    return (
+        exact
+        or _by_job_id(word, runs)
+        or [run for run in runs if word == run.key]
+        or [run for run in runs if run.run_id.startswith(word)]
+    )
 
 
 def _of_array(array: str, roots: Sequence[Path]) -> dict[int, RunFolder]:
@@ -143,8 +177,7 @@ def _element(array: str, index: str | None, roots: Sequence[Path]) -> RunFolder:
 
 def job_id_in(run: RunFolder) -> str | None:
     """Return the job id that stands in a run folder; one small file is read."""
-    job_id = (files.read_json(run.submission) or {}).get("job_id")
-    return str(job_id) if job_id else None
+    return text_of(files.read_json(run.submission) or {}, "job_id") or None
 
 
 def _by_job_id(word: str, runs: Sequence[RunFolder]) -> list[RunFolder]:

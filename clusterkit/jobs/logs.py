@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from clusterkit.core.reading import open_regular
 from clusterkit.errors import UserError
-from clusterkit.executors import executor_for
+from clusterkit.escapes import harmless
+from clusterkit.executors.submission import fetch
 from clusterkit.jobs.watch import Observer
-from clusterkit.runfolder import RunFolder, read_submission
+from clusterkit.runfolder import RunFolder, listed, read_submission
 
 _CHUNK = 1 << 18
+_FARTHEST = 1 << 30
+"""Bytes before the end of a log in which its last lines are looked for."""
 _LONGEST_LINE = 1 << 16
 """Longer lines are handed out in pieces: a progress bar may never end its line."""
+_LOG = re.compile(r"node-([0-9]{1,5})\.log")
+_MOST_OF_OTHERS = 1 << 26
+"""Bytes of all logs of somebody else's job that are printed; a sparse file has any size."""
 _IDLE_S = 1.0
 """An unfinished line is shown when nothing follows it for this long."""
 
@@ -53,7 +61,7 @@ class LogReader:
 
     def _read(self) -> bytes:
         try:
-            with self.path.open("rb") as stream:
+            with os.fdopen(open_regular(self.path), "rb") as stream:
                 about = os.fstat(stream.fileno())
                 if about.st_size < self._position or self._inode not in {None, about.st_ino}:
                     self._position = 0
@@ -75,12 +83,27 @@ def read_logs(run: RunFolder, node: int | None = None, *, tail: int | None = Non
     """
     submission = read_submission(run)
     if submission is not None and not run.state.exists():
-        executor_for(submission.kind).fetch(run)
+        fetch(run, submission)
     ranks = _there(run) if node is None else ranks_of(run, node)
-    for reader in _readers(run, ranks, tail=tail, several=node is None):
+    pieces = _pieces(_readers(run, ranks, tail=tail, several=node is None))
+    yield from pieces if run.foreign is None else _bounded(pieces)
+
+
+def _pieces(readers: Iterable[LogReader]) -> Iterator[str]:
+    for reader in readers:
         yield from reader.pieces()
         for piece in reader.rest():
             yield piece + "\n"
+
+
+def _bounded(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield what somebody else's job has printed: what can be printed, and not without end."""
+    room = _MOST_OF_OTHERS
+    for piece in pieces:
+        if (room := room - len(piece)) < 0:
+            yield f"clusterkit: {_MOST_OF_OTHERS >> 20} MiB of somebody else's logs are enough\n"
+            return
+        yield harmless(piece)
 
 
 def follow(
@@ -94,6 +117,13 @@ def follow(
     Raises:
         UserError: there is no such node.
     """
+    pieces = _followed(run, node, tail=tail, poll_s=poll_s)
+    yield from pieces if run.foreign is None else _bounded(pieces)
+
+
+def _followed(
+    run: RunFolder, node: int | None, *, tail: int | None, poll_s: float
+) -> Iterator[str]:
     observer = Observer(run, tends=True)
     ranks = ranks_of(run, node)
     readers = dict(zip(ranks, _readers(run, ranks, tail=tail, several=node is None), strict=True))
@@ -138,12 +168,12 @@ def ranks_of(run: RunFolder, node: int | None = None) -> list[int]:
 def tail_position(path: Path, lines: int) -> int:
     """Return where the last `lines` lines of a file begin, reading it from its end."""
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             position = end = stream.seek(0, os.SEEK_END)
             if lines == 0:
                 return end
-            wanted = lines
-            while position > 0:
+            wanted, least = lines, max(0, end - _FARTHEST)
+            while position > least:
                 start = max(0, position - _CHUNK)
                 stream.seek(start)
                 chunk = stream.read(position - start)
@@ -157,7 +187,7 @@ def tail_position(path: Path, lines: int) -> int:
                 position = start
     except OSError:
         return 0
-    return 0
+    return least
 
 
 def _readers(
@@ -184,5 +214,4 @@ def _prefix(rank: int) -> str:
 
 
 def _there(run: RunFolder) -> list[int]:
-    names = [path.stem.removeprefix("node-") for path in run.logs.glob("node-*.log")]
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(found[1]) for found in map(_LOG.fullmatch, listed(run.logs)) if found)

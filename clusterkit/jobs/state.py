@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from clusterkit import files, node_results, runfolder
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import SchedulerState, executor_for
+from clusterkit.executors import SchedulerState, executor_of
+from clusterkit.executors.submission import states_of_own
 from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.never_ran import explained
-from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.records import record_of
+from clusterkit.model import JobState, JobStatus, NodeResult
+from clusterkit.records import record_of, text_of
 from clusterkit.runfolder import RunFolder, Submission
 
 
@@ -76,46 +77,42 @@ def _unreadable(run: RunFolder) -> UserError:
 
 
 def states_of(runs: Iterable[RunFolder]) -> dict[str, JobState]:
-    """Return the state of every run by the path of its folder."""
-    return {str(job.run.path): job.status.state for job in load_jobs(runs)}
+    """Return the state of every run by the path of its folder; unknown where it is not ours."""
+    return {
+        str(job.run.path): job.status.state if job.run.foreign is None else JobState.UNKNOWN
+        for job in load_jobs(runs)
+    }
 
 
 def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
     """Collect the evidence on these runs, asking each scheduler once."""
-    states: dict[RunFolder, SchedulerState] = {}
-    silences: dict[ClusterKind, str] = {}
-    for kind in {submission.kind for submission in runs.values()}:
-        of_kind = {run: s for run, s in runs.items() if s.kind is kind}
-        try:
-            states |= executor_for(kind).states(of_kind)
-        except (RemoteError, UserError) as error:
-            silences[kind] = str(error)
-    return {
-        run: _evidence(run, submission, states.get(run), silences.get(submission.kind))
-        for run, submission in runs.items()
-    }
+    found = states_of_own(runs)
+    return {run: _evidence(run, submission, found.get(run)) for run, submission in runs.items()}
 
 
 def conclude(run: RunFolder, evidence: Evidence) -> Job:
-    """Judge the evidence; keep the state where it is final."""
+    """Judge the evidence; keep the state where it is final and the run is ours."""
+    if run.foreign is not None:
+        return _job(run, evidence, judge(evidence))
     status = explained(judge(evidence), evidence, states_of)
     scheduled = evidence.scheduled and evidence.scheduler is not None
     if status.state.final and status.exit_code is None and scheduled:
-        code = executor_for(evidence.submission.kind).exit_code(run, evidence.submission)
+        executor = executor_of(run, evidence.submission, use="ask for its exit code")
+        code = executor.exit_code(run, evidence.submission)
         # Slurm holds 0 for a job that never ran; a job that did not succeed never has 0.
         status = dataclasses.replace(status, exit_code=code or None)
     if status.state.final:
-        # A run folder of somebody else, or a full disk, must not keep anyone from looking.
+        # A full disk must not keep anyone from looking.
         with suppress(UserError):
             runfolder.write_state(run, evidence.submission, status)
             for private in (run.secrets, run.shell):
                 files.remove(private)
-    return Job(
-        run=run,
-        submission=evidence.submission,
-        status=status,
-        results=evidence.results.nodes,
-    )
+    return _job(run, evidence, status)
+
+
+def _job(run: RunFolder, evidence: Evidence, status: JobStatus) -> Job:
+    results = evidence.results.nodes
+    return Job(run=run, submission=evidence.submission, status=status, results=results)
 
 
 def _kept(run: RunFolder) -> Job | None:
@@ -134,7 +131,7 @@ def _with_job_id(run: RunFolder, submission: Submission) -> Submission:
     if submission.job_id is not None:
         return submission
     try:
-        job_id = executor_for(submission.kind).find_lost(run)
+        job_id = executor_of(run, submission, use="look for its job").find_lost(run)
     except (RemoteError, UserError):
         return submission
     if job_id is None:
@@ -148,9 +145,9 @@ def _with_job_id(run: RunFolder, submission: Submission) -> Submission:
 def _evidence(
     run: RunFolder,
     submission: Submission,
-    scheduler: SchedulerState | None,
-    silence: str | None,
+    said: SchedulerState | str | None,
 ) -> Evidence:
+    scheduler = said if isinstance(said, SchedulerState) else None
     last_failed = node_results.latest_attempt(run)
     attempt = max(last_failed, scheduler.attempt if scheduler is not None else 0)
     results = node_results.read_results(run, attempt)
@@ -160,10 +157,10 @@ def _evidence(
         first_failure=node_results.first_failure(run, attempt),
         last_failed=last_failed,
         left_out=len(node_results.left_out(run)) if submission.requeue else 0,
-        why_again=(files.read_json(run.again(attempt)) or {}).get("why"),
+        why_again=text_of(files.read_json(run.again(attempt)) or {}, "why"),
         rounds=node_results.read_rounds(run, attempt) if submission.max_nodes else (),
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
-        silence=silence,
+        silence=said if isinstance(said, str) else None,
         age_s=time.time() - submission.submitted_at,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from clusterkit import files, node_results, runfolder
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import executor_for
-from clusterkit.executors.holding import holder_for
+from clusterkit.executors import executor_of
+from clusterkit.executors.submission import holder_of
 from clusterkit.jobs.state import Job, states_of
 from clusterkit.model import ClusterKind, JobState
 from clusterkit.runfolder import RunFolder
@@ -47,7 +47,8 @@ def tend(jobs: Iterable[Job]) -> str | None:
     for job in jobs:
         if job.status.state is JobState.REQUEUED:
             try:
-                executor_for(job.submission.kind).tend(job.run, job.submission)
+                executor = executor_of(job.run, job.submission, use="start its job")
+                executor.tend(job.run, job.submission)
             except (RemoteError, UserError) as error:
                 trouble = trouble or str(error)
     return trouble
@@ -95,6 +96,7 @@ def end_held(run: RunFolder) -> bool:
 
     A client that is just starting it holds the lock; what it starts has to be ended.
     """
+    run.require_own("end its job")
     if not run.held.exists():
         return False
     with files.locked(run.starting) as mine:
@@ -103,9 +105,9 @@ def end_held(run: RunFolder) -> bool:
 
 def _start(job: Job) -> None:
     """Start one job, unless another client does, or just has, or it was cancelled."""
-    run = job.run
+    run, holder = job.run, holder_of(job.run, job.submission)
     with files.locked(run.starting) as mine:
         there = runfolder.listed(run.path)  # not what a network file system remembers
         over = {run.cancelled.name, run.state.name} & there
         if mine and not over and run.held.name in there:
-            holder_for(job.submission.kind).release(run, job.submission)
+            holder.release(run, job.submission)

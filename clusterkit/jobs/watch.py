@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from clusterkit import files
 from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import executor_for
+from clusterkit.executors import executor_of
+from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.jobs.tend import end_held, needs_client, tend
 from clusterkit.model import ClusterKind, JobState
@@ -23,6 +24,7 @@ UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKi
 CANCEL_PATIENCE_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
 TEND_EVERY_S = 3.0
+_CANCEL = "end its job"
 
 
 class Observer:
@@ -48,7 +50,7 @@ class Observer:
         """Return what is known of the job now."""
         if self._job is not None:
             with suppress(UserError):  # whose state cannot be told any more then, is told below
-                executor_for(self._job.submission.kind).fetch(self.run)
+                fetch(self.run, self._job.submission)
         seen = count_results(self.run)
         now = time.monotonic()
         every_s = 0.0 if self._job is None else SCHEDULER_EVERY_S[self._job.submission.kind]
@@ -97,7 +99,12 @@ def wait(
     """Return the job once it is over, or has been unknown for too long; start it (again) meanwhile.
 
     `changed` hears of new states, and `troubled` why the job cannot be started again yet.
+
+    Raises:
+        UserError: it is a run of somebody else, and not over.
     """
+    if run.foreign is not None and not load_job(run).status.state.final:
+        run.require_own("wait for its job, which may have to be started or fetched")
     observer = Observer(run, tends=True)
     last: JobState | None = None
     trouble = ""
@@ -118,8 +125,10 @@ def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
     """End the job, wait until it is over, and return it; one that is over stays as it is.
 
     Raises:
+        UserError: it is a run of somebody else.
         RemoteError: nobody could be asked to end it, or it did not end in time.
     """
+    run.require_own(_CANCEL)
     job = load_job(run)
     if job.status.state.final:
         return job
@@ -127,7 +136,7 @@ def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
     files.create_text(run.cancelled, "")
     if not end_held(run):
         try:
-            executor_for(job.submission.kind).cancel(run, job.submission)
+            executor_of(run, job.submission, use=_CANCEL).cancel(run, job.submission)
         except RemoteError:
             # Of a job that only waits to start again, a node may have gone for good.
             if not (job := load_job(run)).status.state.final:

@@ -20,7 +20,7 @@ from clusterkit.model import ClusterKind, ClusterSpec, JobState
 from clusterkit.preflight.hosts import LOCALHOST, hosts_of
 from clusterkit.preflight.targets import via_of
 from clusterkit.preflight.wanted import Wanted, refuse_nonsense
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, only_read
 from clusterkit.transport.base import Transport
 
 _STEP = "clusterkit-top"
@@ -62,10 +62,17 @@ class Subject:
 def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> Subject:
     """Return the nodes of a job that runs; `cluster` is its cluster, where the settings know it.
 
+    Of a job of somebody else no node is asked: its folder would say which, and how.
+
     Raises:
         UserError: it does not run, or cannot be asked this way.
         RemoteError: Slurm does not say which nodes it has.
     """
+    foreign = job.run.foreign
+    if foreign is not None and not job.status.state.final:
+        why = only_read(job.run, foreign)
+        name = job.submission.cluster
+        return Subject(cluster=name, parts=(), order=(), run=job.run, why_unasked=why)
     _require_running(job)
     kind = job.submission.kind
     if via is not None and via not in _VIAS[kind]:

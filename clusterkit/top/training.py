@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit import files
+from clusterkit.core.reading import open_regular
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import LogReader, ranks_of
 from clusterkit.jobs.watch import Observer
+from clusterkit.records import count_of
 from clusterkit.runfolder import RunFolder
 from clusterkit.throughput import Throughput, read
 from clusterkit.top.snapshot import JobNow
@@ -37,7 +39,7 @@ class LastLines(LogReader):
 
 def _last_lines(path: Path) -> int:
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_regular(path), "rb") as stream:
             end = stream.seek(0, os.SEEK_END)
             start = stream.seek(max(0, end - _TAIL_BYTES))
             read = stream.read(end - start)
@@ -94,8 +96,7 @@ class Training:
 
 def _slots(run: RunFolder) -> int | None:
     plan = files.read_json(run.plan) or {}
-    slots = plan.get("processes") if plan.get("max_nodes") is None else None
-    return slots if isinstance(slots, int) and slots > 0 else None
+    return count_of(plan, "processes") or None if plan.get("max_nodes") is None else None
 
 
 def latest(reader: LogReader) -> Throughput | None:

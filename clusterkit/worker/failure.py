@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 from clusterkit import files, runfolder
+from clusterkit.bounds import ExitCode, NodeName, Within
+from clusterkit.records import record_of, text_of
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
 from clusterkit.worker.last_words import bounded, cut, last_words
@@ -33,6 +35,21 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What has to stand in the file."""
+
+    node: NodeName
+    rank: Annotated[int, Within(0, 10_000_000)]
+    exit_code: ExitCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogThen:
+    inode: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
     """What stands in the file: the first rank that failed, of all nodes of this attempt."""
 
@@ -51,15 +68,17 @@ def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
     if path.name not in runfolder.listed(path.parent):
         return None
     document = files.read_json(path) or {}
-    rank, code, message = (document.get(key) for key in ("rank", "exit_code", "message"))
-    if not (isinstance(rank, int) and isinstance(code, int) and 0 < code < 256):
+    told = record_of(_Told, document)
+    if told is None or told.exit_code == 0:
         return None
+    message = text_of(document, "message")
+    log = record_of(_LogThen, document.get("log"))
     return RankFailure(
-        node=str(document.get("node")),
-        rank=rank,
-        exit_code=code,
-        message=cut(message.strip(), _MESSAGE) or None if isinstance(message, str) else None,
-        log=_log_of(document.get("log")),
+        node=told.node,
+        rank=told.rank,
+        exit_code=told.exit_code,
+        message=cut(message.strip(), _MESSAGE) or None if message is not None else None,
+        log=(log.inode, log.size) if log is not None else None,
     )
 
 
@@ -90,10 +109,3 @@ def _goes_on_without(run: RunFolder) -> bool:
     """Tell whether the job may go on without the node that failed first."""
     submission = runfolder.read_submission(run)
     return submission is not None and submission.least is not None
-
-
-def _log_of(document: Any) -> tuple[int, int] | None:
-    try:
-        return int(document["inode"]), int(document["size"])
-    except (TypeError, KeyError, ValueError):
-        return None

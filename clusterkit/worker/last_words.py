@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from clusterkit.core.reading import open_regular
 from clusterkit.escapes import ESCAPES
 
 LINES = 20
@@ -57,7 +58,7 @@ def cut(text: str, size: int) -> str:
 
 def _read_end(log: Path, since: int, until: tuple[int, int] | None) -> str:
     try:
-        with log.open("rb") as stream:
+        with os.fdopen(open_regular(log), "rb") as stream:
             about = os.fstat(stream.fileno())
             end = about.st_size
             if until is not None and until[0] == about.st_ino:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clusterkit import files, hostlist, node_results, processes, runfolder
+from clusterkit.core import reading
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult, Runtime
 from clusterkit.runfolder import RunFolder
@@ -115,7 +116,7 @@ def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
         # Cancelled before anyone knew the id of the job, and so by this file alone.
         return Ending(exit_code=128 + signal.SIGTERM, reason="cancelled")
     marker = run.marker(me.rank)
-    since = files.size_of(run.log(me.rank))
+    since = reading.size_of(run.log(me.rank))
     with processes.guarded(marker):
         spared = processes.descendants(os.getpid())
         with in_touch(run, me):
