@@ -50,16 +50,16 @@ def fetch(
     Raises:
         UserError: it cannot be written here, or ssh's configuration not be read.
     """
-    if layout.shared or run.held.exists() or (not again and _is_fresh(run)):
+    if layout.shared or run.held.exists():
         return {}
+    if not again and _is_fresh(run):
+        nodes = _nodes(run, layout, _Memo(run))
+        return {name: n.last_error for name, n in nodes.items() if n.progress.failed_at is not None}
     with _turn(run) as mine:
         if not mine:
             return None
         memo = _Memo(run)
-        nodes = {
-            node: NodeFiles(run, layout, rank, memo.of(rank, node), memo.writers)
-            for rank, node in enumerate(layout.names[: layout.tasks])
-        }
+        nodes = _nodes(run, layout, memo)
         asked = [name for name, node in nodes.items() if _is_due(node, again=again)]
         try:
             answers = on_nodes(
@@ -73,17 +73,23 @@ def fetch(
             memo.write()
         errors = {name: e for name, e in answers.items() if isinstance(e, RemoteError)}
         for name in asked:
-            failed = name in errors and not isinstance(errors[name], StillComing)
-            nodes[name].progress.failed_at = time.time() if failed else None
+            nodes[name].note(errors.get(name))
         for name, node in nodes.items():
             if name not in asked and not node.is_over:
-                errors[name] = RemoteError("no answer a moment ago", node=name)
+                errors[name] = node.last_error
         memo.write()
         silent = {name for name, error in errors.items() if not isinstance(error, StillComing)}
         settle(run, layout, silent.union(gone))
         if all(node.is_over or name in silent or name in gone for name, node in nodes.items()):
             decide_first_failure(run, layout)
         return errors
+
+
+def _nodes(run: RunFolder, layout: SshLayout, memo: _Memo) -> dict[str, NodeFiles]:
+    return {
+        node: NodeFiles(run, layout, rank, memo.of(rank, node), memo.writers)
+        for rank, node in enumerate(layout.names[: layout.tasks])
+    }
 
 
 def _is_fresh(run: RunFolder) -> bool:

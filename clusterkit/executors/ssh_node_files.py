@@ -8,6 +8,7 @@ altogether, and so is the time of a call: what is left comes with the next one.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -40,8 +41,8 @@ from clusterkit.sync.helper import Helper
 from clusterkit.transport.ssh_session import Nonsense, OutOfTime, Session
 
 RESULTS = "results"
-_CALL_S = 30.0
-_BRIEF_S = 10.0
+_CALL_S = 15.0
+_BRIEF_S = 8.0
 _LOG_CALL = 64 * MIB
 """Of a job that runs: the rest comes the next time."""
 _LOG_MOST = 1 << 30
@@ -74,6 +75,8 @@ class Progress:
     over: Attempt | None = None
     """The attempt of which everything is here."""
     failed_at: Moment | None = None
+    nonsense: str | None = None
+    """What it said then, where that was nothing that a node says."""
     log_offset: Size = 0
     """How much of its own log is here."""
     log_base: Size = 0
@@ -114,6 +117,19 @@ class NodeFiles:
     def is_over(self) -> bool:
         """Whether everything of this attempt is here."""
         return self.progress.over == self.layout.attempt
+
+    def note(self, error: RemoteError | None) -> None:
+        """Remember how the node answered."""
+        failed = error is not None and not isinstance(error, StillComing)
+        self.progress.failed_at = time.time() if failed else None
+        self.progress.nonsense = error.what if isinstance(error, Nonsense) else None
+
+    @property
+    def last_error(self) -> RemoteError:
+        """What is said of a node that is not asked again so soon."""
+        if self.progress.nonsense is not None:
+            return self._nonsense(self.progress.nonsense)
+        return RemoteError("no answer a moment ago", node=self.node)
 
     @property
     def _results_most(self) -> int:

@@ -251,7 +251,7 @@ def _of_attempt(
     if submission.least is not None and head.rank == 0 and head.ended_as is not None:
         return _ended(head.ended_as, exit_code=head.exit_code)  # whatever became of the others
     silent = [k for k in keepers if open_ended.get(k.node, Life.GONE) in {Life.SILENT, None}]
-    if silent:
+    if silent or problems.keys() - {k.node for k in keepers if k.ended_as is not None}:
         return _without_answer(run, silent, problems)
     if open_ended:
         cancelled = run.cancelled.exists()
@@ -265,7 +265,7 @@ def _without_answer(
 ) -> SchedulerState:
     """Conclude from the heartbeats of keepers whose nodes do not answer, where they are seen."""
     quiet = [keeper.node for keeper in silent if keeper.node not in problems]
-    told = [f"{k.node}: {problems[k.node]}" for k in silent if k.node in problems]
+    told = [f"{node}: {what}" for node, what in problems.items()]
     why = "; ".join([*([f"no answer from {', '.join(quiet)}"] if quiet else ()), *told])
     shared = False
     with suppress(UserError):

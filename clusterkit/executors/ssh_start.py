@@ -25,6 +25,7 @@ from clusterkit.executors.ssh_runs import job_id_of, order_to_end, read_keepers
 from clusterkit.model import ClusterSpec, LaunchPlan
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import quote_path
+from clusterkit.transport.ssh_session import Nonsense
 
 _END_S = 10.0
 
@@ -165,10 +166,9 @@ def end(run: RunFolder, layout: SshLayout) -> None:
     """Tell every keeper that lives to end its node.
 
     Raises:
-        RemoteError: a node that may have one does not answer; all others have been told.
+        RemoteError: a node that may have one says nothing, or nonsense; all others have been told.
     """
-    with suppress(RemoteError):
-        ssh_mirror.fetch(run, layout, again=True, brief=True)
+    errors = ssh_mirror.fetch(run, layout, again=True, brief=True) or {}
     keepers = {keeper.node: keeper for keeper in read_keepers(run) if keeper.ended_as is None}
     snippets = {node: order_to_end(keeper, run) for node, keeper in keepers.items()}
     if run.cancelled.exists():
@@ -180,8 +180,11 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         snippets = {node: note + snippets.get(node, ":") for node in told}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}
     silent = [node for node, answer in answers.items() if answer.output is None]
-    if silent:
+    why = [f"no answer from {', '.join(silent)}"] if silent else []
+    why += [str(e) for n, e in errors.items() if isinstance(e, Nonsense) and n not in silent]
+    if why:
         raise RemoteError(
-            f"no answer from {', '.join(silent)}",
-            hint="a node that the others cannot reach ends by itself; else cancel again later",
+            "\n".join(why),
+            hint="all others were told to end; a node that they cannot reach ends by itself, "
+            "else cancel again later",
         )

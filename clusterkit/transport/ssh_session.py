@@ -51,6 +51,7 @@ class Nonsense(RemoteError):  # noqa: N818 - what a node says, not a mistake of 
     def __init__(self, what: str, *, node: str) -> None:
         """Say what it says, in words of this side."""
         super().__init__(f"answers nonsense: {what}", node=node)
+        self.what = what
 
 
 class OutOfTime(RemoteError):  # noqa: N818 - as above

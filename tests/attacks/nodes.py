@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from shutil import which
 import pytest
 
 HEALTHY = "good"
+HEALTHY_ONES = {HEALTHY: ""}
 READ_TOKEN = """\
 import os, re, sys, time
 script = sys.stdin.buffer.read()
@@ -123,8 +124,16 @@ class Ran:
 
 
 @contextmanager
-def farm(folder: Path) -> Iterator[Farm]:
-    """Start the sshd and the listeners; all of them end with the block."""
+def farm(
+    folder: Path,
+    programs: Mapping[str, str] = PROGRAMS,
+    healthy: Mapping[str, str] = HEALTHY_ONES,
+    listening: Mapping[str, object] = LISTENERS,
+) -> Iterator[Farm]:
+    """Start the sshd and the listeners; all of them end with the block.
+
+    `programs` are those of the hostile nodes, `healthy` the environments of the others.
+    """
     sshd = which("sshd", path="/usr/sbin:/sbin:/usr/local/sbin")
     if sshd is None or os.geteuid() != 0:
         pytest.skip("needs root, and sshd")
@@ -132,13 +141,16 @@ def farm(folder: Path) -> Iterator[Farm]:
     home = folder / "home"
     (home / ".ssh").mkdir(parents=True, mode=0o700)
     port = _free_port()
-    for name in ("host", HEALTHY, *PROGRAMS):
+    for name in ("host", *healthy, *programs):
         argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / f".ssh/{name}")]
         subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
-    _write_sshd(folder, home, port)
-    listeners = {name: _listen(how) for name, how in LISTENERS.items()}
-    _write_client(home, port, {name: one.getsockname()[1] for name, one in listeners.items()})
-    hosts = ",".join((HEALTHY, *PROGRAMS, *LISTENERS))
+    commands = {name: _saved(folder / f"{name}.py", text) for name, text in programs.items()}
+    commands |= {name: f"exec env {words} sh" for name, words in healthy.items() if words}
+    _write_sshd(folder, home, port, (*healthy, *programs), commands)
+    listeners = {name: _listen(how) for name, how in listening.items()}
+    others = {name: one.getsockname()[1] for name, one in listeners.items()}
+    _write_client(home, port, (*healthy, *programs), others)
+    hosts = ",".join((*healthy, *programs, *listening))
     (folder / "clusterkit.yaml").write_text(
         f"clusters:\n  farm:\n    kind: ssh\n    hosts: {hosts}\n    shared_filesystem: false\n"
     )
@@ -161,13 +173,18 @@ def farm(folder: Path) -> Iterator[Farm]:
             one.close()
 
 
-def _write_sshd(folder: Path, home: Path, port: int) -> None:
-    keys = [(home / f".ssh/{HEALTHY}.pub").read_text()]
-    for name, program in PROGRAMS.items():
-        path = folder / f"{name}.py"
-        path.write_text(program)
-        public = (home / f".ssh/{name}.pub").read_text()
-        keys.append(f'command="exec {sys.executable} {path}" {public}')
+def _saved(path: Path, program: str) -> str:
+    path.write_text(program)
+    return f"exec {sys.executable} {path}"
+
+
+def _write_sshd(
+    folder: Path, home: Path, port: int, names: Sequence[str], commands: Mapping[str, str]
+) -> None:
+    keys = []
+    for name in names:
+        forced = f'command="{commands[name]}" ' if name in commands else ""
+        keys.append(forced + (home / f".ssh/{name}.pub").read_text())
     (folder / "authorized_keys").write_text("".join(keys))
     (folder / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {home}/.ssh/host\n"
@@ -177,12 +194,12 @@ def _write_sshd(folder: Path, home: Path, port: int) -> None:
     )
 
 
-def _write_client(home: Path, port: int, others: Mapping[str, int]) -> None:
+def _write_client(home: Path, port: int, names: Sequence[str], others: Mapping[str, int]) -> None:
     key = " ".join((home / ".ssh/host.pub").read_text().split()[:2])
     blocks = [
         f"Host {name}\n  Port {others.get(name, port)}\n"
         + (f"  IdentityFile {home}/.ssh/{name}\n" if name not in others else "")
-        for name in (HEALTHY, *PROGRAMS, *others)
+        for name in (*names, *others)
     ]
     common = (
         "Host *\n  HostName 127.0.0.1\n  User root\n  IdentitiesOnly yes\n"

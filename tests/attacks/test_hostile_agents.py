@@ -1,0 +1,217 @@
+"""Nodes that lie about a job over ssh: each is one failed node, and none gets further than that.
+
+The nodes are logins of a real sshd on this machine. The healthy ones have homes of their own, with
+what a job of four nodes writes there, and a process that stands for the one that keeps the node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clusterkit import files, processes, runfolder
+from clusterkit.executors.ssh_layout import SshLayout, write_layout
+from clusterkit.model import ClusterKind, ClusterSpec, Host
+from clusterkit.runfolder import RunFolder, Submission
+from tests.attacks import agents
+from tests.attacks.nodes import Farm, Ran, farm
+from tests.attacks.test_hostile_nodes import require_calm
+
+RUN_ID = "job-20261121-120000-abcdef"
+HEALTHY = ("n1", "n3", "n4")
+WORDS = "epoch 1\nepoch 2\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A job whose nodes are these, as its client has left it."""
+
+    farm: Farm
+    run: RunFolder
+    ranks: Mapping[str, int]
+    keepers: Mapping[str, subprocess.Popen[bytes]]
+    canary: Path
+
+    def ck(self, *words: str, within_s: float = 60) -> Ran:
+        ran = self.farm.run(*words, within_s=within_s)
+        require_calm_or_good(ran)
+        assert not self.canary.exists()
+        return ran
+
+    def status(self) -> dict[str, object]:
+        document: dict[str, object] = json.loads(
+            self.ck("status", str(self.run.path), "--json").out
+        )
+        return document
+
+
+def require_calm_or_good(ran: Ran) -> None:
+    require_calm(dataclasses.replace(ran, code=ran.code or 1))
+
+
+def home_of(folder: Path, name: str) -> Path:
+    return folder / "homes" / name
+
+
+def healthy_home(folder: Path, name: str, rank: int) -> subprocess.Popen[bytes]:
+    """Make the home of a node on which its part of the job runs; return what keeps it."""
+    ours = home_of(folder, name) / ".clusterkit"
+    there = ours / "runs" / RUN_ID
+    for one in ("keepers", "ends", "nodes", "logs", "failures", "results", "submitit"):
+        (there / one).mkdir(parents=True)
+    (ours / "venv").symlink_to(sys.prefix)
+    (there / "logs" / f"node-{rank}.log").write_text(WORDS)
+    asleep = ["bash", "-c", f"exec -a 'clusterkit.executors.ssh_keeper {there}' sleep 300"]
+    keeper = subprocess.Popen(asleep, start_new_session=True)
+    about = {
+        "node": name,
+        "attempt": 0,
+        "pid": keeper.pid,
+        "start_time": processes.start_time(keeper.pid),
+        "boot_id": processes.boot_id(),
+    }
+    files.write_json(there / "keepers" / f"{rank}.json", about)
+    return keeper
+
+
+def site(folder: Path, lies: Mapping[str, str], stack: ExitStack, *, alive: str) -> Site:
+    names = (HEALTHY[0], *lies, *HEALTHY[1:])
+    ranks = {name: rank for rank, name in enumerate(names)}
+    canary = folder / agents.CANARY
+    programs = {
+        name: agents.program(
+            lie, name=name, rank=ranks[name], run_id=RUN_ID, canary=canary, alive=alive
+        )
+        for name, lie in lies.items()
+    }
+    homes = {name: f"HOME={home_of(folder, name)}" for name in HEALTHY}
+    one = stack.enter_context(farm(folder, programs, homes, {}))
+    keepers = {name: healthy_home(folder, name, ranks[name]) for name in HEALTHY}
+    for keeper in keepers.values():
+        stack.callback(keeper.wait)
+        stack.callback(keeper.kill)
+    run = RunFolder(folder / "runs" / RUN_ID)
+    for made in (run.keepers, run.ends, run.nodes, run.failures, run.logs, run.submitit):
+        made.mkdir(parents=True)
+    layout = SshLayout(
+        job_id="ssh-abcdef",
+        names=names,
+        slots=(1,) * len(names),
+        offered=(1,) * len(names),
+        tasks=len(names),
+        ports=(20000, 29999),
+        token="t",
+        command=(sys.executable,),
+        logs="/",
+        cluster=ClusterSpec(
+            name="farm",
+            kind=ClusterKind.SSH,
+            hosts=tuple(Host(name=name) for name in names),
+            shared_filesystem=False,
+        ),
+    )
+    write_layout(run, layout)
+    submission = Submission(
+        run_id=RUN_ID, name="job", cluster="farm", kind=ClusterKind.SSH, framework="torchrun",
+        nodes=len(names), tasks=len(names), submitted_at=time.time(), job_id="ssh-abcdef",
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+    return Site(farm=one, run=run, ranks=ranks, keepers=keepers, canary=canary)
+
+
+@pytest.fixture(scope="module")
+def liars(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with ExitStack() as stack:
+        yield site(tmp_path_factory.mktemp("liars"), agents.FAST, stack, alive="alive")
+
+
+@pytest.fixture
+def four(tmp_path: Path) -> Iterator[Site]:
+    with ExitStack() as stack:
+        yield site(tmp_path, {"n2": agents.FAST["boot"]}, stack, alive="alive")
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[Site]:
+    with ExitStack() as stack:
+        yield site(tmp_path, agents.SLOW, stack, alive="alive")
+
+
+def outside(site: Site) -> set[str]:
+    """Return every file of the test but those in the run folder."""
+    folder = site.farm.folder
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)) for p in found if not p.is_relative_to(site.run.path)}
+
+
+def require_healthy(site: Site) -> None:
+    for name in HEALTHY:
+        assert site.run.log(site.ranks[name]).read_text() == WORDS, name
+        assert files.read_json(site.run.keeper(site.ranks[name])) is not None, name
+        assert not site.run.result(site.ranks[name]).exists(), name
+    assert not (site.run.failures / "0.json").exists()
+
+
+def test_each_lie_is_told_of_the_node_that_lies(liars: Site) -> None:
+    before = outside(liars)
+    status = liars.status()
+    assert status["state"] == "running"
+    reason = str(status["reason"])
+    silent = {"attempt", "blame", "gone", "where", "script", "pickle", "objects", "error"}
+    told = {name for name in agents.FAST if f"{name}: " in reason}
+    assert told >= set(agents.FAST) - silent, reason
+    assert all(f"{name}: " not in reason for name in HEALTHY)
+    require_healthy(liars)
+    for path in liars.run.path.rglob("*"):
+        assert not path.is_symlink()
+        assert path.stat().st_size < 1 << 20, path
+        assert path.suffix != ".pkl"
+        assert not path.stat().st_mode & 0o7022 or path.is_dir()
+    assert outside(liars) - before <= {"out", "err"}
+
+
+def test_logs_are_those_of_the_healthy(liars: Site) -> None:
+    said = liars.ck("logs", str(liars.run.path)).out
+    for name in HEALTHY:
+        assert said.count(f"node-{liars.ranks[name]}] epoch 2") == 1, said
+    assert "pwned" not in said
+
+
+def test_a_cancel_ends_the_healthy_ones_and_nothing_else(four: Site) -> None:
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        ran = four.ck("cancel", str(four.run.path))
+        assert ran.code == 2
+        assert "n2: answers nonsense: keepers/1.json" in ran.err
+        for name in HEALTHY:
+            assert four.keepers[name].wait(10) == -15, name
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_nodes_that_never_end_hold_nobody_up(endless: Site) -> None:
+    ran = endless.ck("status", str(endless.run.path), "--json")
+    assert ran.seconds < 40
+    status = json.loads(ran.out)
+    assert status["state"] == "running"
+    assert "drip: no end of its answer within" in status["reason"]
+    require_healthy(endless)
+    assert endless.run.log(endless.ranks["flood"]).stat().st_size <= 64 << 20
+    cancel = endless.farm.start("cancel", str(endless.run.path))
+    try:
+        for name in HEALTHY:
+            assert endless.keepers[name].wait(40) == -15, name
+    finally:
+        cancel.kill()
+        cancel.wait()
