@@ -49,4 +49,4 @@ def write_figure(path: Path, figure: Figure) -> None:
     """
     drawn = BytesIO()
     figure.savefig(drawn, dpi=150, format=path.suffix.lower().removeprefix("."))
-    files.write_bytes(path, drawn.getvalue())
+    files.write_bytes(path, drawn.getvalue(), mode=files.output())

@@ -2,6 +2,8 @@
 
 A reader on another node never sees half a file: everything but an append is written beside its
 target and then given its name. What the disk refuses becomes a `UserError` that names the path.
+
+What may be read by whom, `clusterkit.core.permissions` decides: None is for whom the folder is.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from clusterkit.core import reading
+from clusterkit.core import permissions, reading
+from clusterkit.core.permissions import PRIVATE, PRIVATE_PROGRAM, PUBLIC, PUBLIC_PROGRAM, output
 from clusterkit.errors import UserError
 
-PUBLIC = 0o644
-PRIVATE = 0o600
-EXECUTABLE = 0o755
+__all__ = ["PRIVATE", "PRIVATE_PROGRAM", "PUBLIC", "PUBLIC_PROGRAM", "output"]
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 """What file systems without hard links answer (SMB, some in user space)."""
@@ -55,12 +56,12 @@ def explained(path: Path, action: str = "write") -> Iterator[None]:
         raise UserError(f"cannot {action} {path}: {error.strerror or error}", hint=hint) from error
 
 
-def write_text(path: Path, text: str, *, mode: int = PUBLIC) -> None:
+def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
     """Replace `path` by a file that holds `text`, at once and with these permissions."""
     write_bytes(path, text.encode(), mode=mode)
 
 
-def write_bytes(path: Path, data: bytes, *, mode: int = PUBLIC) -> None:
+def write_bytes(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace `path` by a file that holds `data`, at once and with these permissions."""
     with explained(path):
         written = _write_beside(path, data, mode)
@@ -84,19 +85,19 @@ def require_place(path: Path) -> None:
         _write_beside(path, b"", PRIVATE).unlink()
 
 
-def write_new(path: Path, text: str, *, mode: int = PUBLIC) -> None:
+def write_new(path: Path, text: str, *, mode: int | None = None) -> None:
     """Write `text` to `path`, which nobody may be reading yet: not at once, nor safe on the disk.
 
     For thousands of files that count only once another one is there; a wait for the disk at each
     of them would take minutes.
     """
     with explained(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        descriptor = permissions.open_new(path, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
 
 
-def write_json(path: Path, document: Mapping[str, Any], *, mode: int = PUBLIC) -> None:
+def write_json(path: Path, document: Mapping[str, Any], *, mode: int | None = None) -> None:
     """Replace `path` by `document` as indented JSON."""
     write_text(path, json_text(document), mode=mode)
 
@@ -106,7 +107,7 @@ def json_text(document: Any) -> str:
     return json.dumps(plain(document), indent=2, ensure_ascii=False) + "\n"
 
 
-def create_text(path: Path, text: str, *, mode: int = PUBLIC) -> bool:
+def create_text(path: Path, text: str, *, mode: int | None = None) -> bool:
     """Create `path` with `text`, and tell whether it was this call that created it.
 
     Exactly one of any number of callers, on any number of nodes, gets True.
@@ -114,7 +115,7 @@ def create_text(path: Path, text: str, *, mode: int = PUBLIC) -> bool:
     with explained(path):
         written = _write_beside(path, text.encode(), mode)
         try:
-            _name_once(written, path)
+            _name_once(written, path, mode)
         except FileExistsError:
             return False
         finally:
@@ -133,10 +134,13 @@ def create_link(path: Path, target: str) -> bool:
     return True
 
 
-def open_for_append(path: Path, *, mode: int = PUBLIC) -> int:
-    """Return a descriptor whose writes go to the end of `path`; the caller closes it."""
+def open_for_append(path: Path, *, mode: int | None = None) -> int:
+    """Return a descriptor whose writes go to the end of `path`; the caller closes it.
+
+    A link is not followed: it would lead to any other file of the user.
+    """
     with explained(path):
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
+        return permissions.open_or_make(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, mode)
 
 
 def write_at(path: Path, offset: int, data: bytes) -> None:
@@ -145,7 +149,7 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
     To write the same again changes nothing, so that what is broken off can be repeated.
     """
     with explained(path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PUBLIC)
+        descriptor = permissions.open_or_make(path, os.O_WRONLY | os.O_NOFOLLOW, None)
         try:
             rest = memoryview(data)
             while rest:
@@ -158,21 +162,21 @@ def write_at(path: Path, offset: int, data: bytes) -> None:
 def copy(source: Path, path: Path) -> None:
     """Make `path` what `source` is, with its permissions: a file, or a link as it is."""
     with explained(path, "copy to"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        permissions.make_folders(path.parent, permissions.PRIVATE_FOLDER)
         shutil.copy2(source, path, follow_symlinks=False)
 
 
-def give_name(written: Path, path: Path, *, mode: int = PUBLIC) -> None:
+def give_name(written: Path, path: Path, *, mode: int | None = None) -> None:
     """Put a whole file in the place of `path`, at once and with these permissions."""
     with explained(path):
-        written.chmod(mode)
+        written.chmod(permissions.exact(path, mode))
         written.replace(path)
 
 
-def append_line(path: Path, line: str, *, mode: int = PUBLIC) -> None:
+def append_line(path: Path, line: str, *, mode: int | None = None) -> None:
     """Add a line to the end of `path`, on a line of its own, while nobody else of us does."""
     with explained(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+        descriptor = permissions.open_or_make(path, os.O_RDWR | os.O_APPEND, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             size = os.fstat(descriptor).st_size
@@ -189,7 +193,7 @@ def locked(path: Path) -> Iterator[bool]:
     It is free again when its holder ends, however that ends.
     """
     with explained(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        descriptor = permissions.open_or_make(path, os.O_RDWR, PRIVATE)
     try:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -203,16 +207,20 @@ def locked(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def create_folder(path: Path, *, mode: int = 0o755, exist_ok: bool = True) -> bool:
-    """Create `path` and its parents; tell whether `path` itself is new.
+def create_folder(
+    path: Path, *, mode: int = permissions.PRIVATE_FOLDER, exist_ok: bool = True
+) -> bool:
+    """Create `path` and its parents with these permissions; tell whether `path` itself is new.
+
+    What is there already keeps its own.
 
     Raises:
         UserError: it cannot be created, or is there already and `exist_ok` is False.
     """
     with explained(path, "create"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        permissions.make_folders(path.parent, mode)
         try:
-            path.mkdir(mode=mode)
+            permissions.make_folder(path, mode)
         except FileExistsError:
             if not exist_ok or not path.is_dir():
                 raise
@@ -220,10 +228,20 @@ def create_folder(path: Path, *, mode: int = 0o755, exist_ok: bool = True) -> bo
     return True
 
 
+def create_output_folder(path: Path) -> None:
+    """Create a folder that the user asked for by name, and its parents, as far as his umask lets.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    with explained(path, "create"):
+        permissions.make_folders(path, output(PUBLIC_PROGRAM))
+
+
 def touch(path: Path) -> None:
     """Give `path`, which is made where it is not there, the present as its time."""
     with explained(path):
-        path.touch(PUBLIC)
+        os.close(permissions.open_or_make(path, os.O_WRONLY | os.O_NOFOLLOW, None))
         os.utime(path)
 
 
@@ -287,25 +305,25 @@ def count(folder: Path) -> int:
     return sum(1 for name in reading.names_in(folder) if name.endswith(".json"))
 
 
-def _name_once(written: Path, path: Path) -> None:
+def _name_once(written: Path, path: Path, mode: int | None) -> None:
     """Give a file its name where there is no file of that name yet."""
     try:
         path.hardlink_to(written)  # unlike a rename, a link replaces nothing
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+        os.close(permissions.open_new(path, mode))
         written.replace(path)
 
 
-def _write_beside(path: Path, data: bytes, mode: int) -> Path:
+def _write_beside(path: Path, data: bytes, mode: int | None) -> Path:
     """Write `data` into a new file beside `path`, safe on the disk, and return its name."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     written = Path(name)
     try:
         # mkstemp creates with 0600; whoever sees the final name sees the final permissions too.
         with os.fdopen(descriptor, "wb") as stream:
-            os.fchmod(descriptor, mode)
+            os.fchmod(descriptor, permissions.exact(path, mode))
             stream.write(data)
             stream.flush()
             os.fsync(descriptor)

@@ -179,4 +179,4 @@ def write_registry(path: Path, registry: CollectorRegistry) -> None:
     """
     from prometheus_client import generate_latest  # noqa: PLC0415 - an extra
 
-    files.write_text(path, generate_latest(registry).decode())
+    files.write_text(path, generate_latest(registry).decode(), mode=files.PUBLIC)

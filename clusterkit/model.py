@@ -48,6 +48,14 @@ class ContainerRuntime(StrEnum):
     PYXIS = "pyxis"
 
 
+class ShareRuns(StrEnum):
+    """Who may look at the logs and states of jobs, beside their owner."""
+
+    NONE = "none"
+    GROUP = "group"
+    ALL = "all"
+
+
 class HorovodController(StrEnum):
     """What a site's Horovod was built on; it decides how ranks are started under Slurm."""
 
@@ -137,6 +145,7 @@ class ClusterSpec:
     shm_size: str = "16g"
     # Where things are kept
     run_dir: str = "~/.clusterkit/runs"
+    share_runs: ShareRuns = ShareRuns.NONE
     templates: str | None = None
     # ssh
     hosts: tuple[Host, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from clusterkit.bounds import ArrayId, Attempt, Count, JobId, Moment, Seconds
 from clusterkit.core import ownership, reading
 from clusterkit.core.ownership import Foreign
 from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, JobStatus
+from clusterkit.model import ClusterKind, ClusterSpec, JobStatus, ShareRuns
 from clusterkit.records import record_of
 from clusterkit.shell import Secret
 from clusterkit.ties import After
@@ -42,6 +43,8 @@ _ACTED_ON = frozenset({
     "submitit", "logs", "nodes", "failures", "keepers", "ends",
 })  # fmt: skip
 """What clients do something with; not what the training keeps in `results`."""
+_SHOWN = {ShareRuns.NONE: 0o700, ShareRuns.GROUP: 0o750, ShareRuns.ALL: 0o755}
+"""Permissions of the folders of logs and states; files in them follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,11 @@ class RunFolder:
     def submission(self) -> Path:
         """What was submitted where, and the job id once it is known."""
         return self.path / "submission.json"
+
+    @property
+    def script(self) -> Path:
+        """What each node runs."""
+        return self.path / "node.sh"
 
     @property
     def secrets(self) -> Path:
@@ -281,19 +289,24 @@ def only_read(run: RunFolder, foreign: Foreign) -> str:
 
 
 def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:
-    """Create a run folder that no other submission has, however many submit at this moment."""
+    """Create a run folder that no other submission has, however many submit at this moment.
+
+    What others may read of it follows from `share_runs` by the permissions of its folders.
+    """
+    shown = _SHOWN[cluster.share_runs]
     parent = Path(cluster.run_dir).expanduser().absolute()
     moment = datetime.fromtimestamp(time.time() if now is None else now, tz=UTC).astimezone()
     # Slurm, shells and log files all get to see this name.
     safe = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:60] or "job"
     for _ in range(_ATTEMPTS_AT_A_NAME):
         path = parent / f"{safe}-{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(KEY_LENGTH // 2)}"
-        if files.create_folder(path):
+        if files.create_folder(path, mode=shown):
             run = RunFolder(path)
             try:
                 _require_own_place(run)
-                for folder in (run.submitit, run.logs, run.nodes, run.failures):
-                    files.create_folder(folder)
+                files.create_folder(run.submitit)
+                for folder in (run.logs, run.nodes, run.failures):
+                    files.create_folder(folder, mode=shown)
             except BaseException:
                 files.remove_tree(path)
                 raise
@@ -307,6 +320,13 @@ def _require_own_place(run: RunFolder) -> None:
     if found is not None:
         hint = "set `run_dir` to a folder of your own" if found.of_another else None
         raise ownership.refusal(found, use="start a job there", hint=hint)
+
+
+def create_state_folder(run: RunFolder, folder: Path) -> None:
+    """Create a folder that those may read for whom the run folder is."""
+    with files.explained(run.path, "look at"):
+        shown = stat.S_IMODE(run.path.stat().st_mode) & _SHOWN[ShareRuns.ALL]
+    files.create_folder(folder, mode=shown)
 
 
 def submitted_when(run_id: str) -> str:

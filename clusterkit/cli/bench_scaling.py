@@ -279,7 +279,7 @@ def _write(
             if path == plot:
                 draw(path, found)
             else:
-                files.write_text(path, page(found, causes))
+                files.write_text(path, page(found, causes), mode=files.output())
         except UserError as error:
             refused.append(error)
         else:

@@ -104,9 +104,9 @@ def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
             f"cannot write the launch into {folder}: it is a file", hint="--launch with a new DIR"
         )
     launch = launch_of(chosen.setup, folder=str(folder), cluster=flags.cluster)
-    files.create_folder(folder)
+    files.create_output_folder(folder)
     for name, text in launch.files.items():
-        mode = files.EXECUTABLE if name == SUBMIT else files.PUBLIC
+        mode = files.output(files.PUBLIC_PROGRAM if name == SUBMIT else files.PUBLIC)
         files.write_text(folder / name, text, mode=mode)
     earlier = [name for name in FILES if name not in launch.files and (folder / name).exists()]
     if earlier:

@@ -38,8 +38,8 @@ def lock(
         path = lock_path(image, kind)
         before = read_lock(path) if path.exists() else {}
         pins = resolve(image, below(image, kind), pip_conf)
-        files.create_folder(path.parent)
-        files.write_text(path, render_lock(image, kind, pins))
+        files.create_output_folder(path.parent)
+        files.write_text(path, render_lock(image, kind, pins), mode=files.output())
         after = {pin.name: pin.version for pin in pins}
         changed = {
             name: [before.get(name), after.get(name)]

@@ -130,7 +130,7 @@ def show(
     inside = read_manifest(tag) if present is not None else None
     if sbom is not None and inside is not None and present is not None:
         bill = bill_of_materials(tag, present, inside)
-        files.write_text(sbom, jsonlib.dumps(bill, indent=2) + "\n")
+        files.write_text(sbom, jsonlib.dumps(bill, indent=2) + "\n", mode=files.output())
     if json:
         console.json_document(_document(image, kind, tag, present, inside))
     else:

@@ -26,9 +26,9 @@ def init(
     json: JsonFlag = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""
+    from clusterkit import files
     from clusterkit.config.discover import discover, run_command
     from clusterkit.config.starter import starter_text
-    from clusterkit.files import write_text
 
     if output.exists() and not force:
         raise UserError(
@@ -43,7 +43,7 @@ def init(
         console.note("")
         console.say(text)
         typer.confirm(f"Write {output}?", default=True, abort=True, err=True)
-    write_text(output, text)
+    files.write_text(output, text, mode=files.output())
     following = (
         "clusterkit config show"
         if output.name == "clusterkit.yaml"

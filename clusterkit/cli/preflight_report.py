@@ -124,7 +124,7 @@ def _write_bundle(folder: Path, bundle: Bundle, _: Report) -> None:
 def _write_page(path: Path, bundle: Bundle, report: Report) -> None:
     from clusterkit.preflight.html import page
 
-    files.write_text(path, page(bundle, report))
+    files.write_text(path, page(bundle, report), mode=files.output())
     console.note(f"page         {path}")
 
 
@@ -146,7 +146,9 @@ def _write_excluded(path: Path, bundle: Bundle, report: Report) -> None:
     if report.exclude:
         _write_hostfile(path, bundle, report.exclude)
     else:
-        files.write_text(path, "")  # what an earlier run left out may be fit by now
+        files.write_text(
+            path, "", mode=files.output()
+        )  # what an earlier run left out may be fit by now
         console.note(f"hostfile     {path}  (empty: no node is to be left out)")
 
 
@@ -164,7 +166,7 @@ def _write_hostfile(path: Path, bundle: Bundle, names: Sequence[str]) -> None:
     else:
         hosts = [Host(name=name, slots=number) for name, number in slots.items()]
         format_, more = Format.DEEPSPEED, ""
-    files.write_text(path, write(hosts, format_))
+    files.write_text(path, write(hosts, format_), mode=files.output())
     other = f"clusterkit hostfile {path} --format ...{more}"
     console.note(f"hostfile     {path}  (other formats: {other})")
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from clusterkit.config import fields
-from clusterkit.model import ClusterKind, ContainerRuntime, GpuRequest, HorovodController
+from clusterkit.model import ClusterKind, ContainerRuntime, GpuRequest, HorovodController, ShareRuns
 
 SLURM = (ClusterKind.SLURM,)
 SSH = (ClusterKind.SSH,)
@@ -179,6 +179,12 @@ class ClusterModel(BaseModel):
         "Folder that holds one run folder for each job; every node must see it under this path "
         "unless `shared_filesystem` is false. A relative path counts from the file it stands in.",
         "/scratch/me/runs",
+    )
+    share_runs: ShareRuns | None = _key(
+        "Who may look at your jobs beside you and root: `none`, the `group` of the run folder, or "
+        "`all`. It opens logs and states of jobs submitted from then on, for reading; scripts, "
+        "plans, pickles, secrets and results stay yours alone, and so does writing.",
+        "group",
     )
     templates: fields.Text | None = _key(
         "Folder with templates of your own; a file there shadows the one of the same name that "

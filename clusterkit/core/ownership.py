@@ -14,8 +14,8 @@ import os
 import pwd
 import shlex
 import stat
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,6 +128,20 @@ def read_own(
         UserError: it is not trusted; says whose it is.
         OSError: it cannot be read, or holds more than `most` bytes.
     """
+    with open_own(path, use=use, hint=hint, trusted=trusted) as descriptor:
+        return _read_up_to(descriptor, most)
+
+
+@contextmanager
+def open_own(
+    path: Path, *, use: str, hint: str | None = None, trusted: Collection[int] = frozenset()
+) -> Iterator[int]:
+    """Give the descriptor of a file that is trusted, as `read_own` reads it.
+
+    Raises:
+        UserError: it is not trusted; says whose it is.
+        OSError: it cannot be opened.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -135,7 +149,7 @@ def read_own(
         if found is not None:
             raise refusal(found, use=use, hint=hint)
         os.set_blocking(descriptor, True)
-        return _read_up_to(descriptor, most)
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -175,6 +189,16 @@ def require_own(
         raise UserError(f"cannot look at {path}: {error.strerror or error}") from error
     if found is not None:
         raise refusal(found, use=use, hint=hint)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Tell whether others can give the name of `path` to something else, in a folder above it."""
+    for folder in path.absolute().parents:
+        status = folder.stat()
+        sticky = status.st_mode & stat.S_ISVTX and status.st_uid in {os.geteuid(), _ROOT}
+        if judge(folder, status) is not None and not sticky:
+            return True
+    return False
 
 
 def refusal(found: Foreign, *, use: str, hint: str | None = None) -> UserError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from submitit.core import core
+from submitit.core.utils import DelayedSubmission
 from submitit.slurm import slurm
 
 from clusterkit.commands import run_command
@@ -25,6 +26,7 @@ from clusterkit.executors.base import (
     scrubbed_environment,
     tasks_of,
 )
+from clusterkit.executors.pickles import kept_private
 from clusterkit.executors.slurm_refusals import refusal
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.executors.submitting import launch_by
@@ -80,6 +82,14 @@ class SlurmExecutor(slurm.SlurmExecutor):
     def affinity(cls) -> int:
         """Accept any machine; whether sbatch is there shows when it is called."""
         return 2
+
+    def _internal_process_submissions(
+        self, delayed_submissions: list[DelayedSubmission]
+    ) -> list[core.Job[Any]]:
+        jobs: list[core.Job[Any]] = super()._internal_process_submissions(
+            kept_private(delayed_submissions)
+        )
+        return jobs
 
     def _num_tasks(self) -> int:
         return tasks_of(self.plan)

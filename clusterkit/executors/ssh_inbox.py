@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
 from clusterkit import files
+from clusterkit.core import permissions
 from clusterkit.errors import RemoteError
 from clusterkit.transport.ssh_session import Nonsense
 
@@ -25,7 +26,6 @@ _LINKS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno
 """What a link, a file for a folder, a folder for a file and a pipe without a reader answer."""
 _NAMES = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
 """What a file system answers to names that it does not take."""
-_EXECUTABLE = 0o755
 _MOST_PARTS, _LONGEST_PART, _LONGEST = 32, 255, 1024
 """Folders in folders, bytes of a name (NAME_MAX on Linux), and of a whole path."""
 
@@ -91,10 +91,12 @@ class Inbox:
             UserError: the disk takes no more.
         """
         with self._above(name) as (folder, last):
-            descriptor = os.open(last, _FILE | os.O_CREAT, files.PUBLIC, dir_fd=folder)
+            descriptor = os.open(last, _FILE | os.O_CREAT, files.PRIVATE, dir_fd=folder)
             try:
                 if self._plain(os.fstat(descriptor), name).st_size < offset:
                     raise self._refused(name, f"it ends before byte {offset}")
+                if offset == 0:
+                    os.fchmod(descriptor, permissions.in_folder(os.fstat(folder)))
                 rest = memoryview(data)
                 while rest:
                     written = os.pwrite(descriptor, rest, offset)
@@ -124,7 +126,8 @@ class Inbox:
         with self._above(part) as (source, first), self._above(name) as (target, last):
             with suppress(FileNotFoundError):
                 self._plain(os.stat(last, dir_fd=target, follow_symlinks=False), name)
-            os.chmod(first, _EXECUTABLE if executable else files.PUBLIC, dir_fd=source)
+            mode = permissions.in_folder(os.fstat(target)) | (stat.S_IXUSR if executable else 0)
+            os.chmod(first, mode, dir_fd=source)
             os.rename(first, last, src_dir_fd=source, dst_dir_fd=target)
 
     def remove(self, name: PurePosixPath) -> None:
@@ -140,7 +143,8 @@ class Inbox:
             try:
                 for part in name.parts[:-1]:
                     with suppress(FileExistsError):
-                        os.mkdir(part, _EXECUTABLE, dir_fd=opened[-1])
+                        os.mkdir(part, permissions.PRIVATE_FOLDER, dir_fd=opened[-1])
+                        os.chmod(part, permissions.PRIVATE_FOLDER, dir_fd=opened[-1])
                     opened.append(os.open(part, _FOLDER, dir_fd=opened[-1]))
                 yield opened[-1], name.parts[-1]
             finally:

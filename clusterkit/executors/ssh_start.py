@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
-from clusterkit import files, node_results
+from clusterkit import files, node_results, runfolder
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import ssh_copy, ssh_mirror
 from clusterkit.executors.ssh_ask import (
@@ -91,7 +91,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
     """
     write_layout(run, layout)
     for folder in (run.keepers, run.ends):
-        files.create_folder(folder)
+        runfolder.create_state_folder(run, folder)
     unreached = bring(run, layout, whole=True)
     if unreached:
         raise NodesRefuse(unreached, layout)

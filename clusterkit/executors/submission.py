@@ -128,7 +128,8 @@ def submit_plan(
         job_id = _hold(plan, run, ties, secrets) if has_to_wait(plan.cluster.kind, ties) else None
         submission = _prepare(plan, rendered, run, secrets, command_line, ties)
         for name, document in (documents or {}).items():
-            files.write_json(run.path / name, {"schema": runfolder.SCHEMA, **files.plain(document)})
+            content = {"schema": runfolder.SCHEMA, **files.plain(document)}
+            files.write_json(run.path / name, content, mode=files.PRIVATE)
         if job_id is not None:
             launched = Launched(job_id=job_id)
         else:
@@ -228,11 +229,12 @@ def _prepare(
         index=ties.index,
         after=ties.after,
     )
-    files.write_json(run.plan, {"schema": runfolder.SCHEMA, **files.plain(plan)})
+    document = {"schema": runfolder.SCHEMA, **files.plain(plan)}
+    files.write_json(run.plan, document, mode=files.PRIVATE)
     for file in rendered:
         path = run.path / file.name
         files.create_folder(path.parent)
-        mode = files.EXECUTABLE if file.executable else files.PUBLIC
+        mode = files.PRIVATE_PROGRAM if file.executable else files.PRIVATE
         files.write_text(path, file.text, mode=mode)
     runfolder.write_secrets(run, secrets)
     runfolder.write_submission(run, submission)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from submitit.core import core
+from submitit.core.utils import DelayedSubmission, JobPaths
 
 from clusterkit import files
+from clusterkit.core import ownership
 from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.pickles import kept_private, load_own
 from clusterkit.executors.submission import executor_of
 from clusterkit.model import JobState
 from clusterkit.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
@@ -91,6 +94,19 @@ class RunJob(core.Job[Any]):
             files.create_text(run.cancelled, "")
             executor.cancel(run, submission)
 
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        """Return what the call has come to, if nobody else can have written that.
+
+        Raises:
+            UserError: somebody else can.
+        """
+        path, deadline = self.paths.result_pickle, time.monotonic() + self._results_timeout_s
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        if not path.exists():
+            return super()._get_outcome_and_result()  # says why
+        return cast("tuple[str, Any]", load_own(path))
+
     def _known(self) -> SchedulerState | None:
         submission = self._submission()
         if submission is None:
@@ -107,6 +123,18 @@ class DirectExecutor(core.PicklingExecutor):
     """An executor of submitit that starts jobs by itself: no file and no command is asked of it."""
 
     job_class = RunJob
+
+    def _internal_process_submissions(
+        self, delayed_submissions: list[DelayedSubmission]
+    ) -> list[core.Job[Any]]:
+        """Submit calls whose pickles nobody else can write."""
+        folder = JobPaths.get_first_id_independent_folder(self.folder)
+        files.create_folder(folder)
+        ownership.require_own(folder, use="keep pickles in it, which run as you")
+        jobs: list[core.Job[Any]] = super()._internal_process_submissions(
+            kept_private(delayed_submissions)
+        )
+        return jobs
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
         del command, uid

@@ -46,12 +46,13 @@ class Built:
 
 def write_folder(targets: Sequence[Target], wishes: Wishes, folder: Path) -> None:
     """Write everything that a build needs: contexts, a bake file, a script of plain commands."""
-    files.create_folder(folder)
+    files.create_output_folder(folder)
     for target in targets:
         target.context.write(folder / target.folder)
     bake = bake_document(targets, wishes, Path())
-    files.write_text(folder / BAKE_FILE, json.dumps(bake, indent=2) + "\n")
-    files.write_text(folder / SCRIPT, build_script(targets, wishes), mode=files.EXECUTABLE)
+    files.write_text(folder / BAKE_FILE, json.dumps(bake, indent=2) + "\n", mode=files.output())
+    program = files.output(files.PUBLIC_PROGRAM)
+    files.write_text(folder / SCRIPT, build_script(targets, wishes), mode=program)
 
 
 def build(

@@ -33,11 +33,11 @@ class Context:
         return whole.hexdigest()
 
     def write(self, folder: Path) -> None:
-        """Write the files into a folder that is made."""
+        """Write the files into a folder that is made, as readable as they are in images."""
         for name, data in self.files.items():
             path = folder / name
-            files.create_folder(path.parent)
-            mode = files.EXECUTABLE if name in self.programs else files.PUBLIC
+            files.create_folder(path.parent, mode=files.PUBLIC_PROGRAM)
+            mode = files.PUBLIC_PROGRAM if name in self.programs else files.PUBLIC
             files.write_bytes(path, data, mode=mode)
 
 

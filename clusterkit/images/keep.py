@@ -88,7 +88,7 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
     engine.require_engine("export")
     if engine.inspect(tag)[0] is None:
         raise UserError(f"{tag} is not here", hint=f"clusterkit images build {_asked(tag)}")
-    files.create_folder(path.parent)
+    files.create_output_folder(path.parent)
     with (
         files.explained(path.parent),
         tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as name,
@@ -103,7 +103,7 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
                 hint=f"{free:.1f} GB are free in {path.parent.absolute()}",
             )
         size, digest = written.stat().st_size, _digest(written)
-        files.give_name(written, path)
+        files.give_name(written, path, mode=files.output())
     return Exported(tag=tag, form=form, path=path, size_bytes=size, sha256=digest)
 
 

@@ -35,10 +35,12 @@ def write_files(rendered: Sequence[RenderedFile], folder: Path) -> Iterator[Path
     Raises:
         UserError: it cannot be written.
     """
-    files.create_folder(folder)
+    files.create_output_folder(folder)
     for file in rendered:
         path = folder / file.name
         files.write_text(
-            path, file.text, mode=files.EXECUTABLE if file.executable else files.PUBLIC
+            path,
+            file.text,
+            mode=files.output(files.PUBLIC_PROGRAM if file.executable else files.PUBLIC),
         )
         yield path

@@ -141,7 +141,7 @@ class KnownHosts:
         if target.hash_names:
             name = paramiko.HostKeys.hash_host(name)
         if not path.parent.is_dir():
-            files.create_folder(path.parent, mode=0o700)
+            files.create_folder(path.parent)
         files.append_line(path, f"{name} {kind} {key}", mode=files.PRIVATE)
         self._read(path).add(name, _Entry(kind, key, str(path)))
 

@@ -1,20 +1,23 @@
 """The process that an executor starts on each node: `python -m clusterkit.worker RUN_FOLDER`.
 
-It is a submitit task, so that submitit's own result files are there as well, and it exits with
-the exit code of the command (128 + N for a command ended by signal N), whatever else happens.
-The command comes first: submitit takes longer to import than everything else here, and is only
-told of the result.
+It leaves submitit's own result file as well, and exits with the exit code of the command (128 + N
+for a command ended by signal N), whatever else happens. The command comes first: submitit takes
+longer to import than everything else here, and is only told of the result. The pickled task is
+never read: it says no more than the name of the run folder, and a pickle runs what it holds.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 from pathlib import Path
 
 from clusterkit import files, runfolder
+from clusterkit.core import ownership
 from clusterkit.errors import ClusterkitError
+from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
 from clusterkit.worker.task import run_node
@@ -28,6 +31,7 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     run = RunFolder(Path(arguments[0]).absolute())
     try:
+        _require_own(run)
         me = Identity.from_environment(os.environ)
         _adopt_job_id(run, me.job_id)
         result = run_node(run, me, Patience())
@@ -38,27 +42,35 @@ def main(arguments: list[str]) -> int:
         print(f"clusterkit: {error}", file=sys.stderr)
         return 1
     try:
-        _tell_submitit(run)
+        _tell_submitit(run, result)
     except OSError as error:
         print(f"clusterkit: {error}", file=sys.stderr)  # our own result is written and counts
     return result.exit_code
 
 
-def _tell_submitit(run: RunFolder) -> None:
+def _require_own(run: RunFolder) -> None:
+    """Refuse a run folder in which somebody else can have written what is about to run.
+
+    Raises:
+        UserError: that is so; says what it is, and whose.
+    """
+    pickles = sorted(run.submitit.glob("*.pkl"))
+    paths = (run.path, run.script, run.submission, run.secrets, run.node_checks, run.submitit)
+    for path in (*paths, *pickles):
+        ownership.require_own(path, use="run this job", hint="submit it again")
+
+
+def _tell_submitit(run: RunFolder, result: NodeResult) -> None:
+    """Leave what the task has come to where submitit looks for it."""
     if not any(run.submitit.glob("*.pkl")):
         return  # the task has stayed with a client that shares no folder with this node
-    # submitit loads numpy where there is one, for the sake of pickles that hold arrays. Ours
-    # holds a path, and on a shared disk with many nodes that import costs seconds.
-    sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
-    from submitit.core import submission  # noqa: PLC0415 - after the line above
-    from submitit.core.job_environment import JobEnvironment  # noqa: PLC0415
+    from submitit.core.job_environment import JobEnvironment  # noqa: PLC0415 - after the command
 
     os.environ["SUBMITIT_FOLDER"] = str(run.submitit)
     paths = JobEnvironment().paths
     _adopt_pickle(run, paths.submitted_pickle)
-    for leftover in (paths.result_pickle, paths.result_pickle.with_suffix(".pkl.save_tmp")):
-        files.remove(leftover)  # of an attempt before a restart
-    submission.process_job(run.submitit)
+    told = pickle.dumps(("success", result), pickle.HIGHEST_PROTOCOL)
+    files.write_bytes(paths.result_pickle, told, mode=files.PRIVATE)
 
 
 def _adopt_pickle(run: RunFolder, wanted: Path) -> None:

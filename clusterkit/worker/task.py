@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clusterkit import files, hostlist, node_results, processes, runfolder
-from clusterkit.core import reading
+from clusterkit.core import ownership, reading
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult, Runtime
 from clusterkit.runfolder import RunFolder
@@ -140,6 +140,26 @@ def _linger(run: RunFolder, seconds: float) -> None:
         time.sleep(1.0)
 
 
+def _own_script(run: RunFolder) -> str:
+    """Return the name by which bash finds the script of the node, judged as it is opened.
+
+    Where others can put another folder in the place of the run folder, that is the open file:
+    its path may lead elsewhere by the time bash opens it.
+
+    Raises:
+        UserError: somebody else can write it.
+    """
+    try:
+        with ownership.open_own(run.script, use="run it", hint="submit it again") as descriptor:
+            if ownership.is_replaceable(run.path):
+                kept = os.dup(descriptor)
+                os.set_inheritable(kept, True)
+                return f"/dev/fd/{kept}"
+    except FileNotFoundError:
+        pass  # bash says so in the log
+    return str(run.script)
+
+
 def _start(run: RunFolder, me: Identity, marker: str) -> int:
     environment = {
         **os.environ,
@@ -152,12 +172,13 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
     files.create_folder(run.results)
     log = files.open_for_append(run.log(me.rank))
     try:
+        script = _own_script(run)
         if me.attempt:
             now = datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds")
             os.write(log, f"--- clusterkit: restart {me.attempt} on {me.name}, {now}\n".encode())
         return os.posix_spawnp(
             "bash",
-            ["bash", "-c", _START, str(run.path / "node.sh")],
+            ["bash", "-c", _START, script],
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

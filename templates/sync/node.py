@@ -29,6 +29,8 @@ PART = ".ck-part"
 PRIVATE = 0o700
 source, target = sys.stdin.buffer, sys.stdout.buffer
 held = []
+# Code that will run, logs and results are nobody else's, whatever the login says.
+login_umask = os.umask(0o077)
 
 
 class Refused(Exception):
@@ -66,7 +68,7 @@ def look(request):
     """
     place = os.path.expanduser(request["place"])
     if request.get("lock"):
-        os.umask(os.umask(0o077) | 0o022)
+        os.umask(login_umask & 0o077 | 0o022)
         with alive():
             os.makedirs(os.path.dirname(place), exist_ok=True)
             for path in (place, *map(os.path.expanduser, request.get("trusted", []))):
@@ -217,10 +219,15 @@ def is_there(folder, entry):
             return False
         if digest(path) != entry["sha256"]:
             return False
-        os.chmod(path, entry["mode"])
+        os.chmod(path, mode_of(entry))
     except OSError:
         return False
     return True
+
+
+def mode_of(entry):
+    """Return the permissions of a file: its owner alone may change what will run."""
+    return entry["mode"] & 0o755
 
 
 def digest(path):
@@ -243,9 +250,9 @@ def take_file(path, entry):
     seen, left = hashlib.sha256(), entry["size"]
     with suppress(FileNotFoundError):
         os.remove(path + PART)
-    descriptor = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_EXCL, entry["mode"])
+    descriptor = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
-        os.fchmod(descriptor, entry["mode"])
+        os.fchmod(descriptor, mode_of(entry))
         while left:
             data = source.read(min(left, PIECE))
             if not data:

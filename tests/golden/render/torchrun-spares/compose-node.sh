@@ -7,6 +7,7 @@ set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
 # the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
 trap '' USR1 USR2
+umask u=rwx # whatever others may: the owner can use what is written below
 
 [[ -n ${CK_NODES:-} ]] || CK_NODES=localhost
 [[ -n ${CK_SLOTS:-} ]] || CK_SLOTS=4
