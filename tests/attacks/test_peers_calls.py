@@ -26,7 +26,7 @@ from tests.attacks.test_peers import no_descriptors, squatter, stranger, until
 from tests.port_ranges import next_range
 
 TOKEN = "f" * 32
-SILENCE_S = 1.5
+SILENCE_S = 1.0
 
 
 @pytest.fixture(autouse=True)
@@ -162,14 +162,14 @@ def test_a_rank_that_does_not_call_is_not_heard(circle: Circle, tmp_path: Path, 
         assert unharmed(nodes)
 
 
-@pytest.mark.parametrize("what", ["echo", "silence", "flood"])
+@pytest.mark.parametrize("what", ["echo", "silence"])
 def test_a_squatter_of_the_first_port_neither_stops_nor_fools_a_caller(
     circle: Circle, tmp_path: Path, what: str
 ) -> None:
     def serve(sock: socket.socket) -> None:
         with suppress(OSError):
-            while what != "silence":
-                sock.sendall(sock.recv(4096) if what == "echo" else b"x" * 65536)
+            while what == "echo":
+                sock.sendall(sock.recv(4096))
 
     with squatter(serve, circle.ports[0] + PORT_STRIDE - 1), job(circle, tmp_path) as nodes:
         assert {link.port for link in nodes} == {circle.ports[1]}
