@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from clusterkit import hostlist
 from clusterkit.config.units import parse_time_limit
 from clusterkit.errors import Problem, UserError
+from clusterkit.escapes import NOT_IN_A_LINE
 from clusterkit.model import ClusterSpec, GpuRequest, JobSpec
 
 SIGNAL_AHEAD_S = 90
@@ -150,7 +151,17 @@ def _check_directives(
                     hint="write its long name without dashes in front, such as sbatch.mail-user=me",
                 )
             )
-        if value is not None and ("\n" in value or "\r" in value):
-            problems.append(Problem(message=f"sbatch.{key}: the value has a line break"))
+        if value is not None and (bad := NOT_IN_A_LINE.search(value)) is not None:
+            option = "--name" if key == "job-name" and key not in last_word else f"sbatch.{key}"
+            problems.append(
+                Problem(
+                    message=f"{option}: the value has {_called(bad[0])}",
+                    hint="Slurm reads an option from one line of printable text",
+                )
+            )
     if problems:
         raise UserError(problems=problems)
+
+
+def _called(character: str) -> str:
+    return "a line break" if character in "\n\r\x85\u2028\u2029" else f"the character {character!r}"

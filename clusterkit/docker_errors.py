@@ -26,7 +26,7 @@ _KNOWN = (
         "look who may: ls -l /usr/bin/docker",
     ),
     (
-        re.compile(r"permission denied .*(Docker daemon|docker API)", re.IGNORECASE),
+        re.compile(r"permission denied .{0,300}(Docker daemon|docker API)", re.IGNORECASE),
         "no permission for the Docker daemon",
         "sudo usermod -aG docker USER, and log in again",
     ),

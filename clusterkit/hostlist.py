@@ -9,7 +9,6 @@ disagrees (`n[1-03]`) are refused, where Slurm drops the one and guesses at the 
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -127,16 +126,19 @@ class _Scanner:
             # ssh, srun and mpirun would take such a name for an option.
             raise self._error("a host name cannot begin with '-'", "remove it")
         parts: list[tuple[str, ...]] = []
+        names, length = 1, 0
         while self._at < self._end and self._text[self._at] != ",":
             parts.append(self._part())
+            names *= len(parts[-1])
+            length += max(map(len, parts[-1]))
             # Checked at every part: the product of a short text can fill any memory.
-            if self._count + math.prod(map(len, parts)) > MAX_NAMES:
+            if self._count + names > MAX_NAMES:
                 raise self._error(_TOO_MANY, "give fewer hosts", at=start)
+            if length > MAX_NAME_LENGTH:
+                raise self._error(f"a host name has at most {MAX_NAME_LENGTH} characters", at=start)
         if not parts:
             raise self._error("a host is missing here", "remove the spare comma")
-        if sum(max(map(len, part)) for part in parts) > MAX_NAME_LENGTH:
-            raise self._error(f"a host name has at most {MAX_NAME_LENGTH} characters", at=start)
-        self._count += math.prod(map(len, parts))
+        self._count += names
         return map("".join, itertools.product(*parts))
 
     def _part(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from clusterkit.config.sources import trusted_owners
 from clusterkit.core import ownership
 from clusterkit.data import data_dir
 from clusterkit.errors import Position, UserError
+from clusterkit.escapes import NOT_IN_A_LINE
 
 _WRONG = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 """What an expression in a template can raise; all of it is the template's fault."""
@@ -131,8 +132,17 @@ def _shell_line(value: str) -> Quoted:
 
 
 def _directive(value: str) -> Quoted:
-    safe = re.fullmatch(r"[A-Za-z0-9_@%+=:,./()\[\]{}|&*~<>-]+", value)
-    return Quoted(value) if safe else Quoted('"' + value.replace('"', '\\"') + '"')
+    """Return a value of a `#SBATCH` line, from which Slurm reads exactly `value`.
+
+    Slurm is no shell: a backslash takes the next character as it is, inside of either quote as
+    well, an open `#` begins a comment, and nothing but a line's end closes an argument for good
+    (`_get_argument` in Slurm's src/sbatch/opt.c).
+    """
+    if (bad := NOT_IN_A_LINE.search(value)) is not None:
+        raise UnquotedError(f"{bad[0]!r} cannot stand in a directive")
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./()\[\]{}|&*~<>-]+", value):
+        return Quoted(value)
+    return Quoted('"' + re.sub(r'(["\\])', r"\\\1", value) + '"')
 
 
 def _heredoc(value: str, delimiter: str) -> Quoted:

@@ -65,7 +65,7 @@ _NOUN = (
 """Valid tokens are those of a batch that are no padding."""
 _NOUN_PER_S = rf"{_NOUN}(?P<slot>{_SLOT})?{_PER_S}(?P<each>{_SLOT})?"
 _STEP = re.compile(
-    r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b['\"]?\s*[:=]?\s*['\"]?(\d{1,18})(?!\d)",
+    r"(?<![\w-])(?:global_?step|steps?|iteration|iter)\b['\"]?\s*+(?:[:=]\s*+)?['\"]?(\d{1,18})(?!\d)",
     re.IGNORECASE,
 )
 """Of a dict or JSON as well: `{'step': 60, ...}`."""
@@ -216,7 +216,7 @@ def _titan(line: str) -> Throughput | None:
 
 # nanoGPT: "iter 10: loss 2.5, time 123.45ms, mfu 12.3%"; others: "dt: 123.4ms", "98 ms/iter"
 _MS = re.compile(
-    r"\b(?:iter|step)[\s:=]*\d+\b.*?"
+    r"^(?>.*?\b(?:iter|step)[\s:=]*\d+\b).*?"
     rf"(?:(?:\btime|\bdt|step_avg)[\s:=]*(?P<ms>{_DECIMAL})\s*ms\b"
     rf"|\b(?P<each>{_DECIMAL})\s*ms/(?:iter|it|step)\b)",
     re.IGNORECASE,

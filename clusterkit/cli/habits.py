@@ -163,6 +163,6 @@ def _filled(instead: str, value: str | None) -> str:
     if value is None:
         return instead
     if instead.endswith((" N", "zeroN")):
-        number = re.search(r"\d+(:\d+)?$", value)
+        number = re.search(r"(?<!\d)\d+(:\d+)?$", value)
         return instead[:-1] + number[0].rpartition(":")[2] if number else instead
-    return re.sub(r"[A-Z]+(=[A-Z]+)?$", lambda _: value, instead)
+    return re.sub(r"(?<![A-Z])[A-Z]+(=[A-Z]+)?$", lambda _: value, instead)

@@ -218,5 +218,5 @@ def _tell(name: str, news: Step | str, *, verbose: bool) -> None:
 
 
 def _short(text: str, width: int = 56) -> str:
-    line = re.sub(r"--mount=\S+ ", "", " ".join(text.split()))
+    line = re.sub(r"(?<!\S)--mount=\S+ ", "", " ".join(text.split()))
     return line if len(line) <= width else line[: width - 3] + "..."

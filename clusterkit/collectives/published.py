@@ -68,7 +68,7 @@ _OTHERS = (
     _nodes(_A100_SXM, "efa-p4d", 78.0, "8 A100, 4 x 100G EFA", "AWS, nccl-tests"),
     _nodes(_H100_SXM, "efa-p5", 438.0, "8 H100, 32 x 100G EFA", "AWS, nccl-tests"),
     _node(r"MI300X", 310.0, "8 MI300X", "Azure NHC, OCI"),
-    _node(r"A100.*(?i:pcie)", 25.0, "4 A100 PCIe", "Azure NHC", gpus=4),
+    _node(r"^(?>.*?A100).*(?i:pcie)", 25.0, "4 A100 PCIe", "Azure NHC", gpus=4),
 )
 
 

@@ -30,7 +30,7 @@ SYSTEM_HOSTFILES = (Path("/job/hostfile"), Path("/etc/mpi/hostfile"), Path("/etc
 """Where DeepSpeed looks, where Kubeflow's MPI operator writes, and where people put one."""
 
 _SPEAKER = re.compile(r"^[a-z]+: (?:error|fatal): ")
-_GPU = re.compile(r"gpu:(?:(?P<type>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?(?=,|$)")
+_GPU = re.compile(r"gpu:(?:(?P<type>[^:,()]+):)?(?P<count>\d+)(?:\([^()]*\))?(?=,|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, read_submission
 
 _SUFFIXES = frozenset({".log", ".out", ".err", ".txt"})
-_ROTATED = re.compile(r"(?:[.-]\d+)*(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
+_ROTATED = re.compile(r"(?:[.-]\d{1,20}){0,4}(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
 """What logrotate and others append to the name of a log."""
 _MOST_NAMED = 3
 

@@ -26,7 +26,7 @@ _PREFIXES = tuple(
         r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
-        r"\[(?:default|trainer|worker)\d*\|?\d*\]:",  # torchrun --tee: a local rank
+        r"\[(?:default|trainer|worker)\d*(?:\|\d*)?\]:",  # torchrun --tee: a local rank
         r"(?:slurmstepd-)?(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh, Slurm
     )
 )

@@ -50,7 +50,7 @@ class Place:
     rank: int | None = None
 
 
-_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f:]*:[0-9a-f:]*")
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*+:[0-9a-f:]*")
 
 
 def ranked(event: Event, first: Place) -> Event:

@@ -46,7 +46,7 @@ done
 """
 _RANK = re.compile(r"^@ ([0-9]{1,10}) ([0-9]{1,7})(?: (\S{1,255}))? *$", re.MULTILINE)
 _THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\)(?:: \"(?P<name>.*)\")?")
-_COLLECTIVE = re.compile(r"distributed_c10d\.py:|horovod/\S*mpi_ops\.py:|deepspeed/comm/")
+_COLLECTIVE = re.compile(r"distributed_c10d\.py:|horovod/\S{0,64}mpi_ops\.py:|deepspeed/comm/")
 _NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 _LINE = re.compile(r"#(\d+) (.*)")
 _DONE = re.compile(r"DONE ([0-9.]+)s")
-_OUTPUT = re.compile(r"[0-9]+\.[0-9]+ ?(.*)")
+_OUTPUT = re.compile(r"[0-9]+\.[0-9]++ ?(.*)")
 _QUIET = re.compile(r"sha256:[0-9a-f]{64}$|\.\.\.$|transferring |extracting |resolve |reading ")
 _KEPT_LINES = 400
 

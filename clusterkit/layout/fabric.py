@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clusterkit.errors import UserError
 from clusterkit.hostlist import expand
 
-_WORD = re.compile(r"(\w+)=(\S*)")
+_WORD = re.compile(r"(?<!\w)(\w+)=(\S*)")
 _NAMES = ("switchname", "blockname")
 _HOW = "give what `scontrol show topology` prints on the cluster, or its topology.conf"
 

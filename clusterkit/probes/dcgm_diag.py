@@ -27,8 +27,8 @@ _CONFIGURATION_SEVERITY = 5
 """DCGM_ERROR_CONFIG of dcgm_errors.h: a setting of the node, not a broken GPU."""
 _RESULTS = frozenset({"Pass", "Fail", "Warn", "Skip", "NOT_RUN"})
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
-_ROW = re.compile(r"\|\s*(.+?)\s*\|\s*(.*?)\s*\|")
-_SECTION = re.compile(r"[|+]-+\s+(\S.*?)\s+-+\+-*[|+]")
+_ROW = re.compile(r"\|([^|]+)\|([^|]*)\|")
+_SECTION = re.compile(r"[|+]-+\s+(\S|\S.*\S)\s+-+\+-*[|+]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +113,20 @@ def _read_table(text: str) -> Diag:
             category = section[1]
             continue
         row = _ROW.fullmatch(line.strip())
-        if row is None or not row[1].strip():
+        name, said = (cell.strip() for cell in row.groups()) if row else ("", "")
+        if not name:
             continue
         if category == "Metadata":
-            version = row[2] if row[1] == "DCGM Version" else version
+            version = said if name == "DCGM Version" else version
             continue
         # "Pass - All", "Fail - GPUs: 0, 3"; further rows of a test ("Warning") explain it.
-        result, _, entity = row[2].partition(" - ")
-        if row[1] in {"Warning", "Info", "Error"} and tests:
+        result, _, entity = said.partition(" - ")
+        if name in {"Warning", "Info", "Error"} and tests:
             continue
         tests.append(
             DiagTest(
                 category=category,
-                name=row[1],
+                name=name,
                 result=_result(result),
                 entity="" if entity == "All" else entity,
             )

@@ -12,7 +12,8 @@ from clusterkit.probes.base import Probe, Unparsed
 _SNIPPET = "cat /proc/self/limits"
 
 _ROW = re.compile(
-    r"^(Max [a-z ]+?) {2,}(unlimited|\d{1,20}) +(?:unlimited|\d{1,20}) +[a-z]+ *$", re.MULTILINE
+    r"^(Max [a-z]+(?: [a-z]+)*) {2,}(unlimited|\d{1,20}) +(?:unlimited|\d{1,20}) +[a-z]+ *$",
+    re.MULTILINE,
 )
 
 

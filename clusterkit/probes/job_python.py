@@ -53,7 +53,7 @@ if find_spec:
         with open(where) as file:
             text = file.read()
         for key, name in (("torch", "__version__"), ("cuda", "cuda"), ("hip", "hip")):
-            found = re.search(r"(?m)^%s(?:\s*:[^=]*)?\s*=\s*['\"](.*?)['\"]" % name, text)
+            found = re.search(r"(?m)^%s[ \t]*(?::[^=\n]*)?=[ \t]*['\"](.*?)['\"]" % name, text)
             say("built " + key, found.group(1) if found else "")
     except Exception:
         pass

@@ -38,7 +38,7 @@ _FIGURE = re.compile(r"\d{1,12}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?")
 """A time of 10 s and more, and a million wrong values, are written with an exponent."""
 _SUMMED = re.compile(r"Out of bounds values : (\d{1,18}) (OK|FAILED)")
 _AVERAGE = re.compile(r"Avg bus bandwidth +: (\d{1,9}(?:\.\d{1,9})?)")
-_FAILURE = re.compile(r"(\S{1,255}) pid \d{1,10}: Test failure")
+_FAILURE = re.compile(r"(?<!\S)(\S{1,255}) pid \d{1,10}: Test failure")
 _ERROR = re.compile(r"(\S{1,255}): Test (?:NCCL|CUDA|MPI) failure \S{1,255} '(.{1,300}?)(?: / )?'?")
 _HEAD = re.compile(r"size +count +type +redop\b.*")
 _PROGRAM = re.compile(r"Collective test concluded: (\w{1,40})")

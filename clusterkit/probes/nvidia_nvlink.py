@@ -20,7 +20,7 @@ c=$?
 broken
 exit "$c"
 """
-_BLOCKS = re.compile(r"^[ \t]*GPU (\d{1,4}): (.+) \(UUID: [^)\n]*\)[ \t\r]*$", re.MULTILINE)
+_BLOCKS = re.compile(r"^[ \t]*GPU (\d{1,4}): (.+) \(UUID: [^()\n]*\)[ \t\r]*$", re.MULTILINE)
 _LINK = re.compile(r"Link (\d{1,4}): (?:([0-9.]+) GB/s|<inactive>)", re.IGNORECASE)
 
 

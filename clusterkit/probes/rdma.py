@@ -37,7 +37,7 @@ _RATE = re.compile(
 )
 _UNKNOWN = frozenset({"", "<unknown>", "unknown", "n/a"})
 _FILLER = re.compile(r"[ _-]")
-_NUMBERED = re.compile(r"\s*(?:\d{1,2}: *)?(.*?)(?: \(\d{1,2}\))?\s*")
+_NUMBERED = re.compile(r"(?:\d{1,2}: *+)?(.*?)(?: \(\d{1,2}\))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ def number(text: str) -> int | None:
 
 
 def _known(text: str, words: Mapping[str, str], what: str) -> str:
-    match = _NUMBERED.fullmatch(text)
+    match = _NUMBERED.fullmatch(text.strip())
     word = _FILLER.sub("", match[1]).lower() if match else ""
     if word not in words:
         raise Unparsed(f"{what} {text[:30]!r}")

@@ -12,9 +12,9 @@ from clusterkit.probes.rdma import Device, Port, Rdma, number, physical, rate, s
 _IBSTAT_DEVICE = re.compile(r"CA '([\w.-]+)'")
 _IBSTAT_PORT = re.compile(r"Port (\d+)")
 _IBSTATUS = re.compile(r"Infiniband device '([\w.-]+)' port (\d+) status", re.IGNORECASE)
-_BROKEN = re.compile(r"ibpanic:.*?IB device '([\w.-]+)' failed.*")
+_BROKEN = re.compile(r"ibpanic:(?>.*?IB device '([\w.-]+)' failed).*")
 _RDMA_LINK = re.compile(r"(?:link|\d+/\d+:) ([\w.-]+)/(\d+):? +(\S.*)")
-_FIELD = re.compile(r"\s*([A-Za-z][\w ]*?): *(\S.*?)?\s*")
+_FIELD = re.compile(r"([A-Za-z][\w ]*?): *+(\S.*)?")
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ def _add(here: dict[str, str], line: str) -> None:
 
 
 def _field(line: str) -> tuple[str, str]:
-    match = _FIELD.fullmatch(line)
+    match = _FIELD.fullmatch(line.strip())
     if match is None:
         raise Unparsed(f"line {line.strip()[:40]!r}")
     return match[1].lower(), match[2] or ""

@@ -18,7 +18,7 @@ _START = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z_]*)=")
 _ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$)")
 _OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
-_SIGNED = re.compile(r"(.*?)\s*\[([^\[\]@]*)@([^\[\]]*)\]\s*")
+_SIGNED = re.compile(r"(.*)\[([^\[\]@]*)@([^\[\]]*)\]")
 _GRES = re.compile(r"([a-z_]\w*)((?::[A-Za-z_][\w.-]*)*)(?::(\d{1,9})[KMG]?)?", re.IGNORECASE)
 _SYMBOLS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "%": "POWERING_DOWN", "#": "POWERING_UP"}
 
@@ -92,7 +92,7 @@ def parse(text: str) -> SlurmNode:
     return SlurmNode(
         name=fields["NodeName"],
         states=_states(fields["State"]),
-        reason=signed[1] if signed else written,
+        reason=signed[1].rstrip() if signed else written,
         reason_by=signed[2] if signed else "",
         reason_at=signed[3] if signed else "",
         gres=_gres(fields["Gres"]) if "Gres" in fields else None,

@@ -134,7 +134,7 @@ _SHAPES = {
     "quota": re.compile(rf"quota ({_NUMBER}(?: {_NUMBER}){{3}}) ?(.*)"),
     "limit": re.compile(rf"limit ({_NUMBER}(?: {_NUMBER}){{2}}) ?(.*)"),
     "task": re.compile(
-        r"task ([\w.-]+):(\d{1,7}),(\d{1,9}|-) (\d{1,10}) \((.*)\) (\w) (-?\d+(?: -?\d+)*)"
+        r"task ([\w.-]+):(\d{1,7}),(\d{1,9}|-) (\d{1,10}) \((.{0,255})\) (\w) (-?\d+(?: -?\d+)*)"
     ),
 }
 _UNITS = re.compile(r"units (\d{1,5}) (\d{1,8})")

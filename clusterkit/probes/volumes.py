@@ -16,7 +16,9 @@ echo "inodes=$(df -Pi "$1" 2>/dev/null | tail -n 1)"
 """
 """Prints two pairs for a folder. POSIX `df -P`; `-i` is asked apart, not every `df` has it."""
 
-_ROW = re.compile(r"(\S.*?) +(\d{1,20}|-) +(\d{1,20}|-) +(-?\d{1,20}|-) +(?:-?\d+%|-) +(/.*)")
+_ROW = re.compile(
+    r"(?>(\S++(?: ++\S++)*?) ++(\d{1,20}|-) +(\d{1,20}|-) +(-?\d{1,20}|-) +(?:-?\d+%|-) +)(/.*)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

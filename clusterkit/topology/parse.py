@@ -26,7 +26,7 @@ from clusterkit.topology.matrix import (
 _TAIL = re.compile(r"\b(CPU Affinity|NUMA Affinity|GPU NUMA ID)\b")
 _HEADER = re.compile(r"\s+GPU\d+(\s|$)")
 _GPU = re.compile(r"GPU\d+")
-_NIC = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*\d[A-Za-z0-9_.-]*")
+_NIC = re.compile(r"[A-Za-z][A-Za-z_.-]*\d[A-Za-z0-9_.-]*")
 _LEGEND = re.compile(r"\s*(NIC\d+):\s*(\S+)\s*")
 _COMMAND = re.compile(r"\btopo\s+(-mp|-m|-p2p|--matrix_pci|--matrix|--p2pstatus)\b")
 _VIEWS = {"-m": View.LINKS, "--matrix": View.LINKS, "-mp": View.PCIE, "--matrix_pci": View.PCIE}

@@ -12,10 +12,10 @@ import base64
 import binascii
 import hashlib
 import hmac
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import paramiko
@@ -187,5 +187,4 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _fits(name: str, pattern: str) -> bool:
     # Only * and ? have a meaning: brackets stand around names with a port.
-    expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(expression, name) is not None
+    return fnmatchcase(name, pattern.replace("[", "[[]"))

@@ -9,7 +9,7 @@ from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from clusterkit.diagnose.rules import own_rules
 
@@ -18,6 +18,18 @@ _USES = {
     **{name: name for name in ("match", "fullmatch", "search")},
     **dict.fromkeys(("finditer", "findall", "split", "sub", "subn"), "finditer"),
 }
+TABLES = {
+    "clusterkit/bounds.py": (),
+    "clusterkit/collectives/published.py": (),
+    "clusterkit/diagnose/lines.py": (),
+    "clusterkit/diagnose/rules.py": (),
+    "clusterkit/estimate/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
+    "clusterkit/estimate/accuracy/units.py": ("_FORMS",),
+    "clusterkit/executors/slurm_refusals.py": ("_HINTS",),
+    "clusterkit/images/trouble.py": ("_KNOWN",),
+    "templates/mpi/launch.py": ("SAYS",),
+}
+"""Files that search for what stands in a table: names of those that hold texts and no patterns."""
 _ALIKE = "x"
 """What stands for a value that only a run knows: it goes through `re.escape` mostly."""
 
@@ -45,7 +57,7 @@ def of_files() -> Iterator[Found]:
     for folder in ("clusterkit", "templates", "images"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
-            if re.search(r"^\s*import re$", text, re.MULTILINE):
+            if "import re\n" in text or "Matching(" in text:
                 yield from _of_file(path, ast.parse(text))
 
 
@@ -65,7 +77,16 @@ def _of_file(path: Path, tree: ast.Module) -> Iterator[Found]:
                     pattern=pattern,
                     uses=uses.get(name) or frozenset({"search", "match", "fullmatch"}),
                 )
+    for text in _texts_in([names[name] for name in TABLES.get(place, ())]):
+        yield Found(place=place, pattern=re.compile(text), uses=frozenset({"search"}))
     for node in ast.walk(tree):
+        if _is_matching(node):
+            text = eval(compile(ast.Expression(node.args[0]), place, "eval"), dict(names))
+            yield Found(
+                place=f"{place}:{node.lineno}",
+                pattern=re.compile(text),
+                uses=frozenset({"fullmatch"}),
+            )
         if not (isinstance(node, ast.Call) and _is_re(node.func)):
             continue
         assert isinstance(node.func, ast.Attribute)
@@ -123,6 +144,26 @@ def _patterns_in(value: Any) -> Iterator[re.Pattern[Any]]:
             yield from _patterns_in(getattr(value, field.name))
 
 
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in (*value, *value.values()):
+            yield from _texts_in(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _texts_in(item)
+
+
+def _is_matching(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Tell whether a call makes a bound of `clusterkit.bounds` from a regular expression."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "Matching"
+    )
+
+
 def _is_re(func: ast.expr) -> bool:
     return (
         isinstance(func, ast.Attribute)
@@ -164,5 +205,8 @@ def _evaluated(call: ast.Call, names: Mapping[str, Any]) -> re.Pattern[Any] | No
         if isinstance(expression, ast.Name) and expression.id not in names:
             return None
         code = compile(ast.Expression(expression), "pattern", "eval")
-        values.append(eval(code, {}, ChainMap(dict(names), _Alike())))
-    return re.compile(*values)
+        try:
+            values.append(eval(code, {}, ChainMap(dict(names), _Alike())))
+        except TypeError:  # bytes that only a run knows
+            return None
+    return None if isinstance(values[0], _Stand) else re.compile(*values)

@@ -9,7 +9,7 @@ import pytest
 
 from clusterkit.diagnose.lines import LONGEST
 from clusterkit.diagnose.rules import own_rules
-from tests.attacks.patterns import of_rules
+from tests.attacks.patterns import TABLES, of_files, of_rules
 from tests.attacks.worst_cases import slow
 
 ALL = frozenset({"search", "match", "fullmatch", "finditer"})
@@ -39,6 +39,16 @@ def test_every_rule_of_diagnose_takes_linear_time() -> None:
     found = {(one.place, one.pattern.pattern): slow(one.pattern, one.uses) for one in of_rules()}
     assert len(found) > 400
     assert not {place: why for place, why in found.items() if why}
+
+
+def test_every_other_regular_expression_takes_linear_time() -> None:
+    found = tuple(of_files())
+    unread = {one.place.partition(":")[0] for one in found if not one.known}
+    assert unread == set(TABLES), "a pattern that no test reads"
+    patterns = {one.pattern.pattern for one in found if one.known}
+    assert len(patterns) > 250
+    slow_ones = {one.place: slow(one.pattern, one.uses) for one in found}
+    assert not {place: why for place, why in slow_ones.items() if why}
 
 
 def test_no_line_of_4_kb_holds_up_a_rule() -> None:

@@ -46,7 +46,7 @@ def _prefixes(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
         return
     exclude, names = ("^", value[1:]) if value.startswith("^") else ("", value)
     # The kernel and rdma-core count without leading zeros, so mlx5_0 is the prefix of no other.
-    wide = [item for item in names.split(",") if re.search(r"[1-9]\d*$", item.partition(":")[0])]
+    wide = [item for item in names.split(",") if re.search(r"[1-9]0*$", item.partition(":")[0])]
     if not names.startswith("=") and wide:
         name = wide[0].partition(":")[0]
         yield Remark(

@@ -21,7 +21,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 
-_PAIR = re.compile(r"([a-z_]\w*)\s*[=:]\s*([^\s;,()]+)", re.IGNORECASE)
+_PAIR = re.compile(r"(?<!\w)([a-z_]\w*)\s*[=:]\s*([^\s;,()]+)", re.IGNORECASE)
 _ALIASES = {
     "tensor_parallel": "tp", "tensor_parallel_size": "tp", "tp_size": "tp",
     "pipeline_parallel": "pp", "pipeline_parallel_size": "pp", "pp_size": "pp",
@@ -37,7 +37,7 @@ UNSAID = frozenset({"", "unknown", "recipe", "per recipe", "default", "?", "-", 
 _NEVER = frozenset({"no", "none", "false", "off", "0", "disabled", "not", "never", "without"})
 _ALWAYS = frozenset({"yes", "true", "on", "1", "enabled", "all", "always", "uniform", "block"})
 _SAYS_ZERO = re.compile(r"zero|deepspeed|(?<![a-z])z[0-3]\b")
-_ZERO = re.compile(r"(?:zero|stage|(?<![a-z])z)[\s_-]*(?:stage|dp)?[\s_-]*(\d+)")
+_ZERO = re.compile(r"(?:zero|stage|(?<![a-z])z)[\s_-]*+(?:(?:stage|dp)[\s_-]*+)?(\d{1,3})")
 """`ZeRO-3`, `zero stage 2`, `DeepSpeed Stage 3`, `deepspeed_stage_2_offload`."""
 _GROUP = re.compile(r"intra-node\s*\((\d+)\)")
 _LIBRARIES = (

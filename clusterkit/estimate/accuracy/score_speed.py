@@ -95,7 +95,9 @@ def _score(row: Row) -> SpeedScore | Unused:
 
 
 _BATCH = re.compile(r"\b(gas|gbs)=")
-_NICS = re.compile(r"(\d+) ?x ?(\d+) ?Gb(?:ps|/s|it)? (RoCE|EFA|Ethernet|IB)", re.IGNORECASE)
+_NICS = re.compile(
+    r"(?<!\d)(\d{1,6}) ?x ?(\d{1,6}) ?Gb(?:ps|/s|it)? (RoCE|EFA|Ethernet|IB)", re.IGNORECASE
+)
 
 
 def _network(row: Row) -> str | None:

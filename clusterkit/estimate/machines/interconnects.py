@@ -131,7 +131,7 @@ def interconnect_named(text: str) -> Network:
     if colon:
         return _own(name.strip() or "custom", figures)
     bare, nics = name, None
-    counted = re.fullmatch(r"(?:(\d+)\s*x\s*)?(.*?)(?:[-_ ]?x\s*(\d+))?", name)
+    counted = re.fullmatch(r"(?:(\d{1,6})\s*x\s*+)?+(.*?)(?:[-_ ]?x\s*+(\d{1,6}))?", name)
     if counted and (counted[1] or counted[3]):
         bare, nics = counted[2], int(counted[1] or counted[3])
     network = _find(bare)

@@ -234,7 +234,7 @@ def complaint(kind, driver):
 
 
 def told(text, name):
-    found = re.search(rf"(?m)^{name}(?:\s*:[^=]*)?\s*=\s*['\"](.*?)['\"]", text)
+    found = re.search(rf"(?m)^{name}[ \t]*(?::[^=\n]*)?=[ \t]*['\"](.*?)['\"]", text)
     return found.group(1) if found else ""
 
 
