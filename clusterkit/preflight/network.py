@@ -128,7 +128,8 @@ def _links(stage: _Stage) -> _Stage:
     links = read_links(stage.evidence)
     usual = median(links.rates.values()) if links.rates else 0
     slow = {pair for pair, rate in links.rates.items() if rate < SLOW * usual}
-    suspect = [*sorted(slow), *sorted(far(links.latencies_us))]
+    both = (*sorted(slow), *sorted(far(links.latencies_us)))
+    suspect = [pair for pair in both if pair[0] != pair[1]]
     rounds = disjoint(_indices(suspect, stage.nodes), most=_MOST_LINKS_AGAIN)
     if not rounds:
         return stage
@@ -162,7 +163,13 @@ class FirstPass:
 
 def _sorted_out(evidence: Evidence) -> FirstPass:
     facts = facts_of(evidence, net_allreduce.PROBE)
-    said = [(node, e) for node, seen in facts.items() for e in seen.exercises]
+    # A node may name anybody as its partner.
+    said = [
+        (node, e)
+        for node, seen in facts.items()
+        for e in seen.exercises
+        if e.peer in facts and e.peer != node
+    ]
     rates = [e.bus_bytes_per_s for _, e in said if e.bus_bytes_per_s is not None]
     least = BAD * median(rates) if rates else 0.0
     slow = {

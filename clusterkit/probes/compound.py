@@ -264,7 +264,7 @@ class AnswerReader:
             self._note(kind, rest)
         elif name in self._names:
             frame = self._frames.setdefault(self._names[name], _Frame())
-            frame.add(kind, rest.rstrip(b"\r"))
+            frame.add(kind, rest[:_LINE].rstrip(b"\r"))
             if len(frame.out) + len(frame.err) > self._limits.probe:
                 more = f"more than {_size(self._limits.probe)}"
                 self.excess = f"answered {self._names[name]} with {more}"

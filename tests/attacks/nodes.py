@@ -75,6 +75,8 @@ def nonsense(peer: socket.socket) -> None:
     time.sleep(30)
 
 
+SLOW = {"drip": PLAIN + "while True: os.write(1, b'x'); time.sleep(0.3)\n"}
+"""For tests of deadlines alone: they are waited for."""
 LISTENERS = {"packet": big_packet, "greeting": endless_banner, "gibberish": nonsense}
 
 
@@ -92,6 +94,14 @@ class Farm:
             return subprocess.Popen(
                 argv, cwd=self.folder, env=dict(self.env), stdout=out, stderr=err
             )
+
+    @contextmanager
+    def as_user(self) -> Iterator[None]:
+        """Have in this process the home of whose keys the nodes know."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", self.env["HOME"])
+            patch.delenv("SSH_AUTH_SOCK", raising=False)
+            yield
 
     def run(self, *words: str, within_s: float) -> Ran:
         """Run a verb to its end, which has to come in time."""

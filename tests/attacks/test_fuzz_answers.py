@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 import json
 import re
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html import page
+from clusterkit.preflight.network import with_network
 from clusterkit.preflight.text import report_lines
 from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, Reach, read_output
 from clusterkit.probes.compound import LIMITS, AnswerReader, Compound
@@ -170,6 +172,34 @@ def test_no_answer_breaks_a_check_nor_takes_what_others_said(data: st.DataObject
     shown = _Page(page(known, report))
     assert shown.scripts == HONEST_PAGE.scripts
     assert shown.handlers == HONEST_PAGE.handlers
+
+
+class Made:
+    """A transport to nodes that answer what is made up for each of them and each question."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+
+    def ask(
+        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+    ) -> tuple[Reply, ...]:
+        (name,) = compound.names
+        text = OURS[name].replace(" b ", " good ").replace(" a ", " other ")
+        said = dict.fromkeys(nodes, text) | {"bad": self.data.draw(hostile(text))}
+        return tuple(
+            Reply(node=node, reach=Reach(via="ssh"), outputs={name: Output(stdout=said[node])})
+            for node in nodes
+        )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_no_node_breaks_the_traffic_between_all(data: st.DataObject) -> None:
+    checks = [check for check in CHECKS if check.tier is Tier.NETWORK]
+    known = with_network(bundle({}), Made(data), checks)
+    report = evaluate(known, CHECKS)
+    list(report_lines(report, verbose=True))
+    page(known, report)
 
 
 COMPOUND = Compound(script="", token="cktoken", names=("a", "b"), timeout_s=1)

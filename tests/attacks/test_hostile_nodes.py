@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.attacks.nodes import HEALTHY, LISTENERS, PROGRAMS, Farm, Ran, farm
+from clusterkit.diagnose.stacks import fold_stacks
+from clusterkit.errors import RemoteError
+from clusterkit.probes.base import PreflightJob, Probe, ReachProblem
+from clusterkit.probes.compound import compose, new_token
+from clusterkit.sync.helper import Helper
+from clusterkit.transport.srun_answers import StepReader
+from clusterkit.transport.ssh import SshTransport
+from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.ssh_session import on_nodes
+from tests.attacks.nodes import HEALTHY, LISTENERS, PROGRAMS, SLOW, Farm, Ran, farm
 
 MOST_MIB = 300
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -20,6 +31,12 @@ QUICK = [HEALTHY, "flood", "lines", "stderr", "banner", "packet"]
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     with farm(tmp_path_factory.mktemp("farm")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def dripping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    with farm(tmp_path_factory.mktemp("slow"), SLOW, listening={}) as one:
         yield one
 
 
@@ -59,6 +76,91 @@ def test_preflight_tells_the_hostile_from_the_healthy(nodes: Farm, tmp_path: Pat
     assert "<script>owned" not in page.read_text()
     again = nodes.run("preflight", "--replay", str(saved), "--json", within_s=30)
     assert json.loads(again.out)["findings"] == report["findings"]
+
+
+def test_the_report_for_people_has_their_words_and_nothing_of_a_terminal(nodes: Farm) -> None:
+    ran = nodes.run("preflight", "--hosts", "good,banner", "--select", "ssh", "-v", within_s=60)
+    require_calm(ran)
+    assert "nothing here" in ran.out, "what a login says is evidence"
+
+
+def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
+    job = PreflightJob(hosts=("drip", HEALTHY))
+    probe = Probe(name="p", command="echo fine", parse=str, timeout_s=1.0)
+    began = time.monotonic()
+    with dripping.as_user():
+        transport = SshTransport(SshOptions(margin_s=1.0))
+        compound = compose([probe], job, token=new_token())
+        drip, good = transport.ask(job.hosts, compound, heard=lambda _: None)
+    assert time.monotonic() - began < 15
+    assert drip.reach.problem is ReachProblem.TIMEOUT
+    assert good.reach.problem is None
+    assert good.outputs["p"].stdout == "fine\n"
+
+
+def test_a_conversation_ends_at_its_deadline_though_bytes_come(
+    dripping: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterkit.sync.helper._GREETING_S", 3.0)
+    began = time.monotonic()
+    with dripping.as_user():
+        found = on_nodes(
+            SshOptions(), ("drip", HEALTHY), lambda session: Helper(session, sys.executable).node
+        )
+    assert time.monotonic() - began < 20
+    assert found[HEALTHY] == HEALTHY
+    assert isinstance(found["drip"], RemoteError)
+    assert "within 3 s" in found["drip"].message
+
+
+def test_stacks_of_the_healthy_node_are_shown(nodes: Farm) -> None:
+    snippet = "echo '@ 7 0 good'; echo 'Thread 7 (idle): \"MainThread\"'; echo '    f (a.py:1)'"
+    probe = Probe(name="stacks", command=snippet, parse=str, timeout_s=2.0)
+    hosts = (HEALTHY, "flood", "framed", "deep", "surrogates", "liar", "packet")
+    with nodes.as_user():
+        compound = compose([probe], PreflightJob(hosts=hosts), token=new_token())
+        replies = SshTransport(SshOptions()).ask(hosts, compound, heard=lambda _: None)
+    found = fold_stacks(probe, replies)
+    assert [(group.nodes, group.frames) for group in found.groups] == [
+        ((HEALTHY,), ("f (a.py:1)",))
+    ]
+    assert {"flood", "framed", "packet"} <= {trouble.node for trouble in found.troubles}
+
+
+def test_over_srun_a_node_speaks_for_itself_alone() -> None:
+    """The label is srun's; what follows it is the node's own, names and labels of others too."""
+    compound = compose(
+        [Probe(name="p", command="x", parse=str)], PreflightJob(hosts=()), token="ck"
+    )
+    reader = StepReader(compound, tasks=3)
+    for task, name in ((0, "n1"), (1, "n1"), (2, "n3")):
+        for line in (f"ck {task} - @ 9.5 {name}", f"ck 0 p o of-{task}", "ck 0 - = 0 - -"):
+            reader.feed(1.0, f"{task}: {line}\n".encode())
+    reader.feed(1.0, b"7: ck 0 p o far\n1: x\n0: ck 0 p o late\n")
+    said = "\n".join(
+        f"srun: launching StepId=1.0 on host n{task + 1}, 1 tasks: {task}" for task in range(3)
+    )
+    told = reader.by_node(("n1", "n2", "n3"), said)
+    outputs = {node: task.reply(node, 1.0).outputs["p"].stdout for node, task in told.items()}
+    assert outputs == {"n1": "of-0\n", "n2": "of-1\n", "n3": "of-2\n"}
+    # A Slurm that does not say so: who claims to be another one gains nothing.
+    assert set(reader.by_node(("n1", "n2", "n3"), "")) == {"n3"}
+
+
+def test_over_srun_a_flood_of_one_task_leaves_the_others() -> None:
+    compound = compose(
+        [Probe(name="p", command="x", parse=str)], PreflightJob(hosts=()), token="ck"
+    )
+    reader = StepReader(compound, tasks=2)
+    reader.feed(1.0, b"1: ck 1 - @ 9.5 n2\n1: ck 1 p o fine\n")
+    for _ in range(50):
+        reader.feed(1.0, b"0: ck 0 p o x\n" * 8000)
+    reader.feed(1.0, b"1: ck 1 - = 0 - -\n")
+    said = "srun: launching 1.0 on host n1, 1 tasks: 0\nsrun: launching 1.0 on host n2, 1 tasks: 1"
+    told = {node: one.reply(node, 1.0) for node, one in reader.by_node(("n1", "n2"), said).items()}
+    assert told["n1"].reach.problem is ReachProblem.EXCESS
+    assert told["n2"].reach.problem is None
+    assert told["n2"].outputs["p"].stdout == "fine\n"
 
 
 def test_top_shows_the_healthy_one(nodes: Farm) -> None:
