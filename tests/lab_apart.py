@@ -37,7 +37,7 @@ def homes_apart(lab: Lab, hosts: Sequence[str], *, size: str = "700m") -> Iterat
     Path(OURS).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for host in hosts:
-            words = ("-t", "tmpfs", "-o", f"size={size}", host, OURS)
+            words = ("-t", "tmpfs", "-o", f"size={size},mode=0700", host, OURS)
             stack.enter_context(mounted(lab, host, *words))
         yield
 
