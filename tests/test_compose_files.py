@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,46 @@ def test_clusters_follow_the_specification(name: str) -> None:
 def test_monitoring_is_built_on_the_root_of_the_catalogue() -> None:
     assert f"PARENT: ${{PARENT:-{ROOT_IMAGE}}}\n" in (MONITORING / "compose.yaml").read_text()
     assert f"ARG PARENT={ROOT_IMAGE}\n" in (MONITORING / "Dockerfile").read_text()
+
+
+def test_monitoring_takes_images_by_digest_and_opens_nothing_to_everybody() -> None:
+    text = (MONITORING / "compose.yaml").read_text()
+    services = yaml.safe_load(text)["services"]
+    for name in ("grafana", "dcgm-exporter"):
+        image = services[name]["image"]
+        assert re.fullmatch(r"\$\{\w+:-[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}\}", image)
+    listening = re.findall(r"(?:listen-address=|LISTEN: |HTTP_ADDR: )(\S+)", text)
+    assert len(listening) == 4
+    assert all(one.startswith(("127.0.0.1", "${NODE_ADDRESS:-127.0.0.1}:")) for one in listening)
+    grafana = services["grafana"]
+    settings = grafana["environment"]
+    assert settings["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/grafana-password/admin"
+    assert settings["GF_AUTH_ANONYMOUS_ENABLED"] == "false"
+    condition = grafana["depends_on"]["grafana-password"]["condition"]
+    assert condition == "service_completed_successfully"
+
+
+def test_every_image_of_others_is_named_by_its_digest() -> None:
+    """In compose files and Dockerfiles; what this repository builds itself has no registry."""
+    listed = subprocess.run(
+        ["git", "ls-files", "compose", "images", "tests/docker"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    named = [
+        (path, found)
+        for path in listed
+        if path.endswith((".yaml", ".yml", "Dockerfile"))
+        for found in re.findall(
+            r"(?m)^\s*(?:image: |FROM |ARG PARENT=|COPY --from=)(\S+)", (ROOT / path).read_text()
+        )
+    ]
+    assert named
+    stage = re.compile(r"(?m)^FROM \S+ AS (\S+)")
+    for path, image in named:
+        stages = set(stage.findall((ROOT / path).read_text())) | {"scratch"}
+        ours = "clusterkit/" in image or image in stages or image.startswith(("${PARENT", "*"))
+        built_stage = re.sub(r"\$\{VARIANT\}", "cpu", image) in stages
+        assert ours or built_stage or "@sha256:" in image, f"{path}: {image}"
 
 
 def test_the_schema_would_find_a_mistake() -> None:

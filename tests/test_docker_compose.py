@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -184,7 +186,6 @@ def monitoring(
         "monitoring", "prometheus", "node-exporter",
         PARENT=engine.base_image(),
         PROMETHEUS_PORT=str(free_port()),
-        NODE_EXPORTER_LISTEN="127.0.0.1:9100",
         TEXTFILE_DIR=str(folder),
         ROOT_MOUNT="ro",
     )  # fmt: skip
@@ -206,6 +207,27 @@ def test_prometheus_has_what_clusterkit_wrote(monitoring: Cluster) -> None:
     assert [row["metric"]["instance"] for row in found] == ["127.0.0.1"]
     assert query(monitoring, "node_network_transmit_bytes_total")
     assert query(monitoring, 'node_filesystem_size_bytes{mountpoint="/"}')
+
+
+def test_only_the_cluster_and_nobody_without_a_password_is_served(monitoring: Cluster) -> None:
+    """The admin API is off, exporters answer where they are asked, Grafana's password is made."""
+    port = monitoring.env["PROMETHEUS_PORT"]
+    for path in ("api/v1/admin/tsdb/snapshot", "-/reload", "-/quit"):
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}", method="POST")
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(request)
+    listed = subprocess.run(["ss", "-Htln"], capture_output=True, text=True, check=True).stdout
+    here = {line.split()[3] for line in listed.splitlines()}
+    assert {one for one in here if one.endswith((":9100", f":{port}"))} == {
+        "127.0.0.1:9100",
+        f"127.0.0.1:{port}",
+    }
+    look = "run", "--rm", "--no-deps", "-T", "grafana-password"
+    monitoring.compose(*look)
+    first = monitoring.compose(*look, "bash", "-c", "cd /secret; stat -c '%a %u' admin; cat admin")
+    assert re.fullmatch(r"600 472\n[A-Za-z0-9+/=]{32}\n", first)
+    monitoring.compose(*look)
+    assert monitoring.compose(*look, "cat", "/secret/admin") == first.partition("\n")[2], "once"
 
 
 def test_the_rules_of_prometheus_do_what_their_tests_say(monitoring: Cluster) -> None:
