@@ -101,6 +101,11 @@ lab: $(VENV)/dev.done debian-test ## Start the practice cluster: Slurm and ssh o
 lab-down: $(VENV)/dev.done ## Stop the practice cluster and remove it
 	python -m tests.lab down
 
+.PHONY: wheel
+wheel: $(VENV)/core.done ## Build the wheel into dist/, unless its name on the index is somebody else's
+	python -m release.check_name
+	python -m hatchling build -t wheel -d dist
+
 .PHONY: clean
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .venvs build/docs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

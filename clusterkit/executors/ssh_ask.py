@@ -147,12 +147,14 @@ def _refusal(node: str, answer: NodeAnswer, layout: SshLayout) -> Refusal | None
     if _NO_MODULE in errors:
         return Refusal(
             why=last.removeprefix(f"{python}: "),
-            hint=f"install clusterkit there, for {python}" if layout.shared else _prepare(layout),
+            hint=f"bring its wheel there, for {python}: docs/how-to/air-gapped.md"
+            if layout.shared
+            else _prepare(layout),
         )
     if answer.output.exit_code in _CANNOT_RUN:
         return Refusal(
             why=f"{python} cannot be run there",
-            hint="install clusterkit in a folder that all nodes share, at the same path"
+            hint="put the environment into a folder that all nodes share, at the same path"
             if layout.shared
             else _prepare(layout),
         )

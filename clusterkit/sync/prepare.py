@@ -31,10 +31,12 @@ _UNPACKED = 4
 """How much larger wheels are once they are installed, torch included."""
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install")
 _PROOF = f"""
-import clusterkit, clusterkit.executors.ssh_keeper
 from importlib import metadata
-foreign = [one.version for one in metadata.distributions(name={FOREIGN!r})]
-print(metadata.version({DISTRIBUTION!r}) if not foreign else "of somebody else")
+if list(metadata.distributions(name={FOREIGN!r})):
+    print("of somebody else")
+else:
+    import clusterkit, clusterkit.executors.ssh_keeper
+    print(metadata.version({DISTRIBUTION!r}))
 """
 _LONGEST = 500
 """Characters of what a node says of itself."""

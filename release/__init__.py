@@ -1,0 +1,1 @@
+"""What is done for a release, on the machine of whoever makes it."""
