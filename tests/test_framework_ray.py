@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.data import data_dir
+from clusterkit.core import peers
+from clusterkit.data import PEERS, data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
 from clusterkit.model import NodeCommand
@@ -49,7 +51,9 @@ class Nodes:
         self.started: dict[int, subprocess.Popen[str]] = {}
         package = folder / "ray" / "scripts"
         package.mkdir(parents=True)
+        shutil.copy(peers.__file__, folder / PEERS)
         (folder / "ray" / "__init__.py").touch()
+        (folder / "ray" / "_private" / "authentication").mkdir(parents=True)
         (package / "__init__.py").touch()
         (folder / "grpc.py").touch()  # with it, Ray also has a server for clients
         (package / "scripts.py").write_text(PLAYED.format(folder=folder))
@@ -61,6 +65,7 @@ class Nodes:
         return {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{self.folder}:{LAUNCH.parent}:{RANKS}",
+            "CK_TOKEN": "the same on all nodes",
             "CK_NODES": " ".join(names),
             "CK_SLOTS": " ".join("2" * self.count),
             "CK_NNODES": str(self.count),
@@ -217,7 +222,8 @@ def test_the_node_of_the_rank_that_failed_is_the_one_that_fails(folder: Path) ->
 
 
 def test_a_node_without_ray_says_how_to_install_it(tmp_path: Path) -> None:
-    found = f"{LAUNCH.parent}:{RANKS}"
+    shutil.copy(peers.__file__, tmp_path / PEERS)
+    found = f"{LAUNCH.parent}:{RANKS}:{tmp_path}"
     bare = {"PATH": os.environ["PATH"], "CK_NODE_NAME": "n3", "PYTHONPATH": found}
     words = [sys.executable, str(LAUNCH), "--min-nodes=1", "true"]
     done = subprocess.run(words, env=bare, capture_output=True, text=True, check=False)
@@ -237,6 +243,7 @@ def local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     environment = {
         "CK_NODES": "a", "CK_NNODES": "1", "CK_NODE_RANK": "0", "CK_NODE_NAME": "a",
         "CK_HEAD_ADDR": "localhost", "CK_PORT": "21000", "CK_TMP": str(tmp_path),
+        "CK_TOKEN": "a secret of the job",
     }  # fmt: skip
     monkeypatch.delenv("SLURM_MEM_PER_NODE", raising=False)
     for name, value in environment.items():
@@ -314,17 +321,22 @@ def test_a_ray_that_was_too_slow_to_start_is_started_again(folder: Path) -> None
     assert nodes.left() == []
 
 
-def test_only_a_job_with_a_token_has_a_ray_with_one(
+def test_ray_has_a_token_that_does_not_tell_that_of_the_job(
     local: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("CK_TOKEN", raising=False)
-    assert "RAY_AUTH_MODE" not in local.variables()
-    monkeypatch.setenv("CK_TOKEN", "secret")
     found = local.variables()
     assert found["RAY_AUTH_MODE"] == "token"
+    assert len(found["RAY_AUTH_TOKEN"]) == 64
     assert "secret" not in found["RAY_AUTH_TOKEN"]
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     assert "RAY_AUTH_TOKEN" not in local.variables()
+
+
+def test_a_ray_without_tokens_is_not_passed_over_in_silence(folder: Path) -> None:
+    nodes = Nodes(folder, count=1)
+    (folder / "ray" / "_private" / "authentication").rmdir()
+    said, _ = nodes.start(0).communicate(timeout=60)
+    assert f"this Ray knows no tokens: whoever reaches its ports (from {nodes.port} on" in said
 
 
 def command(**changes: object) -> NodeCommand:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.data import data_dir
+from clusterkit.core import peers
+from clusterkit.data import PEERS, data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
 from clusterkit.model import NodeCommand
@@ -19,6 +21,7 @@ from clusterkit.ports import hold_port
 
 LAUNCH = data_dir("templates") / "spark" / "launch.py"
 RANKS = data_dir("templates") / "ranks"
+TOKEN = "the same on all nodes"
 
 
 def command(script: str = "x.py", **options: str) -> NodeCommand:
@@ -63,6 +66,7 @@ def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.Complete
     """Run the launcher as the only node, named w7, without any Spark or Java."""
     environment = {
         "PATH": str(tmp_path),
+        "CK_TOKEN": TOKEN,
         "CK_NODES": "w7",
         "CK_SLOTS": "2",
         "CK_NODE_RANK": "0",
@@ -74,9 +78,10 @@ def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.Complete
         "PYTHONDONTWRITEBYTECODE": "1",
         **more,
     }
+    shutil.copy(peers.__file__, tmp_path / PEERS)
     return subprocess.run(
         [sys.executable, "-S", *(["-c", code] if code else [LAUNCH]), "--processes=2", "x.py"],
-        env={**environment, "PYTHONPATH": f"{LAUNCH.parent}:{RANKS}"},
+        env={**environment, "PYTHONPATH": f"{LAUNCH.parent}:{RANKS}:{tmp_path}"},
         check=False,
         capture_output=True,
         text=True,

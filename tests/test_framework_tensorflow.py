@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.data import data_dir
+from clusterkit.core import peers
+from clusterkit.data import PEERS, data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
 from clusterkit.model import NodeCommand
@@ -55,6 +57,7 @@ class Nodes:
         port = hold_port(20000, 29999, seed=str(folder)).number
         self.names = [f"node-{rank}" for rank, _ in enumerate(slots.split())]
         self.folder, self.port = folder, port
+        shutil.copy(peers.__file__, folder / PEERS)
         words = [sys.executable, str(TEMPLATES / "tensorflow" / "launch.py"), *flags]
         self.launchers = [
             subprocess.Popen(
@@ -71,7 +74,8 @@ class Nodes:
     def environment(self, rank: int, slots: str) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(TEMPLATES / "ranks"),
+            "PYTHONPATH": f"{TEMPLATES / 'ranks'}:{self.folder}",
+            "CK_TOKEN": "the same on all nodes",
             "OMP_NUM_THREADS": "1",
             "CK_JOB_ID": "7",
             "CK_RESTART_COUNT": "0",

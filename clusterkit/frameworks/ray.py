@@ -7,7 +7,7 @@ already runs on a machine is left alone, and each ends with its own job.
 
 from __future__ import annotations
 
-from clusterkit.data import read_data
+from clusterkit.data import peers_program, read_data
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
@@ -56,6 +56,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             "ray_launch.py": read_data("templates", "ray", "launch.py"),
             **{name: read_data("templates", "ray", name) for name in _BESIDE},
             **shared_files("clusterkit_failure.py", "clusterkit_tree.py"),
+            **peers_program(),
         },
     )
 
@@ -67,6 +68,6 @@ FRAMEWORK = Framework(
     command=command,
     uneven_slots=True,
     elastic=True,
-    by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
+    by_hand='on each host K: CK_TOKEN=SECRET CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
     provides=("RAY_ADDRESS",),
 )

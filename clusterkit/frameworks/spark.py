@@ -7,7 +7,7 @@ ends with it. `--set spark.KEY=VALUE` is that very key of Spark's configuration.
 
 from __future__ import annotations
 
-from clusterkit.data import read_data
+from clusterkit.data import peers_program, read_data
 from clusterkit.errors import UserError
 from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
@@ -18,6 +18,8 @@ _DECIDED = {
     "driver.host": "it is the first node's address",
     "driver.bindAddress": "it is the first node's address",
     "cores.max": "use --nodes, --gpus-per-node and --processes",
+    "authenticate": "the job has a secret of its own",
+    "authenticate.secret": "the job has a secret of its own",
     "local.dir": "it is a folder of the job on each node, below TMPDIR",
 }
 _OF_DAEMONS = ("master.", "worker.", "deploy.")
@@ -53,6 +55,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         files={
             **{name: read_data("templates", "spark", name) for name in names},
             **shared_files("clusterkit_failure.py", "clusterkit_tree.py"),
+            **peers_program(),
         },
     )
 
@@ -64,6 +67,6 @@ FRAMEWORK = Framework(
     starts=("pyspark",),
     command=command,
     uneven_slots=True,
-    by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
+    by_hand='on each host K: CK_TOKEN=SECRET CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
     provides=("SPARK_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON"),
 )

@@ -7,7 +7,7 @@ as `srun` does for TensorFlow's own SlurmClusterResolver; ranks have their roles
 
 from __future__ import annotations
 
-from clusterkit.data import read_data
+from clusterkit.data import peers_program, read_data
 from clusterkit.errors import UserError, choices_hint
 from clusterkit.frameworks.base import Framework, LaunchInputs, shared_files
 from clusterkit.model import NodeCommand, Runtime
@@ -37,6 +37,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             "tensorflow_launch.py": read_data("templates", "tensorflow", "launch.py"),
             "tensorflow_meeting.py": read_data("templates", "tensorflow", "tensorflow_meeting.py"),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
+            **peers_program(),
         },
         processes=processes,
     )
@@ -97,5 +98,5 @@ FRAMEWORK = Framework(
     command=command,
     uneven_slots=True,
     provides=("TF_CONFIG",),
-    by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
+    by_hand='on each host K: CK_TOKEN=SECRET CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
 )

@@ -1,13 +1,12 @@
 """A node that joins the Ray of the first one, and leaves with it; what launch.py runs there."""
 
-import json
 import os
-import socket
 import sys
 import threading
 import time
 from contextlib import suppress
 
+import clusterkit_peers
 import clusterkit_ray
 
 BEAT_S = 2
@@ -21,9 +20,13 @@ def say(words):
     print(f"clusterkit: {words}", flush=True)
 
 
-def send(connection, message):
+def fail(words):
+    sys.exit(f"clusterkit: error: {words}")
+
+
+def send(line, message):
     with suppress(OSError):  # whoever reads from it notices as well
-        connection.sendall(json.dumps(message).encode() + b"\n")
+        line.send(message)
 
 
 class Member:
@@ -33,13 +36,17 @@ class Member:
         self.options = options
         self.ray = None
         self.told = {}
-        self.connection = None
+        self.line = None
 
     def run(self):
         """Do what the head says until it says that this is the end; return the exit code."""
         name, joined = os.environ["CK_NODE_NAME"], False
-        self.connection = connect(self.options.start_timeout)
-        send(self.connection, {"node": name, "signature": clusterkit_ray.signature(name)})
+        head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+        member = clusterkit_peers.member_of_job("ray")
+        try:
+            self.line = clusterkit_peers.connect_within(self.options.start_timeout, head, member)
+        except OSError as error:
+            fail(f"{name}: {error}")
         threading.Thread(target=self.listen, daemon=True).start()
         beat_at = 0
         while "end" not in self.told:
@@ -54,39 +61,27 @@ class Member:
                 return 1
             if self.ray and self.ray.up.is_set() and not joined:
                 joined = True
-                send(self.connection, {"joined": True})
+                send(self.line, {"joined": True})
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_S
-                send(self.connection, {})
+                send(self.line, {})
             time.sleep(0.1)
         return self.told["end"]
 
     def listen(self):
         """Note what the head says, until it has gone."""
-        with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
-            for line in lines:
-                self.told |= json.loads(line)
+        with suppress(OSError):
+            for message in self.line.messages(HEAD_SILENCE_S):
+                if "end" in message:
+                    self.told["end"] = clusterkit_peers.whole(message, "end", 0, 1)
+                self.told |= dict.fromkeys(message.keys() & {"join"}, True)
         self.told["gone"] = True
 
     def end(self):
         """End the Ray of this node; the head waits for who is to blame, and not for others."""
         if self.ray and self.told.get("end"):
             self.ray.end()
-        if self.connection:
-            with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
+        if self.line:
+            self.line.end()
         if self.ray:
             self.ray.end()
-
-
-def connect(patience_s):
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            # As long a silence later ends what is read from it.
-            return socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"no Ray head at {head}:{port} after {patience_s} s: {error}")
-            time.sleep(0.2)

@@ -235,7 +235,7 @@ def memory_bytes():
 
 
 def variables():
-    """Return the environment of Ray and of the driver: its address, and its token if there is one.
+    """Return the environment of Ray and of the driver: its address, and its token.
 
     Without an address, some parts of Ray look for any Ray on the machine. Without a token, whoever
     reaches the ports can run programs as its user.
@@ -245,12 +245,20 @@ def variables():
     found["PYTHONPATH"] = os.pathsep.join(
         filter(None, (os.environ["CK_TMP"], found.get("PYTHONPATH")))
     )
-    if "RAY_AUTH_MODE" not in found and (token := signature("ray")):
+    if "RAY_AUTH_MODE" not in found:
+        token = hmac.new(os.environ["CK_TOKEN"].encode(), b"ray", "sha256").hexdigest()
         found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     return found
 
 
-def signature(text):
-    """Return what only a node of this job can say of a text; nothing by hand, without a token."""
-    token = os.environ.get("CK_TOKEN", "")
-    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest() if token else ""
+def warn_of_strangers():
+    """Say where this Ray lets everybody in: older ones know no tokens."""
+    package = Path(find_spec("ray").origin).parent  # to import it would take seconds
+    if not (package / "_private" / "authentication").is_dir():
+        first = os.environ["CK_PORT"]
+        print(
+            f"clusterkit: this Ray knows no tokens: whoever reaches its ports (from {first} on, of "
+            "every node) can run programs as you. Install Ray 2.52 or later",
+            file=sys.stderr,
+            flush=True,
+        )

@@ -3,8 +3,8 @@
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node starts the head of the cluster and tells the others when to join; once they have, it runs the
 command, the driver, with RAY_ADDRESS. With the driver the cluster ends, on all nodes. The nodes
-talk over one connection each to CK_PORT + 1, in lines of JSON. Of more nodes than --min-nodes some
-may come late, or be lost; the log of the first node tells who is there, and so does the file
+talk over one connection each to CK_PORT + 1 (clusterkit_peers.py). Of more nodes than --min-nodes
+some may come late, or be lost; the log of the first node tells who is there, and so does the file
 CK_ROUNDS, where that is set, a JSON line each time. Needs Ray, and the files beside it.
 """
 
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,8 +20,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import clusterkit_peers
 import clusterkit_ray
-from clusterkit_member import BEAT_S, Member, say, send
+from clusterkit_member import BEAT_S, Member, fail, say, send
 
 GATHER_S = 10
 """How long more nodes than the fewest are waited for, once those are there."""
@@ -64,8 +64,8 @@ def leave(*_):
 class Other:
     """Another node as the head sees it: `state` is how far it has come."""
 
-    def __init__(self, connection):
-        self.connection = connection
+    def __init__(self, line):
+        self.line = line
         self.state = "its Ray is starting"
 
 
@@ -89,8 +89,15 @@ class Head:
 
     def run(self):
         """Run the driver on a cluster that is complete; return the exit code of the job."""
-        listener = socket.create_server(("", int(os.environ["CK_PORT"]) + 1))
-        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
+        if len(self.names) > 1:
+            # The nodes of a local job have loopback addresses of their own.
+            address = os.environ.get("CK_NODE_ADDR", ""), int(os.environ["CK_PORT"]) + 1
+            try:
+                member = clusterkit_peers.member_of_job("ray")
+                self.listener = clusterkit_peers.Listener(address, member, self.serve)
+            except OSError as error:
+                fail(f"port {address[1]} of {self.names[0]}: {error.strerror}")
+        clusterkit_ray.warn_of_strangers()
         self.ray = clusterkit_ray.Ray(self.options.ray)
         why = self.gather() or self.drive()
         if why is None:
@@ -184,42 +191,26 @@ class Head:
             with suppress(OSError), Path(os.environ["CK_ROUNDS"]).open("a") as out:
                 out.write(json.dumps({"nodes": names}) + "\n")
 
-    def accept(self, listener):
-        """Take the calls of the others."""
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
-        """Keep one node for as long as it is heard."""
-        connection.settimeout(SILENCE_S)
-        name = None
-        unheard = suppress(OSError, ValueError, KeyError, TypeError)
-        with unheard, connection, connection.makefile("r") as lines:
-            name = self.welcome(json.loads(lines.readline()), connection)
-            for line in lines if name else ():
-                if "joined" in json.loads(line):
-                    self.others[name].state = "joined"
-        if name and self.others.pop(name) and not self.ending:
+    def serve(self, line):
+        """Keep one node for as long as it is heard, unless it was there before."""
+        name = self.names[line.rank]
+        if line.rank == 0 or name in self.others or name in self.lost:
+            return
+        self.others[name] = Other(line)
+        threading.Thread(target=self.tell, args=(name, line), daemon=True).start()
+        for message in line.messages(SILENCE_S):
+            if "joined" in message:
+                self.others[name].state = "joined"
+        del self.others[name]
+        if not self.ending:
             self.lost.add(name)
             say(f"lost {name}")
 
-    def welcome(self, told, connection):
-        """Take a node in, unless it is none of the job or was there before; return its name."""
-        name = told["node"]
-        if told["signature"] != clusterkit_ray.signature(name):
-            return None
-        if name not in self.names[1:] or name in self.others or name in self.lost:
-            return None
-        self.others[name] = Other(connection)
-        threading.Thread(target=self.tell, args=(connection,), daemon=True).start()
-        return name
-
-    def tell(self, connection):
+    def tell(self, name, line):
         """Let a node know when to join, and again and again that the head is there."""
-        while connection.fileno() >= 0:
+        while name in self.others:
             ready = self.ready.wait(BEAT_S)
-            send(connection, {"join": True} if ready else {})
+            send(line, {"join": True} if ready else {})
             time.sleep(BEAT_S if ready else 0)
 
     def blamed(self):
@@ -234,7 +225,7 @@ class Head:
         """End the driver and the Ray of all nodes."""
         self.ending, blamed = True, self.blamed()
         for name, other in list(self.others.items()):
-            send(other.connection, {"end": int(name == blamed)})
+            send(other.line, {"end": int(name == blamed)})
         if self.drives():
             self.driver.terminate()
         # Who goes first might take the word with it that this is the end, or the blame.

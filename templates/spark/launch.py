@@ -3,31 +3,38 @@
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node runs Spark's standalone master, every node one worker with as many cores as it has slots. No
 SSH: each node's launch.py starts its own, told over one connection to CK_PORT + 1 where the master
-is. Once all workers are registered, the first node runs `spark-submit` of the script, and the
-cluster ends with it. The master listens on CK_PORT; its web page is on CK_PORT + 2, that of the
-driver on CK_PORT + 3 where it is wanted. Needs Java, and Spark: `pip install pyspark`, or
+is (clusterkit_peers.py). Master, workers, driver and executors know each other by a secret made of
+the job's token. Once all workers are registered, the first node runs `spark-submit` of the script,
+and the cluster ends with it. The master listens on CK_PORT; its web page is on CK_PORT + 2, that of
+the driver on CK_PORT + 3 where it is wanted. Needs Java, and Spark: `pip install pyspark`, or
 SPARK_HOME.
 """
 
 import argparse
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from contextlib import suppress
+from ipaddress import ip_address
 
+import clusterkit_peers
 import clusterkit_tree
 import spark_node
 
 START_S = 300
 """How long all nodes together may take until every worker is registered."""
 LOOK_S = 0.2
+BEAT_S = 5
+SILENCE_S = 60
+"""After so long without a sign a node has gone."""
+MOST = 1 << 16
+"""Slots and GPUs that a node may say it has."""
+LONGEST_PAGE = 1 << 26
 OTHERS_TELL_S = 5
 """How long a node that has lost another one is not blamed, for that one to come first."""
 
@@ -60,11 +67,8 @@ def lead(spark, options):
     deadline = time.monotonic() + START_S
     port = int(os.environ["CK_PORT"])
     server = Server(spark, port + 1)
-    # A port that is taken is an error, and not a reason to take the next one. Spark 4 also takes
-    # programs by HTTP on port 6066, of every cluster that does not say no.
-    spark.environment["SPARK_MASTER_OPTS"] += (
-        " -Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"
-    )
+    # A port that is taken is an error, and not a reason to take the next one.
+    spark.environment["SPARK_MASTER_OPTS"] += " -Dspark.port.maxRetries=0"
     places = ("--host", spark.address, "--port", str(port), "--webui-port", str(port + 2))
     spark.start_daemon("master", "org.apache.spark.deploy.master.Master", *places)
     while workers_of(spark, port + 2) is None:
@@ -82,6 +86,7 @@ def lead(spark, options):
             str(spark.home / "bin" / "spark-submit"),
             f"--master={master}",
             "--deploy-mode=client",
+            f"--properties-file={spark.write_settings('driver', {})}",
             *(f"--conf={key}={value}" for key, value in confs.items()),
             *options.command,
         ],
@@ -143,14 +148,16 @@ def workers_of(spark, port):
     """Return what the master says of its workers; None while it does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     page = f"http://{spark.address}:{port}/json/"
-    with suppress(OSError, ValueError), direct.open(page, timeout=5) as answer:
-        return json.load(answer)["workers"]
+    asked = urllib.request.Request(page, headers=spark_node.page_pass())
+    with suppress(OSError, ValueError), direct.open(asked, timeout=5) as answer:
+        return json.loads(answer.read(LONGEST_PAGE))["workers"]
     return None
 
 
 def look_after(spark, server):
     """Wait a moment; end this node if a part of the cluster has gone."""
     time.sleep(LOOK_S)
+    server.beat()
     if name := spark.broken():
         spark.blame(name)
     if server.lost:
@@ -160,59 +167,75 @@ def look_after(spark, server):
 
 
 class Server:
-    """The other nodes as the first one knows them; a line of JSON is a message."""
+    """The other nodes as the first one knows them."""
 
     def __init__(self, spark, port):
         self.nodes = os.environ["CK_NODES"].split()
         self.there = {spark.name: spark.about()}
-        self.connections = {}
+        self.lines = {}
         self.lost = []
         self.ending = False
         self.master = None
+        self.beat_at = 0
         self.announced = threading.Event()
-        self.listener = socket.create_server(("", port))
-        threading.Thread(target=self.accept, daemon=True).start()
+        if len(self.nodes) == 1:
+            return
+        try:
+            # The nodes of a local job have loopback addresses of their own.
+            address = os.environ.get("CK_NODE_ADDR", ""), port
+            self.listener = clusterkit_peers.Listener(address, spark.member, self.serve)
+        except OSError as error:
+            fail(f"port {port} of {spark.name}: {error.strerror}")
 
-    def accept(self):
-        """Take the calls of the other nodes."""
-        while True:
-            connection, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
+    def serve(self, line):
         """Keep in touch with one node for as long as it is there."""
-        keep_alive(connection)
-        with connection, connection.makefile("r") as lines:
-            try:
-                about = json.loads(lines.readline())
-                name = about["name"]
-            except (OSError, ValueError, KeyError, TypeError):
-                return
-            if name not in self.nodes or name in self.there:
-                return
-            self.connections[name] = connection
-            self.there[name] = about
-            self.announced.wait()
-            with suppress(OSError):
-                send(connection, {"master": self.master})
-                lines.read()
+        name = self.nodes[line.rank]
+        about = self.read(line.receive(SILENCE_S))
+        if name in self.there:
+            return
+        self.there[name] = about
+        self.announced.wait()
+        self.lines[name] = line
+        with suppress(OSError):
+            line.send({"master": self.master})
+            for _ in line.messages(SILENCE_S):
+                pass
         if not self.ending:
             self.lost.append(name)
-        del self.connections[name]
+        del self.lines[name]
+
+    def read(self, about):
+        """Return what a node says of itself, if it can be so."""
+        try:
+            address = str(ip_address(clusterkit_peers.text(about, "address", 64)))
+        except ValueError as error:
+            raise clusterkit_peers.PeerError("sends no address") from error
+        slots, gpus = (clusterkit_peers.whole(about, name, 0, MOST) for name in ("slots", "gpus"))
+        return {"address": address, "slots": slots, "gpus": gpus}
 
     def announce(self, master):
         """Tell all nodes, those included that come later, where the master is."""
         self.master = master
         self.announced.set()
 
+    def beat(self):
+        """Let all nodes know now and then that this one is there."""
+        if time.monotonic() >= self.beat_at:
+            self.beat_at = time.monotonic() + BEAT_S
+            self.tell_all({})
+
+    def tell_all(self, message):
+        """Tell all nodes something; who has gone is noticed by who reads."""
+        for line in list(self.lines.values()):
+            with suppress(OSError):
+                line.send(message)
+
     def end(self):
         """Tell all nodes that the driver has ended, and wait until they have left."""
         self.ending = True
-        for connection in list(self.connections.values()):
-            with suppress(OSError):
-                send(connection, {"end": True})
+        self.tell_all({"end": True})
         deadline = time.monotonic() + 2 * spark_node.GRACE_S
-        while self.connections and time.monotonic() < deadline:
+        while self.lines and time.monotonic() < deadline:
             time.sleep(LOOK_S)
 
 
@@ -221,61 +244,49 @@ class Server:
 
 def follow(spark):
     """Run this node's worker until the first node says that it is over."""
-    with connect() as connection, connection.makefile("r") as lines:
-        send(connection, spark.about())
-        master = read(lines).get("master")
-        if master is None:
+    head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    try:
+        line = clusterkit_peers.connect_within(START_S, head, spark.member)
+        line.send(spark.about())
+    except OSError as error:
+        fail(str(error))
+    told = {}
+    threading.Thread(target=listen, args=(line, told), daemon=True).start()
+    beat_at = 0
+    while "end" not in told:
+        # The first node's word counts more than a worker that has lost its master.
+        if "gone" in told:
             lost_head()
-        spark.start_worker(master)
-        while not select.select([connection], [], [], LOOK_S)[0]:
-            # The first node's word counts more than a worker that has lost its master.
-            if name := spark.broken():
-                spark.blame(name)
-        if "end" not in read(lines):
-            lost_head()
-        spark.end()  # before the connection, whose end is the first node's sign
-        return 0
+        if "master" in told and "worker" not in spark.children:
+            spark.start_worker(told["master"])
+        if name := spark.broken():
+            spark.blame(name)
+        if time.monotonic() >= beat_at:
+            beat_at = time.monotonic() + BEAT_S
+            with suppress(OSError):  # who listens notices as well
+                line.send({})
+        time.sleep(LOOK_S)
+    spark.end()  # before the connection, whose end is the first node's sign
+    line.end()
+    return 0
+
+
+def listen(line, told):
+    """Note what the first node says, until it has gone."""
+    with suppress(OSError):
+        while True:
+            message = line.receive(SILENCE_S if "master" in told else START_S)
+            if "master" in message:
+                told["master"] = clusterkit_peers.text(message, "master", 256)
+            if "end" in message:
+                told["end"] = True
+    told["gone"] = True
 
 
 def lost_head():
     say(f"lost the first node, {os.environ['CK_NODES'].split()[0]}")
     time.sleep(OTHERS_TELL_S)
     sys.exit(1)
-
-
-def connect():
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            connection = socket.create_connection((head, port), timeout=5)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                fail(f"nobody answers at {head}:{port} after {START_S} s: {error}")
-            time.sleep(LOOK_S)
-        else:
-            connection.settimeout(None)
-            keep_alive(connection)
-            return connection
-
-
-def keep_alive(connection):
-    """Notice within a minute that the other machine has gone without a word."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-
-
-def send(connection, message):
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def read(lines):
-    """Return the next message; an empty one where the other side has gone."""
-    with suppress(OSError, ValueError):
-        return json.loads(lines.readline())
-    return {}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What runs of Spark on one node, and where: for launch.py beside it."""
 
 import fcntl
+import hmac
 import importlib.util
 import json
 import os
@@ -10,11 +11,13 @@ import struct
 import subprocess
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 import clusterkit_failure
+import clusterkit_peers
 import clusterkit_tree
 
 GRACE_S = 4
@@ -22,6 +25,7 @@ GRACE_S = 4
 TAIL_LINES = 12
 _SIOCGIFADDR = 0x8915
 _SPARE_SIGNAL = "63"
+PAGE_FILTER = "org.apache.spark.ui.JWSFilter"
 
 
 class Spark:
@@ -29,6 +33,7 @@ class Spark:
 
     def __init__(self, script):
         self.name, self.rank = os.environ["CK_NODE_NAME"], int(os.environ["CK_NODE_RANK"])
+        self.member = clusterkit_peers.member_of_job("spark")
         self.slots = int(os.environ["CK_SLOTS"].split()[self.rank])
         check_java()
         self.home = spark_home()
@@ -42,7 +47,6 @@ class Spark:
     def about(self):
         """Return what the first node has to know."""
         return {
-            "name": self.name,
             "address": self.address,
             "slots": self.slots,
             "gpus": len(self.gpus),
@@ -64,12 +68,54 @@ class Spark:
         """Start a part of the cluster, whose output goes to a file."""
         with (self.logs / f"{name}.log").open("ab") as out:
             self.children[name] = subprocess.Popen(
-                [str(self.home / "bin" / "spark-class"), kind, *words],
+                [
+                    *(str(self.home / "bin" / "spark-class"), kind),
+                    *("--properties-file", self.write_settings("daemon", self.of_daemons())),
+                    *words,
+                ],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
+
+    def of_daemons(self):
+        """Return what master and workers are told, beside who is of the job.
+
+        Their pages would show all output, and end programs, for whoever asks.
+        """
+        settings = {
+            # Spark 4 also takes programs by HTTP on port 6066, of every cluster that allows it.
+            "spark.master.rest.enabled": "false",
+            "spark.master.ui.decommission.allow.mode": "DENY",
+            "spark.ui.killEnabled": "false",
+        }
+        if any(self.home.glob("jars/jjwt-impl-*.jar")):  # Spark 4: the filter needs it
+            settings["spark.ui.filters"] = PAGE_FILTER
+            key = urlsafe_b64encode(derived("spark pages")).decode()
+            settings[f"spark.{PAGE_FILTER}.param.secretKey"] = key
+        return settings
+
+    def write_settings(self, name, settings):
+        """Return a file, for this user alone, by which parts of Spark know each other.
+
+        Among the arguments of a program everybody would see the secret.
+        """
+        folder = os.environ.get("SPARK_CONF_DIR") or self.home / "conf"
+        text = ""
+        with suppress(OSError):  # our file takes its place; of two equal keys the last one counts
+            text = Path(folder, "spark-defaults.conf").read_text("utf-8", "replace") + "\n"
+        settings = {
+            **settings,
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": derived("spark").hex(),
+        }
+        if "spark.network.crypto.enabled" not in text:
+            settings["spark.network.crypto.enabled"] = "true"
+        path = self.tmp / f"spark-{name}.conf"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            out.write(text + "".join(f"{key} {value}\n" for key, value in settings.items()))
+        return str(path)
 
     def offer_gpus(self):
         """Let the worker give each task GPUs of its own.
@@ -120,6 +166,22 @@ class Spark:
                 app, executor = path.parts[-3:-1]
                 with suppress(OSError):
                     shutil.copyfile(path, self.logs / f"{app}-{executor}.{path.name}")
+
+
+def derived(purpose):
+    """Return a secret that follows from the job's token; nobody gets from it to the token."""
+    return hmac.new(os.environ["CK_TOKEN"].encode(), purpose.encode(), "sha256").digest()
+
+
+def page_pass():
+    """Return the header with which the master's page lets its own job in (JWS, RFC 7515)."""
+
+    def encoded(data):
+        return urlsafe_b64encode(data).rstrip(b"=")
+
+    text = encoded(b'{"alg":"HS256"}') + b"." + encoded(b'{"sub":"clusterkit"}')
+    signature = encoded(hmac.new(derived("spark pages"), text, "sha256").digest())
+    return {"Authorization": f"Bearer {(text + b'.' + signature).decode()}"}
 
 
 def check_java():

@@ -105,6 +105,8 @@ def environment_of(rank, local_rank, shares):
     }
     # A signal means the end here, which JAX would only note for scripts that ask it.
     environment.setdefault("JAX_ENABLE_PREEMPTION_SERVICE", "false")
+    if "CK_NODE_ADDR" in environment:  # or the coordinator would listen on all addresses
+        environment.setdefault("JAX_COORDINATOR_BIND_ADDRESS", f"{head}:{port}")
     if interface := environment.get("GLOO_SOCKET_IFNAME"):
         # TensorPipe, below torch.distributed.rpc, would take that of the host's own name as well.
         environment.setdefault("TP_SOCKET_IFNAME", interface)

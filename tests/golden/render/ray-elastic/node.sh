@@ -2,6 +2,7 @@
 # train: what one node runs (ray). Rendered by clusterkit 0.1.0.
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# On several hosts also, the same on each:  export CK_TOKEN=...     # made by `openssl rand -hex 16`
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
@@ -22,6 +23,17 @@ CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# By this the nodes know who is of this job: whoever else comes could run programs as this user.
+CK_TOKEN=${CK_TOKEN:-}
+if ((CK_NNODES == 1 && ${#CK_TOKEN} == 0)); then
+  CK_TOKEN=$(od -An -vtx1 -N16 /dev/urandom | tr -d ' \n')
+elif ((${#CK_TOKEN} < 16)); then
+  echo "clusterkit: error: $CK_NODE_NAME: CK_TOKEN is not set, or has fewer than 16 characters" >&2
+  echo "  hint: the nodes know each other by it, so it is the same on all of them:" >&2
+  echo "    export CK_TOKEN=\"\$(openssl rand -hex 16)\"  # once; on the others, what it is there" >&2
+  exit 2
+fi
+export CK_TOKEN
 # TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
 [[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
 CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
@@ -52,8 +64,8 @@ cat >"$CK_TMP"/ray_launch.py <<'CK_FILE'
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node starts the head of the cluster and tells the others when to join; once they have, it runs the
 command, the driver, with RAY_ADDRESS. With the driver the cluster ends, on all nodes. The nodes
-talk over one connection each to CK_PORT + 1, in lines of JSON. Of more nodes than --min-nodes some
-may come late, or be lost; the log of the first node tells who is there, and so does the file
+talk over one connection each to CK_PORT + 1 (clusterkit_peers.py). Of more nodes than --min-nodes
+some may come late, or be lost; the log of the first node tells who is there, and so does the file
 CK_ROUNDS, where that is set, a JSON line each time. Needs Ray, and the files beside it.
 """
 
@@ -61,7 +73,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -70,8 +81,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import clusterkit_peers
 import clusterkit_ray
-from clusterkit_member import BEAT_S, Member, say, send
+from clusterkit_member import BEAT_S, Member, fail, say, send
 
 GATHER_S = 10
 """How long more nodes than the fewest are waited for, once those are there."""
@@ -113,8 +125,8 @@ def leave(*_):
 class Other:
     """Another node as the head sees it: `state` is how far it has come."""
 
-    def __init__(self, connection):
-        self.connection = connection
+    def __init__(self, line):
+        self.line = line
         self.state = "its Ray is starting"
 
 
@@ -138,8 +150,15 @@ class Head:
 
     def run(self):
         """Run the driver on a cluster that is complete; return the exit code of the job."""
-        listener = socket.create_server(("", int(os.environ["CK_PORT"]) + 1))
-        threading.Thread(target=self.accept, args=(listener,), daemon=True).start()
+        if len(self.names) > 1:
+            # The nodes of a local job have loopback addresses of their own.
+            address = os.environ.get("CK_NODE_ADDR", ""), int(os.environ["CK_PORT"]) + 1
+            try:
+                member = clusterkit_peers.member_of_job("ray")
+                self.listener = clusterkit_peers.Listener(address, member, self.serve)
+            except OSError as error:
+                fail(f"port {address[1]} of {self.names[0]}: {error.strerror}")
+        clusterkit_ray.warn_of_strangers()
         self.ray = clusterkit_ray.Ray(self.options.ray)
         why = self.gather() or self.drive()
         if why is None:
@@ -233,42 +252,26 @@ class Head:
             with suppress(OSError), Path(os.environ["CK_ROUNDS"]).open("a") as out:
                 out.write(json.dumps({"nodes": names}) + "\n")
 
-    def accept(self, listener):
-        """Take the calls of the others."""
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
-        """Keep one node for as long as it is heard."""
-        connection.settimeout(SILENCE_S)
-        name = None
-        unheard = suppress(OSError, ValueError, KeyError, TypeError)
-        with unheard, connection, connection.makefile("r") as lines:
-            name = self.welcome(json.loads(lines.readline()), connection)
-            for line in lines if name else ():
-                if "joined" in json.loads(line):
-                    self.others[name].state = "joined"
-        if name and self.others.pop(name) and not self.ending:
+    def serve(self, line):
+        """Keep one node for as long as it is heard, unless it was there before."""
+        name = self.names[line.rank]
+        if line.rank == 0 or name in self.others or name in self.lost:
+            return
+        self.others[name] = Other(line)
+        threading.Thread(target=self.tell, args=(name, line), daemon=True).start()
+        for message in line.messages(SILENCE_S):
+            if "joined" in message:
+                self.others[name].state = "joined"
+        del self.others[name]
+        if not self.ending:
             self.lost.add(name)
             say(f"lost {name}")
 
-    def welcome(self, told, connection):
-        """Take a node in, unless it is none of the job or was there before; return its name."""
-        name = told["node"]
-        if told["signature"] != clusterkit_ray.signature(name):
-            return None
-        if name not in self.names[1:] or name in self.others or name in self.lost:
-            return None
-        self.others[name] = Other(connection)
-        threading.Thread(target=self.tell, args=(connection,), daemon=True).start()
-        return name
-
-    def tell(self, connection):
+    def tell(self, name, line):
         """Let a node know when to join, and again and again that the head is there."""
-        while connection.fileno() >= 0:
+        while name in self.others:
             ready = self.ready.wait(BEAT_S)
-            send(connection, {"join": True} if ready else {})
+            send(line, {"join": True} if ready else {})
             time.sleep(BEAT_S if ready else 0)
 
     def blamed(self):
@@ -283,7 +286,7 @@ class Head:
         """End the driver and the Ray of all nodes."""
         self.ending, blamed = True, self.blamed()
         for name, other in list(self.others.items()):
-            send(other.connection, {"end": int(name == blamed)})
+            send(other.line, {"end": int(name == blamed)})
         if self.drives():
             self.driver.terminate()
         # Who goes first might take the word with it that this is the end, or the blame.
@@ -304,14 +307,13 @@ CK_FILE
 cat >"$CK_TMP"/clusterkit_member.py <<'CK_FILE'
 """A node that joins the Ray of the first one, and leaves with it; what launch.py runs there."""
 
-import json
 import os
-import socket
 import sys
 import threading
 import time
 from contextlib import suppress
 
+import clusterkit_peers
 import clusterkit_ray
 
 BEAT_S = 2
@@ -325,9 +327,13 @@ def say(words):
     print(f"clusterkit: {words}", flush=True)
 
 
-def send(connection, message):
+def fail(words):
+    sys.exit(f"clusterkit: error: {words}")
+
+
+def send(line, message):
     with suppress(OSError):  # whoever reads from it notices as well
-        connection.sendall(json.dumps(message).encode() + b"\n")
+        line.send(message)
 
 
 class Member:
@@ -337,13 +343,17 @@ class Member:
         self.options = options
         self.ray = None
         self.told = {}
-        self.connection = None
+        self.line = None
 
     def run(self):
         """Do what the head says until it says that this is the end; return the exit code."""
         name, joined = os.environ["CK_NODE_NAME"], False
-        self.connection = connect(self.options.start_timeout)
-        send(self.connection, {"node": name, "signature": clusterkit_ray.signature(name)})
+        head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+        member = clusterkit_peers.member_of_job("ray")
+        try:
+            self.line = clusterkit_peers.connect_within(self.options.start_timeout, head, member)
+        except OSError as error:
+            fail(f"{name}: {error}")
         threading.Thread(target=self.listen, daemon=True).start()
         beat_at = 0
         while "end" not in self.told:
@@ -358,42 +368,30 @@ class Member:
                 return 1
             if self.ray and self.ray.up.is_set() and not joined:
                 joined = True
-                send(self.connection, {"joined": True})
+                send(self.line, {"joined": True})
             if time.monotonic() >= beat_at:
                 beat_at = time.monotonic() + BEAT_S
-                send(self.connection, {})
+                send(self.line, {})
             time.sleep(0.1)
         return self.told["end"]
 
     def listen(self):
         """Note what the head says, until it has gone."""
-        with suppress(OSError, ValueError), self.connection.makefile("r") as lines:
-            for line in lines:
-                self.told |= json.loads(line)
+        with suppress(OSError):
+            for message in self.line.messages(HEAD_SILENCE_S):
+                if "end" in message:
+                    self.told["end"] = clusterkit_peers.whole(message, "end", 0, 1)
+                self.told |= dict.fromkeys(message.keys() & {"join"}, True)
         self.told["gone"] = True
 
     def end(self):
         """End the Ray of this node; the head waits for who is to blame, and not for others."""
         if self.ray and self.told.get("end"):
             self.ray.end()
-        if self.connection:
-            with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
+        if self.line:
+            self.line.end()
         if self.ray:
             self.ray.end()
-
-
-def connect(patience_s):
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            # As long a silence later ends what is read from it.
-            return socket.create_connection((head, port), timeout=HEAD_SILENCE_S)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"no Ray head at {head}:{port} after {patience_s} s: {error}")
-            time.sleep(0.2)
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_ray.py <<'CK_FILE'
@@ -634,7 +632,7 @@ def memory_bytes():
 
 
 def variables():
-    """Return the environment of Ray and of the driver: its address, and its token if there is one.
+    """Return the environment of Ray and of the driver: its address, and its token.
 
     Without an address, some parts of Ray look for any Ray on the machine. Without a token, whoever
     reaches the ports can run programs as its user.
@@ -644,15 +642,23 @@ def variables():
     found["PYTHONPATH"] = os.pathsep.join(
         filter(None, (os.environ["CK_TMP"], found.get("PYTHONPATH")))
     )
-    if "RAY_AUTH_MODE" not in found and (token := signature("ray")):
+    if "RAY_AUTH_MODE" not in found:
+        token = hmac.new(os.environ["CK_TOKEN"].encode(), b"ray", "sha256").hexdigest()
         found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     return found
 
 
-def signature(text):
-    """Return what only a node of this job can say of a text; nothing by hand, without a token."""
-    token = os.environ.get("CK_TOKEN", "")
-    return hmac.new(token.encode(), text.encode(), "sha256").hexdigest() if token else ""
+def warn_of_strangers():
+    """Say where this Ray lets everybody in: older ones know no tokens."""
+    package = Path(find_spec("ray").origin).parent  # to import it would take seconds
+    if not (package / "_private" / "authentication").is_dir():
+        first = os.environ["CK_PORT"]
+        print(
+            f"clusterkit: this Ray knows no tokens: whoever reaches its ports (from {first} on, of "
+            "every node) can run programs as you. Install Ray 2.52 or later",
+            file=sys.stderr,
+            flush=True,
+        )
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_train.py <<'CK_FILE'
@@ -806,6 +812,10 @@ def descendants(root):
             if state not in "ZX":
                 found.append(pid)
     return found
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_peers.py <<'CK_FILE'
+(clusterkit/core/peers.py)
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'

@@ -2,6 +2,7 @@
 # train: what one node runs (spark). Rendered by clusterkit 0.1.0.
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# On several hosts also, the same on each:  export CK_TOKEN=...     # made by `openssl rand -hex 16`
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
@@ -22,6 +23,17 @@ CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# By this the nodes know who is of this job: whoever else comes could run programs as this user.
+CK_TOKEN=${CK_TOKEN:-}
+if ((CK_NNODES == 1 && ${#CK_TOKEN} == 0)); then
+  CK_TOKEN=$(od -An -vtx1 -N16 /dev/urandom | tr -d ' \n')
+elif ((${#CK_TOKEN} < 16)); then
+  echo "clusterkit: error: $CK_NODE_NAME: CK_TOKEN is not set, or has fewer than 16 characters" >&2
+  echo "  hint: the nodes know each other by it, so it is the same on all of them:" >&2
+  echo "    export CK_TOKEN=\"\$(openssl rand -hex 16)\"  # once; on the others, what it is there" >&2
+  exit 2
+fi
+export CK_TOKEN
 # TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
 [[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
 CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
@@ -52,31 +64,38 @@ cat >"$CK_TMP"/launch.py <<'CK_FILE'
 Runs once on every node of a job, with clusterkit's CK_* variables in its environment. The first
 node runs Spark's standalone master, every node one worker with as many cores as it has slots. No
 SSH: each node's launch.py starts its own, told over one connection to CK_PORT + 1 where the master
-is. Once all workers are registered, the first node runs `spark-submit` of the script, and the
-cluster ends with it. The master listens on CK_PORT; its web page is on CK_PORT + 2, that of the
-driver on CK_PORT + 3 where it is wanted. Needs Java, and Spark: `pip install pyspark`, or
+is (clusterkit_peers.py). Master, workers, driver and executors know each other by a secret made of
+the job's token. Once all workers are registered, the first node runs `spark-submit` of the script,
+and the cluster ends with it. The master listens on CK_PORT; its web page is on CK_PORT + 2, that of
+the driver on CK_PORT + 3 where it is wanted. Needs Java, and Spark: `pip install pyspark`, or
 SPARK_HOME.
 """
 
 import argparse
 import json
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from contextlib import suppress
+from ipaddress import ip_address
 
+import clusterkit_peers
 import clusterkit_tree
 import spark_node
 
 START_S = 300
 """How long all nodes together may take until every worker is registered."""
 LOOK_S = 0.2
+BEAT_S = 5
+SILENCE_S = 60
+"""After so long without a sign a node has gone."""
+MOST = 1 << 16
+"""Slots and GPUs that a node may say it has."""
+LONGEST_PAGE = 1 << 26
 OTHERS_TELL_S = 5
 """How long a node that has lost another one is not blamed, for that one to come first."""
 
@@ -109,11 +128,8 @@ def lead(spark, options):
     deadline = time.monotonic() + START_S
     port = int(os.environ["CK_PORT"])
     server = Server(spark, port + 1)
-    # A port that is taken is an error, and not a reason to take the next one. Spark 4 also takes
-    # programs by HTTP on port 6066, of every cluster that does not say no.
-    spark.environment["SPARK_MASTER_OPTS"] += (
-        " -Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"
-    )
+    # A port that is taken is an error, and not a reason to take the next one.
+    spark.environment["SPARK_MASTER_OPTS"] += " -Dspark.port.maxRetries=0"
     places = ("--host", spark.address, "--port", str(port), "--webui-port", str(port + 2))
     spark.start_daemon("master", "org.apache.spark.deploy.master.Master", *places)
     while workers_of(spark, port + 2) is None:
@@ -131,6 +147,7 @@ def lead(spark, options):
             str(spark.home / "bin" / "spark-submit"),
             f"--master={master}",
             "--deploy-mode=client",
+            f"--properties-file={spark.write_settings('driver', {})}",
             *(f"--conf={key}={value}" for key, value in confs.items()),
             *options.command,
         ],
@@ -192,14 +209,16 @@ def workers_of(spark, port):
     """Return what the master says of its workers; None while it does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     page = f"http://{spark.address}:{port}/json/"
-    with suppress(OSError, ValueError), direct.open(page, timeout=5) as answer:
-        return json.load(answer)["workers"]
+    asked = urllib.request.Request(page, headers=spark_node.page_pass())
+    with suppress(OSError, ValueError), direct.open(asked, timeout=5) as answer:
+        return json.loads(answer.read(LONGEST_PAGE))["workers"]
     return None
 
 
 def look_after(spark, server):
     """Wait a moment; end this node if a part of the cluster has gone."""
     time.sleep(LOOK_S)
+    server.beat()
     if name := spark.broken():
         spark.blame(name)
     if server.lost:
@@ -209,59 +228,75 @@ def look_after(spark, server):
 
 
 class Server:
-    """The other nodes as the first one knows them; a line of JSON is a message."""
+    """The other nodes as the first one knows them."""
 
     def __init__(self, spark, port):
         self.nodes = os.environ["CK_NODES"].split()
         self.there = {spark.name: spark.about()}
-        self.connections = {}
+        self.lines = {}
         self.lost = []
         self.ending = False
         self.master = None
+        self.beat_at = 0
         self.announced = threading.Event()
-        self.listener = socket.create_server(("", port))
-        threading.Thread(target=self.accept, daemon=True).start()
+        if len(self.nodes) == 1:
+            return
+        try:
+            # The nodes of a local job have loopback addresses of their own.
+            address = os.environ.get("CK_NODE_ADDR", ""), port
+            self.listener = clusterkit_peers.Listener(address, spark.member, self.serve)
+        except OSError as error:
+            fail(f"port {port} of {spark.name}: {error.strerror}")
 
-    def accept(self):
-        """Take the calls of the other nodes."""
-        while True:
-            connection, _ = self.listener.accept()
-            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
-
-    def serve(self, connection):
+    def serve(self, line):
         """Keep in touch with one node for as long as it is there."""
-        keep_alive(connection)
-        with connection, connection.makefile("r") as lines:
-            try:
-                about = json.loads(lines.readline())
-                name = about["name"]
-            except (OSError, ValueError, KeyError, TypeError):
-                return
-            if name not in self.nodes or name in self.there:
-                return
-            self.connections[name] = connection
-            self.there[name] = about
-            self.announced.wait()
-            with suppress(OSError):
-                send(connection, {"master": self.master})
-                lines.read()
+        name = self.nodes[line.rank]
+        about = self.read(line.receive(SILENCE_S))
+        if name in self.there:
+            return
+        self.there[name] = about
+        self.announced.wait()
+        self.lines[name] = line
+        with suppress(OSError):
+            line.send({"master": self.master})
+            for _ in line.messages(SILENCE_S):
+                pass
         if not self.ending:
             self.lost.append(name)
-        del self.connections[name]
+        del self.lines[name]
+
+    def read(self, about):
+        """Return what a node says of itself, if it can be so."""
+        try:
+            address = str(ip_address(clusterkit_peers.text(about, "address", 64)))
+        except ValueError as error:
+            raise clusterkit_peers.PeerError("sends no address") from error
+        slots, gpus = (clusterkit_peers.whole(about, name, 0, MOST) for name in ("slots", "gpus"))
+        return {"address": address, "slots": slots, "gpus": gpus}
 
     def announce(self, master):
         """Tell all nodes, those included that come later, where the master is."""
         self.master = master
         self.announced.set()
 
+    def beat(self):
+        """Let all nodes know now and then that this one is there."""
+        if time.monotonic() >= self.beat_at:
+            self.beat_at = time.monotonic() + BEAT_S
+            self.tell_all({})
+
+    def tell_all(self, message):
+        """Tell all nodes something; who has gone is noticed by who reads."""
+        for line in list(self.lines.values()):
+            with suppress(OSError):
+                line.send(message)
+
     def end(self):
         """Tell all nodes that the driver has ended, and wait until they have left."""
         self.ending = True
-        for connection in list(self.connections.values()):
-            with suppress(OSError):
-                send(connection, {"end": True})
+        self.tell_all({"end": True})
         deadline = time.monotonic() + 2 * spark_node.GRACE_S
-        while self.connections and time.monotonic() < deadline:
+        while self.lines and time.monotonic() < deadline:
             time.sleep(LOOK_S)
 
 
@@ -270,61 +305,49 @@ class Server:
 
 def follow(spark):
     """Run this node's worker until the first node says that it is over."""
-    with connect() as connection, connection.makefile("r") as lines:
-        send(connection, spark.about())
-        master = read(lines).get("master")
-        if master is None:
+    head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
+    try:
+        line = clusterkit_peers.connect_within(START_S, head, spark.member)
+        line.send(spark.about())
+    except OSError as error:
+        fail(str(error))
+    told = {}
+    threading.Thread(target=listen, args=(line, told), daemon=True).start()
+    beat_at = 0
+    while "end" not in told:
+        # The first node's word counts more than a worker that has lost its master.
+        if "gone" in told:
             lost_head()
-        spark.start_worker(master)
-        while not select.select([connection], [], [], LOOK_S)[0]:
-            # The first node's word counts more than a worker that has lost its master.
-            if name := spark.broken():
-                spark.blame(name)
-        if "end" not in read(lines):
-            lost_head()
-        spark.end()  # before the connection, whose end is the first node's sign
-        return 0
+        if "master" in told and "worker" not in spark.children:
+            spark.start_worker(told["master"])
+        if name := spark.broken():
+            spark.blame(name)
+        if time.monotonic() >= beat_at:
+            beat_at = time.monotonic() + BEAT_S
+            with suppress(OSError):  # who listens notices as well
+                line.send({})
+        time.sleep(LOOK_S)
+    spark.end()  # before the connection, whose end is the first node's sign
+    line.end()
+    return 0
+
+
+def listen(line, told):
+    """Note what the first node says, until it has gone."""
+    with suppress(OSError):
+        while True:
+            message = line.receive(SILENCE_S if "master" in told else START_S)
+            if "master" in message:
+                told["master"] = clusterkit_peers.text(message, "master", 256)
+            if "end" in message:
+                told["end"] = True
+    told["gone"] = True
 
 
 def lost_head():
     say(f"lost the first node, {os.environ['CK_NODES'].split()[0]}")
     time.sleep(OTHERS_TELL_S)
     sys.exit(1)
-
-
-def connect():
-    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"]) + 1
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            connection = socket.create_connection((head, port), timeout=5)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                fail(f"nobody answers at {head}:{port} after {START_S} s: {error}")
-            time.sleep(LOOK_S)
-        else:
-            connection.settimeout(None)
-            keep_alive(connection)
-            return connection
-
-
-def keep_alive(connection):
-    """Notice within a minute that the other machine has gone without a word."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-
-
-def send(connection, message):
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def read(lines):
-    """Return the next message; an empty one where the other side has gone."""
-    with suppress(OSError, ValueError):
-        return json.loads(lines.readline())
-    return {}
 
 
 if __name__ == "__main__":
@@ -335,6 +358,7 @@ cat >"$CK_TMP"/spark_node.py <<'CK_FILE'
 """What runs of Spark on one node, and where: for launch.py beside it."""
 
 import fcntl
+import hmac
 import importlib.util
 import json
 import os
@@ -344,11 +368,13 @@ import struct
 import subprocess
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
 import clusterkit_failure
+import clusterkit_peers
 import clusterkit_tree
 
 GRACE_S = 4
@@ -356,6 +382,7 @@ GRACE_S = 4
 TAIL_LINES = 12
 _SIOCGIFADDR = 0x8915
 _SPARE_SIGNAL = "63"
+PAGE_FILTER = "org.apache.spark.ui.JWSFilter"
 
 
 class Spark:
@@ -363,6 +390,7 @@ class Spark:
 
     def __init__(self, script):
         self.name, self.rank = os.environ["CK_NODE_NAME"], int(os.environ["CK_NODE_RANK"])
+        self.member = clusterkit_peers.member_of_job("spark")
         self.slots = int(os.environ["CK_SLOTS"].split()[self.rank])
         check_java()
         self.home = spark_home()
@@ -376,7 +404,6 @@ class Spark:
     def about(self):
         """Return what the first node has to know."""
         return {
-            "name": self.name,
             "address": self.address,
             "slots": self.slots,
             "gpus": len(self.gpus),
@@ -398,12 +425,54 @@ class Spark:
         """Start a part of the cluster, whose output goes to a file."""
         with (self.logs / f"{name}.log").open("ab") as out:
             self.children[name] = subprocess.Popen(
-                [str(self.home / "bin" / "spark-class"), kind, *words],
+                [
+                    *(str(self.home / "bin" / "spark-class"), kind),
+                    *("--properties-file", self.write_settings("daemon", self.of_daemons())),
+                    *words,
+                ],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
+
+    def of_daemons(self):
+        """Return what master and workers are told, beside who is of the job.
+
+        Their pages would show all output, and end programs, for whoever asks.
+        """
+        settings = {
+            # Spark 4 also takes programs by HTTP on port 6066, of every cluster that allows it.
+            "spark.master.rest.enabled": "false",
+            "spark.master.ui.decommission.allow.mode": "DENY",
+            "spark.ui.killEnabled": "false",
+        }
+        if any(self.home.glob("jars/jjwt-impl-*.jar")):  # Spark 4: the filter needs it
+            settings["spark.ui.filters"] = PAGE_FILTER
+            key = urlsafe_b64encode(derived("spark pages")).decode()
+            settings[f"spark.{PAGE_FILTER}.param.secretKey"] = key
+        return settings
+
+    def write_settings(self, name, settings):
+        """Return a file, for this user alone, by which parts of Spark know each other.
+
+        Among the arguments of a program everybody would see the secret.
+        """
+        folder = os.environ.get("SPARK_CONF_DIR") or self.home / "conf"
+        text = ""
+        with suppress(OSError):  # our file takes its place; of two equal keys the last one counts
+            text = Path(folder, "spark-defaults.conf").read_text("utf-8", "replace") + "\n"
+        settings = {
+            **settings,
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": derived("spark").hex(),
+        }
+        if "spark.network.crypto.enabled" not in text:
+            settings["spark.network.crypto.enabled"] = "true"
+        path = self.tmp / f"spark-{name}.conf"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            out.write(text + "".join(f"{key} {value}\n" for key, value in settings.items()))
+        return str(path)
 
     def offer_gpus(self):
         """Let the worker give each task GPUs of its own.
@@ -454,6 +523,22 @@ class Spark:
                 app, executor = path.parts[-3:-1]
                 with suppress(OSError):
                     shutil.copyfile(path, self.logs / f"{app}-{executor}.{path.name}")
+
+
+def derived(purpose):
+    """Return a secret that follows from the job's token; nobody gets from it to the token."""
+    return hmac.new(os.environ["CK_TOKEN"].encode(), purpose.encode(), "sha256").digest()
+
+
+def page_pass():
+    """Return the header with which the master's page lets its own job in (JWS, RFC 7515)."""
+
+    def encoded(data):
+        return urlsafe_b64encode(data).rstrip(b"=")
+
+    text = encoded(b'{"alg":"HS256"}') + b"." + encoded(b'{"sub":"clusterkit"}')
+    signature = encoded(hmac.new(derived("spark pages"), text, "sha256").digest())
+    return {"Authorization": f"Bearer {(text + b'.' + signature).decode()}"}
 
 
 def check_java():
@@ -626,6 +711,10 @@ def descendants(root):
             if state not in "ZX":
                 found.append(pid)
     return found
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_peers.py <<'CK_FILE'
+(clusterkit/core/peers.py)
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'

@@ -2,6 +2,7 @@
 # train: what one node runs (tensorflow). Rendered by clusterkit 0.1.0.
 # Inside an allocation everything it needs is in the environment. By hand, on each host:
 #   CK_NODES="host1 host2" CK_NODE_RANK=0 bash node.sh     # and CK_NODE_RANK=1 on host2
+# On several hosts also, the same on each:  export CK_TOKEN=...     # made by `openssl rand -hex 16`
 # shellcheck disable=SC1003,SC2016,SC2054 # values are literal: so are their dollars, commas, backslashes
 set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
@@ -22,6 +23,17 @@ CK_HEAD_ADDR=${CK_HEAD_ADDR:-${ck_nodes[0]}}
 CK_PORT=${CK_PORT:-20000}
 CK_JOB_ID=${CK_JOB_ID:-0}
 CK_RESTART_COUNT=${CK_RESTART_COUNT:-0}
+# By this the nodes know who is of this job: whoever else comes could run programs as this user.
+CK_TOKEN=${CK_TOKEN:-}
+if ((CK_NNODES == 1 && ${#CK_TOKEN} == 0)); then
+  CK_TOKEN=$(od -An -vtx1 -N16 /dev/urandom | tr -d ' \n')
+elif ((${#CK_TOKEN} < 16)); then
+  echo "clusterkit: error: $CK_NODE_NAME: CK_TOKEN is not set, or has fewer than 16 characters" >&2
+  echo "  hint: the nodes know each other by it, so it is the same on all of them:" >&2
+  echo "    export CK_TOKEN=\"\$(openssl rand -hex 16)\"  # once; on the others, what it is there" >&2
+  exit 2
+fi
+export CK_TOKEN
 # TMPDIR may be that of the submitting shell, and name a folder that only its machine has.
 [[ -d ${TMPDIR:-} && -w ${TMPDIR:-} ]] || TMPDIR=/tmp
 CK_TMP=$(mktemp -d "$TMPDIR/clusterkit-$CK_JOB_ID-XXXXXX")
@@ -160,22 +172,23 @@ cat >"$CK_TMP"/tensorflow_meeting.py <<'CK_FILE'
 Each node sends its ports, free ones that it holds until all are known, and gets the addresses of
 all ranks. Later each says when it is `idle`, with nothing to wait for, and hears when it is `over`:
 when all are, or have `left` with all done. Where one goes without a word, all others are let go.
+clusterkit_peers.py sees to it that nobody else takes part.
 """
 
-import json
 import os
-import select
 import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import ExitStack, suppress
+
+import clusterkit_peers
 
 TIMEOUT_S = 300
 REACH = 200
 """How far above the job's own port a free one is looked for."""
-LONGEST = 1 << 24
+MOST_PORTS = 4096
+"""How many processes a node may have."""
 
 
 class Meeting:
@@ -183,19 +196,29 @@ class Meeting:
 
     def __init__(self, count):
         nodes, port = os.environ["CK_NODES"].split(), int(os.environ["CK_PORT"])
+        member = clusterkit_peers.member_of_job("tensorflow")
         self.rank = int(os.environ["CK_NODE_RANK"])
-        self.idle = self.ended = False
+        self.idle = self.ended = self.success = False
+        self.told = threading.Event()
         self.held = ExitStack()
-        if self.rank == 0:
-            listener = socket.create_server(("", port), backlog=len(nodes))
-            threading.Thread(target=preside, args=(listener, nodes), daemon=True).start()
-        ports = [self.hold_free_port(port + 1) for _ in range(count)]
-        self.line = connect(os.environ["CK_HEAD_ADDR"], port)
-        send(self.line, {"of": whose(), "node": self.rank, "ports": ports})
-        told = receive(self.line, TIMEOUT_S + 10)
-        if told is None:
-            sys.exit(f"clusterkit: not all nodes of the job came to {nodes[0]}")
-        self.addresses = told["addresses"]
+        try:
+            if self.rank == 0:
+                Head(nodes, port, member)
+            ports = [self.hold_free_port(port + 1) for _ in range(count)]
+            self.line = clusterkit_peers.connect_within(
+                TIMEOUT_S, (os.environ["CK_HEAD_ADDR"], port), member
+            )
+            self.line.send({"address": own_address(), "ports": ports})
+            self.addresses = self.line.receive(TIMEOUT_S + 10).get("addresses")
+        except OSError as error:
+            sys.exit(f"clusterkit: not all nodes of the job came to {nodes[0]}: {error}")
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        """Note what the head says: that all is over, or nothing, as it or another node has gone."""
+        with suppress(OSError):
+            self.success = "over" in self.line.receive()
+        self.told.set()
 
     def hold_free_port(self, first):
         """Return a port from `first` on that is nobody's, and ours until all ports are known."""
@@ -219,13 +242,14 @@ class Meeting:
         """Return how this node is to end, where it is to end now."""
         if idle and not self.idle:
             self.idle = True
-            send(self.line, "idle")
-        return self.verdict() if select.select([self.line], [], [], 0)[0] else None
+            send(self.line, {"idle": True})
+        return self.verdict() if self.told.is_set() else None
 
     def verdict(self):
         """Wait for what the head says; return how this node is to end."""
         self.ended = True
-        if receive(self.line) == "over":
+        self.told.wait()
+        if self.success:
             return 0
         print("clusterkit: another node of the job has failed", file=sys.stderr)
         return 1
@@ -235,111 +259,114 @@ class Meeting:
         if code or self.ended:
             return code
         if self.rank:
-            send(self.line, "left")
+            send(self.line, {"left": True})
             return 0
         # The head's own process has to last until all others know.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        send(self.line, "idle")
+        send(self.line, {"idle": True})
         return self.verdict()
 
 
-def preside(listener, nodes):
-    """Serve the nodes, on the first of them; closing their lines says that something went wrong."""
-    with ExitStack() as stack, suppress(OSError):
-        lines = welcome(listener, nodes, stack)
-        listener.close()
-        addresses = [address for rank in sorted(lines) for address in lines[rank][1]]
-        there = {line for line, _ in lines.values()}
-        busy = set(there)
-        for line in there:
-            send(line, {"addresses": addresses})
-        while busy:
-            for line in select.select(list(there), [], [])[0]:
-                said = receive(line)
-                if said is None:
-                    return
-                busy.discard(line)
-                if said == "left":
-                    there.remove(line)
-        for line in there:
-            send(line, "over")
+class Head:
+    """What the first node does for all; the end of their lines says that something went wrong."""
+
+    def __init__(self, nodes, port, member):
+        self.nodes = nodes
+        self.addresses = {}
+        self.lines = {}
+        self.busy = set(range(len(nodes)))
+        self.lost = False
+        self.changed = threading.Condition()
+        # The nodes of a local job have loopback addresses of their own.
+        address = os.environ.get("CK_NODE_ADDR", ""), port
+        self.listener = clusterkit_peers.Listener(address, member, self.serve)
+        threading.Thread(target=self.preside, daemon=True).start()
+
+    def serve(self, line):
+        """Know a node for as long as it is there."""
+        addresses = self.addresses_of(line.rank, line.receive(clusterkit_peers.MESSAGE_S))
+        with self.changed:
+            if line.rank in self.addresses:
+                return
+            self.addresses[line.rank], self.lines[line.rank] = addresses, line
+            self.changed.notify_all()
+        left = False
+        for message in line.messages():
+            left = "left" in message
+            with self.changed:
+                self.busy.discard(line.rank)
+                self.changed.notify_all()
+            if left:
+                break
+        with self.changed:
+            del self.lines[line.rank]
+            self.lost = self.lost or not left
+            self.changed.notify_all()
+
+    def addresses_of(self, rank, told):
+        """Return the addresses of a node's processes."""
+        host, ports = clusterkit_peers.text(told, "address", 64), told.get("ports")
+        if not isinstance(ports, list) or len(ports) > MOST_PORTS:
+            raise clusterkit_peers.PeerError("sends no list of ports")
+        if not all(type(port) is int and 0 < port < 65536 for port in ports):
+            raise clusterkit_peers.PeerError("sends what is no port")
+        host = address_of(rank, self.nodes, host)
+        return [f"{host}:{port}" for port in ports]
+
+    def preside(self):
+        """Tell all nodes where the others are, and when all is over."""
+        with self.changed:
+            came = self.changed.wait_for(lambda: self.lost or self.came(), TIMEOUT_S)
+            if not came:
+                missing = [name for rank, name in enumerate(self.nodes) if rank not in self.lines]
+                why = f" ({self.listener.refused})" if self.listener.refused else ""
+                print(f"clusterkit: no word from {' '.join(missing)}{why}", file=sys.stderr)
+            self.lost = self.lost or not came
+            self.listener.close()
+        addresses = [address for rank in sorted(self.addresses) for address in self.addresses[rank]]
+        self.tell({"addresses": addresses})
+        with self.changed:
+            self.changed.wait_for(lambda: self.lost or not self.busy)
+        self.tell({"over": True})
+
+    def came(self):
+        """Tell whether all nodes are there."""
+        return len(self.addresses) == len(self.nodes)
+
+    def tell(self, message):
+        """Tell all nodes something, this one last, which may end then; or that all is lost."""
+        for _, line in sorted(self.lines.items(), reverse=True):
+            if self.lost:
+                line.end()
+            else:
+                send(line, message)
 
 
-def welcome(listener, nodes, stack):
-    """Return line and addresses of each node, by rank."""
-    deadline = time.monotonic() + TIMEOUT_S
-    lines = {}
-    while len(lines) < len(nodes):
-        listener.settimeout(max(0.1, deadline - time.monotonic()))
-        try:
-            line, peer = listener.accept()
-        except TimeoutError:
-            missing = [node for rank, node in enumerate(nodes) if rank not in lines]
-            print(f"clusterkit: no word from {' '.join(missing)}", file=sys.stderr, flush=True)
-            raise
-        stack.enter_context(line)
-        keep_alive(line)
-        told = receive(line, 10)
-        if isinstance(told, dict) and told.get("of") == whose():
-            address = address_of(told["node"], nodes, peer[0])
-            lines[told["node"]] = line, [f"{address}:{port}" for port in told["ports"]]
-    return lines
+def own_address():
+    """Return the address of this node on its way to the head."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect((os.environ["CK_HEAD_ADDR"], 9))  # of UDP: nothing is sent
+        return probe.getsockname()[0]
+    return os.environ["CK_NODE_NAME"]
 
 
-def address_of(rank, nodes, peer):
-    """Return how to reach a node: by its name where that leads to where it came from."""
+def address_of(rank, nodes, own):
+    """Return how to reach a node: by its name where that leads to the address that it has."""
     if rank == 0:
-        peer = os.environ["CK_HEAD_ADDR"]
+        own = os.environ["CK_HEAD_ADDR"]
     try:
         here, there = (
-            {info[4][0] for info in socket.getaddrinfo(host, None)} for host in (nodes[rank], peer)
+            {info[4][0] for info in socket.getaddrinfo(host, None)} for host in (nodes[rank], own)
         )
     except OSError:
-        return peer
-    return nodes[rank] if here & there else peer
+        return own
+    return nodes[rank] if here & there else own
 
 
-def whose():
-    return f"{os.environ['CK_JOB_ID']} {os.environ['CK_RESTART_COUNT']}"
-
-
-def connect(head, port):
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
-        try:
-            line = socket.create_connection((head, port), timeout=5)
-        except OSError as error:
-            if time.monotonic() > deadline:
-                sys.exit(f"clusterkit: nobody at {head}:{port} after {TIMEOUT_S} s: {error}")
-            time.sleep(0.2)
-        else:
-            keep_alive(line)
-            return line
-
-
-def keep_alive(line):
-    """Have something sent in long hours of silence, or firewalls forget the connection."""
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
-
-
-def send(line, what):
-    with suppress(OSError):  # the other end has gone: who reads next will see
-        line.sendall(json.dumps(what).encode() + b"\n")
-
-
-def receive(line, timeout_s=None):
-    """Return what the other end says next; None where that is nothing, or nonsense."""
-    line.settimeout(timeout_s)
-    text = b""
-    with suppress(OSError, ValueError):
-        while not text.endswith(b"\n") and len(text) < LONGEST:
-            part = line.recv(1)
-            if not part:
-                return None
-            text += part
-        return json.loads(text)
-    return None
+def send(line, message):
+    """Send a message; nothing where the other side has gone, which whoever reads notices."""
+    with suppress(OSError):
+        line.send(message)
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_ranks.py <<'CK_FILE'
@@ -505,6 +532,10 @@ def tell(node, rank, exit_code, **more):
             Path(path).hardlink_to(draft)
         finally:
             draft.unlink()
+CK_FILE
+
+cat >"$CK_TMP"/clusterkit_peers.py <<'CK_FILE'
+(clusterkit/core/peers.py)
 CK_FILE
 
 [[ -n ${CK_WORKDIR:-} ]] || CK_WORKDIR='/home/ada/my project'
