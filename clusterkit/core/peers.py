@@ -56,6 +56,8 @@ ACCEPTS = 16
 """How many are accepted before those that are there get their turn."""
 BACKLOG = 1024
 ACCEPT_AGAIN_S = 0.1
+TELL_S = 10.0
+"""After so long, whoever waits for the first node says that it finds somebody else in its place."""
 SHORTAGES = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 )
@@ -301,7 +303,7 @@ class Connection:
         """
         body = line[64:]
         if not hmac.compare_digest(self._member.sign(self._theirs, self._heard, body), line[:64]):
-            raise PeerError("is not of this attempt of the job")
+            raise PeerError(f"is not of this attempt of the job, or has another {VARIABLE}")
         self._heard += 1
         return body
 
@@ -336,7 +338,10 @@ def connect(
         OSError: nobody does, or `is_shortage`.
     """
     deadline = time.monotonic() + timeout_s
-    stream = _Stream(socket.create_connection(address, timeout=timeout_s))
+    try:
+        stream = _Stream(socket.create_connection(address, timeout=timeout_s))
+    except UnicodeError as error:
+        raise PeerError(f"{address[0]!r} cannot be the name of a host") from error
     try:
         return _greet(stream, member, rank, deadline)
     except PeerError as error:
@@ -368,11 +373,15 @@ def connect_within(
     Raises:
         PeerError: it is not; says what was found in its place.
     """
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline, told = began + seconds, False
     while True:
         try:
             return connect(address, member)
         except OSError as error:
+            if isinstance(error, PeerError) and not told and time.monotonic() - began > TELL_S:
+                told = True
+                print(f"clusterkit: {error}; trying on", file=sys.stderr, flush=True)
             if time.monotonic() > deadline:
                 raise PeerError(
                     f"the first node cannot be reached at {address[0]}:{address[1]} within "
