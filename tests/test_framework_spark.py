@@ -64,6 +64,12 @@ START_S = "import launch; launch.START_S = 3; launch.main()"
 
 def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.CompletedProcess[str]:
     """Run the launcher as the only node, named w7, without any Spark or Java."""
+    with start(tmp_path, code, **more) as process:
+        output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def start(tmp_path: Path, code: str = "", **more: str) -> subprocess.Popen[str]:
     environment = {
         "PATH": str(tmp_path),
         "CK_TOKEN": TOKEN,
@@ -79,13 +85,12 @@ def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.Complete
         **more,
     }
     shutil.copy(peers.__file__, tmp_path / PEERS)
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-S", *(["-c", code] if code else [LAUNCH]), "--processes=2", "x.py"],
         env={**environment, "PYTHONPATH": f"{LAUNCH.parent}:{RANKS}:{tmp_path}"},
-        check=False,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
     )
 
 
