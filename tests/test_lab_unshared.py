@@ -169,7 +169,7 @@ def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
     assert f"{work}: 20.0 MiB to send, more than 19 MiB" in refused.stderr
     assert "20.0 MiB  huge.bin" in refused.stderr
     assert not list((cluster.folder / "runs").iterdir())
-    on_node = (cluster.lab, "n2", "-t", "tmpfs", "-o", "size=10m", "small")
+    on_node = (cluster.lab, "n2", "-t", "tmpfs", "-o", "size=10m,mode=0700", "small")
     cluster.lab.run("n2", ["mkdir", "-p", f"{OURS}/sync"], check=True)
     with mounted(*on_node, f"{OURS}/sync"):
         refused = cluster.client("echo started", **options)
