@@ -57,8 +57,9 @@ GOOD = {
 }  # fmt: skip
 KEYS = [
     *GOOD, "slots", "began_at", "at", "schema", "lost", "reason", "unfit", "rank", "message",
-    "tail", "among", "nodes", "small", "sign", "bytes", "log", "offset", "file", "last", "mode",
-    "too_large", "size", "left_out", "done", "error", "refused", "kind", "free", "have", "part", "over",
+    "tail", "among", "nodes", "small", "sign", "bytes", "log", "offset", "file", "last",
+    "mode", "too_large", "size", "left_out", "done", "error", "refused", "kind", "free",
+    "have", "part", "over",
 ]  # fmt: skip
 DOCUMENTS = st.one_of(
     VALUES,
