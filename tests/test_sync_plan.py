@@ -213,7 +213,7 @@ def test_only_what_is_new_is_brought_and_the_last_word_last(
     bring(there, run, memo)
     assert run.log(1).read_bytes() == b"one\n\xfftwo"
     assert (run.results / "node-1" / "deep" / "half").read_text() == "half"
-    assert (run.results / "node-1" / "deep" / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert (run.results / "node-1" / "deep" / "run.sh").stat().st_mode & 0o777 == 0o700
     assert run.end(1).exists()
     assert memo.over == 0
 
