@@ -242,6 +242,8 @@ class AnswerReader:
             self._rest = b""
         if not self.has_begun:
             return None
+        if self.excess:
+            self._frames.clear()  # of many such nodes it would be much
         return Answer(
             outputs={name: frame.output() for name, frame in tuple(self._frames.items())},
             complete=self.is_over,

@@ -34,6 +34,68 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         yield one
 
 
+SPEAKS = """\
+import os, re, sys
+seen = b""
+while not (found := re.search(rb"(ck[0-9a-f]{16})\\n", seen)):
+    seen += os.read(0, 65536)
+os.write(1, b"\\n" + found[1] + b"\\n")
+while seen := os.read(0, 65536):
+    os.write(1, ANSWER + b"\\n")
+"""
+"""Begins as our program on a node does, and gives each request the same answer."""
+HONEST = {
+    "python": [3, 12, 1],
+    "place": "/p",
+    "text": None,
+    "full": False,
+    "missing": [],
+    "free": 10**12,
+    "code": 0,
+    "said": "1",
+    "wanted": [],
+    "folder": "/p",
+}
+LIES: tuple[dict[str, object], ...] = (
+    {"python": "3.12"},
+    {"python": [10**40, "x"]},
+    {"python": [3]},
+    {"free": "much"},
+    {"free": -1},
+    {"free": float("inf")},
+    {"text": "[" * 90_000, "full": True, "missing": 7},
+    {"code": "0"},
+    {"code": 10**30, "said": {"a": 1}},
+    {"said": "\x1b[2J" * 100_000, "code": 1},
+    {"wanted": [-1]},
+    {"wanted": [1 << 70]},
+    {"folder": 5},
+    {"place": None},
+)
+ANSWERS: dict[str, bytes] = {
+    "list": b"[1, 2]",
+    "deep": b'{"a":' * 5000,
+    "digits": b'{"python": ' + b"9" * 5000 + b"}",
+    "empty": b"{}",
+    "error": b'{"error": "\\u001b]0;owned\\u0007 no \\ud800 \\u202e"}',
+}
+ANSWERS |= {
+    f"lies{number}": json.dumps({**HONEST, **lie}).encode() for number, lie in enumerate(LIES)
+}
+
+
+def test_prepare_believes_no_lie(tmp_path: Path) -> None:
+    programs = {name: SPEAKS.replace("ANSWER", repr(answer)) for name, answer in ANSWERS.items()}
+    with farm(tmp_path, programs, listening={}) as nodes:
+        ran = nodes.run("nodes", "prepare", "--python", "no-such-python", "--json", within_s=90)
+    require_calm(ran)
+    told = {one["node"]: one for one in json.loads(ran.out)["nodes"]}
+    assert set(told) == {HEALTHY, *ANSWERS}
+    assert "no-such-python cannot be run there" in told[HEALTHY]["detail"]
+    assert {one["readiness"] for one in told.values()} == {"failed"}
+    assert all(len(one["detail"]) <= 500 for one in told.values())
+
+
 @pytest.fixture(scope="module")
 def dripping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     with farm(tmp_path_factory.mktemp("slow"), SLOW, listening={}) as one:
