@@ -27,8 +27,10 @@ TOLD_TO_END = frozenset({"terminated", "preempted"})
 
 _RESULT = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.json")
 _NUMBER = re.compile(r"[0-9]{1,7}")
-_MOST_RESULTS = 96 << 20
+_MOST_RESULTS = 64 << 20
 """Bytes of all results that are read; of 10,000 nodes, those of two attempts take 40 MiB."""
+_LARGEST_RESULT = 1 << 18
+"""Bytes of one: its last lines and its message have 5 KiB, the list of 10,000 nodes at most 200."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +91,11 @@ def _read_all(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, dict[st
     """Yield the names of these files and the JSON objects in them, as many as fit into memory."""
     room = _MOST_RESULTS
     for name in names:
-        room -= reading.size_of(folder / name)
+        size = reading.size_of(folder / name)
+        room -= size if size <= _LARGEST_RESULT else 0
         if room < 0:
             return
-        document = files.read_json(folder / name)
+        document = files.read_json(folder / name) if size <= _LARGEST_RESULT else None
         if document is not None:
             yield name, document
 

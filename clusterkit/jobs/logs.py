@@ -22,7 +22,7 @@ _FARTHEST = 1 << 30
 _LONGEST_LINE = 1 << 16
 """Longer lines are handed out in pieces: a progress bar may never end its line."""
 _LOG = re.compile(r"node-([0-9]{1,5})\.log")
-_MOST_OF_OTHERS = 1 << 26
+_MOST_OF_OTHERS = 1 << 24
 """Bytes of all logs of somebody else's job that are printed; a sparse file has any size."""
 _IDLE_S = 1.0
 """An unfinished line is shown when nothing follows it for this long."""
@@ -101,7 +101,8 @@ def _bounded(pieces: Iterable[str]) -> Iterator[str]:
     room = _MOST_OF_OTHERS
     for piece in pieces:
         if (room := room - len(piece)) < 0:
-            yield f"clusterkit: {_MOST_OF_OTHERS >> 20} MiB of somebody else's logs are enough\n"
+            most = f"{_MOST_OF_OTHERS >> 20} MiB"
+            yield f"clusterkit: no more than {most} of somebody else's logs; try --tail 1000\n"
             return
         yield harmless(piece)
 
