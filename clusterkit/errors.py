@@ -11,6 +11,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_LONGEST = 1000
+"""Characters of a message, or of the line that it is about, that are of use to anybody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
@@ -34,13 +37,13 @@ class Problem:
     position: Position | None = None
 
     def __str__(self) -> str:
-        lines = [self.message]
+        lines = [_shortened(self.message)]
         if self.position is not None:
             lines += _locate(self.position, self.key)
         elif self.key is not None:
-            lines[0] += f" ({self.key})"
+            lines[0] += f" ({_shortened(self.key)})"
         if self.hint is not None:
-            lines.append(f"hint: {self.hint}")
+            lines.append(f"hint: {_shortened(self.hint)}")
         return "\n".join(lines)
 
 
@@ -79,6 +82,10 @@ class RemoteError(ClusterkitError):
         super().__init__(f"{where}{message}" + (f"\nhint: {hint}" if hint else ""))
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return the hint `did you mean 'x'?` for the known word closest to `word`, if one is close."""
     matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.6)
@@ -97,12 +104,12 @@ def _locate(position: Position, key: str | None) -> list[str]:
         where += f":{position.line}"
         if position.column is not None:
             where += f":{position.column}"
-    lines = [f"  --> {where}" + (f"  ({key})" if key else "")]
+    lines = [f"  --> {where}" + (f"  ({_shortened(key)})" if key else "")]
     if position.text is not None and position.line is not None:
         gutter = f"{position.line} | "
         # A file may hold terminal escape sequences; each becomes one harmless character.
         shown = "".join(char if char.isprintable() else " " for char in position.text)
-        lines.append(gutter + shown)
-        if position.column is not None:
+        lines.append(gutter + _shortened(shown))
+        if position.column is not None and position.column <= _LONGEST:
             lines.append(" " * (len(gutter) - 2) + "| " + " " * (position.column - 1) + "^")
     return lines

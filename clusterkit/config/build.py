@@ -12,7 +12,7 @@ from clusterkit import hostfile, shell
 from clusterkit.config.document import read_own_text
 from clusterkit.config.merge import Given, Merge
 from clusterkit.config.schema import ClusterModel
-from clusterkit.config.sources import display
+from clusterkit.config.sources import display, expand_home
 from clusterkit.core import ownership
 from clusterkit.errors import Problem, UserError, did_you_mean
 from clusterkit.model import ClusterKind, ClusterSpec, Host
@@ -56,6 +56,7 @@ def build_cluster(
         given = merge.get(key)
         if given is not None:
             values[key] = _anchored(given)
+            problems += _homeless(name, key, given)
     warnings: tuple[Problem, ...] = ()
     try:
         values["hosts"], warnings = _hosts(name, merge, cwd, trusted)
@@ -102,6 +103,14 @@ def _misplaced(name: str, kind: ClusterKind, merge: Merge) -> Iterator[Problem]:
         )
 
 
+def _homeless(name: str, key: str, given: Given) -> Iterator[Problem]:
+    try:
+        expand_home(str(given.value))
+    except UserError as error:
+        (problem,) = error.problems
+        yield dataclasses.replace(problem, key=f"clusters.{name}.{key}", position=given.position)
+
+
 def _anchored(given: Given) -> str:
     text = str(given.value)
     if given.base is None or text.startswith(("/", "~", "$")):
@@ -119,7 +128,7 @@ def _hosts(
     named = merge.get("hostfile")
     if named is None:
         return (), ()
-    path = Path(_anchored(named)).expanduser()
+    path = expand_home(_anchored(named))
     source = display(path, cwd)
     try:
         text = read_own_text(

@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from clusterkit.config import units
 from clusterkit.errors import UserError
-from clusterkit.hostlist import expand, fold_set
+from clusterkit.hostlist import MAX_NAMES, expand, fold_set
+
+MAX_HOSTS = 4 * MAX_NAMES
+"""Of all clusters of a file together."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OPTION = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
@@ -136,11 +140,38 @@ def _mount(text: str) -> str:
     return text
 
 
-def _hosts(value: Any) -> Any:
+@dataclass(slots=True)
+class Room:
+    """How many hosts a file may still name: a few characters stand for tens of thousands."""
+
+    left: int = MAX_HOSTS
+
+    def take(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names, where there is room for them.
+
+        Raises:
+            ValueProblemError: there is none.
+        """
+        self.left -= len(names)
+        self.require()
+        return names
+
+    def require(self) -> None:
+        """Raise where there is no room left."""
+        if self.left < 0:
+            raise ValueProblemError(
+                f"the clusters of this file name more than {MAX_HOSTS:,} hosts",
+                "keep clusters that are not used together in files of their own",
+            )
+
+
+def _hosts(value: Any, info: ValidationInfo) -> Any:
     items = _as_list(value)
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         return value
-    names = [name for item in items for name in _expand(item)]
+    room = info.context if isinstance(info.context, Room) else Room()
+    room.require()
+    names = [name for item in items for name in room.take(_expand(item))]
     if not names:
         raise ValueProblemError("hosts names no host", "write a hostlist such as n[1-4], or a list")
     if repeated := [name for name, times in Counter(names).items() if times > 1]:

@@ -21,6 +21,7 @@ from clusterkit.config.document import (
     read_own_text,
     read_text,
 )
+from clusterkit.config.fields import MAX_HOSTS
 from clusterkit.config.merge import Given, Merge, lay_file
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
@@ -101,7 +102,14 @@ class _Loader:
         default = self._default_cluster(files)
         variables = self._lay_environment()
         self._lay_flags(default)
-        clusters = {name: self._build(name, merge) for name, merge in self.merges.items()}
+        clusters: dict[str, ClusterSpec | None] = {}
+        hosts = 0
+        for name, merge in self.merges.items():
+            spec = clusters[name] = self._build(name, merge)
+            hosts += len(spec.hosts) if spec else 0
+            if hosts > MAX_HOSTS:
+                message = f"the hostfiles of all clusters name more than {MAX_HOSTS:,} hosts"
+                raise UserError(message, key=f"clusters.{name}")
         if self.problems:
             raise UserError(problems=in_order(self.problems))
         return Settings(

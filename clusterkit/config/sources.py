@@ -41,7 +41,7 @@ def project_file(cwd: Path, environ: Mapping[str, str]) -> ProjectFile | None:
     """
     path = _named_file(cwd, environ)
     if path is not None:
-        if not path.exists():
+        if not _exists(path):
             raise UserError(
                 f"there is no configuration file {environ[PREFIX + 'CONFIG_FILE']}",
                 hint="check --config-file and CLUSTERKIT_CONFIG_FILE",
@@ -51,6 +51,13 @@ def project_file(cwd: Path, environ: Mapping[str, str]) -> ProjectFile | None:
         if (folder / FILE_NAME).is_file():
             return ProjectFile(path=folder / FILE_NAME, named=False)
     return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, a folder that is closed to us
+        return False
 
 
 def trust_hint(path: Path) -> str:
@@ -74,9 +81,23 @@ def trusted_owners(cwd: Path, environ: Mapping[str, str]) -> frozenset[int]:
         return frozenset()
 
 
+def expand_home(text: str) -> Path:
+    """Return a path with `~` replaced by a home folder.
+
+    Raises:
+        UserError: there is no such user, or no home.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"there is no home folder for {text}", hint="write the whole path"
+        ) from error
+
+
 def _named_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
     named = environ.get(PREFIX + "CONFIG_FILE")
-    return cwd / Path(named).expanduser() if named else None
+    return cwd / expand_home(named) if named else None
 
 
 def user_file(environ: Mapping[str, str]) -> Path | None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from clusterkit.config.document import Document, KeyPath, Value, dotted
-from clusterkit.config.fields import ValueProblemError
+from clusterkit.config.fields import Room, ValueProblemError
 from clusterkit.errors import Problem, choices_hint, did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -49,7 +49,8 @@ def validate(
     problems: list[Problem] = []
     for _ in range(_ROUNDS):
         try:
-            return model.model_validate({} if data is None else data), tuple(problems)
+            known = model.model_validate({} if data is None else data, context=Room())
+            return known, tuple(problems)
         except ValidationError as error:
             details = error.errors(include_url=False)
             problems += [_problem(document, detail, keys_at) for detail in details]

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 PRIVATE = 0o600
@@ -25,7 +23,6 @@ PUBLIC_PROGRAM = 0o755
 _READ_BY_OTHERS = 0o044
 _OF_OTHERS = 0o077
 _ATTEMPTS = 3
-_UMASK = threading.Lock()
 
 
 def exact(path: Path, mode: int | None) -> int:
@@ -85,15 +82,13 @@ def make_folder(path: Path, mode: int) -> None:
         path.chmod(wanted)
 
 
-@contextmanager
-def private_umask() -> Iterator[None]:
-    """Let files that another package writes in this process (submitit) be private as well."""
-    with _UMASK:
-        before = os.umask(_OF_OTHERS)
-        try:
-            yield
-        finally:
-            os.umask(before)
+def close_output() -> None:
+    """Take from others what the umask gave them of the files that a scheduler opened for us."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OF_OTHERS)
 
 
 def _umask() -> int:

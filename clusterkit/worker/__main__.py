@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from clusterkit import files, runfolder
-from clusterkit.core import ownership
+from clusterkit.core import ownership, permissions
 from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     run = RunFolder(Path(arguments[0]).absolute())
     try:
+        permissions.close_output()
         _require_own(run)
         me = Identity.from_environment(os.environ)
         _adopt_job_id(run, me.job_id)
