@@ -16,11 +16,13 @@ from clusterkit.errors import RemoteError
 from clusterkit.probes.base import PreflightJob, Probe, ReachProblem
 from clusterkit.probes.compound import compose, new_token
 from clusterkit.sync.helper import Helper
+from clusterkit.sync.image_archive import ImageFacts
+from clusterkit.sync.image_nodes import EngineFacts, look
 from clusterkit.transport.srun_answers import StepReader
 from clusterkit.transport.ssh import SshTransport
 from clusterkit.transport.ssh_config import SshOptions
 from clusterkit.transport.ssh_session import on_nodes
-from tests.attacks.nodes import HEALTHY, LISTENERS, PROGRAMS, SLOW, Farm, Ran, farm
+from tests.attacks.nodes import HEALTHY, LISTENERS, PLAIN, PROGRAMS, SLOW, Farm, Ran, farm
 
 MOST_MIB = 300
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -94,6 +96,28 @@ def test_prepare_believes_no_lie(tmp_path: Path) -> None:
     assert "no-such-python cannot be run there" in told[HEALTHY]["detail"]
     assert {one["readiness"] for one in told.values()} == {"failed"}
     assert all(len(one["detail"]) <= 500 for one in told.values())
+
+
+def test_an_engine_that_lies_is_one_failed_node(tmp_path: Path) -> None:
+    says = {
+        "nothing": "end=",
+        "named": "engine=amd64\nnamed=a b\nend=",
+        "size": f"engine=amd64\nnamed=a b c {'9' * 5000} d\nend=",
+        "free": f"engine=amd64\nfree={'9' * 5000}\nend=",
+        "many": "engine=amd64\n" + "layers=x\n" * 600_000,
+        "escape": "engine=\x1b[2Jamd64\nend=",
+    }
+    programs = {name: PLAIN + f"print({text!r})\n" for name, text in says.items()}
+    image = ImageFacts(digest="sha256:x", created="", architecture="amd64", size=1, layers=("a",))
+    with farm(tmp_path, programs, listening={}) as nodes, nodes.as_user():
+        options = SshOptions(config_files=(f"{nodes.env['HOME']}/.ssh/config",))
+        found = on_nodes(options, tuple(says), lambda session: look(session, "r:1", image))
+    escape = found.pop("escape")
+    assert isinstance(escape, EngineFacts)
+    assert escape.architecture == "amd64"
+    for name, error in found.items():
+        assert isinstance(error, RemoteError), name
+        assert len(str(error)) < 1000
 
 
 @pytest.fixture(scope="module")
