@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.data import data_dir
 from clusterkit.images.catalogue import IMAGES, MATRIX
 from tests.docker.fixtures import MARK, Images
@@ -67,6 +68,7 @@ def test_labels_say_the_versions_that_are_inside(images: Images, name: str) -> N
         if label.startswith("io.clusterkit.version.")
     }
     there = {**inside["python_packages"], "python": inside["python"]}
+    there["clusterkit"] = there.pop(DISTRIBUTION)
     assert {"clusterkit", "python"} <= said.keys()
     wrong = {
         package: (version, there.get(package))
