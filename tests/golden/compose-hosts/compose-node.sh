@@ -7,6 +7,7 @@ set -euo pipefail
 # A signal ahead of the time limit (USR1, USR2) is for training scripts that handle it; for all
 # the others, launchers included, it must not be deadly. An ignored signal stays ignored in children.
 trap '' USR1 USR2
+umask u=rwx # whatever others may: the owner can use what is written below
 
 [[ -n ${CK_NODES:-} ]] || CK_NODES='n3 n1'
 [[ -n ${CK_SLOTS:-} ]] || CK_SLOTS='4 4'
@@ -52,7 +53,7 @@ A store that outlives its agents. The agent of the first node serves the key-val
 which agents leave together. It may be gone before another has read the last key, which then reports
 a lost connection with two screens of C++ frames, after a run that succeeded (pytorch#69520). A
 multi-tenant store is shared within a process: held here as well, it is there until the others have
-left.
+left. It listens at the head's own address, and not at all that the machine has.
 
 A word on which rank failed first, by clusterkit_failure.py beside this file. torchrun itself exits
 with 1, whatever its rank died of.
@@ -61,9 +62,12 @@ A folder for its error files that goes when the job ends. torchrun leaves one in
 """
 
 import os
+import socket
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import clusterkit_failure
@@ -71,12 +75,14 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
+BACKLOG = 4096
 OTHERS_LEAVE_S = 1
 KEEPS_LOGS = {"PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"}
 """The options of torchrun, as variables, by which its user wants that folder."""
 
 
 def hold_store():
+    sock = listen()
     return TCPStore(
         os.environ["CK_HEAD_ADDR"],
         int(os.environ["CK_PORT"]),
@@ -85,7 +91,20 @@ def hold_store():
         timeout=timedelta(minutes=15),
         wait_for_workers=False,
         multi_tenant=True,
+        master_listen_fd=None if sock is None else sock.detach(),
     )
+
+
+def listen():
+    """Return a socket at the head's address alone; None where all addresses are needed.
+
+    A name may lead to another address on other nodes. Whoever reaches a TCPStore may write to it.
+    """
+    head, port = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
+    with suppress(OSError, ValueError):  # TCPStore itself then tells what is wrong with the port
+        family = socket.AF_INET6 if ip_address(head).version == 6 else socket.AF_INET
+        return socket.create_server((head, port), family=family, backlog=BACKLOG)
+    return None
 
 
 def serves_store():
@@ -94,7 +113,7 @@ def serves_store():
 
 
 def is_head():
-    return os.environ["CK_NODE_RANK"] == "0" and os.environ["CK_NNODES"] != "1"
+    return os.environ["CK_NODE_RANK"] == "0"
 
 
 def tell(error):
@@ -125,7 +144,7 @@ if __name__ == "__main__":
     except ChildFailedError as error:
         tell(error)
         raise
-    if store is not None:
+    if store is not None and os.environ["CK_NNODES"] != "1":
         time.sleep(OTHERS_LEAVE_S)
 CK_FILE
 

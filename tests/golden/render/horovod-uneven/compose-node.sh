@@ -184,11 +184,15 @@ class Rendezvous(OwnUser, RendezvousHTTPServer):
         super().__init__((HERE, 0), handler, 0)
         threading.Thread(target=self.serve_forever, daemon=True).start()
         if len(os.environ["CK_NODES"].split()) > 1:
-            listen(int(os.environ["CK_PORT"]), "horovod-rendezvous", self.answer)
+            listen(int(os.environ["CK_PORT"]), "horovod-rendezvous", self.serve_node)
 
-    def answer(self, connection):
-        """Do what the rank of another node asks for."""
-        asked = connection.receive(REQUEST_S)
+    def serve_node(self, connection):
+        """Answer what the ranks of another node ask for, one request after the other."""
+        for asked in connection.messages():
+            connection.send(self.answer(asked))
+
+    def answer(self, asked):
+        """Do what a rank asks for, and return what it is to be told."""
         method, path = (clusterkit_peers.text(asked, name) for name in ("method", "path"))
         if method not in METHODS or not PATH.fullmatch(path):
             raise clusterkit_peers.PeerError("asks for what no rank asks for")
@@ -197,7 +201,7 @@ class Rendezvous(OwnUser, RendezvousHTTPServer):
         ours.request(method, path, body if method == "PUT" else None)
         response = ours.getresponse()  # may come when all ranks have asked
         told = base64.b64encode(response.read()).decode()
-        connection.send({"status": response.status, "body": told})
+        return {"status": response.status, "body": told}
 
 
 def listen(port, purpose, serve):
@@ -216,16 +220,25 @@ class Door(OwnUser, ThreadingHTTPServer):
     def __init__(self):
         self.head = os.environ["CK_HEAD_ADDR"], int(os.environ["CK_PORT"])
         self.member = clusterkit_peers.member_of_job("horovod-rendezvous")
-        clusterkit_peers.connect_within(START_S, self.head, self.member).close()
+        # As many as requests at once; each is used again.
+        self.connections = [clusterkit_peers.connect_within(START_S, self.head, self.member)]
         super().__init__((HERE, 0), Request)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def ask(self, method, path, body):
         """Have the first node answer a request; return status and body."""
         question = {"method": method, "path": path, "body": base64.b64encode(body).decode()}
-        with clusterkit_peers.connect(self.head, self.member, timeout_s=REQUEST_S) as connection:
+        try:
+            connection = self.connections.pop()
+        except IndexError:
+            connection = clusterkit_peers.connect(self.head, self.member, timeout_s=REQUEST_S)
+        try:
             connection.send(question)
             answer = connection.receive()
+        except OSError:
+            connection.close()
+            raise
+        self.connections.append(connection)
         told = base64.b64decode(clusterkit_peers.text(answer, "body", 2 * LONGEST))
         return clusterkit_peers.whole(answer, "status", 200, 599), told
 
