@@ -197,9 +197,9 @@ def starts_again(run: RunFolder, submission: Submission, state: JobState, attemp
 def blame(result: NodeResult) -> str:
     """Return how a node failed, in words."""
     if result.unfit is not None:
-        return f"{result.node} is not fit: {result.unfit}"
+        return f"{result.node} is not fit: {' '.join(result.unfit.split())}"
     if result.lost is not None:
-        return f"{result.node} {result.lost}"
+        return f"{result.node} {' '.join(result.lost.split())}"
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
     if result.exit_code > 128:
         return f"{who} was ended by signal {result.exit_code - 128}"

@@ -376,6 +376,6 @@ def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
             if run == runs[2]:
                 raise RemoteError("busy")
 
-    monkeypatch.setattr(tend, "holder_for", lambda _: Holder())
+    monkeypatch.setattr(tend, "holder_of", lambda *_: Holder())
     assert "waits: damaged" in (tend.tend(jobs) or "")
     assert seen == runs[:3]

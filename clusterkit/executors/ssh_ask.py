@@ -136,7 +136,7 @@ def _refusal(node: str, answer: NodeAnswer, layout: SshLayout) -> Refusal | None
     if said is not None and said.refused is not None:
         hint = _hint(said.kind, node, layout)
         return Refusal(
-            why=said.refused.strip(), hint=hint, busy=said.kind in {Kind.BUSY, Kind.TWICE}
+            why=" ".join(said.refused.split()), hint=hint, busy=said.kind in {Kind.BUSY, Kind.TWICE}
         )
     if answer.output.exit_code == 0:
         taken = said is not None and (said.pid is not None or said.free is not None)

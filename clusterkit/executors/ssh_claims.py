@@ -74,6 +74,8 @@ def _believed(
         return None
     if rank == teller:
         return failure
+    if failure.unfit is not None:  # which a node finds out itself
+        return None
     own = node_results.read_result(run, rank, layout.attempt)
     if own is None or own.lost is not None or (failure.lost is not None and _was_ended(own)):
         return failure

@@ -52,7 +52,11 @@ _SMALL_COST = 256
 """What a small file counts beside its bytes, so that there are not too many."""
 _RESULTS_MOST = 50_000
 """Results of one node: their names are kept in memory."""
-_OF_NODE = re.compile(r"node-[0-9]+")
+_NAMES_MOST = 4 * MIB
+"""Bytes of those names."""
+_NOTE = "NOT-COPIED-from-"
+_OF_NODE = re.compile(rf"node-[0-9]+|{_NOTE}.*")
+"""Names that the client gives; results of the first node that have one go to its own folder."""
 
 
 class StillComing(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
@@ -112,6 +116,7 @@ class NodeFiles:
         self._small_left = _SMALL_CALL
         self._results_left = self._results_most
         self._finished: set[str] = set()
+        self._names_size = sum(map(len, progress.have))
 
     @property
     def is_over(self) -> bool:
@@ -222,7 +227,7 @@ class NodeFiles:
         }.get(path.parts[0], self._inbox.replace)
         take(path, data)
         if path.parts[0] != "ends":  # kept in memory until everything else is here
-            self.progress.have[answer.small] = answer.sign
+            self._remember(answer.small, answer.sign)
 
     def _take_agent(self, path: PurePosixPath, data: bytes) -> None:
         found = parsed(AgentFile, data)
@@ -256,10 +261,14 @@ class NodeFiles:
                 self._write_result(path, result, attempt)
         elif rank == self.rank and result.node == self.node:
             self._write_result(path, result, attempt)
-        elif rank == self.rank or result.lost is None or result.node not in self.layout.names:
+        elif rank == self.rank or result.lost is None or not self._names(rank, result):
             raise self._nonsense(f"{path} is the result of another node")
         else:
             self._write_result(ssh_claims.told_loss(self.rank, rank, attempt), result, attempt)
+
+    def _names(self, rank: int, result: NodeResult) -> bool:
+        """Tell whether a result names the node that has this rank."""
+        return self.layout.names[rank : rank + 1] == (result.node,)
 
     def _take_failure(self, path: PurePosixPath, data: bytes) -> None:
         match = ssh_answers.FAILURE.fullmatch(path.name)
@@ -326,14 +335,21 @@ class NodeFiles:
             self._keep_result(path, answer)
 
     def _keep_result(self, path: PurePosixPath, answer: FilePiece) -> None:
-        progress = self.progress
-        if len(progress.have) >= _RESULTS_MOST:
-            raise self._nonsense(f"more than {_RESULTS_MOST} results")
         executable = bool(answer.mode & 0o100)
         self._inbox.give_name(self._part, self._result_path(path), executable=executable)
-        progress.part = None
-        progress.have[answer.file] = answer.sign
+        self.progress.part = None
+        self._remember(answer.file, answer.sign)
         self._finished.add(answer.file)
+
+    def _remember(self, name: str, sign: Sign) -> None:
+        """Note that a file is here as it is there."""
+        have = self.progress.have
+        self._names_size += len(name) * (name not in have)
+        if len(have) >= _RESULTS_MOST or self._names_size > _NAMES_MOST:
+            raise self._nonsense(
+                f"more than {_RESULTS_MOST} files, or {_NAMES_MOST} bytes of names"
+            )
+        have[name] = sign
 
     def _result_path(self, path: PurePosixPath) -> PurePosixPath:
         """Return where a result goes: that of the first node as it is, others by their node."""
@@ -352,7 +368,7 @@ class NodeFiles:
             why += "and are still there"
         source = quote(f"{self.node}:{where}/")
         text = f"{why}:\n  rsync -a {source} {quote(f'{self.run.path / RESULTS}/')}\n"
-        name = PurePosixPath(RESULTS, f"NOT-COPIED-from-{self.node}.txt")
+        name = PurePosixPath(RESULTS, f"{_NOTE}{self.node}.txt")
         self._inbox.replace(name, text.encode())
 
     def _nonsense(self, what: str) -> Nonsense:

@@ -127,6 +127,7 @@ class Helper:
             raise self.nonsense(f"no JSON object: {line[:60].decode(errors='replace')!r}")
         if "error" in document:
             said = str(document["error"])[:_ERROR].encode(errors="replace").decode()
+            said = " ".join(said.split())  # a line of its own might be taken for a hint of ours
             raise RemoteError(said, node=self.node)
         return document
 
