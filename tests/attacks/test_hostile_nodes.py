@@ -43,7 +43,7 @@ while not (found := re.search(rb"(ck[0-9a-f]{16})\\n", seen)):
     seen += os.read(0, 65536)
 os.write(1, b"\\n" + found[1] + b"\\n")
 while seen := os.read(0, 65536):
-    os.write(1, ANSWER + b"\\n")
+    os.write(1, 3 * (ANSWER + b"\\n"))
 """
 """Begins as our program on a node does, and gives each request the same answer."""
 HONEST = {
