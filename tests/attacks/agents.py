@@ -93,6 +93,8 @@ FAST = {
     " 'started_at': 0, 'ended_at': 0}); result(exit_code=143, reason='peer'); end(state='failed')",
     "gone": "agent(); result(of=0, node='n1', exit_code=255, lost='no longer answers');"
     " result(of=2, node='n3', exit_code=255, lost='no longer answers'); end()",
+    "misnamed": "agent(); result(of=0, node='n3', exit_code=255, lost='no longer answers')",
+    "hint": "answer(error='no room\\nhint: touch ' + CANARY)",
     "sparse": "agent(); log(1 << 42, b'x')",
     "backwards": "agent(); log(0, b'abc'); log(1, b'x')",
     "elsewhere": "agent(); log(0, b'x', log='logs/node-0.log')",
