@@ -95,7 +95,7 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     names = max((len(name_of(job)) for job in shown), default=0)
     labels = max((len(job.submission.name) for job in shown), default=0)
     rows = [
-        f"  {job.submission.index:>4}  {name_of(job):<{names}}  "
+        f"  {job.submission.index!s:>4}  {name_of(job):<{names}}  "
         f"{job.submission.name:<{labels}}  {said(job)}"
         for job in shown
     ]
