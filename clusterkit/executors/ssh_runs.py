@@ -71,19 +71,20 @@ def job_id_of(run: RunFolder) -> str:
 def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
     """Return the keepers of a run in rank order; a file that cannot be read is left out.
 
-    So is one of a node that the job never had: whoever wrote it would have us ask, or end
-    something on, a machine of their choice.
+    So is one that others can write, and one of a node that the job never had: whoever wrote it
+    would have us ask, or end something on, a machine of their choice.
     """
     found = []
     known = _nodes_of(run)
     ended = runfolder.listed(run.ends)
     for name in runfolder.listed(run.keepers):
         match = AGENT.fullmatch(name)
-        agent = record_of(AgentFile, files.read_json(run.keepers / name)) if match else None
+        about = files.read_json(run.keepers / name, own=True) if match else None
+        agent = record_of(AgentFile, about)
         if match is None or agent is None or (known is not None and agent.node not in known):
             continue
-        end = record_of(EndFile, files.read_json(run.ends / name)) if name in ended else None
-        found.append(_keeper(int(match["rank"]), agent, end))
+        last = files.read_json(run.ends / name, own=True) if name in ended else None
+        found.append(_keeper(int(match["rank"]), agent, record_of(EndFile, last)))
     return tuple(sorted(found, key=lambda keeper: keeper.rank))
 
 

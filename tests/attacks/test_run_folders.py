@@ -16,6 +16,7 @@ import clusterkit as api
 from clusterkit import files, runfolder
 from clusterkit.errors import UserError
 from clusterkit.executors import executor_of
+from clusterkit.executors.ssh_runs import read_keepers
 from clusterkit.jobs import cancel, find_run, list_runs, load_jobs, read_logs, runs_of_others, wait
 from clusterkit.jobs.state import load_job, states_of
 from clusterkit.jobs.tend import tend
@@ -210,6 +211,15 @@ def test_nor_is_one_that_others_can_write(name: str, mode: int, shared: Path, tr
         cancel(run)
     assert f"chmod go-w {run.path}" in str(caught.value.problems[0].hint) or name == ".."
     assert trap.caught() == []
+
+
+def test_no_node_is_asked_with_what_others_can_write(shared: Path, trap: Trap) -> None:
+    run = prepare(shared, trap, ClusterKind.SSH, uid=0)
+    about = json.loads(run.keeper(0).read_text())
+    files.write_json(run.keeper(0), {**about, "start_time": "1", "boot_id": "0" * 32})
+    assert len(read_keepers(run)) == 1, "whole, and nobody else's"
+    run.keeper(0).chmod(0o666)
+    assert read_keepers(run) == ()
 
 
 def test_no_job_is_started_where_others_could_exchange_its_files(tmp_path: Path) -> None:
