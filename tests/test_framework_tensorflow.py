@@ -208,20 +208,6 @@ def test_a_signal_ends_the_processes_of_a_node(tmp_path: Path) -> None:
         assert all(code for code, _, _ in nodes.end())
 
 
-def test_a_stranger_at_the_port_disturbs_nobody(tmp_path: Path) -> None:
-    port = hold_port(20000, 29999, seed=str(tmp_path)).number
-    with started(tmp_path, slots="1 1", code="") as nodes:
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            try:
-                with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
-                    line.sendall(b'{"of": "another job"}\n')
-                break
-            except OSError:
-                time.sleep(0.01)
-        assert [code for code, _, _ in nodes.end()] == [0, 0]
-
-
 def test_no_proxy_stands_between_the_processes(tmp_path: Path) -> None:
     """TensorFlow's gRPC would ask the proxy of the site for them, and wait for ever."""
     code = "import os; print(os.environ['no_grpc_proxy'])"

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.train
     [
         ("torchrun", (), []),
         ("torchrun", ("--env", "PET_TEE=3"), ["stderr.log", "stdout.log"]),
+        ("torchrun", ("--env", "PET_STANDALONE=1"), []),
         ("accelerate", (), []),
     ],
 )
@@ -38,4 +39,7 @@ def test_a_job_leaves_only_what_is_asked_for(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(path.name for path in (tmp_path / "tmp").rglob("*.log")) == left
+    (log,) = tmp_path.glob("runs/*/logs/node-0.log")
+    gives_way = "PET_STANDALONE gives way to the job's own rendezvous"
+    assert ("PET_STANDALONE=1" in wish) == (gives_way in log.read_text())
     assert left or not list((tmp_path / "tmp").iterdir())
