@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.errors import Problem, UserError
 from clusterkit.frameworks import Framework
+from clusterkit.hostlist import MAX_NAMES
 from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
 from clusterkit.presets import check_preset
 
+_MOST_SLOTS = 9999
+_MOST_RESTARTS = 100_000
+_LONGEST_VALUE = (1 << 17) - 2
+"""MAX_ARG_STRLEN of execve(2), less the `=` and the NUL."""
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN = re.compile(r"(?i:CK)_.*|BASHOPTS|BASH_VERSINFO|EUID|PPID|SHELLOPTS|UID")
 """Variables of the node script, and those that bash lets nobody set."""
@@ -22,6 +28,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         UserError: the job contradicts itself, the cluster or the framework.
     """
     problems = [
+        *_check_sizes(job),
         *_check_nodes(job, framework),
         *_check_environment(job, cluster),
         *_check_container(job, cluster, workdir),
@@ -42,6 +49,23 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
         raise UserError(problems=problems)
+
+
+def _check_sizes(job: JobSpec) -> Iterator[Problem]:
+    """Yield numbers beyond any cluster, for which no plan fits into memory."""
+    for key, value, most in (
+        ("nodes", max(job.nodes, job.max_nodes or 0), MAX_NAMES),
+        ("spares", job.spares, MAX_NAMES),
+        ("gpus_per_node", max(job.gpus_per_node, default=0), _MOST_SLOTS),
+        ("requeue", job.requeue, _MOST_RESTARTS),
+    ):
+        if value > most:
+            flag = f"--{key.replace('_', '-')}"
+            yield Problem(
+                message=f"{flag} is too large: {value if value < 10**18 else 'a huge number'}",
+                hint=f"{flag} takes {most:,} at most",
+                key=key,
+            )
 
 
 def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
@@ -126,6 +150,16 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
         Problem(message=f"the value of {name} holds a NUL character")
         for name, value in environment.items()
         if "\0" in value
+    ]
+    problems += [
+        Problem(
+            message=f"the value of {name} is too long: {len(value):,} characters",
+            hint=f"Linux passes {_LONGEST_VALUE:,} bytes in a variable at most: write it "
+            "to a file, and pass its path",
+            key=f"env.{name}",
+        )
+        for name, value in environment.items()
+        if len(name) + len(value.encode(errors="surrogateescape")) > _LONGEST_VALUE
     ]
     problems += [
         Problem(

@@ -54,6 +54,16 @@ _MOST_PROBLEMS = 12
 _UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """What the disk behind stdout may say; for files of ours `files` explains it."""
 
+_OF_A_FILE = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
+        errno.E2BIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE,
+        errno.EMFILE, errno.ENFILE,
+    }
+)  # fmt: skip
+"""What a system says of a file or program that somebody named, whichever verb met it first."""
+_LONGEST_NAME = 120
+
 
 class VerbGroup(TyperGroup):
     """A command group that imports a verb's module when that verb is asked for."""
@@ -152,12 +162,10 @@ def main() -> None:
         _give_up_stdout()  # the reader of our output (`| head`) has gone
         sys.exit(EXIT_COULD_NOT)
     except OSError as error:
-        if error.filename is not None or error.errno not in _UNWRITTEN:
-            _report_bug(error)
-        else:
-            _give_up_stdout()
-            why = error.strerror or str(error)
-            _report(UserError(f"cannot write the output: {why}", hint="send it somewhere else"))
+        _report_os_error(error)
+        sys.exit(EXIT_COULD_NOT)
+    except MemoryError:
+        _report(UserError("out of memory", hint="give fewer nodes, processes or files at once"))
         sys.exit(EXIT_COULD_NOT)
     except Exception as error:  # the one place that may: a bug must not reach the user raw
         _report_bug(error)
@@ -212,6 +220,29 @@ def error_document(error: ClusterkitError) -> dict[str, Any]:
     if isinstance(error, RemoteError):
         return {"message": error.message, "node": error.node, "hint": error.hint}
     return {"message": str(error)}
+
+
+def _report_os_error(error: OSError) -> None:
+    if error.filename is not None and error.errno in _OF_A_FILE:
+        _report(_unusable(error))
+    elif error.filename is not None or error.errno not in _UNWRITTEN:
+        _report_bug(error)
+    else:
+        _give_up_stdout()
+        why = error.strerror or str(error)
+        _report(UserError(f"cannot write the output: {why}", hint="send it somewhere else"))
+
+
+def _unusable(error: OSError) -> UserError:
+    name = str(error.filename)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}... ({len(name)} characters)"
+    hint = "look at it with `ls -ld`, at your user and groups with `id`, at limits with `ulimit -a`"
+    if error.errno == errno.ENAMETOOLONG:
+        hint = "names have at most 255 bytes, paths 4,095: give a shorter one"
+    if error.errno == errno.E2BIG:
+        hint = "the arguments and the environment are too long for a program: write them to a file"
+    return UserError(f"cannot use {name}: {error.strerror}", hint=hint)
 
 
 def _report_bug(error: Exception) -> None:

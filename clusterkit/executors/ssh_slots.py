@@ -143,9 +143,8 @@ class _Signature:
 
 def _signatures(space: str) -> dict[int, _Signature]:
     """Return what is said of each slot of which something is; anybody may have said it."""
-    number, word = "([0-9]{1,%d})", r"(\S+)"
     pattern = re.compile(
-        f"{number % 20} @{re.escape(space)}-owner {number % 5} {word} {number % 10} {word}"
+        rf"([0-9]{{1,20}}) @{re.escape(space)}-owner ([0-9]{{1,5}}) (\S+) ([0-9]{{1,10}}) (\S+)"
     )
     found = {}
     for line in _NAMES.read_text(errors="replace").splitlines():

@@ -121,8 +121,8 @@ def _read(path: Path) -> Script | None:
         if path.stat().st_size > _MOST_BYTES:
             return None
         return read_script(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # Python calls brackets in brackets, hundreds of them, a lack of memory
 
 
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:

@@ -114,10 +114,10 @@ def _parse_sync(text: str | None, problems: list[Problem]) -> str | None:
 
 
 def _parse_nodes(text: str, problems: list[Problem]) -> tuple[int, int | None]:
-    match = re.fullmatch(r"(-?\d+)(?::(\d+))?", text.strip())
+    match = re.fullmatch(r"(-?\d{1,18})(?::(\d{1,18}))?", text.strip())
     if match is None:
         problems.append(
-            Problem(message=f"--nodes {text!r} is no number", hint="--nodes 4, or --nodes 2:8")
+            Problem(message=f"--nodes {text[:40]!r} is no number", hint="--nodes 4, or --nodes 2:8")
         )
         return 1, None
     return int(match[1]), int(match[2]) if match[2] else None
@@ -130,7 +130,7 @@ def _parse_slots(value: Any, problems: list[Problem]) -> tuple[int, ...]:
     except ValueError:
         problems.append(
             Problem(
-                message=f"--gpus-per-node {value!r} is no number",
+                message=f"--gpus-per-node {str(value)[:40]!r} is no number",
                 hint="--gpus-per-node 8, or one number a node: --gpus-per-node 8,4",
             )
         )
