@@ -94,7 +94,7 @@ def parse_tasks_per_node(text: str, *, source: str = "SLURM_TASKS_PER_NODE") -> 
         repeat = int(match[2] or 1) if match else 0
         if match is None or not repeat or not int(match[1]) or len(counts) + repeat > MAX_NAMES:
             raise UserError(
-                f"{item.strip()!r} is no task count",
+                f"{item.strip()[:40]!r} is no task count",
                 hint="such as '8', '8,4' or '8(x16),4', each at least 1",
                 position=Position(source=source, line=1, column=column, text=text),
             )
