@@ -21,6 +21,8 @@ from pathlib import Path
 import paramiko
 
 from clusterkit import files
+from clusterkit.core.ownership import read_own
+from clusterkit.errors import UserError
 from clusterkit.probes.base import ReachProblem
 from clusterkit.transport.ssh_config import Target
 
@@ -51,6 +53,8 @@ class _File:
     exact: dict[str, list[_Entry]] = field(default_factory=dict)
     hashed: list[tuple[bytes, bytes, _Entry]] = field(default_factory=list)
     patterns: list[tuple[tuple[str, ...], _Entry]] = field(default_factory=list)
+    refused: str = ""
+    """Why it does not count, such as that others can write it."""
 
     def add(self, names: str, entry: _Entry) -> None:
         if names.startswith("|1|"):
@@ -90,9 +94,13 @@ class KnownHosts:
         """Accept the key of a host, `key` in base64.
 
         Raises:
-            HostKeyRefused: it is not known, or another one is, or it was revoked.
+            HostKeyRefused: it is not known, or another one is, or it was revoked; or others can
+                write one of the files.
         """
         with self._lock:
+            for path in target.known_hosts:
+                if refused := self._read(path).refused:
+                    raise HostKeyRefused(ReachProblem.HOST_KEY_UNKNOWN, refused)
             found = self._find_locked(target)
             same = [entry for entry in found if entry.key == key]
             if any(entry.marker == REVOKED for entry in same):
@@ -155,11 +163,16 @@ class KnownHosts:
 def read_known_hosts(path: Path) -> _File:
     """Read a known_hosts file; lines that make no sense are left out, as ssh does."""
     table = _File()
+    if not path.is_file():  # /dev/null is how ssh is told to know nobody
+        return table
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        text = read_own(path, use="believe the host keys in it").decode(errors="replace")
+    except UserError as error:
+        table.refused = str(error)
+        return table
     except OSError:
         return table
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#"):

@@ -14,6 +14,7 @@ from typing import Any
 
 import paramiko
 
+from clusterkit.core.ownership import read_own
 from clusterkit.errors import UserError
 from clusterkit.model import ClusterSpec, Host
 from clusterkit.transport.names import check_names
@@ -89,7 +90,7 @@ def load_config(options: SshOptions) -> Any:
     """Read ssh's configuration files, those that are there.
 
     Raises:
-        UserError: one of them cannot be read or makes no sense.
+        UserError: one of them cannot be read, makes no sense, or can be written by others.
     """
     config = paramiko.SSHConfig()
     for name in options.config_files:
@@ -192,8 +193,12 @@ def _files(names: str) -> tuple[Path, ...]:
 
 
 def _lines(path: Path, block: str, depth: int) -> Iterator[str]:
-    """Yield the lines of a configuration file, with those of the files that it includes."""
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    """Yield the lines of a configuration file, with those of the files that it includes.
+
+    As ssh does, refuse one that others can write: a `ProxyCommand` in it is a command.
+    """
+    text = read_own(path, use="run the commands that it names").decode()
+    for line in text.splitlines(keepends=True):
         words = line.strip().replace("=", " ", 1).split(None, 1)
         keyword = words[0].lower() if words else ""
         if keyword in {"host", "match"}:
