@@ -49,8 +49,10 @@ def is_sane(value: object) -> bool:
     return not isinstance(value, int) or -_LARGEST <= value <= _LARGEST
 
 
-Moment = Annotated[float, Within(0, 32_503_680_000)]
-"""Seconds since the epoch, until the year 3000: times beyond it have no calendar here."""
+LATEST_S = 32_503_680_000.0
+"""Seconds since the epoch until the year 3000: times beyond it have no calendar here."""
+Moment = Annotated[float, Within(0, LATEST_S)]
+"""Seconds since the epoch."""
 Rank = Annotated[int, Within(0, 65_535)]
 """The number of a node in its job; a hostlist has no more names."""
 Attempt = Annotated[int, Within(0, 1_000_000)]

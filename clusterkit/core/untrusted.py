@@ -21,8 +21,6 @@ UNSIGNED_64 = (1 << 64) - 1
 _LONGEST = 40
 """Characters: 2^64 has 20 decimal and 64 binary digits, and nobody writes the latter."""
 _LARGEST = 1e18
-LATEST_S = 32_503_680_000.0
-"""Seconds since the epoch until the year 3000: times beyond it have no calendar here."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from clusterkit import __version__, files
-from clusterkit.core.untrusted import LATEST_S
+from clusterkit.bounds import LATEST_S
 from clusterkit.errors import UserError
 from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle
 from clusterkit.preflight.garbage import uncollected

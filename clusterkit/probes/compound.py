@@ -29,7 +29,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterkit.core.untrusted import LATEST_S, real, whole
+from clusterkit.bounds import LATEST_S
+from clusterkit.core.untrusted import real, whole
 from clusterkit.probes.base import Output, PreflightJob, Probe
 from clusterkit.shell import quote
 
