@@ -20,6 +20,8 @@ from shutil import which
 
 import pytest
 
+from tests.measured import wait_measured
+
 HEALTHY = "good"
 HEALTHY_ONES = {HEALTHY: ""}
 READ_TOKEN = """\
@@ -107,16 +109,12 @@ class Farm:
         """Run a verb to its end, which has to come in time."""
         began = time.monotonic()
         process = self.start(*words)
-        timer = threading.Timer(within_s, process.kill)
-        timer.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        timer.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
+        used = wait_measured(process, within_s=within_s)
         return Ran(
             code=process.returncode,
             out=(self.folder / "out").read_bytes().decode(),
             err=(self.folder / "err").read_bytes().decode(),
-            memory_mib=usage.ru_maxrss / 1024,
+            memory_mib=used.memory_mib,
             seconds=time.monotonic() - began,
         )
 
