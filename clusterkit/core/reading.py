@@ -44,7 +44,7 @@ def open_regular(path: Path, *, own: bool = False) -> int:
     status = os.fstat(descriptor)
     refused = 0
     if not stat.S_ISREG(status.st_mode):
-        refused = errno.EINVAL
+        refused = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
     elif own and judge(path, status) is not None:
         refused = errno.EPERM
     if refused:

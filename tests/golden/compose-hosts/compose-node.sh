@@ -80,6 +80,9 @@ OTHERS_LEAVE_S = 1
 KEEPS_LOGS = {"PET_LOG_DIR", "PET_REDIRECTS", "PET_TEE"}
 """The options of torchrun, as variables, by which its user wants that folder."""
 
+DECIDED = ("PET_STANDALONE", "PET_RDZV_BACKEND", "PET_RDZV_ENDPOINT")
+"""Options of torchrun by which it would load what anybody writes to its port (c10d)."""
+
 
 def hold_store():
     sock = listen()
@@ -136,7 +139,14 @@ def clean_up_later():
         os.environ["PET_LOG_DIR"] = str(Path(os.environ["CK_TMP"], "torchelastic"))
 
 
+def heed_no_other_rendezvous():
+    for name in DECIDED:
+        if os.environ.pop(name, None) is not None:
+            print(f"clusterkit: {name} gives way to the job's own rendezvous", file=sys.stderr)
+
+
 if __name__ == "__main__":
+    heed_no_other_rendezvous()
     clean_up_later()
     store = hold_store() if serves_store() else None
     try:
