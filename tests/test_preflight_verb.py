@@ -199,7 +199,7 @@ def test_what_cannot_be_written_after_all_takes_nothing_of_the_report(
 ) -> None:
     folder = kept(tmp_path / "b", n1=ReachProblem.AUTH, n2=None)
 
-    def full(path: Path, _: str) -> None:
+    def full(path: Path, _: str, *, mode: int = 0) -> None:
         raise UserError(f"cannot write {path}: No space left on device")
 
     monkeypatch.setattr(files, "write_text", full)
