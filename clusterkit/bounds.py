@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
+from clusterkit.escapes import LONE_SURROGATE
+
 
 @dataclass(frozen=True, slots=True)
 class Within:
@@ -37,13 +39,12 @@ class Matching:
 
 _LARGEST = (1 << 63) - 1
 _LONGEST = 1 << 20
-_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def is_sane(value: object) -> bool:
     """Tell whether a number fits a machine, and text can be encoded; as every value has to."""
     if isinstance(value, str):
-        return len(value) <= _LONGEST and _LONE_SURROGATE.search(value) is None
+        return len(value) <= _LONGEST and LONE_SURROGATE.search(value) is None
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, int) or -_LARGEST <= value <= _LARGEST

@@ -10,6 +10,8 @@ ESCAPES_IN_BYTES = re.compile(ESCAPES.pattern.encode())
 NOT_IN_A_LINE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What cannot stand in a value of one line: control characters but the tab, ends of lines, and
 halves of surrogate pairs, which no file in UTF-8 can hold."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which no encoding can write."""
 _CSI = re.compile(r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]")
 _HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import secrets
 import sys
 from collections.abc import Mapping
@@ -18,12 +17,11 @@ from typing import Any
 
 import typer
 
-from clusterkit.escapes import harmless
+from clusterkit.escapes import LONE_SURROGATE, harmless
 from clusterkit.files import versioned
 
 _MARK = f"\x1b[{10_000_000 + secrets.randbelow(90_000_000)};"
 """How a colour of ours begins until it is printed: as another one, with a number before it."""
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def say(text: str = "") -> None:
@@ -111,5 +109,5 @@ def _known_to_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_known_to_json(item) for item in value]
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
+        return LONE_SURROGATE.sub("\ufffd", value)
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
+
+from clusterkit.escapes import LONE_SURROGATE
 
 NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What parsers raise where a document is not what they know. `ValueError` holds damaged JSON and
@@ -21,7 +22,6 @@ UNSIGNED_64 = (1 << 64) - 1
 _LONGEST = 40
 """Characters: 2^64 has 20 decimal and 64 binary digits, and nobody writes the latter."""
 _LARGEST = 1e18
-_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def whole(text: str, *, least: int = 0, most: int = UNSIGNED_64, base: int = 10) -> int:
@@ -64,7 +64,7 @@ def first_json(text: str, start: int = 0) -> tuple[Any, int]:
 def _printable(value: Any) -> Any:
     """Return a document without lone surrogates, which no encoding can write."""
     if isinstance(value, str):
-        return _LONE_SURROGATE.sub("\ufffd", value)
+        return LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
         return {_printable(key): _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, list) else value
