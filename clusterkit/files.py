@@ -143,22 +143,6 @@ def open_for_append(path: Path, *, mode: int | None = None) -> int:
         return permissions.open_or_make(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, mode)
 
 
-def write_at(path: Path, offset: int, data: bytes) -> None:
-    """Write bytes at a place of `path`, which is made where it is not there.
-
-    To write the same again changes nothing, so that what is broken off can be repeated.
-    """
-    with explained(path):
-        descriptor = permissions.open_or_make(path, os.O_WRONLY | os.O_NOFOLLOW, None)
-        try:
-            rest = memoryview(data)
-            while rest:
-                written = os.pwrite(descriptor, rest, offset)
-                rest, offset = rest[written:], offset + written
-        finally:
-            os.close(descriptor)
-
-
 def copy(source: Path, path: Path) -> None:
     """Make `path` what `source` is, with its permissions: a file, or a link as it is."""
     with explained(path, "copy to"):

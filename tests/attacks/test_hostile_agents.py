@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from clusterkit import files, processes, runfolder
+from clusterkit.executors.ssh_inbox import Inbox, NotWritten
 from clusterkit.executors.ssh_layout import SshLayout, write_layout
 from clusterkit.model import ClusterKind, ClusterSpec, Host
 from clusterkit.runfolder import RunFolder, Submission
@@ -215,3 +217,35 @@ def test_nodes_that_never_end_hold_nobody_up(endless: Site) -> None:
     finally:
         cancel.kill()
         cancel.wait()
+
+
+@pytest.mark.parametrize("planted", ["link", "hard link", "pipe", "folder above is a link"])
+def test_what_a_node_sends_is_written_into_plain_files_of_the_run_alone(
+    tmp_path: Path, planted: str
+) -> None:
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    outside.mkdir()
+    run.mkdir()
+    precious = outside / "node-0.log"
+    precious.write_text("mine")
+    name = PurePosixPath("logs/node-0.log")
+    if planted == "folder above is a link":
+        (run / "logs").symlink_to(outside)
+    else:
+        (run / "logs").mkdir()
+        {
+            "link": lambda path: path.symlink_to(precious),
+            "hard link": lambda path: path.hardlink_to(precious),
+            "pipe": os.mkfifo,
+        }[planted](run / name)
+    with pytest.raises(NotWritten, match=r"is not written: a link, or no plain file"):
+        Inbox(run, "n1").write_at(name, 0, b"evil")
+    assert precious.read_text() == "mine"
+
+
+def test_no_hole_is_made_in_a_log(tmp_path: Path) -> None:
+    inbox, name = Inbox(tmp_path, "n1"), PurePosixPath("node-0.log")
+    inbox.write_at(name, 0, b"ab")
+    with pytest.raises(NotWritten, match="it ends before byte 4398046511104"):
+        inbox.write_at(name, 1 << 42, b"evil")
+    assert (tmp_path / name).read_bytes() == b"ab"

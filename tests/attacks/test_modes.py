@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from clusterkit import files, runfolder
 from clusterkit.core import permissions
 from clusterkit.errors import UserError
 from clusterkit.executors.pickles import dump_private, load_own
+from clusterkit.executors.ssh_inbox import Inbox, NotWritten
 from clusterkit.model import ClusterKind, ClusterSpec, ShareRuns
 
 STRANGER = 54321
@@ -263,8 +264,8 @@ def test_a_log_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "node-0.log").symlink_to(precious)
     with pytest.raises(UserError, match=r"node-0\.log"):
         files.open_for_append(tmp_path / "node-0.log")
-    with pytest.raises(UserError, match=r"node-0\.log"):
-        files.write_at(tmp_path / "node-0.log", 0, b"evil")
+    with pytest.raises(NotWritten, match=r"node-0\.log"):
+        Inbox(tmp_path, "n1").write_at(PurePosixPath("node-0.log"), 0, b"evil")
     assert precious.read_text() == "mine\n"
 
 
