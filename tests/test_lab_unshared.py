@@ -310,7 +310,7 @@ def test_results_larger_than_allowed_stay_where_they_are(cluster: Cluster) -> No
     assert ended(cluster, run) == ("succeeded", None)
     (note,) = run.results.iterdir()
     assert note.name == "NOT-COPIED-from-n1.txt"
-    assert f"rsync -a n1:{OURS}/runs/{run.run_id}/results/" in note.read_text()
+    assert f"rsync -a n1:.clusterkit/runs/{run.run_id}/results/ " in note.read_text()
 
 
 THREE = ("--cluster", "apart", "--framework", "torchrun", "--nodes", "3", "--preflight", "off")

@@ -359,7 +359,8 @@ class NodeFiles:
         return PurePosixPath(RESULTS, f"node-{self.rank}", *parts)
 
     def _note(self, answer: TooLarge | LeftOut) -> None:
-        where = f"{self.layout.folder(self.run)}/{RESULTS}"
+        # From the home of the login on: rsync before 3.2.4 and later do not agree on a quoted ~.
+        where = f"{self.layout.folder(self.run).removeprefix('~/')}/{RESULTS}"
         if isinstance(answer, TooLarge):
             why = f"The results of {self.node} are {answer.size / MIB:.0f} MiB, more than "
             why += "--sync-limit allows, and are still there"
