@@ -178,6 +178,10 @@ def test_on_the_practice_cluster(desk: Desk, cluster: str) -> None:
     try:
         until_asleep(run)
         more = desk.lab.run("head", ["scontrol", "show", "job"]).stdout if cluster == "lab" else ""
-        inspect(run, (), more)
+        # All hosts share /tmp, where each node has a folder for the job.
+        nodes = list(Path("/tmp").glob(f"clusterkit-{done['job_id']}-*"))
+        assert len(nodes) >= 2
+        inspect(run, nodes, more)
+        assert {stat.S_IMODE(path.stat().st_mode) for path in nodes} == {0o700}
     finally:
         desk.clusterkit("cancel", done["job_id"])
