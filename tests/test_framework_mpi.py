@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +253,15 @@ def test_a_node_that_is_told_to_end_ends_its_daemons(tmp_path: Path) -> None:
     assert all(node.wait(60) for node in nodes)
     assert time.monotonic() - began < 30
     assert pids
+    deadline = time.monotonic() + 20
+    while left := list(processes_with(f"CK_TMP={tmp_path}/tmp")):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def processes_with(variable: str) -> Iterator[int]:
+    """Yield the processes whose environment begins a variable like this."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if variable.encode() in path.read_bytes():
+                yield int(path.parent.name)

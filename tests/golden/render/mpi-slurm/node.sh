@@ -702,7 +702,8 @@ if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then
 fi
 # Hydra would wait for the other ranks of the node: mpi_launch.py, which listens, has the job ended.
 if [ "$status" != 0 ] && [ -p "$CK_TMP/mpi_failed" ]; then
-  { echo "$status" >"$CK_TMP/mpi_failed"; } 2>/dev/null
+  # Opened to read as well, as whoever listens may have ended, and would be waited for.
+  { echo "$status" 1<>"$CK_TMP/mpi_failed"; } 2>/dev/null
 fi
 exit "$status"
 CK_FILE
