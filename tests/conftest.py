@@ -31,13 +31,19 @@ engine. More parts at once are no faster on two cores: jobs wait for processors,
 def pytest_configure() -> None:
     """Let the commands under test be interrupted also where the tests run in the background.
 
-    A shell without job control starts background jobs with SIGINT ignored, and whatever they start
-    inherits that. And give each process of xdist a practice cluster of its own.
+    A shell without job control starts background jobs with SIGINT ignored, nohup with SIGHUP, and
+    whatever they start inherits that. And give each process of xdist a practice cluster of its own.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _outlive)  # what is started has no handler, and does not
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if worker:
         os.environ["CLUSTERKIT_LAB"] = f"{default_root()}{worker}"
+
+
+def _outlive(_number: int, _frame: object) -> None:
+    """Do nothing about a signal."""
 
 
 class FewProcessesForTheLab(LoadScopeScheduling):

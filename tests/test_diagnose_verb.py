@@ -217,8 +217,7 @@ def test_files_folders_and_stdin(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_what_was_piped_in_is_not_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        # These tests may run under nohup, and then all that they start ignores SIGHUP.
-        ["env", "--default-signal", sys.executable, "-m", "clusterkit", "diagnose", "-"],
+        [sys.executable, "-m", "clusterkit", "diagnose", "-"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,
     ) as client:
