@@ -20,6 +20,7 @@ from clusterkit.collectives.calibrating import learned
 from clusterkit.collectives.document import read_document
 from clusterkit.collectives.nccl_output import read_nccl_tests
 from clusterkit.collectives.operations import (
+    MEASURED,
     Operation,
     parse_operations,
     parse_sizes,
@@ -37,38 +38,6 @@ from tests.recordings import recording
 MIB, GIB = 1 << 20, 1 << 30
 A100, OCI = "nccl_ar_a100_1node.txt", "nccl_ar_h100_oci_2node.txt"
 WRONG = "nccl_ar_slingshot_wrong_values.txt"
-RUNS = [
-    # file, collective, ranks, nodes, best in GB/s, at, correct
-    ("nccl_ag_a3mega.txt", Operation.ALL_GATHER, 16, None, 188.90, 8 * GIB, True),
-    (A100, Operation.ALL_REDUCE, 8, 1, 231.72, GIB, True),
-    ("nccl_ar_dgxa100_2node_oldcols.txt", Operation.ALL_REDUCE, 32, None, 191.56, 4 * GIB, True),
-    ("nccl_ar_gb200_1440.txt", Operation.ALL_REDUCE, 1440, None, 405.74, 16 * GIB, True),
-    ("nccl_ar_h100_nebius_2node.txt", Operation.ALL_REDUCE, 16, None, 468.46, 8 * GIB, True),
-    (OCI, Operation.ALL_REDUCE, 16, 2, 471.22, 16 * GIB, True),
-    ("nccl_ar_p4de_2node_label.txt", Operation.ALL_REDUCE, 16, None, 78.33, 2 * GIB, None),
-    ("nccl_ar_p5_8gpu_mpiprefix.txt", Operation.ALL_REDUCE, 8, None, 483.35, 16 * GIB, True),
-    (WRONG, Operation.ALL_REDUCE, 2, None, 22.87, 128 * MIB, False),
-]
-
-
-@pytest.mark.parametrize(("name", "op", "ranks", "nodes", "best", "size", "correct"), RUNS, ids=str)
-def test_recordings_of_nccl_tests(
-    name: str,
-    op: Operation,
-    ranks: int,
-    nodes: int | None,
-    best: float,
-    size: int,
-    correct: bool | None,
-) -> None:
-    result = read_nccl_tests(recording(name))
-    assert (result.operations, result.ranks, result.node_count) == ((op,), ranks, nodes)
-    assert (result.best(op).busbw, result.best(op).bytes) == (best * 1e9, size)
-    assert result.correct is correct
-    # What the program computed of the same time, but for its rounding.
-    large = result.large(op)
-    assert large.algbw == pytest.approx(large.bytes / large.seconds, rel=0.001)
-    assert large.busbw == pytest.approx(large.algbw * op.bus_factor(ranks), rel=0.001)
 
 
 def test_wrong_values_name_their_nodes_and_sizes() -> None:
@@ -93,8 +62,8 @@ def test_programs_one_after_the_other_are_told_apart() -> None:
 
 def test_a_program_that_is_not_read_is_refused() -> None:
     text = recording("nccl_ar_h100_nebius_2node.txt")
-    with pytest.raises(Unparsed, match="alltoall_perf is none"):
-        read_nccl_tests(text.replace("all_reduce_perf", "alltoall_perf"))
+    with pytest.raises(Unparsed, match="hypercube_perf is none"):
+        read_nccl_tests(text.replace("all_reduce_perf", "hypercube_perf"))
     assert read_nccl_tests(text.replace("all_reduce_perf", "all_reduce_perf_mpi")).measured
 
 
@@ -122,6 +91,105 @@ def test_small_messages_are_computed_from_their_time() -> None:
     assert smallest.algbw == pytest.approx(8 / 12.90e-6)
     assert smallest.busbw == pytest.approx(8 / 12.90e-6 * 2 * 7 / 8)
     assert (largest.algbw, largest.busbw) == (276.20e9, 483.35e9)
+
+
+SHARED = "1048576  32768  float{}  80.0  13.11  11.47  {}  81.0  12.95  11.33  {}\n"
+WHOLE = "1048576  262144  float{}  80.0  13.11  13.11  {}  81.0  12.95  12.95  {}\n"
+OLD = "size  count  type{}  time  algbw  busbw  error  time  algbw  busbw  error\n"
+NEW = "size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "perhaps"),
+    [
+        # Before 2.13 each program printed its own columns, since then all have redop and root.
+        (OLD.format("") + SHARED.format("", "0e+00", "0e+00"), "all_gather", ()),
+        (OLD.format(" redop") + SHARED.format("      ", "0e+00", "0e+00"), "alltoall", ()),
+        (OLD.format(" redop") + SHARED.format(" sum", "N/A", "N/A"), "reduce_scatter", ()),
+        (OLD.format(" redop") + WHOLE.format(" sum", "N/A", "N/A"), "all_reduce", ()),
+        (OLD.format(" root") + WHOLE.format("    0", "N/A", "N/A"), "broadcast", ()),
+        (OLD.format(" redop root") + WHOLE.format(" max  3", "1e-7", "1e-7"), "reduce", ()),
+        (OLD.format("") + WHOLE.format("", "0e+00", "0e+00"), "sendrecv", ()),
+        (OLD.format(" root") + SHARED.format("    0", "N/A", "N/A"), "gather", ("scatter",)),
+        (NEW + SHARED.format(" none -1", "0", "0"), "all_gather", ()),
+        (NEW + SHARED.format(" none -1", "0", "N/A"), "alltoall", ()),
+        (NEW + SHARED.format(" none -1", "N/A", "N/A"), "all_gather", ("alltoall",)),
+        (NEW + SHARED.format(" sum -1", "0", "0"), "reduce_scatter", ()),
+        (NEW + WHOLE.format(" none -1", "0", "0"), "sendrecv", ()),
+        (NEW + WHOLE.format(" none 0", "0", "0"), "broadcast", ()),
+        (NEW + WHOLE.format(" prod 0", "0", "0"), "reduce", ()),
+        ("+ srun ./scatter_perf_mpi -b 1M\n" + NEW + SHARED.format(" none 0", "0", "0"),
+         "scatter", ()),
+        ("$ alltoall_perf -c 0 \\\n" + NEW + SHARED.format(" none -1", "N/A", "N/A"),
+         "alltoall", ()),
+        # What else is named before a table does not turn it into another one.
+        ("$ all_reduce_perf -b 1M\n" + NEW + WHOLE.format(" none 0", "0", "0"), "broadcast", ()),
+        ("Collective test starting: build/gather_perf\n" + NEW + SHARED.format(" none 0", "0", "0"),
+         "gather", ()),
+    ],
+)  # fmt: skip
+def test_a_collective_is_known_by_its_name_or_its_columns(
+    text: str, found: str, perhaps: tuple[str, ...]
+) -> None:
+    result = read_nccl_tests(text)
+    assert [op.value for op in result.operations] == [found]
+    assert tuple(op.value for op in result.perhaps) == perhaps
+    (one,) = result.measured
+    factor = {"all_reduce": 1, "sendrecv": 1, "broadcast": 1, "reduce": 1}.get(found, 7 / 8)
+    assert one.busbw == pytest.approx(one.algbw * factor, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [("validation: 1", "0"), ("validation: 0", "0"), ("validation: 1", "N/A")],
+)
+def test_only_results_that_were_checked_are_right(options: str, error: str) -> None:
+    head = f"nThread 1 nGpus 8 {options} graph: 0\n" + NEW
+    cell = f"0 0 float sum -1 0.2 0.00 0.00 {error} 0.2 0.00 0.00 {error}\n"
+    text = head + cell + WHOLE.format(" sum -1", error, error) + "Out of bounds values : 0 OK\n"
+    right = (options, error) == ("validation: 1", "0")
+    assert read_nccl_tests(text).correct is (True if right else None)
+
+
+def test_more_columns_are_passed_over() -> None:
+    """-S puts the date behind a row, -I four figures behind each side."""
+    dated = read_nccl_tests(
+        NEW + WHOLE.format(" sum -1", "0", "0").strip() + " 2025-10-28 12:00:01"
+    )
+    sides = " ".join(["time algbw busbw #wrong i_min i_max i_p99 i_cv%"] * 2)
+    side = "80.0 13.11 13.11 0 79.0 90.0 89.0 1.25"
+    each = read_nccl_tests(
+        f"size count type redop root {sides}\n1048576 262144 float sum -1 {side} {side}\n"
+    )
+    assert dated.measured == each.measured
+
+
+def test_prose_around_a_table_is_no_row() -> None:
+    said = "8 16 GPUs were used\n2 4 nodes, as `alltoall_perf` -b 8 showed\n"
+    result = read_nccl_tests(said + row(GIB, 8000, 134.22, 234.88) + said)
+    assert (len(result.measured), result.ranks) == (1, 8)
+    assert result.operations == (Operation.ALL_REDUCE,)
+
+
+def test_a_test_that_failed_before_its_table_has_no_bandwidth() -> None:
+    text = (
+        "# Using devices\n"
+        "n7: Test CUDA failure common.cu:893 'no CUDA-capable device is detected'\n"
+        " .. n7 pid 3: Test failure common.cu:843\n"
+    )
+    result = read_nccl_tests(text)
+    assert (result.measured, result.correct) == ((), None)
+    assert result.error == "n7: no CUDA-capable device is detected"
+    told = document(answer(result, interconnect=None, gpu=None))
+    assert (told["measured"], told["best"], told["complete"]) == ([], {}, False)
+
+
+def test_small_messages_are_not_compared_with_what_is_published_of_large_ones() -> None:
+    text = recording(A100)
+    last = next(line for line in text.splitlines() if line.lstrip().startswith("1073741824"))
+    found = answer(read_nccl_tests(text.replace(last, "")), interconnect=None, gpu=None)
+    assert found.published is not None
+    assert found.published_share is None
 
 
 def row(size: int, time_us: float, algbw: float, busbw: float) -> str:
@@ -295,7 +363,7 @@ def test_collectives_are_named_as_people_do() -> None:
         Operation.ALL_GATHER,
         Operation.ALL_REDUCE,
     )
-    assert parse_operations("all") == tuple(Operation)
+    assert parse_operations("all") == MEASURED
     for text in ("", "broadcast", "all-reduce,"):
         with pytest.raises(UserError, match="--ops"):
             parse_operations(text)

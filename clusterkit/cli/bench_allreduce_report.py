@@ -35,6 +35,9 @@ def lines_of(found: Answer) -> Iterator[str]:
         yield ""
         yield from _table(result, op, unit, scale)
         yield from _summary(found, op)
+    if result.perhaps:
+        others = " or ".join(op.words for op in result.perhaps)
+        yield from paragraph(f"the table is that of an {others} as well: it does not say which ran")
     if result.left_out:
         yield ""
         yield from _left_out(result.left_out)

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterkit.collectives.expected import Assumption, Place, assumed, place_of, published
 from clusterkit.collectives.operations import Operation
-from clusterkit.collectives.published import Published
+from clusterkit.collectives.published import LEAST_BYTES, Published
 from clusterkit.collectives.result import Measured, Result
 
 
@@ -25,10 +25,12 @@ class Answer:
 
     @property
     def published_share(self) -> float | None:
-        """The best all-reduce over what is published; None where there is nothing to compare."""
-        if self.published is None or Operation.ALL_REDUCE not in self.result.operations:
+        """The best large all-reduce over what is published; None where there is none of either."""
+        reduced = self.result.of(Operation.ALL_REDUCE)
+        large = [one.busbw for one in reduced if one.bytes >= LEAST_BYTES]
+        if self.published is None or not large:
             return None
-        return self.result.best(Operation.ALL_REDUCE).busbw / (self.published.gbs * 1e9)
+        return max(large) / (self.published.gbs * 1e9)
 
 
 def answer(result: Result, *, interconnect: str | None, gpu: str | None) -> Answer:

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from clusterkit.collectives.nccl_output import joined, read_nccl_tests
-from clusterkit.collectives.operations import Operation
+from clusterkit.collectives.operations import MEASURED, Operation
 from clusterkit.collectives.result import LeftOut, Measured, Result, Wrong
 from clusterkit.probes.base import Unparsed
 
@@ -122,10 +122,10 @@ def _names(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _operation(name: Any, place: str) -> Operation:
-    try:
-        return Operation(name)
-    except ValueError:
-        raise _damaged(place, name) from None
+    found = next((op for op in MEASURED if op.value == name), None)
+    if found is None:
+        raise _damaged(place, name)
+    return found
 
 
 def _damaged(place: str, value: Any) -> Unparsed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clusterkit.collectives.operations import Operation
+from clusterkit.collectives.operations import MEASURED, Operation
 from clusterkit.collectives.published import Published, published_for
 from clusterkit.collectives.result import Measured, Result
 from clusterkit.errors import UserError
@@ -82,6 +82,8 @@ def assumed(
     Without GPUs only a network that is named can be compared with: its rate in one direction, of
     which a ring between all ranks has the whole.
     """
+    if measured.op not in MEASURED or result.perhaps:
+        return None
     if place is not None:
         collective = (
             place.fabric.all_reduce_s

@@ -11,9 +11,9 @@ from clusterkit.probes.base import Unparsed
 from clusterkit.probes.nccl_tests import NcclTest, Row, parse_each
 
 _BYTES = {
-    **dict.fromkeys(("int8", "uint8", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
     **dict.fromkeys(("half", "bfloat16"), 2),
-    **dict.fromkeys(("int32", "uint32", "float"), 4),
+    **dict.fromkeys(("int32", "uint32", "int", "float"), 4),
     **dict.fromkeys(("int64", "uint64", "double"), 8),
 }
 _MOST_TOLD = 1024
@@ -23,8 +23,9 @@ _MOST_TOLD = 1024
 def read_nccl_tests(text: str, *, called: Operation | None = None) -> Result:
     """Return the result that programs of nccl-tests have printed, one after the other.
 
-    Which program it was is seen from the table where the end does not say it: the reduction, and
-    that the elements of gathers are counted by rank. With `called`, it was that one.
+    Which program it was is seen from the table where the text does not say it: the reduction, the
+    root, and that elements are counted by rank where ranks share a message. With `called`, it was
+    that one.
 
     Raises:
         Unparsed: it is no such output, or damaged, or that of another program; or the programs ran
@@ -50,15 +51,16 @@ def joined(runs: Sequence[Result]) -> Result:
         complete=all(run.complete for run in runs),
         checked=all(run.checked for run in runs),
         error=next((run.error for run in runs if run.error is not None), None),
+        perhaps=tuple(dict.fromkeys(op for run in runs for op in run.perhaps)),
     )
 
 
 def _result(test: NcclTest, called: Operation | None) -> Result:
     rows = [row for row in test.rows if row.size and row.time_us]
-    if not rows:
+    if test.rows and not rows:
         raise Unparsed("no message in its table has a size")
-    op = called or _operation(test)
-    ranks = test.ranks or _ranks(rows, op)
+    op, *others = (called,) if called else _operations(test, rows)
+    ranks = test.ranks or (_ranks(rows, op) if rows else None)
     all_listed = test.listed == test.ranks
     return Result(
         source="nccl-tests",
@@ -74,8 +76,9 @@ def _result(test: NcclTest, called: Operation | None) -> Result:
         ),
         suspects=test.failed if test.correct is False else (),
         complete=test.correct is not None or test.average_gb_s is not None,
-        checked=any(row.wrong is not None for row in test.rows),
+        checked=any(row.checked for row in rows),
         error=test.error,
+        perhaps=tuple(others),
     )
 
 
@@ -87,21 +90,48 @@ def _measured(row: Row, op: Operation, ranks: int | None) -> Measured:
         algbw=row.alg_gb_s * 1e9,
         busbw=row.bus_gb_s * 1e9,
     )
+    if ranks is None and op.bus_factor(3) == 1:
+        ranks = 3  # any number will do
     return one if ranks is None else one.between(ranks)
 
 
-def _operation(test: NcclTest) -> Operation:
-    program = test.program or ""
-    named = next((op for op in Operation if op.program in program), None)
-    if named is not None:
-        return named
-    if "_perf" in program:
+def _operations(test: NcclTest, rows: Sequence[Row]) -> tuple[Operation, ...]:
+    """Return what ran, the most likely first: by its name, or else by what its table looks like.
+
+    An all-to-all is never in place, so nothing is checked there; an all-gather is. A gather and a
+    scatter look alike.
+    """
+    named = _named(test.program)
+    if named is None and test.program is not None:
         known = ", ".join(op.program for op in Operation)
-        raise Unparsed(f"{program} is none of those that are read: {known}")
-    largest = test.rows[-1]
-    if largest.operation == "none":
-        return Operation.ALL_GATHER
-    return Operation.ALL_REDUCE if _parts(largest) in {1, None} else Operation.REDUCE_SCATTER
+        raise Unparsed(f"{test.program} is none of those that are read: {known}")
+    if named is not None or not rows:
+        return (named or Operation.ALL_REDUCE,)
+    fitting = _fitting(rows[-1])
+    called = _named(test.called)
+    return (called,) if called in fitting else fitting
+
+
+def _named(program: str | None) -> Operation | None:
+    name = (program or "").removesuffix("_mpi")
+    return next((op for op in Operation if op.program == name), None)
+
+
+def _fitting(row: Row) -> tuple[Operation, ...]:
+    """Return the collectives that print such a row, the most likely first."""
+    reduces, rooted = row.operation not in {None, "", "none"}, row.root is not None
+    shared = _parts(row) not in {1, None}
+    if reduces:
+        whole = Operation.REDUCE if rooted else Operation.ALL_REDUCE
+        return (Operation.REDUCE_SCATTER,) if shared and not rooted else (whole,)
+    if rooted:
+        return (Operation.GATHER, Operation.SCATTER) if shared else (Operation.BROADCAST,)
+    if not shared:
+        return (Operation.SENDRECV,)
+    if row.operation == "" or (row.checked and not row.in_place_checked):
+        return (Operation.ALLTOALL,)
+    gathers = (Operation.ALL_GATHER, Operation.ALLTOALL)
+    return gathers[:1] if row.checked or row.operation is None else gathers
 
 
 def _parts(row: Row) -> int | None:
@@ -115,7 +145,7 @@ def _ranks(rows: Sequence[Row], op: Operation) -> int | None:
     """Return how many ranks there were, as far as the table tells."""
     peak = max(rows, key=lambda row: (row.bus_gb_s, row.alg_gb_s))
     if op is not Operation.ALL_REDUCE:
-        return _parts(peak)
+        return _parts(peak) if op.shared else None
     half = 0.005  # figures have two decimals
     low = (peak.bus_gb_s - half) / (peak.alg_gb_s + half)
     if peak.alg_gb_s <= half:

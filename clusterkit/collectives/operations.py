@@ -20,6 +20,12 @@ class Operation(Enum):
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALLTOALL = "alltoall"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    SENDRECV = "sendrecv"
 
     @property
     def words(self) -> str:
@@ -31,15 +37,31 @@ class Operation(Enum):
         """The program of nccl-tests that measures it."""
         return f"{self.value}_perf"
 
+    @property
+    def shared(self) -> bool:
+        """Whether each rank has only a part of the message."""
+        return self not in {
+            Operation.ALL_REDUCE,
+            Operation.BROADCAST,
+            Operation.REDUCE,
+            Operation.SENDRECV,
+        }
+
     def bus_factor(self, ranks: int) -> float:
         """Return bus bandwidth over algorithm bandwidth (nccl-tests, doc/PERFORMANCE.md).
 
         Algorithm bandwidth is the size of the message over time, and what all ranks hold together
-        counts as the message of all-gather and reduce-scatter. Times this factor it is the rate of
-        the links, whatever the number of ranks.
+        counts as the message of those that share it. Times this factor it is the rate of the
+        links, whatever the number of ranks.
         """
         share = (ranks - 1) / ranks
-        return 2 * share if self is Operation.ALL_REDUCE else share
+        if self is Operation.ALL_REDUCE:
+            return 2 * share
+        return share if self.shared else 1.0
+
+
+MEASURED = (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
+"""Those that `bench allreduce` measures itself, and that `estimate` knows the time of."""
 
 
 def parse_operations(text: str) -> tuple[Operation, ...]:
@@ -48,11 +70,11 @@ def parse_operations(text: str) -> tuple[Operation, ...]:
     Raises:
         UserError: one of them is none.
     """
-    known = {operation.words: operation for operation in Operation}
+    known = {operation.words: operation for operation in MEASURED}
     found: dict[Operation, None] = {}
     for word in (part.strip().lower().replace("_", "-") for part in text.split(",")):
         if word == "all":
-            found |= dict.fromkeys(Operation)
+            found |= dict.fromkeys(MEASURED)
         elif word in known:
             found[known[word]] = None
         else:

@@ -95,6 +95,8 @@ class Result:
     """Whether anybody looked at the results that there are."""
     error: str | None = None
     """What it failed with, where that is no wrong result."""
+    perhaps: tuple[Operation, ...] = ()
+    """What it may have been instead: collectives whose tables look the same."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
