@@ -206,7 +206,7 @@ def test_a_node_that_cannot_take_the_job_is_named(desk: Desk) -> None:
 
 
 FUNCTION = """
-import json, os, subprocess, submitit, time
+import json, os, signal, subprocess, submitit, time
 
 def add(a, b):
     env = submitit.JobEnvironment()
@@ -223,6 +223,19 @@ def linger():
     print("lingering", flush=True)
     time.sleep(300)
 
+class Count:
+    def __init__(self, reached=0):
+        self.reached = reached
+
+    def __call__(self):
+        self.reached += 1
+        if self.reached < 3:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        return [self.reached, os.getpid()]
+
+    def checkpoint(self):
+        return submitit.helpers.DelayedSubmission(Count(self.reached))
+
 executor = submitit.AutoExecutor("jobs", cluster="ssh")
 executor.update_parameters(nodes=2, timeout_min=2, gpus_per_node=2)
 job = executor.submit(add, 2, 3)
@@ -230,7 +243,10 @@ print(json.dumps(job.results()), json.dumps("adding on" in job.stdout()))
 executor.update_parameters(nodes=1)
 jobs = [executor.submit(add, k, k) for k in range(3)]
 print(json.dumps([j.result()[0] for j in jobs]))
+print(executor.submit(Count()).result()[0])
 executor.update_parameters(nodes=2)
+count = executor.submit(Count())
+print("over ssh only jobs of one node are" in str(count.exception()))
 bad = executor.submit(fail)
 try:
     bad.result()
@@ -251,9 +267,11 @@ def test_submitit_runs_any_function_over_ssh(desk: Desk) -> None:
         "head", [sys.executable, script], cwd=desk.folder, env=desk.environment(), timeout_s=120
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-4:] == [
+    assert done.stdout.splitlines()[-6:] == [
         '[[5, 0, 2, "n1"], [5, 1, 2, "n2"]] true',
         "[0, 2, 4]",
+        "3",
+        "True",
         "True",
         "CANCELLED",
     ]

@@ -15,6 +15,10 @@ from clusterkit.runfolder import RunFolder, Submission
 RUN_FOLDER_VARIABLE = "CLUSTERKIT_RUN_FOLDER"
 PYTHON_VARIABLE = "CLUSTERKIT_WORKER_PYTHON"
 
+REQUEUED = 144
+"""Exit code of a function of submitit that has replaced its pickle by a checkpoint, and is to be
+started again; the same as in submitit.local."""
+
 _OF_ANOTHER_JOB = re.compile(
     r"SLURM_|SLURMD_|SBATCH_|SRUN_|SALLOC_|PMI_|PMI2_|PMIX_|OMPI_|SUBMITIT_|CK_|CLUSTERKIT_RUN_"
 )

@@ -30,10 +30,10 @@ class SshJobs:
         handing_over: Callable[[], None],
     ) -> Launched:
         """Start a keeper on each node."""
-        from clusterkit.executors import ssh_executor  # noqa: PLC0415 - submitit loads slowly
+        from clusterkit.executors import ssh_submitting  # noqa: PLC0415 - submitit loads slowly
 
         del hidden  # nothing of this process's environment goes to the nodes
-        return ssh_executor.launch(plan, run, handing_over=handing_over)
+        return ssh_submitting.launch(plan, run, handing_over=handing_over)
 
     def find_lost(self, run: RunFolder) -> str | None:
         """Return the job id, which follows from the run id."""

@@ -1,39 +1,22 @@
-"""The submitit side of jobs over ssh: an executor for any Python function, and for our own task.
+"""The submitit side of jobs over ssh, for any Python function.
 
 Registered as a submitit plugin (entry points of the group `submitit` in pyproject.toml), so that
-`submitit.AutoExecutor(folder, cluster="ssh")` finds it.
+`submitit.AutoExecutor(folder, cluster="ssh")` finds it. Every process that uses submitit imports
+this module, also those that never go over ssh: what loads slowly is imported where it is used.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import secrets
+import signal
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 from submitit.core import core
-from submitit.core.job_environment import JobEnvironment
-from submitit.core.utils import DelayedSubmission, JobPaths
+from submitit.core.job_environment import JobEnvironment, SignalHandler
+from submitit.core.utils import DelayedSubmission, JobPaths, UncompletedJobError
 
-from clusterkit import files, hostlist, runfolder
-from clusterkit.config import load_settings
-from clusterkit.errors import UserError
-from clusterkit.executors import ssh_start
-from clusterkit.executors.base import Launched, RefusalError
-from clusterkit.executors.ssh_ask import NodesBusy, in_words
-from clusterkit.executors.ssh_layout import SshLayout, offered_by, write_layout
-from clusterkit.executors.ssh_runs import job_id_of
-from clusterkit.executors.ssh_willing import on_willing_nodes
-from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
-from clusterkit.executors.submitting import launch_by
-from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
-from clusterkit.runfolder import RunFolder, Submission
-
-_FUNCTION = "clusterkit.executors.ssh_function"
+from clusterkit.executors.base import REQUEUED
+from clusterkit.executors.submitit_job import DirectExecutor, RunJob
 
 
 class SshJobEnvironment(JobEnvironment):
@@ -48,28 +31,29 @@ class SshJobEnvironment(JobEnvironment):
         "local_rank": "SUBMITIT_SSH_LOCALID",
     }
 
+    def _handle_signals(self, paths: JobPaths, submission: DelayedSubmission) -> None:
+        """Let SIGUSR2 in, which is blocked until here; a function without a checkpoint goes on."""
+        super()._handle_signals(paths, submission)
+        handler = SignalHandler(self, paths, submission)
+        has_one = hasattr(submission.function, "checkpoint")
+        heed = handler.checkpoint_and_try_requeue if has_one else handler.bypass
+        for signum in {signal.SIGUSR2, self._usr_sig()}:
+            signal.signal(signum, heed)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR2})
 
-class TaskExecutor(DirectExecutor):
-    """Hand the task of a planned job over."""
+    def _requeue(self, countdown: int) -> None:
+        """End so that the node starts the function again, from the checkpoint that was written.
 
-    def __init__(self, run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> None:
-        """Submit into the folder of `run`."""
-        super().__init__(run.submitit)
-        self.run = run
-        self.layout = layout
-        self.handing_over = handing_over
-        self.launched: Launched | None = None
-        """What came of it, once all keepers are there."""
-
-    def _num_tasks(self) -> int:
-        return self.layout.tasks
-
-    def _submit_command(self, command: str) -> RunJob:
-        del command
-        ssh_start.start(self.run, self.layout, handing_over=self.handing_over)
-        self.launched = Launched(job_id=self.layout.job_id)
-        tasks = list(range(self.layout.tasks))
-        return RunJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
+        Raises:
+            UncompletedJobError: other nodes are at work for the job, and would not start again.
+        """
+        if self.num_nodes > 1:
+            raise UncompletedJobError(
+                f"Job not requeued because: it has {self.num_nodes} nodes, and over ssh only jobs "
+                f"of one node are. Its checkpoint is {self.paths.submitted_pickle}"
+            )
+        print(f"clusterkit: starting again ({countdown} time limits left)", flush=True)
+        sys.exit(REQUEUED)
 
 
 class SshExecutor(DirectExecutor):
@@ -113,114 +97,6 @@ class SshExecutor(DirectExecutor):
 
     def _submit_command(self, command: str) -> RunJob:
         del command
-        if self.parameters.get("tasks_per_node", 1) != 1:
-            raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
-        cluster = _cluster(self.parameters.get("cluster"))
-        ssh_start.require_shared(cluster)
-        hosts = self._hosts(cluster)
-        busy: set[str] = set()
-        while True:
-            names = tuple(name for name in hosts if name not in busy)[: self._num_tasks()]
-            try:
-                return self._start_on(names, cluster)
-            except NodesBusy as error:
-                busy |= error.nodes
-                if len(hosts) - len(busy) < self._num_tasks():
-                    raise
+        from clusterkit.executors import ssh_submitting  # noqa: PLC0415 - paramiko loads slowly
 
-    def _hosts(self, cluster: ClusterSpec) -> tuple[str, ...]:
-        listed = self.parameters.get("hosts")
-        named = hostlist.expand(listed) if listed else [host.name for host in cluster.hosts]
-        names = tuple(dict.fromkeys(named))
-        if len(names) < self._num_tasks():
-            raise UserError(
-                f"{self._num_tasks()} nodes asked for, but there are {len(names)}",
-                hint=f"nodes={len(names)}",
-            )
-        return names
-
-    def _start_on(self, names: tuple[str, ...], cluster: ClusterSpec) -> RunJob:
-        label = str(self.parameters.get("name", "function"))
-        runs = JobPaths.get_first_id_independent_folder(self.folder) / RUNS
-        files.create_folder(runs)
-        run = runfolder.create(dataclasses.replace(cluster, run_dir=str(runs)), label)
-        layout = self._layout(names, cluster, run)
-        runfolder.write_submission(
-            run,
-            Submission(
-                run_id=run.run_id,
-                name=label,
-                cluster=cluster.name,
-                kind=ClusterKind.SSH,
-                framework="python",
-                nodes=len(names),
-                tasks=len(names),
-                submitted_at=time.time(),
-                time_limit_s=layout.time_limit_s,
-                job_id=layout.job_id,
-            ),
-        )
-        try:
-            ssh_start.start(run, layout, handing_over=lambda: None)
-        except RefusalError:
-            files.remove_tree(run.path)
-            raise
-        return RunJob(folder=self.folder, job_id=layout.job_id, tasks=list(range(len(names))))
-
-    def _layout(self, names: tuple[str, ...], cluster: ClusterSpec, run: RunFolder) -> SshLayout:
-        slots = int(self.parameters.get("gpus_per_node", 1))
-        minutes = self.parameters.get("timeout_min")
-        folder = str(self.folder.absolute())
-        logs = JobPaths(self.folder, job_id=job_id_of(run)).folder  # may have %j in it
-        files.create_folder(logs)
-        kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-        return SshLayout(
-            job_id=job_id_of(run),
-            names=names,
-            slots=(slots,) * len(names),
-            offered=offered_by(cluster, names),
-            tasks=len(names),
-            ports=cluster.port_range,
-            token=secrets.token_hex(16),
-            time_limit_s=None if minutes is None else int(minutes * 60),
-            command=(sys.executable, "-u", "-m", _FUNCTION, folder),
-            ours=False,
-            environment=kept,
-            workdir=str(Path.cwd()),
-            logs=str(logs),
-            cluster=cluster,
-        )
-
-
-def _cluster(name: str | None) -> ClusterSpec:
-    """Return the cluster of this name; else the default one, else the only one of kind ssh."""
-    settings = load_settings()
-    of_ssh = [key for key, spec in settings.clusters.items() if spec.kind is ClusterKind.SSH]
-    if name is None and settings.default_cluster not in of_ssh and len(of_ssh) == 1:
-        (name,) = of_ssh
-    cluster = settings.cluster(name)
-    if cluster.kind is not ClusterKind.SSH:
-        raise UserError(
-            f"cluster {cluster.name} is of kind {cluster.kind.value}",
-            hint=f"ssh_cluster={of_ssh[0]!r}"
-            if of_ssh
-            else "describe one of kind ssh in clusterkit.yaml",
-        )
-    return cluster
-
-
-def launch(plan: LaunchPlan, run: RunFolder, *, handing_over: Callable[[], None]) -> Launched:
-    """Start the job in `run`.
-
-    Raises:
-        UserError: the task cannot be written, or ssh's configuration not be read.
-        RefusalError: a node did not take it.
-    """
-    layout = ssh_start.layout_of(plan, run)
-    left_out: tuple[str, ...] = ()
-    if layout.least is not None:  # all nodes of any other job are needed, so none is asked before
-        write_layout(run, layout)
-        layout, refusals = on_willing_nodes(run, layout)
-        left_out = tuple(f"left out: {line}" for line in in_words(refusals))
-    launched = launch_by(TaskExecutor(run, layout, handing_over), run)
-    return dataclasses.replace(launched, messages=(*left_out, *launched.messages))
+        return ssh_submitting.start_function(self.folder, self.parameters, self._num_tasks())

@@ -18,7 +18,8 @@ from clusterkit.executors import pickles
 
 if __name__ == "__main__":
     utils.pickle_load, utils.cloudpickle_dump = pickles.load_own, pickles.dump_private
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # A notice that comes before the function can heed it would kill it (SshJobEnvironment).
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGUSR2})
     try:
         process_job(sys.argv[1])
     except UserError as error:

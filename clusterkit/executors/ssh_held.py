@@ -55,7 +55,7 @@ def release(run: RunFolder, submission: Submission) -> None:
             last moment, which ends the job.
         UserError: the run folder cannot be read or written.
     """
-    from clusterkit.executors.ssh_executor import TaskExecutor  # noqa: PLC0415 - loads slowly
+    from clusterkit.executors.ssh_submitting import TaskExecutor  # noqa: PLC0415 - loads slowly
     from clusterkit.executors.submitting import launch_by  # noqa: PLC0415
 
     layout, _ = on_willing_nodes(run, read_layout(run))

@@ -27,7 +27,7 @@ from clusterkit.core.ownership import require_own
 from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
 from clusterkit.executors.allocation import Allocation, visible_gpus
-from clusterkit.executors.base import scrubbed_environment
+from clusterkit.executors.base import REQUEUED, scrubbed_environment
 from clusterkit.executors.ssh_layout import CHECK, LAYOUT, SshLayout, offered_by, read_layout
 from clusterkit.executors.ssh_pulse import beating
 from clusterkit.executors.ssh_slots import Held, Kind, SlotsBusy
@@ -151,15 +151,7 @@ class _Keeper:
         of, least = len(layout.names), layout.least
         self.news = News(run, attempt=layout.attempt, of=of, least=least)
         self.link = join(layout.circle, rank, self.news)
-        self.supervisor = Supervisor(
-            run,
-            marker=self.marker,
-            time_limit_s=layout.time_limit_s,
-            attempt=layout.attempt,
-            aware=layout.ours,
-            is_cancelled=lambda: self.news.cancelled,
-            failed_elsewhere=lambda: self.news.failure is not None,
-        )
+        self.supervisor = self._supervisor()
         self.about: dict[str, Any] = {
             "schema": runfolder.SCHEMA,
             "node": layout.names[rank],
@@ -170,6 +162,18 @@ class _Keeper:
             "slots": held.slots,
             "began_at": time.time(),
         }
+
+    def _supervisor(self) -> Supervisor:
+        """Return what looks after the worker from now on, with all of the time that it may take."""
+        return Supervisor(
+            self.run,
+            marker=self.marker,
+            time_limit_s=self.layout.time_limit_s,
+            attempt=self.layout.attempt,
+            aware=self.layout.ours or self.layout.tasks == 1,
+            is_cancelled=lambda: self.news.cancelled,
+            failed_elsewhere=lambda: self.news.failure is not None,
+        )
 
     def write_about(self) -> None:
         """Write down who keeps the node."""
@@ -208,7 +212,7 @@ class _Keeper:
             self.link.begin()
             if self.link.await_go():
                 self.news.look()
-                (code,) = self.supervisor.run_to_end((self._start(),)) or (code,)
+                code = self._work(code)
         except ClusterkitError as error:
             print(f"clusterkit: {error}", file=sys.stderr, flush=True)
             code, fault = 1, str(error)
@@ -232,6 +236,27 @@ class _Keeper:
         elif result.exit_code and result.reason is None:
             self.news.blame(result)
         return result
+
+    def _work(self, code: int) -> int:
+        """Run the worker to its end; a function begins again with each checkpoint that it wrote.
+
+        Return its exit code, or `code` where it was not started.
+        """
+        while True:
+            before = self._pickled()
+            (code,) = self.supervisor.run_to_end((self._start(),)) or (code,)
+            # Whoever exits with this code and has written nothing would do so for ever.
+            if self.layout.ours or code != REQUEUED or self._pickled() == before:
+                return code
+            self.supervisor = self._supervisor()
+
+    def _pickled(self) -> int | None:
+        """Return what changes with each pickle of the function, which replaces the one before."""
+        path = Path(self.layout.logs) / f"{self.layout.job_id}_submitted.pkl"
+        try:
+            return path.stat().st_ino
+        except OSError:
+            return None
 
     def _write(self, result: NodeResult) -> None:
         attempt, of, least = self.layout.attempt, len(self.layout.names), self.layout.least
