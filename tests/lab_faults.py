@@ -31,6 +31,18 @@ def mounted(lab: Lab, host: str, *words: str) -> Iterator[None]:
 
 
 @contextmanager
+def no_logins_between_nodes(lab: Lab) -> Iterator[None]:
+    """Let hosts in from the head alone, as where nodes share no keys."""
+    keys = lab.layout.ssh / "authorized_keys"
+    text = keys.read_text()
+    keys.write_text(f'from="{lab.layout.address(HEAD)}" {text}')
+    try:
+        yield
+    finally:
+        keys.write_text(text)
+
+
+@contextmanager
 def hosts_file(lab: Lab, host: str, old: str, new: str, folder: Path) -> Iterator[None]:
     """Give one host another /etc/hosts."""
     text = lab.run(host, ["cat", "/etc/hosts"], check=True).stdout

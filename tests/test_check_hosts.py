@@ -135,7 +135,7 @@ def test_probes_that_had_not_ended_are_named() -> None:
 )  # fmt: skip
 def test_logins_between_nodes(text: str, verdict: str, words: str) -> None:
     """What ssh says tells the causes apart."""
-    job = PreflightJob(hosts=("n1", "n2"), framework="mpi")
+    job = PreflightJob(hosts=("n1", "n2"), peer_ssh=True)
     found = rulings(ssh_peers.CHECK, evidence({"n1": {"ssh-peer": text}}, job=job))
     assert (str(found["n1"].verdict), words in found["n1"].summary) == (verdict, True)
 

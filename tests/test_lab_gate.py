@@ -11,7 +11,13 @@ import pytest
 
 from tests.desk import Desk
 from tests.lab import Lab
-from tests.lab_faults import busy, drained, full_shared_memory, wait_for_state
+from tests.lab_faults import (
+    busy,
+    drained,
+    full_shared_memory,
+    no_logins_between_nodes,
+    wait_for_state,
+)
 
 pytestmark = pytest.mark.lab
 
@@ -54,6 +60,22 @@ def told(done: dict[str, Any]) -> dict[str, tuple[str, list[str]]]:
         for f in document["findings"]
         if f["verdict"] not in {"pass", "skip"}
     }
+
+
+def test_mpi_needs_no_logins_between_nodes(desk: Desk) -> None:
+    script = desk.write("ranks.py", "import os; print('rank', os.environ['RANK'], flush=True)\n")
+    words = ("--cluster", "rack", "--framework", "mpi", "--nodes", "2", "--gpus-per-node", "1")
+    with no_logins_between_nodes(desk.lab):
+        refused = desk.lab.run("n1", ["ssh", "n2", "true"])
+        assert "Permission denied" in refused.stderr
+        done = desk.submit(*words, "--wait", script)
+        named = desk.clusterkit("preflight", "--cluster", "rack", "--select", "SSH004", "--json")
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    assert {"rank 0", "rank 1"} <= {line.strip()[-6:] for line in output.splitlines()}
+    assert told(done).get("SSH004") is None
+    found = [f for f in json.loads(named.stdout)["findings"] if f["verdict"] == "fail"]
+    assert [(f["id"], f["nodes"]) for f in found] == [("SSH004", [node]) for node in desk.lab.nodes]
 
 
 def where_it_ran(desk: Desk, done: dict[str, Any]) -> list[str]:

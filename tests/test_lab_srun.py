@@ -17,6 +17,25 @@ IN_ALLOCATION = ("salloc", "--quiet", "--nodes=3", "--nodelist=n[1-3]", "--immed
 LONG = "i=0; while [ $i -lt 20 ]; do awk 'BEGIN { for (; j < 3700; j++) printf j % 10; print \"\" }'; i=$((i+1)); done"  # noqa: E501
 
 
+NOISY = {
+    "SLURM_EXPORT_ENV": "NONE",
+    "SRUN_EXPORT_ENV": "NONE",
+    "SLURM_STDOUTMODE": "/dev/null",
+    "SLURM_UNBUFFEREDIO": "1",
+    "SLURM_NNODES": "1",
+    "SLURM_THREADS_PER_CORE": "9",
+    "SLURM_WORKING_DIR": "/nowhere",
+    "SLURM_TASK_PROLOG": "/nowhere",
+    "SLURM_KILL_BAD_EXIT": "1",
+}
+"""What users and sites export for their own srun."""
+
+
+def test_whatever_srun_was_told_by_variables(lab: Lab) -> None:
+    done = ask(lab, lab.nodes, via="srun", env=NOISY)
+    assert [said(done, node) for node in lab.nodes] == ["n1\n", "n2\n", "n3\n"]
+
+
 def test_an_allocation_of_its_own(lab: Lab) -> None:
     """Long lines come whole from all nodes at once, though srun hands them on in pieces."""
     done = ask(lab, ["n3", "n1", "n2"], via="srun", probes={"name": "uname -n", "long": LONG})
@@ -32,8 +51,7 @@ def test_an_allocation_of_its_own(lab: Lab) -> None:
 
 def test_inside_an_allocation(lab: Lab) -> None:
     """The step runs beside the others of its job, whatever options the job leaves around."""
-    noisy = {"SLURM_STDOUTMODE": "/dev/null", "SLURM_UNBUFFEREDIO": "1"}
-    done = ask(lab, lab.nodes, via="srun", before=IN_ALLOCATION, env=noisy)
+    done = ask(lab, lab.nodes, via="srun", before=IN_ALLOCATION, env=NOISY)
     assert [said(done, node) for node in lab.nodes] == ["n1\n", "n2\n", "n3\n"]
 
 

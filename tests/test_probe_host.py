@@ -283,7 +283,7 @@ def test_a_peer_is_the_next_node_of_the_ring(tmp_path: Path) -> None:
         ((me, "b"), "b"),
         (("a", "b"), "a"),
     ):
-        job = PreflightJob(hosts=hosts, framework="mpi")
+        job = PreflightJob(hosts=hosts, peer_ssh=True)
         output = run_probe(ssh_peer.PROBE, job, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
         assert ssh_peer.parse(output.stdout).peer == expected, output
 
@@ -291,13 +291,13 @@ def test_a_peer_is_the_next_node_of_the_ring(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "job",
     [
-        PreflightJob(hosts=("a", "b"), framework="torchrun"),
-        PreflightJob(hosts=("a",), framework="mpi"),
-        PreflightJob(hosts=("a", "b"), framework="mpi", kind="local"),
+        PreflightJob(hosts=("a", "b"), framework="mpi"),
+        PreflightJob(hosts=("a",), peer_ssh=True),
+        PreflightJob(hosts=("a", "b"), peer_ssh=True, kind="local"),
     ],
 )
 def test_peers_are_asked_only_where_something_logs_in(job: PreflightJob) -> None:
-    """torchrun, one node, and one machine need no login from node to node."""
+    """Jobs, also of MPI, one node, and one machine need no login from node to node."""
     assert ssh_peer.PROBE.snippet(job) is None
 
 
@@ -305,7 +305,7 @@ def test_a_list_of_nodes_never_outgrows_an_argument() -> None:
     """Linux takes 128 KiB; in a job of that size every node tries the head."""
     hosts = tuple(f"a-rather-long-name-of-a-node-{i:05}.cluster.example" for i in range(4096))
     for probe in (ssh_peer.PROBE, host_names.PROBE):
-        snippet = probe.snippet(PreflightJob(hosts=hosts, framework="mpi"))
+        snippet = probe.snippet(PreflightJob(hosts=hosts, peer_ssh=True))
         assert snippet is not None
         assert len(snippet) < 131_072
 

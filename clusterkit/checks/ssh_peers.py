@@ -30,8 +30,9 @@ _CAUSES = (
 
 ABOUT = About(
     what="Each node can log in to the next one by SSH, without a question.",
-    why="mpirun, horovodrun and deepspeed start the other nodes that way from the first node;"
-    " that your own machine gets in proves nothing about it.",
+    why="By hand, mpirun, horovodrun and deepspeed start the other nodes that way from the first"
+    " node; that your own machine gets in proves nothing about it. Jobs that clusterkit starts,"
+    " MPI's too, need no such login, so it is looked at only with --select SSH004.",
     how="ssh -o BatchMode=yes -o StrictHostKeyChecking=yes NEXT true, in a ring over all nodes.",
     fix="Give the nodes a common key and a common list of host keys.",
     source="Open MPI, FAQ on rsh/ssh; Horovod and DeepSpeed documentation on several nodes",
@@ -41,7 +42,7 @@ ABOUT = About(
 def judge(evidence: Evidence) -> Judgement:
     """Fail the nodes that cannot log in to the next."""
     if not wanted(evidence.job):
-        reason = "nothing here logs in from node to node"
+        reason = "jobs start without logins from node to node; --select SSH004 tries them"
         yield None, Ruling(verdict=Verdict.SKIP, summary=reason)
     elif len(evidence.job.hosts) < 2:
         yield None, Ruling(verdict=Verdict.SKIP, summary="a single node")

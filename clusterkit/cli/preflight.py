@@ -154,7 +154,7 @@ def preflight(
     """
     from clusterkit.preflight.drain import drain_commands, require_slurm
     from clusterkit.preflight.evaluate import evaluate
-    from clusterkit.preflight.selection import checks_to_ask, checks_to_judge
+    from clusterkit.preflight.selection import asks_for_peers, checks_to_ask, checks_to_judge
     from clusterkit.preflight.wanted import Wanted
 
     selected, ignored = _words("--select", select), _words("--ignore", ignore)
@@ -189,6 +189,7 @@ def preflight(
             paths=tuple(path or ()),
             env=_variables(env or ()),
             image=image,
+            peer_ssh=asks_for_peers(selected),
         )
         chosen = checks_to_ask(selected, ignored, network=network)
         bundle = _collected(wanted, cluster, chosen, places, to_drain=drain_command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterkit.checks import all_checks, select_checks
+from clusterkit.checks import all_checks, select_checks, ssh_peers
 from clusterkit.checks.base import Check, Tier
 from clusterkit.errors import UserError
 from clusterkit.preflight.bundle import Bundle
@@ -38,6 +38,11 @@ def checks_to_judge(
     if not select and bundle.checks:
         chosen = tuple(check for check in chosen if check.id in bundle.checks)
     return _some(chosen)
+
+
+def asks_for_peers(select: Sequence[str]) -> bool:
+    """Tell whether nodes are to log in to each other: no job of ours needs it, so by name alone."""
+    return bool({ssh_peers.CHECK.id, ssh_peers.CHECK.name} & {word.strip() for word in select})
 
 
 def _some(checks: tuple[Check, ...]) -> tuple[Check, ...]:

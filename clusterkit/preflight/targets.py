@@ -78,6 +78,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
         ),
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
+        peer_ssh=wanted.peer_ssh,
     )
     return Target(
         job=job,

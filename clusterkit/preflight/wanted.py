@@ -30,6 +30,8 @@ class Wanted:
     paths: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
+    peer_ssh: bool = False
+    """Whether nodes are to log in to each other."""
 
 
 def refuse_nonsense(wanted: Wanted, cluster: ClusterSpec) -> None:

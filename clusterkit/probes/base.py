@@ -62,7 +62,7 @@ class PreflightJob:
     port: int | None = None
     """Rendezvous port on the head."""
     peer_ssh: bool = False
-    """Whether nodes have to log in to each other, as mpirun does outside of a scheduler."""
+    """Whether nodes have to log in to each other, as for mpirun by hand; no job of ours does it."""
     network_interface: str | None = None
     container_runtime: str | None = None
     image: str | None = None

@@ -50,11 +50,8 @@ def _command(job: PreflightJob) -> str | None:
 
 
 def wanted(job: PreflightJob) -> bool:
-    """Tell whether something will log in from node to node.
-
-    What runs inside our own launch (torchrun, DeepSpeed, Horovod) starts without SSH.
-    """
-    return job.kind != "local" and (job.peer_ssh or job.framework == "mpi")
+    """Tell whether something will log in from node to node; every job of ours starts without."""
+    return job.kind != "local" and job.peer_ssh
 
 
 def parse(text: str) -> PeerLogin:

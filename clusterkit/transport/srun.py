@@ -50,15 +50,17 @@ _STEP = (
     "--mpi=none",
 )
 
-_OPTIONS = frozenset(
+_INPUT = re.compile(r"(?:SLURM|SRUN)_")
+"""Input variables of srun(1). An allocation has dozens and releases add more: they contradict our
+options, redirect what tasks print, or (SLURM_EXPORT_ENV=NONE) take PATH from them."""
+_KEPT = frozenset(
     f"SLURM_{name}"
     for name in (
-        *("STDINMODE", "STDOUTMODE", "STDERRMODE", "UNBUFFEREDIO", "DISTRIBUTION", "HOSTFILE"),
-        *("EXACT", "EXCLUSIVE", "CPU_BIND", "NTASKS_PER_GPU", "GPUS_PER_TASK", "TRES_PER_TASK"),
-        *("NTASKS_PER_CORE", "NTASKS_PER_SOCKET", "CPUS_PER_GPU", "PROLOG", "EPILOG"),
+        *("CONF", "CONF_SERVER", "JWT", "CLUSTERS", "ACCOUNT", "PARTITION", "QOS", "RESERVATION"),
+        *("WCKEY", "CONSTRAINT"),
     )
-) | {"SRUN_CPUS_PER_TASK"}
-"""Input variables of srun(1) that contradict ours, or that redirect what tasks print."""
+)
+"""Of them, those that say which Slurm is asked, and for which of its nodes."""
 
 _BUSY = frozenset({"allocated", "completing"})
 _TAKEN = re.compile(r"[Rr]equested nodes are busy")
@@ -214,5 +216,5 @@ def _words(said: str, ended: Ended, node: str, limit_s: float) -> str:
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what would change the step: srun takes options from it."""
-    kept = {name: value for name, value in own.items() if name not in _OPTIONS}
+    kept = {n: value for n, value in own.items() if n in _KEPT or not _INPUT.match(n)}
     return {**kept, "LC_ALL": "C"}
