@@ -48,6 +48,7 @@ OURS = {
     "nvidia-list": "exit 0\nGPU 0: NVIDIA H200 (UUID: GPU-0)\n"
     "  MIG 1g.10gb Device  0: (UUID: MIG-1)\n",
     "nvidia-nvlink-errors": _NVLINK_ERRORS,
+    "nccl-topo-file": "file /etc/nccl/topology.xml\n",
     "kernel-log": "log dmesg\nNVRM: Xid (PCI:0000:9b:00): 119, pid=2\n"
     "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30\n",
     "interfaces": NET,

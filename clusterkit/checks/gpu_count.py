@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from clusterkit.checks.base import (
     About,
     Check,
@@ -19,8 +21,12 @@ from clusterkit.checks.base import (
 from clusterkit.findings import Verdict
 from clusterkit.probes import amd_gpus, nvidia_list
 from clusterkit.probes.base import Missing
+from clusterkit.probes.nvidia_list import NvidiaList
 
 _COMMAND = "nvidia-smi -L"
+_BOARD = 8
+_ON_BOARDS = re.compile(r"SXM|HBM3|\b[BH]\d00$|\bH20$")
+"""Names of GPUs that come eight to a board, not as PCIe cards."""
 _HINT = "look for a GPU that fell off the bus, or ask for fewer with --gpus-per-node"
 _PART = Part(
     name="NVIDIA GPU",
@@ -44,8 +50,9 @@ def _judge(evidence: Evidence) -> Judgement:
             yield name, _short(count, f"the job wants {wanted}")
         elif wanted is None and usual is not None and count < usual:
             yield name, _short(count, f"most nodes have {usual}")
-        elif usual is not None and count != usual:
-            summary = f"{_gpus(count)}, most nodes have {usual}"
+        elif (usual is not None and count != usual) or (wanted is None and _one_short(found[name])):
+            than = f"most nodes have {usual}" if count != usual else "such boards have 8"
+            summary = f"{_gpus(count)}, {than}"
             yield name, Ruling(verdict=Verdict.WARN, summary=summary, command=_COMMAND)
         else:
             yield name, passed(_gpus(count))
@@ -61,6 +68,11 @@ def _none(node: NodeFacts, wanted: int) -> Ruling | None:
     if amd.verdict is not Verdict.SKIP:
         return missing(amd)
     return _short(0, f"the job wants {wanted}")
+
+
+def _one_short(facts: NvidiaList) -> bool:
+    """Tell whether one of the eight GPUs of a board is missing, on all nodes alike."""
+    return len(facts.gpus) == _BOARD - 1 and all(_ON_BOARDS.search(gpu.name) for gpu in facts.gpus)
 
 
 def _short(count: int, than: str) -> Ruling:
@@ -85,7 +97,8 @@ CHECK = Check(
         why="A rank without a GPU dies at its first CUDA call, and the job with it.",
         how="Lines of `nvidia-smi -L` that begin with a GPU; a GPU in MIG mode counts as its MIG "
         "devices. Inside a Slurm job only the job's own GPUs may be seen. A node without any is "
-        "skipped where no node has one and `--gpus-per-node` does not ask for some.",
+        "skipped where no node has one and `--gpus-per-node` does not ask for some. Seven of "
+        "those that come eight to a board warn where nothing says how many are wanted.",
         fix="Take the node out of the job (--exclude), or ask for fewer GPUs a node.",
         source="Counting all lines of `nvidia-smi -L` takes MIG devices for GPUs, as several "
         "health checks in the field do.",

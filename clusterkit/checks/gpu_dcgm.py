@@ -10,6 +10,9 @@ from clusterkit.probes import dcgm_diag
 from clusterkit.probes.base import Missing
 from clusterkit.probes.dcgm_diag import Diag, DiagTest
 
+_NOT_READY = "system not yet initialized"
+"""CUDA_ERROR_SYSTEM_NOT_READY: NVSwitches are there, and nobody has set them up."""
+
 
 def _judge(evidence: Evidence) -> Judgement:
     if not dcgm_diag.asked(evidence.job):
@@ -31,11 +34,17 @@ def _rules(diag: Diag) -> Iterator[Ruling]:
             verdict=Verdict.WARN if warns else Verdict.FAIL,
             summary=" ".join(filter(None, ["dcgmi diag:", test.name, test.entity, test.result])),
             evidence="\n".join(test.warnings),
-            hint="a setting of the node, not its hardware" if test.configuration else "",
+            hint=_hint(test),
             command="dcgmi diag -r 1",
         )
     if not troubles:
         yield _no_trouble(diag.tests)
+
+
+def _hint(test: DiagTest) -> str:
+    if any(_NOT_READY in warning for warning in test.warnings):
+        return "CUDA waits for the fabric manager: systemctl status nvidia-fabricmanager"
+    return "a setting of the node, not its hardware" if test.configuration else ""
 
 
 def _no_trouble(tests: tuple[DiagTest, ...]) -> Ruling:

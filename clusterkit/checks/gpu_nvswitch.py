@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes import kernel_log
 from clusterkit.probes.kernel_log import KernelLog
-
-_FATAL = re.compile(r"\bFatal\b")
 
 
 def _judge(evidence: Evidence) -> Judgement:
@@ -19,7 +15,7 @@ def _judge(evidence: Evidence) -> Judgement:
 def _rule(log: KernelLog) -> Ruling:
     if not log.sxids:
         return passed("no error of an NVSwitch")
-    fatal = [sxid for sxid in log.sxids if _FATAL.search(sxid.detail)]
+    fatal = [sxid for sxid in log.sxids if sxid.fatal]
     codes = ", ".join(str(code) for code in sorted({sxid.code for sxid in fatal or log.sxids}))
     return Ruling(
         verdict=Verdict.FAIL if fatal else Verdict.WARN,

@@ -20,14 +20,16 @@ ABOUT = About(
     " by name, otherwise devices are compared by board, chip and link layer.",
     fix="polling: no signal, check cable and switch port; disabled: an administrator or the driver"
     " turned it off (`ip link set DEV up`, `mlxlink -d DEV`); init: no subnet manager has set it"
-    " up.",
+    " up. Down with its link up and LID 65535: a virtual function that nobody has configured.",
     source="InfiniBand architecture, port states; recordings of machines with ports down",
 )
 _VOTERS = 3
 _WHY = {
     "polling": "no signal: check the cable and the switch port",
     "disabled": "turned off: `ip link set DEV up` or `mlxlink -d DEV --port_state UP`",
+    "link up": "the link is up, the port is not: see whether its driver and subnet manager run",
 }
+_NO_LID = 65535
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -37,18 +39,12 @@ def judge(evidence: Evidence) -> Judgement:
     votes = _votes(facts)
     for name, rdma in facts.items():
         bad = [port for port in _down(rdma) if _should_be_up(port, rdma, votes, len(facts))]
-        active = sum(port.active for port in rdma.ports)
         if bad:
             yield name, _fail(bad, rdma)
-        elif not active:
-            summary = "no RDMA port is active: NCCL falls back to TCP"
-            yield (
-                name,
-                Ruling(verdict=Verdict.WARN, summary=summary, command="ibstat || ibv_devinfo"),
-            )
+        elif not any(port.active for port in rdma.ports):
+            yield name, _none(rdma, len(evidence.job.hosts))
         else:
-            spare = [f"{port.name} {port.state}" for port in _down(rdma)]
-            yield name, passed("RDMA ports are up as they should be", ", ".join(spare))
+            yield name, passed("RDMA ports are up as they should be", _states(_down(rdma)))
 
 
 def _down(rdma: Rdma) -> list[Port]:
@@ -78,19 +74,41 @@ def _kin(port: Port, rdma: Rdma) -> list[Port]:
     ]
 
 
+def _states(ports: list[Port]) -> str:
+    return ", ".join(f"{port.name} {port.state}/{port.physical or '?'}" for port in ports)
+
+
+def _why(port: Port) -> str:
+    if port.state in {"init", "armed"}:
+        return "no subnet manager has set it up"
+    if port.physical == "link up" and port.lid == _NO_LID:
+        return "a virtual function without a LID: its host or the subnet manager has to set it up"
+    return _WHY.get(port.physical or "", "check the cable, the switch port and the driver")
+
+
+def _none(rdma: Rdma, hosts: int) -> Ruling:
+    """Rule on a node of which no port is active; Ethernet ports may serve as plain interfaces."""
+    ports = [port for port in rdma.ports if port.layer == "InfiniBand"] or list(rdma.ports)
+    wanted = hosts > 1 and any(port.layer == "InfiniBand" for port in ports)
+    return Ruling(
+        verdict=Verdict.FAIL if wanted else Verdict.WARN,
+        summary="no RDMA port is active: NCCL falls back to TCP",
+        evidence=_states(ports),
+        hint=_why(ports[0]) if ports else "",
+        command="ibstat || ibv_devinfo",
+    )
+
+
 def _fail(bad: list[Port], rdma: Rdma) -> Ruling:
     kin = _kin(bad[0], rdma)
-    states = ", ".join(f"{port.name} {port.state}/{port.physical or '?'}" for port in bad)
     active = f"{sum(port.active for port in kin)} of {len(kin)} such ports are active"
     return Ruling(
         verdict=Verdict.FAIL,
         summary=f"{','.join(port.name for port in bad)} "
         + ("is" if len(bad) == 1 else "are")
         + f" {bad[0].state}",
-        evidence=f"{states}; {active}",
-        hint="no subnet manager has set it up"
-        if bad[0].state in {"init", "armed"}
-        else _WHY.get(bad[0].physical or "", "check the cable, the switch port and the driver"),
+        evidence=f"{_states(bad)}; {active}",
+        hint=_why(bad[0]),
         command=f"ibstat {quote(bad[0].device)}; dmesg | grep {quote(bad[0].device)} | tail",
     )
 

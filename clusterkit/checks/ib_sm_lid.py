@@ -23,13 +23,11 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _rule(rdma: Rdma) -> Ruling:
-    ports = [
-        port
-        for port in rdma.ports
-        if port.layer == "InfiniBand" and port.state != "down" and port.sm_lid is not None
-    ]
+    up = [port for port in rdma.ports if port.layer == "InfiniBand" and port.state != "down"]
+    ports = [port for port in up if port.sm_lid is not None]
     if not ports:
-        return Ruling(verdict=Verdict.SKIP, summary="no InfiniBand link is up")
+        why = "SM lids are not told" if up else "no InfiniBand link is up"
+        return Ruling(verdict=Verdict.SKIP, summary=why)
     lost = [port.name for port in ports if port.sm_lid == 0]
     if not lost:
         return passed("InfiniBand ports know their subnet manager")

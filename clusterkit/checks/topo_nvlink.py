@@ -7,6 +7,7 @@ from clusterkit.findings import Verdict
 from clusterkit.probes.nvidia_topo import PROBE
 from clusterkit.topology import (
     common_shape,
+    count_warning,
     differences,
     islands,
     nvlink_warnings,
@@ -21,7 +22,8 @@ ABOUT = About(
     " speed, five to ten times slower, with no error message.",
     how="nvidia-smi topo -m: the NV# class of every pair of GPUs against that of most nodes, and"
     " against the other pairs of the same machine. Bridged pairs and hybrid cube meshes are uneven"
-    " by design; they are judged against the other nodes only.",
+    " by design; they are judged against the other nodes only. Seven GPUs behind NVSwitch warn:"
+    " such boards have eight.",
     fix="`nvidia-smi nvlink -s` names the links that are down. With NVSwitch, check"
     " nvidia-fabricmanager and reset the GPUs or reboot; after that it is a matter for the vendor.",
     source="facts of recorded machines: 12 links on A100, 18 on H100, H200, B200, 6 on V100",
@@ -52,6 +54,11 @@ def judge(evidence: Evidence) -> Judgement:
             )
         elif found := nvlink_warnings(topology):
             yield name, _fail(found[0], "; ".join(found[1:]))
+        elif few := count_warning(topology):
+            yield (
+                name,
+                Ruling(verdict=Verdict.WARN, summary=few, command="nvidia-smi -L; lspci -d 10de:"),
+            )
         elif islands(topology):
             yield name, passed("NVLink is whole")
         else:

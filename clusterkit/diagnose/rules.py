@@ -21,11 +21,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from clusterkit.core import ownership
 from clusterkit.errors import Problem, UserError, did_you_mean
+from clusterkit.probes.xid_catalog import harmless_lines
 
 FOLDER = Path(__file__).resolve().parent / "rules"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _FIELD = re.compile(r"\{(\w+)\}")
+_HARMLESS_XIDS = "{harmless-xids}"
+"""In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
 LEAST_NEED = 5
 """Characters of a prefilter text: shorter ones stand in too many lines to be of use."""
 
@@ -250,7 +253,9 @@ def _problem(path: Path, detail: Any) -> Problem:
 def _rule_of(name: str, file: RuleFile) -> Rule:
     compiled: dict[str, Any] = {
         "patterns": tuple(re.compile(text) for text in file.patterns),
-        "unless": tuple(re.compile(text) for text in file.unless),
+        "unless": tuple(
+            re.compile(text.replace(_HARMLESS_XIDS, harmless_lines())) for text in file.unless
+        ),
         "unless_next": tuple(re.compile(text) for text in file.unless_next),
         "resets": tuple(re.compile(text) for text in file.resets),
         "defaults": dict(file.defaults),

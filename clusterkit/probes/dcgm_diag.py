@@ -7,11 +7,12 @@ only where the site or the job sets `CLUSTERKIT_DCGM_DIAG=1`, and only at level 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.core.untrusted import NONSENSE, first_json
+from clusterkit.escapes import harmless
 from clusterkit.probes.base import PreflightJob, Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import LANE, nvidia
 
@@ -29,6 +30,12 @@ _RESULTS = frozenset({"Pass", "Fail", "Warn", "Skip", "NOT_RUN"})
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 _ROW = re.compile(r"\|([^|]+)\|([^|]*)\|")
 _SECTION = re.compile(r"[|+]-+\s+(\S|\S.*\S)\s+-+\+-*[|+]")
+_WIDTH = 45
+"""Characters of a cell; longer texts go on below (DATA_INFO_TAG_LEN of dcgmi's Diag.cpp)."""
+_LONGEST = 400
+_REMARK = re.compile(r"(?:Warning|Info|Error)\b")
+_OF_ONE = re.compile(r"([A-Za-z]+ ?\d+): (Pass|Fail|Warn|Skip)")
+_GPU = re.compile(r"GPU ?\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,32 +115,59 @@ def _read_table(text: str) -> Diag:
         raise Unparsed(f"no answer of dcgmi diag: {first_line(text)[:60]!r}")
     category, version = "", None
     tests: list[DiagTest] = []
-    for line in text[text.index("| Diagnostic") :].splitlines()[1:]:
-        if section := _SECTION.fullmatch(line.strip()):
-            category = section[1]
-            continue
-        row = _ROW.fullmatch(line.strip())
-        name, said = (cell.strip() for cell in row.groups()) if row else ("", "")
-        if not name:
-            continue
-        if category == "Metadata":
+    rows = text[text.index("| Diagnostic") :].splitlines()[1:]
+    for name, said in _joined(rows):
+        if not said:
+            category = name
+        elif category == "Metadata":
             version = said if name == "DCGM Version" else version
-            continue
-        # "Pass - All", "Fail - GPUs: 0, 3"; further rows of a test ("Warning") explain it.
-        result, _, entity = said.partition(" - ")
-        if name in {"Warning", "Info", "Error"} and tests:
-            continue
-        tests.append(
-            DiagTest(
-                category=category,
-                name=name,
-                result=_result(result),
-                entity="" if entity == "All" else entity,
-            )
-        )
+        elif _REMARK.match(name) or not name:
+            tests[-1:] = [_told(test, name, said) for test in tests[-1:]]
+        else:
+            result, _, entity = said.partition(" - ")  # of "All", or of "GPUs: 0, 3"
+            entity = "" if entity == "All" else entity
+            result = _result(result)
+            tests.append(DiagTest(category=category, name=name, result=result, entity=entity))
     if not tests:
         raise Unparsed("no test in the table of dcgmi diag")
     return Diag(version=version, tests=tuple(tests))
+
+
+def _joined(rows: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each row; a section has no text, a result of one GPU no name."""
+    name, text = "", ""
+    for row in rows:
+        cells = _ROW.match(row.strip())
+        section = _SECTION.match(row.strip())
+        if cells and not cells[1].strip() and not _OF_ONE.fullmatch(cells[2].strip()):
+            text += cells[2][1 : 1 + _WIDTH]  # cut wherever the cell was full
+            continue
+        if text.strip():
+            yield name, " ".join(text.split())
+        name, text = "", ""
+        if section:
+            yield section[1], ""
+        elif cells:
+            name, text = cells[1].strip(), cells[2][1 : 1 + _WIDTH].ljust(_WIDTH)
+    if text.strip():
+        yield name, " ".join(text.split())
+
+
+def _told(test: DiagTest, name: str, said: str) -> DiagTest:
+    """Return `test` with what a row below it adds: a reason, or the result of one GPU (DCGM 4)."""
+    if not name:
+        single = _OF_ONE.fullmatch(said)
+        if single is None or single[2] != test.result or test.result == "Pass":
+            return test
+        return replace(test, entity=f"{test.entity} {single[1]}".strip())
+    reason = harmless(f"{name.partition(':')[2]} {said}".strip())[:_LONGEST]
+    # What differs by the number of the GPU only is said once.
+    if _GPU.sub("", reason) in {_GPU.sub("", told) for told in test.warnings}:
+        return test
+    warnings = (*test.warnings, reason)
+    return replace(
+        test, warnings=warnings, configuration=all("ersistence mode" in w for w in warnings)
+    )
 
 
 def _command(job: PreflightJob) -> str | None:

@@ -7,22 +7,33 @@ success, so an empty log does not count as read.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterkit.probes.base import Probe, Unparsed, first_line
 from clusterkit.probes.nvidia import nvidia
+from clusterkit.probes.xid_catalog import FALLEN_OFF, NOT_INITIALISED
 
 _KEPT = 400
 """Lines of the driver that come back; of a flood the last ones."""
 
 # dmesg first: the ring of the running kernel and nothing else. It may have wrapped, or be closed
-# to users (kernel.dmesg_restrict), where the journal may still be open to them.
+# to users (kernel.dmesg_restrict), where the journal may still be open to them. Links that flap
+# are told by systemd-networkd, of which only RDMA interfaces count, and a day.
 _SNIPPET = f"""log=$(dmesg 2>/dev/null) && from=dmesg || {{
 log=$(journalctl -k -b -q --no-pager -o short-monotonic 2>/dev/null); from=journalctl; }}
 case $log in *[0-9]*) ;; *)
 broken; echo 'kernel log: permission denied (dmesg and journalctl -k)' >&2; exit 1 ;; esac
 echo "log $from"
-printf '%s\\n' "$log" | grep -E 'NVRM: .*Xid|SXid' | tail -n {_KEPT}
+printf '%s\n' "$log" |
+grep -E 'NVRM: .*Xid|SXid|fallen off the bus|NVRM: The NVIDIA GPU [0-9a-f]|RmInitAdapter failed' |
+tail -n {_KEPT}
+printf '%s\n' "$log" | grep -E 'peermem.*invalid context|segfault at .* in libnccl' | tail -n 50
+n='ib[0-9a-z_.]+'
+for d in /sys/class/infiniband/*/device/net/*; do [ -e "$d" ] && n="$n|${{d##*/}}"; done
+journalctl -b -q --no-pager -o short-monotonic --since=-24h -t systemd-networkd 2>/dev/null |
+grep -E "($n): [Ll]ost carrier" | tail -n {_KEPT}
 exit 0
 """
 # NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s ...
@@ -35,6 +46,17 @@ _XID_BEGINS = re.compile(r"NVRM: Xid \(")
 _PID = re.compile(r"\bpid='?(\d{1,10})")
 # nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
 _SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,6})\b(.*)")
+# Lines that follow one of the same code: they say nothing that a reader would miss.
+_CONTINUED = re.compile(r"(?:Data|Severity)\b")
+_FATAL = re.compile(r"\bFatal\b")  # and not "Nonfatal" or "Non-fatal"
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,4})")
+_BUS = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?\b")
+# NVRM: GPU 0000:09:00.0: GPU has fallen off the bus.     or, in three lines of one message:
+# NVRM: The NVIDIA GPU 0000:18:00.0 / (PCI ID: ...) installed in this system has / fallen off ...
+_NAMED = re.compile(r"NVRM: The NVIDIA GPU (?=[0-9a-f])")
+_LOST = {"fallen off the bus": FALLEN_OFF, "RmInitAdapter failed": NOT_INITIALISED}
+_SEGFAULT = re.compile(r"([^\s\[\]:]{1,40})\[\d+\]: segfault at .* in libnccl")
+_CARRIER = re.compile(r"\b((?:ib|en|eth|rdma|mlx|bond|hsn|roce)[\w.-]{0,30}): [Ll]ost carrier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +71,14 @@ class Xid:
     """Of the first occurrence."""
     detail: str
     """Text of the last occurrence, as far as the log has it."""
+    last: int = 0
+    """Number of the line of the last occurrence."""
+    fatal: bool = False
+    """Whether one of the lines says so (NVLink of Blackwell, NVSwitches)."""
+    cause: int | None = None
+    """The Xid that this one says it was caused by."""
+    numbered: bool = True
+    """Whether the driver gave the number, or told it in words only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +88,12 @@ class KernelLog:
     xids: tuple[Xid, ...]
     sxids: tuple[Xid, ...]
     """Of NVSwitches."""
+    crashes: Mapping[str, int]
+    """Programs that crashed in libnccl, and how often."""
+    peermem: int
+    """Complaints of nvidia-peermem of an invalid context."""
+    flaps: Mapping[str, int]
+    """How often interfaces lost their carrier, in a day."""
 
 
 def parse(text: str) -> KernelLog:
@@ -72,28 +108,59 @@ def read_kernel_log(text: str) -> KernelLog:
     """Read any kernel log; raises `Unparsed` on a line that begins an Xid and is none we know."""
     xids: dict[tuple[int, str], Xid] = {}
     sxids: dict[tuple[int, str], Xid] = {}
-    for line in text.splitlines():
+    lines = text.splitlines()
+    named = ""
+    for number, line in enumerate(lines):
         if "SXid" in line:
             if found := _SXID.search(line):
-                _count(sxids, found)
-        elif "Xid" in line:
-            if found := _XID.search(line):
-                _count(xids, found)
-            elif _XID_BEGINS.search(line):
-                raise Unparsed(f"no Xid: {first_line(line)[-60:]!r}")
-    return KernelLog(xids=tuple(xids.values()), sxids=tuple(sxids.values()))
+                _count(sxids, number, int(found[2]), found[1], found[3])
+        elif found := _XID.search(line):
+            _count(xids, number, int(found[2]), found[1], found[3])
+        elif _XID_BEGINS.search(line):
+            raise Unparsed(f"no Xid: {first_line(line)[-60:]!r}")
+        elif said := _NAMED.search(line):
+            named = line[said.end() :]
+        elif lost := next((code for words, code in _LOST.items() if words in line), None):
+            bus = _bus(line) or _bus(named) or "a GPU"
+            if (lost, bus) not in xids:
+                _count(xids, number, lost, bus, line.partition("NVRM: ")[2] or line, numbered=False)
+    return KernelLog(
+        xids=tuple(xids.values()),
+        sxids=tuple(sxids.values()),
+        crashes=Counter(match[1] for line in lines if (match := _SEGFAULT.search(line))),
+        peermem=sum("peermem" in line and "invalid context" in line for line in lines),
+        flaps=Counter(match[1] for line in lines if (match := _CARRIER.search(line))),
+    )
 
 
-def _count(into: dict[tuple[int, str], Xid], found: re.Match[str]) -> None:
-    code, bus, detail = int(found[2]), found[1].lower(), found[3].lstrip(", ").strip()
+def _bus(text: str) -> str:
+    found = _BUS.search(text)
+    return f"{found[1] or '0000'}:{found[2]}".lower() if found else ""
+
+
+def _count(
+    into: dict[tuple[int, str], Xid],
+    number: int,
+    code: int,
+    bus: str,
+    said: str,
+    *,
+    numbered: bool = True,
+) -> None:
+    bus, detail = bus.lower(), said.lstrip(", ").strip()
     before = into.get((code, bus))
-    pid = _PID.search(detail)
+    pid, cause = _PID.search(detail), _CAUSE.search(detail)
+    continued = before is not None and _CONTINUED.match(detail)
     into[code, bus] = Xid(
         code=code,
         bus=bus,
-        count=(before.count if before else 0) + 1,
+        count=(before.count if before else 0) + (not continued),
         pid=before.pid if before else int(pid[1]) if pid else None,
-        detail=first_line(detail)[:160],
+        detail=before.detail if before and continued else first_line(detail)[:160],
+        last=number,
+        fatal=bool(_FATAL.search(detail)) or (before is not None and before.fatal),
+        cause=int(cause[1]) if cause else before.cause if before else None,
+        numbered=numbered,
     )
 
 

@@ -9,20 +9,22 @@ from functools import lru_cache
 
 from clusterkit.probes.base import Probe, Unparsed
 
-COUNTERS = (
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_xmit_discards",
-    "port_rcv_constraint_errors",
-    "port_xmit_constraint_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-)
-"""Of the InfiniBand specification (PortCounters), under their names in sysfs. They stay at 0 on a
-sound link; port_xmit_wait is left out, for it counts congestion."""
+COUNTERS = {
+    "symbol_error": 16,
+    "link_error_recovery": 8,
+    "link_downed": 8,
+    "port_rcv_errors": 16,
+    "port_rcv_remote_physical_errors": 16,
+    "port_xmit_discards": 16,
+    "port_rcv_constraint_errors": 8,
+    "port_xmit_constraint_errors": 8,
+    "local_link_integrity_errors": 4,
+    "excessive_buffer_overrun_errors": 4,
+}
+"""Of the InfiniBand specification (PortCounters), under their names in sysfs, with their bits. They
+stay at 0 on a sound link; port_xmit_wait is left out, for it counts congestion."""
+_WIDEST = 32
+"""Bits that some drivers count to."""
 
 _SECONDS = 1
 
@@ -57,6 +59,15 @@ class PortCounters:
     total: tuple[tuple[str, int], ...]
     rising: tuple[tuple[str, int], ...]
     """What was added between the two readings."""
+
+    @property
+    def full(self) -> tuple[tuple[str, int], ...]:
+        """Counters at their end, where they stay until they are reset: they rise no more."""
+        return tuple((name, n) for name, n in self.total if n in _ends(name))
+
+
+def _ends(name: str) -> set[int]:
+    return {2**bits - 1 for bits in (COUNTERS.get(name, _WIDEST), _WIDEST)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

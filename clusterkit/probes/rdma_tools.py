@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from clusterkit.probes.base import Unparsed
 from clusterkit.probes.rdma import Device, Port, Rdma, number, physical, rate, state
@@ -14,7 +15,13 @@ _IBSTAT_PORT = re.compile(r"Port (\d+)")
 _IBSTATUS = re.compile(r"Infiniband device '([\w.-]+)' port (\d+) status", re.IGNORECASE)
 _BROKEN = re.compile(r"ibpanic:(?>.*?IB device '([\w.-]+)' failed).*")
 _RDMA_LINK = re.compile(r"(?:link|\d+/\d+:) ([\w.-]+)/(\d+):? +(\S.*)")
-_FIELD = re.compile(r"([A-Za-z][\w ]*?): *+(\S.*)?")
+_FIELD = re.compile(r"([A-Za-z][\w ]*?):\s*+(\S.*)?")
+
+
+_BEGINS = re.compile(
+    "|".join((_IBSTAT_DEVICE.pattern, "(?i:" + _IBSTATUS.pattern + ")", _BROKEN.pattern,
+              _RDMA_LINK.pattern, "hca_id:"))
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -27,15 +34,17 @@ class _Block:
 
 def parse(text: str) -> Rdma:
     """Return the devices in the output of any of the four tools."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    first = lines[0].strip() if lines else ""
+    said = [line.rstrip() for line in text.split("\n") if line.strip()]
+    # Above it stand warnings (`ibwarn: [4711] umad_init: ...`) and what somebody typed.
+    lines = list(dropwhile(lambda line: not _BEGINS.match(line.strip()), said))
+    first = (lines or said or [""])[0].strip()
     if _RDMA_LINK.fullmatch(first):
         return _rdma_link(lines)
     if _IBSTAT_DEVICE.fullmatch(first) or _BROKEN.fullmatch(first):
         blocks = _ibstat(lines)
     elif _IBSTATUS.match(first):
         blocks = _ibstatus(lines)
-    elif first.startswith("hca_id:"):
+    elif lines:
         blocks = _ibv_devinfo(lines)
     else:
         raise Unparsed(f"no RDMA device but {first[:40]!r}" if first else "it is empty")
@@ -76,14 +85,16 @@ def _ibv_devinfo(lines: Sequence[str]) -> Mapping[str, _Block]:
     blocks: dict[str, _Block] = {}
     here: dict[str, str] = {}
     for line in lines:
-        name, value = _field(line)
+        # With -v there are lists of flags and of GIDs, too.
+        match = _FIELD.fullmatch(line.strip())
+        name, value = (match[1], match[2] or "") if match else ("", "")
         if name == "hca_id":
             here = blocks.setdefault(value, _Block()).device
         elif name == "port":
             block = blocks[next(reversed(blocks))]
             here = block.ports.setdefault(_port_number(value), {})
         else:
-            here[name] = value
+            here.setdefault(name.replace("_", " "), value)
     return blocks
 
 
@@ -116,9 +127,9 @@ def _device(name: str, block: _Block) -> Device:
     said = block.device
     return Device(
         name=name,
-        firmware=said.get("firmware version") or said.get("fw_ver"),
-        board=said.get("board_id"),
-        model=said.get("ca type") or said.get("vendor_part_id"),
+        firmware=said.get("firmware version") or said.get("fw ver"),
+        board=said.get("board id"),
+        model=said.get("ca type") or said.get("vendor part id"),
         ports=tuple(_ports(name, block)),
     )
 
@@ -136,8 +147,8 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
             rate_gbps=rate_gbps,
             width=width,
             layer=said.get("link layer") or said.get("link_layer"),
-            lid=number(said.get("base lid") or said.get("port_lid", "")),
-            sm_lid=number(said.get("sm lid") or said.get("sm_lid", "")),
+            lid=number(said.get("base lid") or said.get("port lid", "")),
+            sm_lid=number(said.get("sm lid", "")),
         )
 
 

@@ -3,7 +3,9 @@
 from clusterkit.topology.analysis import (
     Island,
     Nearest,
+    count_warning,
     far_nics,
+    grace,
     islands,
     nearest_nics,
     nic_warning,
@@ -17,10 +19,20 @@ from clusterkit.topology.analysis import (
 )
 from clusterkit.topology.compare import Difference, common_shape, differences, typical
 from clusterkit.topology.hca import HcaFilter, compare_hca, parse_hca_filter
-from clusterkit.topology.matrix import Affinity, Nic, NoMatrix, Topology, View, closeness, nvlinks
+from clusterkit.topology.matrix import (
+    UNKNOWN,
+    Affinity,
+    Nic,
+    NoMatrix,
+    Topology,
+    View,
+    closeness,
+    nvlinks,
+)
 from clusterkit.topology.parse import parse_topology
 
 __all__ = [
+    "UNKNOWN",
     "Affinity",
     "Difference",
     "HcaFilter",
@@ -33,8 +45,10 @@ __all__ = [
     "closeness",
     "common_shape",
     "compare_hca",
+    "count_warning",
     "differences",
     "far_nics",
+    "grace",
     "islands",
     "nearest_nics",
     "nic_warning",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,19 @@ pass the CPU; NCCL's default for NCCL_NET_GDR_LEVEL is PXB (src/graph/paths.cc).
 _SWITCHED = 6
 """NVLinks of a GPU behind NVSwitch: V100 6, A100 12, H100 and later 18. With fewer, pairs of one
 board have different numbers by design (hybrid cube mesh)."""
+
+
+_NO_NVLINK = {
+    View.LINKS: "no NVLink",
+    View.PCIE: "NVLink is not shown (`topo -mp`)",
+    None: "no NVLink shown",
+}
+_SHORT = (7, 15)
+"""GPUs of boards for 8 and 16 of which one is missing."""
+_GRACE_GPUS = 4
+"""In one node."""
+_GRACE = re.compile(r"0-71|72-143|144-215|216-287|0-143|0-287")
+"""CPU affinity of GPUs on Grace: 72 cores a socket, one thread each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +149,12 @@ def _between_gpus(topology: Topology) -> str:
         return f"an NVLink mesh ({links}), not all pairs have a link"
     if found:
         return f"{_listed('NVLink island', [island.gpus for island in found])}"
-    hidden = "" if topology.view is View.LINKS else " in this matrix"
+    none = _NO_NVLINK[topology.view]
     groups = [group for group in pcie_groups(topology) if len(group) > 1]
     if groups:
-        return f"no NVLink{hidden}; {_listed('PCIe group', groups)}"
+        return f"{none}; {_listed('PCIe group', groups)}"
     classes = sorted({link for _, _, link in topology.gpu_pairs()}, key=closeness)
-    return f"no NVLink{hidden}, all pairs {' or '.join(classes)}"
+    return f"{none}, all pairs {' or '.join(classes)}"
 
 
 def _listed(what: str, groups: list[tuple[str, ...]]) -> str:
@@ -164,6 +178,7 @@ def warnings(topology: Topology) -> tuple[str, ...]:
     return (
         *_optional(through_cpu_warning(topology)),
         *nvlink_warnings(topology),
+        *_optional(count_warning(topology)),
         *_optional(nic_warning(topology)),
         *_optional(numa_warning(topology)),
     )
@@ -229,13 +244,43 @@ def _narrow(topology: Topology, island: Island) -> Iterable[str]:
         yield f"{topology.gpus[index]} has {classes} where most pairs have NV{usual}"
 
 
+def count_warning(topology: Topology) -> str | None:
+    """Return a warning where one GPU seems to be missing from a board with NVSwitches."""
+    found = islands(topology)
+    count = len(topology.gpus)
+    if count not in _SHORT or len(found) != 1 or not found[0].all_to_all:
+        return None
+    if len(found[0].gpus) != count or min(map(nvlinks, found[0].links)) < _SWITCHED:
+        return None
+    return (
+        f"{count} GPUs, where such boards have {count + 1}: one is missing, unless a job hides it"
+    )
+
+
+def grace(topology: Topology) -> bool:
+    """Tell whether the CPUs are Grace: a GPU reaches NICs over its CPU by NVLink-C2C.
+
+    Their matrix says NODE or SYS for every NIC, and that is no fault.
+    """
+    if any(affinity.gpu_numa is not None for affinity in topology.affinity):
+        return True
+    cpus = [affinity.cpus for affinity in topology.affinity if affinity.cpus]
+    return bool(cpus) and all(map(_GRACE.fullmatch, cpus)) and len(topology.gpus) <= _GRACE_GPUS
+
+
 @lru_cache(maxsize=4096)
 def nic_warning(topology: Topology) -> str | None:
     """Return a warning where GPUs share no PCIe switch with a NIC."""
     far = [near for near in nearest_nics(topology) if closeness(near.link) > NEAR]
-    if not far:
+    if not far or grace(topology):
         return None
     classes = "/".join(sorted({near.link for near in far}, key=closeness))
+    if len(topology.gpus) == 1 and classes == "NODE":
+        # A GB10 (DGX Spark) looks like any machine with one GPU and a NIC in the next slot.
+        return (
+            "no NIC on the same PCIe switch as GPU0 (best is NODE): GPUDirect RDMA passes the CPU "
+            "or is off; on GB10, whose CPU and GPU share their memory, that is by design"
+        )
     return (
         f"no NIC on the same PCIe switch as {fold(near.gpu for near in far)} (best is {classes}): "
         "GPUDirect RDMA passes the CPU or is off"

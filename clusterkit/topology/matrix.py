@@ -11,6 +11,9 @@ from itertools import combinations
 PCIE_CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first; legend of `nvidia-smi topo -m`."""
 
+UNKNOWN = "?"
+"""Between two NICs, where the matrix came without their rows."""
+
 P2P_STATES = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 """Legend of `nvidia-smi topo -p2p`."""
 

@@ -14,6 +14,7 @@ from clusterkit.escapes import ESCAPES
 from clusterkit.topology.matrix import (
     P2P_STATES,
     PCIE_CLASSES,
+    UNKNOWN,
     Affinity,
     Nic,
     NoMatrix,
@@ -33,6 +34,8 @@ _VIEWS = {"-m": View.LINKS, "--matrix": View.LINKS, "-mp": View.PCIE, "--matrix_
 _WORD = re.compile(r"\S+")
 _TAB = 8
 _UNKNOWN = frozenset({"", "N/A", "[N/A]"})
+_GLUED = re.compile(r"((?:GPU|NIC)\d+)((?:GPU|NIC|mlx).+)")
+_LEGEND_LINE = re.compile(r"^\s*(SYS|NODE|PHB|PXB|PIX|NV#) *= ", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     matrix, tail = (line[: first.start()], line[first.start() :]) if first else (line, "")
     names = tuple(matrix.split())
     odd = next((n for n in names if not _NIC.fullmatch(n) or is_cell(n)), None)
+    if glued := next(filter(None, map(_GLUED.fullmatch, names)), None):
+        raise NoMatrix(f"the columns {glued[1]} and {glued[2]} have run together")
     if odd is not None:
         raise NoMatrix(f"no GPU or NIC is called {odd[:20]!r}")
     if len(set(names)) != len(names):
@@ -94,11 +99,13 @@ def _header(line: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _rows(lines: Sequence[str], names: tuple[str, ...], tail: tuple[str, ...]) -> Iterator[_Row]:
-    """Yield one row for each name; they follow the header with nothing between."""
+    """Yield one row for each name, or for each GPU; they follow the header."""
     for number, name in enumerate(names):
         line = lines[number] if number < len(lines) else ""
         row = _tabbed(line, names) if "\t" in line else _spaced(line, names)
         if row.name != name:
+            if number and not _GPU.fullmatch(name) and row.name not in names:
+                return  # the rows of the NICs were left out
             raise NoMatrix(f"the row of {name} is missing")
         for other, cell in zip(names, row.cells, strict=False):
             if not is_cell(cell):
@@ -150,7 +157,11 @@ def _without_extra_tab(cells: tuple[str, ...], tail: tuple[str, ...], name: str)
 
 
 def _square(names: tuple[str, ...], rows: Sequence[_Row]) -> tuple[tuple[str, ...], ...]:
-    cells = tuple(row.cells for row in rows)
+    cells = [row.cells for row in rows]
+    for name in names[len(rows) :]:
+        column = names.index(name)
+        rest = tuple("X" if name == other else UNKNOWN for other in names[len(rows) :])
+        cells.append((*(row.cells[column] for row in rows), *rest))
     for a, row in enumerate(cells):
         for b, cell in enumerate(row):
             if (cell == "X") != (a == b):
@@ -159,7 +170,7 @@ def _square(names: tuple[str, ...], rows: Sequence[_Row]) -> tuple[tuple[str, ..
                 raise NoMatrix(
                     f"not symmetric: {names[a]} to {names[b]} is {cell}, back is {cells[b][a]}"
                 )
-    return cells
+    return tuple(cells)
 
 
 def _nics(names: tuple[str, ...], rest: str) -> tuple[Nic, ...]:
@@ -186,16 +197,19 @@ def _affinity(columns: tuple[str, ...], cells: tuple[str, ...]) -> Affinity:
 def _view(
     cells: tuple[tuple[str, ...], ...], before: str, rest: str, *, asked: View | None
 ) -> View | None:
-    kinds = {cell for row in cells for cell in row} - {"X"}
+    kinds = {cell for row in cells for cell in row} - {"X", UNKNOWN}
+    legend = set(_LEGEND_LINE.findall(rest))
     if kinds & P2P_STATES:
         if kinds - P2P_STATES or asked not in {None, View.P2P}:
             raise NoMatrix("states of `topo -p2p` where link classes belong")
         return View.P2P
     if asked is View.P2P and kinds & {*PCIE_CLASSES}:
         raise NoMatrix("link classes where states of `topo -p2p` belong")
+    if any(nvlinks(cell) for cell in kinds) or "NV#" in legend:
+        return View.LINKS if asked is None else asked
+    if legend.issuperset(PCIE_CLASSES):
+        return View.PCIE  # the legend of `topo -m` goes on with NV#
     if asked is not None:
         return asked
     typed = _COMMAND.findall(before)
-    if any(nvlinks(cell) for cell in kinds) or "NV#" in rest:
-        return View.LINKS
     return _VIEWS.get(typed[-1]) if typed else None

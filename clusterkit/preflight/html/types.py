@@ -10,7 +10,7 @@ from clusterkit.findings import Verdict
 from clusterkit.preflight.html.drawing import Drawing, draw
 from clusterkit.probes import nvidia_topo
 from clusterkit.probes.base import Missing
-from clusterkit.topology import Topology, View, closeness, summary, warnings
+from clusterkit.topology import UNKNOWN, Topology, View, closeness, summary, warnings
 
 _MOST_DRAWN = 12
 """A cluster has a few types; where there are more, something else is wrong."""
@@ -84,4 +84,4 @@ def _node_type(topology: Topology, nodes: Sequence[str], *, drawn: bool) -> Node
 
 
 def _shade(cell: str) -> str:
-    return "self" if cell == "X" else f"d{closeness(cell)}"
+    return "self" if cell in {"X", UNKNOWN} else f"d{closeness(cell)}"
