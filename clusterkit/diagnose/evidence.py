@@ -17,6 +17,9 @@ from clusterkit.diagnose.tracebacks import ended_thread, of_thread
 
 _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""
+_AROUND = 120
+"""Lines of the same rank on each side of one that may tell more of it: its traceback, and the
+exceptions that it led to."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
@@ -59,6 +62,13 @@ def year_of(path: Path) -> int:
 def lines_before(hit: Hit, count: int) -> tuple[str, ...]:
     """Return up to `count` lines before the hit's; of the same rank where its line names one."""
     return tuple(line.text for line in _before(hit, count, rank=hit.rank))
+
+
+def lines_around(hit: Hit) -> tuple[str, ...]:
+    """Return the text of a hit and of the lines around it: its own, the nearest above, below."""
+    if not hit.line:
+        return (hit.text,)
+    return (hit.text, *reversed(lines_before(hit, _AROUND)), *lines_after(hit, _AROUND))
 
 
 def lines_after(hit: Hit, count: int) -> tuple[str, ...]:

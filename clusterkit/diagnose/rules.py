@@ -65,6 +65,7 @@ class Rule:
     patterns: tuple[re.Pattern[str], ...]
     unless: tuple[re.Pattern[str], ...]
     unless_next: tuple[re.Pattern[str], ...]
+    near: tuple[re.Pattern[str], ...]
     before: int
     after: int
     says: str
@@ -125,6 +126,7 @@ class RuleFile(BaseModel):
     patterns: _Texts
     unless: tuple[_Text, ...] = ()
     unless_next: tuple[_Text, ...] = ()
+    near: tuple[_Text, ...] = ()
     before: Annotated[int, Field(ge=0, le=20)] = 0
     after: Annotated[int, Field(ge=0, le=20)] = 0
     says: _Text
@@ -144,7 +146,7 @@ class RuleFile(BaseModel):
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:
         groups = set(self.defaults)
-        for text in (*self.patterns, *self.unless, *self.unless_next, *self.resets):
+        for text in (*self.patterns, *self.unless, *self.unless_next, *self.near, *self.resets):
             try:
                 compiled = re.compile(text)
             except re.error as error:
@@ -257,6 +259,7 @@ def _rule_of(name: str, file: RuleFile) -> Rule:
             re.compile(text.replace(_HARMLESS_XIDS, harmless_lines())) for text in file.unless
         ),
         "unless_next": tuple(re.compile(text) for text in file.unless_next),
+        "near": tuple(re.compile(text) for text in file.near),
         "resets": tuple(re.compile(text) for text in file.resets),
         "defaults": dict(file.defaults),
     }

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterkit import hostlist
-from clusterkit.diagnose.evidence import lines_after, nodes_named, time_near, went_on, year_of
+from clusterkit.diagnose.evidence import (
+    lines_after,
+    lines_around,
+    nodes_named,
+    time_near,
+    went_on,
+    year_of,
+)
 from clusterkit.diagnose.finds import Hit, Scanned
 from clusterkit.diagnose.handled import handled_by_all
 from clusterkit.diagnose.lines import time_of
@@ -55,7 +63,8 @@ def weigh(
     for source, scanned in found:
         looked, followed, before = 0, 0, None
         for hit in scanned.hits:
-            rule = next((rules[name] for name in hit.rules if comparison.holds(name, hit)), None)
+            holding = (rules[name] for name in hit.rules if comparison.holds(name, hit))
+            rule, near = next(_in_place(holding, hit), (None, {}))
             if rule is None or (source.scheduler and rule.priority <= GENERIC):
                 continue
             if _taken_back(rule, hit):
@@ -73,7 +82,7 @@ def weigh(
             events.append(
                 Event(
                     rule=rule,
-                    groups=_groups(rule, hit.text, comparison.values(rule, hit)),
+                    groups={**near, **_groups(rule, hit.text, comparison.values(rule, hit))},
                     hit=hit,
                     node=comparison.node(source, hit),
                     rank=hit.rank,
@@ -94,13 +103,30 @@ def _taken_back(rule: Rule, hit: Hit) -> bool:
     return any(pattern.search(text) for text in after for pattern in rule.unless_next)
 
 
+def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Mapping[str, str]]]:
+    """Yield the rules that find around a hit what they ask for, with the groups of that."""
+    lines: tuple[str, ...] = ()
+    for rule in rules:
+        lines = lines or (lines_around(hit) if rule.near else ())
+        matches = [match for p in rule.near if (match := _first_match(p, lines)) is not None]
+        if matches or not rule.near:
+            groups = (match.groupdict().items() for match in reversed(matches))
+            yield rule, {name: text for of_one in groups for name, text in of_one if text}
+
+
+def _first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> re.Match[str] | None:
+    return next((match for line in lines if (match := pattern.search(line))), None)
+
+
 def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | None:
     matching = [rule for rule in rules.values() if rule.match(fact.text)]
-    rule = max(matching, key=lambda one: one.priority, default=None)
+    matching.sort(key=lambda one: -one.priority)
+    hit = Hit(rules=(), file=folder, line=0, offset=0, text=fact.text)
+    rule, near = next(_in_place(matching, hit), (None, {}))
     if rule is None:
         return None
-    hit = Hit(rules=(rule.id,), file=folder, line=0, offset=0, text=fact.text)
-    groups = _groups(rule, fact.text, {})
+    hit.rules = (rule.id,)
+    groups = {**near, **_groups(rule, fact.text, {})}
     return Event(
         rule=rule,
         groups=groups,
