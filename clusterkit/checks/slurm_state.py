@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import Missing
-from clusterkit.probes.slurm_nodes import PROBE, SlurmNode
+from clusterkit.probes.base import LATER, Missing
+from clusterkit.probes.slurm_nodes import PROBE, SlurmNode, asleep
 
 _BAD = {
     "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained", "DOWN": "down",
@@ -16,9 +16,7 @@ _BAD = {
 }  # fmt: skip
 _ODD = {
     "MAINTENANCE": "in maintenance", "MAINT": "in maintenance", "RESERVED": "reserved",
-    "POWERED_DOWN": "powered down", "POWERING_DOWN": "powering down",
-    "POWER_DOWN": "powering down", "POWERING_UP": "powering up", "REBOOT_ISSUED": "rebooting",
-    "REBOOT_REQUESTED": "about to reboot", "REBOOT": "about to reboot", "BLOCKED": "blocked",
+    "BLOCKED": "blocked",
 }  # fmt: skip
 
 ABOUT = About(
@@ -31,7 +29,10 @@ ABOUT = About(
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """Fail nodes that get no job; warn of maintenance and reservations."""
+    """Fail nodes that get no job; warn of maintenance and reservations.
+
+    One that is powered down is no fault: Slurm starts it for the job, and then it is checked.
+    """
     if evidence.job.kind != "slurm":
         yield None, Ruling(verdict=Verdict.SKIP, summary="not a Slurm cluster")
         return
@@ -45,12 +46,16 @@ def judge(evidence: Evidence) -> Judgement:
 def _rule(node: SlurmNode) -> Ruling:
     bad = list(dict.fromkeys(_BAD[state] for state in node.states if state in _BAD))
     odd = list(dict.fromkeys(_ODD[state] for state in node.states if state in _ODD))
+    sleeps = asleep(node.states)
     if not bad and not odd:
+        if sleeps:
+            return Ruling(verdict=Verdict.SKIP, summary=f"{sleeps}: {LATER}")
         return passed("Slurm would start a job there")
     signed = f" [{node.reason_by}@{node.reason_at}]" if node.reason_by else ""
     return Ruling(
         verdict=Verdict.FAIL if bad else Verdict.WARN,
-        summary=", ".join(bad + odd) + (f": {node.reason}" if node.reason else ""),
+        summary=", ".join(filter(None, (*bad, *odd, sleeps)))
+        + (f": {node.reason}" if node.reason else ""),
         evidence=f"{'+'.join(node.states)} {node.reason}{signed}".strip(),
         hint="ask whoever set it, or leave the node out with --exclude",
         command="sinfo --list-reasons --long" if bad else "scontrol show reservation",

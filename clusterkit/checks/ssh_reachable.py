@@ -6,7 +6,7 @@ import shlex
 
 from clusterkit.checks.base import About, Check, Evidence, Judgement, NodeFacts, Ruling, passed
 from clusterkit.findings import Verdict
-from clusterkit.probes.base import ReachProblem, first_line
+from clusterkit.probes.base import LATER, ReachProblem, first_line
 
 _SAYS: dict[ReachProblem, tuple[str, str, str]] = {
     ReachProblem.NAME: (
@@ -94,6 +94,8 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _unreached(node: NodeFacts, problem: ReachProblem, example: str) -> Ruling:
+    if problem is ReachProblem.DEFERRED:
+        return Ruling(verdict=Verdict.SKIP, summary=f"{first_line(node.reach.detail)}: {LATER}")
     # The command names one node, so that a thousand with one problem are one finding.
     summary, hint, command = _SAYS[problem]
     return Ruling(

@@ -11,7 +11,6 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
-from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.cli.job_flags import JobFlags, takes_some_job_flags
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
 from clusterkit.cli.submit_wishes import DryRunFlag, ExcludeUnfitFlag, ForceFlag, PreflightFlag
@@ -132,16 +131,15 @@ def allreduce(
     if from_ is not None:
         result = _read(from_, flags)
     else:
-        with ended_as_by_ctrl_c():
-            job = run_job(
-                flags,
-                wanted,
-                preflight=preflight,
-                exclude_unfit=exclude_unfit,
-                force=force,
-                dry_run=dry_run,
-                as_json=json,
-            )
+        job = run_job(
+            flags,
+            wanted,
+            preflight=preflight,
+            exclude_unfit=exclude_unfit,
+            force=force,
+            dry_run=dry_run,
+            as_json=json,
+        )
         if job.result is None:
             raise typer.Exit(_show_failure(job, as_json=json))
         result = job.result

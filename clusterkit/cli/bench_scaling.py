@@ -12,7 +12,6 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
-from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.cli.job_flags import JobFlags, request_of, takes_some_job_flags
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS, EXIT_INTERRUPTED, error_document
 from clusterkit.cli.submit_wishes import (
@@ -192,7 +191,7 @@ def _run(
     trouble: ClusterkitError | None = None
     interrupted = False
     try:
-        with ended_as_by_ctrl_c(), listening() as listener:
+        with listening() as listener:
             for row in measure(jobs, wishes, listener=listener, started=_started(jobs)):
                 rows.append(row)
                 _progress(jobs, row)

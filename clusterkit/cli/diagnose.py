@@ -14,7 +14,6 @@ import typer
 
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
-from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.cli.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.errors import UserError, did_you_mean
 
@@ -196,7 +195,7 @@ def _diagnose_files(
     from clusterkit.diagnose.job import sources_of
     from clusterkit.diagnose.verdict import diagnose as look
 
-    with ended_as_by_ctrl_c(), tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
+    with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
         spools: dict[Path, str] = {}
         paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
         given = sources_of(paths)

@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 
 from clusterkit import __version__, files
 from clusterkit.cli import console
+from clusterkit.cli.interrupts import ended_as_by_ctrl_c
 from clusterkit.errors import ClusterkitError, RemoteError, UserError
 
 VERBS = (
@@ -143,7 +144,8 @@ def root(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        sys.exit(_run())
+        with ended_as_by_ctrl_c():
+            sys.exit(_run())
     except typer.Abort:  # a question was not answered, or answered with no
         console.note("nothing done")
         sys.exit(EXIT_COULD_NOT)

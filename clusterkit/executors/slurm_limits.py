@@ -34,6 +34,8 @@ class Partition:
 
     name: str
     nodes: tuple[Node, ...]
+    hidden: int = 0
+    """How many nodes sinfo does not list: those of a cloud that are powered down."""
     max_nodes: int | None = None
     """Most nodes of one job; None for no limit."""
     max_time_s: int | None = None
@@ -58,8 +60,8 @@ def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
     nodes = [node for node in partition.nodes if node.name not in excluded]
     where = f"partition {partition.name}"
     without = f" without {hostlist.fold_set(excluded)}" if excluded else ""
-    problems = _too_many_nodes(plan, partition, len(nodes), without)
-    if not problems:
+    problems = _too_many_nodes(plan, partition, len(nodes) + partition.hidden, without)
+    if not problems and not partition.hidden:
         problems = _too_many_gpus(plan, nodes, f"{where}{without}")
     return [*problems, *_too_long(plan, partition)]
 
@@ -127,13 +129,14 @@ def parse_partition(text: str, sinfo: str) -> Partition | None:
     rows = [line.split("|", 1) for line in sinfo.splitlines() if "|" in line]
     if not rows:
         return None
-    most = fields.get("MaxNodes", "")
+    most, total = fields.get("MaxNodes", ""), fields.get("TotalNodes", "")
     return Partition(
         name=fields["PartitionName"],
         nodes=tuple(
             Node(name=name.strip(), gpus=sum(int(n) for n in _GPU.findall(gres)))
             for name, gres in rows
         ),
+        hidden=max(0, int(total) - len(rows)) if total.isdigit() else 0,
         max_nodes=int(most) if most.isdigit() else None,
         max_time_s=_seconds(fields.get("MaxTime", "")),
     )

@@ -11,7 +11,9 @@ from clusterkit.explain.topic import Topic, paragraphs, table
 _MODES = {
     "auto": "Judges the job's NCCL variables. Where the job spans several nodes, asks them too, in "
     "one round trip: on ssh clusters, and on Slurm where jobs ask for GPUs. Where srun "
-    "is not there or gets no node, a warning says so and the job goes on.",
+    "is not there or gets no node, a warning says so and the job goes on. No node that is powered "
+    "down is woken, and no more nodes are held at a time than the job wants; where some were not "
+    "asked, each node of the job checks itself before it starts.",
     "full": "Asks the nodes of every job, and measures the network between them, which takes up "
     "to some minutes. Each node checks itself once more before it starts, in 10 s at most.",
     "off": "Does nothing.",

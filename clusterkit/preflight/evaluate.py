@@ -17,6 +17,7 @@ from clusterkit.probes.base import Missing, Probe, ReachProblem
 
 _TRIES = 3
 """Answers from which on it can be told that a node talks nonsense."""
+_NOT_ASKED = frozenset({ReachProblem.BUSY, ReachProblem.DEFERRED})
 _SHOWN = 5
 """Distinct pieces of evidence that one finding holds."""
 
@@ -32,7 +33,7 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
     reach = ssh_reachable.CHECK
     if evidence.unreached and all(check.id != reach.id for check in checks):
         checks = (reach, *checks)
-    unasked = {node.name for node in evidence.unreached if node.reach.problem is ReachProblem.BUSY}
+    unasked = {node.name for node in evidence.unreached if node.reach.problem in _NOT_ASKED}
     return Report(
         nodes=tuple(reply.node for reply in bundle.replies),
         findings=tuple(finding for check in checks for finding in findings_of(check, evidence)),

@@ -13,6 +13,7 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, Host
 from clusterkit.preflight.wanted import Wanted
+from clusterkit.transport.slurm_words import partition_nodes, standings
 
 LOCALHOST = "localhost"
 
@@ -46,6 +47,10 @@ def hosts_of(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]
             f"{hostlist.fold(host.name for host in hosts)}",
             hint=_how_many(len(hosts)),
         )
+    if not given and cluster.kind is ClusterKind.SLURM:
+        known = standings([host.name for host in hosts])
+        asleep = {name for name, standing in known.items() if standing.asleep}
+        hosts = tuple(sorted(hosts, key=lambda host: host.name in asleep))
     return hosts[: wanted.nodes]
 
 
@@ -103,7 +108,9 @@ def _of_partition(partition: str | None) -> tuple[Host, ...]:
     rows = [row.split("|", 1) for row in answer.output.splitlines() if "|" in row]
     if partition is None and any(name.endswith("*") for _, name in rows):
         rows = [row for row in rows if row[1].endswith("*")]
-    return tuple(Host(name=name.strip()) for name, _ in rows)
+        partition = rows[0][1].strip().rstrip("*")
+    names = (*(name.strip() for name, _ in rows), *partition_nodes(partition))
+    return tuple(Host(name=name) for name in dict.fromkeys(names))
 
 
 def _how_many(there_are: int) -> str:

@@ -39,22 +39,24 @@ def with_network(
     transport: Transport,
     checks: Sequence[Check],
     *,
+    most: int | None = None,
     heard: Callable[[Reply], None] = lambda _: None,
 ) -> Bundle:
     """Return `bundle` with what the network stages that `checks` need have to say.
 
-    Only reached nodes take part. At most about a minute for links, a few for all-reduces that hang.
+    Only reached nodes take part, and no more than `most` of them. At most about a minute for
+    links, a few for all-reduces that hang.
 
     Raises:
         RemoteError: the transport itself is not there.
     """
     asked = {p.name for check in checks if check.tier is Tier.NETWORK for p in check.probes}
     began = time.monotonic()
-    stage = _Stage(bundle=bundle, transport=transport, heard=heard)
+    stage = _Stage(bundle=bundle, transport=transport, heard=heard, most=most)
     if net_links.PROBE.name in asked:
-        stage = _links(stage)
+        stage = _links(stage.without_others(net_links.PROBE))
     if net_allreduce.PROBE.name in asked:
-        stage = _all_reduces(stage)
+        stage = _all_reduces(stage.without_others(net_allreduce.PROBE))
     seconds = stage.bundle.seconds + time.monotonic() - began
     return dataclasses.replace(stage.bundle, seconds=seconds)
 
@@ -66,12 +68,18 @@ class _Stage:
     bundle: Bundle
     transport: Transport
     heard: Callable[[Reply], None]
+    most: int | None = None
 
     @property
-    def nodes(self) -> tuple[str, ...]:
+    def reached(self) -> tuple[str, ...]:
         """The nodes that were reached, in rank order."""
         reached = (reply.node for reply in self.bundle.replies if reply.reach.problem is None)
         return tuple(dict.fromkeys(reached))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Those that take part."""
+        return self.reached[: self.most]
 
     @property
     def job(self) -> PreflightJob:
@@ -81,14 +89,19 @@ class _Stage:
     @property
     def evidence(self) -> Evidence:
         """What is known by now."""
-        reached = (reply for reply in self.bundle.replies if reply.reach.problem is None)
-        facts = (NodeFacts(name=r.node, outputs=r.outputs, reach=r.reach) for r in reached)
+        parts = (reply for reply in self.bundle.replies if reply.node in self.nodes)
+        facts = (NodeFacts(name=r.node, outputs=r.outputs, reach=r.reach) for r in parts)
         return Evidence(job=self.job, nodes=tuple(facts))
 
     def skipped(self, probe: Probe[object], why: str) -> _Stage:
         """Note on all nodes why a probe does not apply."""
         output = Output(stdout=why + "\n", exit_code=NOT_APPLICABLE)
         return self._merged(probe, dict.fromkeys(self.nodes, output))
+
+    def without_others(self, probe: Probe[object]) -> _Stage:
+        """Note on the reached nodes that take no part why a probe does not apply."""
+        output = Output(stdout="not among the nodes that were measured\n", exit_code=NOT_APPLICABLE)
+        return self._merged(probe, dict.fromkeys(self.reached[len(self.nodes) :], output))
 
     def ask(self, probe: Probe[object], snippet: str | None) -> _Stage:
         """Run one probe on all reached nodes at once."""

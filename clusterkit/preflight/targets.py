@@ -43,6 +43,8 @@ class Target:
     transport: Transport
     slurm: bool
     """Whether Slurm has something to say of these nodes, too."""
+    most_nodes: int | None = None
+    """So many may be held at once, where they are asked through an allocation."""
 
 
 def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
@@ -82,8 +84,9 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     )
     return Target(
         job=job,
-        transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted.timeout_s),
+        transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted),
         slurm=kind is ClusterKind.SLURM,
+        most_nodes=wanted.step_nodes if via == "srun" else None,
     )
 
 
@@ -91,7 +94,8 @@ def aim_plan(plan: LaunchPlan) -> Target:
     """Return the nodes that a job may get, and what the checks may know of it.
 
     On Slurm those are the nodes of its partition, less what it excludes and what Slurm gives to
-    nobody now: which of them it gets, nobody knows before.
+    nobody now: which of them it gets, nobody knows before. At no time are more nodes held to be
+    asked than the job wants, and none is woken.
 
     Raises:
         UserError, RemoteError: as `aim`.
@@ -103,7 +107,7 @@ def aim_plan(plan: LaunchPlan) -> Target:
         partition=partition,
         gpus_per_node=max(plan.slots) if cluster.gpus_per_node else None,
     )
-    target = aim(Wanted(), cluster)
+    target = aim(Wanted(step_nodes=plan.max_nodes or plan.nodes + plan.spares), cluster)
     excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
     hosts = plan.node_names or tuple(h for h in target.job.hosts if h not in excluded)
     if target.slurm and not plan.node_names:
@@ -156,7 +160,9 @@ def gather(
     if any(check.tier is Tier.NETWORK for check in checks):
         from clusterkit.preflight.network import with_network  # noqa: PLC0415 - seldom asked for
 
-        bundle = with_network(bundle, target.transport, checks, heard=lambda _: None)
+        bundle = with_network(
+            bundle, target.transport, checks, most=target.most_nodes, heard=lambda _: None
+        )
     return bundle
 
 
@@ -193,23 +199,30 @@ def _kind(cluster: ClusterSpec, via: str) -> ClusterKind:
 
 
 def _transport(
-    via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, timeout_s: float | None
+    via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, wanted: Wanted
 ) -> Transport:
     # Each of them loads what the others do not need: paramiko takes a tenth of a second.
     if via == "ssh":
+        from clusterkit.transport.slurm_words import AwakeTransport  # noqa: PLC0415
         from clusterkit.transport.ssh import SshTransport  # noqa: PLC0415
         from clusterkit.transport.ssh_config import SshOptions  # noqa: PLC0415
 
         known = dataclasses.replace(cluster, hosts=tuple(hosts))
-        options = dataclasses.replace(SshOptions.of(known), connect_timeout_s=timeout_s)
-        return SshTransport(options)
+        options = dataclasses.replace(SshOptions.of(known), connect_timeout_s=wanted.timeout_s)
+        ssh = SshTransport(options)
+        return AwakeTransport(ssh) if cluster.kind is ClusterKind.SLURM else ssh
     if via == "srun":
         from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
 
         step = SrunOptions.of(cluster)
-        wait_s = _ALLOCATED_WITHIN_S if timeout_s is None else max(1, round(timeout_s))
-        extra = (*step.extra, *_gpu_words(cluster, gpus))
-        return SrunTransport(dataclasses.replace(step, immediate_s=wait_s, extra=extra))
+        wait_s = wanted.timeout_s or _ALLOCATED_WITHIN_S
+        step = dataclasses.replace(
+            step,
+            immediate_s=max(1, round(wait_s)),
+            extra=(*step.extra, *_gpu_words(cluster, gpus)),
+            most_nodes=wanted.step_nodes if step.job_id is None else None,
+        )
+        return SrunTransport(step)
     from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
 
     return LocalTransport()

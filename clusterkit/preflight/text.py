@@ -80,6 +80,10 @@ def _conclusion(report: Report) -> Iterator[Line]:
     usable, unfit = len(report.usable), len(report.exclude)
     if report.unasked:
         yield None, f"not asked: {hostlist.fold_set(report.unasked)}"
+    for finding in report.findings:
+        deferred = finding.id == "SSH001" and finding.verdict is Verdict.SKIP
+        if deferred and {*finding.nodes} <= {*report.unasked}:
+            yield None, f"  {hostlist.fold_set(finding.nodes)}  {finding.summary}"
     if not unfit and not report.job_is_unfit:
         yield None, f"{_nodes(usable)} usable"
         return

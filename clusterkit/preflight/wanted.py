@@ -32,6 +32,8 @@ class Wanted:
     image: str | None = None
     peer_ssh: bool = False
     """Whether nodes are to log in to each other."""
+    step_nodes: int | None = None
+    """Most nodes that one question may hold in an allocation of its own; None for all of them."""
 
 
 def refuse_nonsense(wanted: Wanted, cluster: ClusterSpec) -> None:

@@ -107,6 +107,12 @@ class ReachProblem(StrEnum):
     """srun did not start a task there."""
     BUSY = "busy"
     """Other jobs have it; nothing is known against it."""
+    DEFERRED = "deferred"
+    """Asking would wake or hold it: it checks itself when a job starts there."""
+
+
+LATER = "checked when it starts"
+"""What is said of a node that is not asked, as Slurm starts it for the job alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ probe `slurm-node` had printed it there.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterkit import hostlist
@@ -20,7 +20,26 @@ _ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$
 _OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
 _SIGNED = re.compile(r"(.*)\[([^\[\]@]*)@([^\[\]]*)\]")
 _GRES = re.compile(r"([a-z_]\w*)((?::[A-Za-z_][\w.-]*)*)(?::(\d{1,9})[KMG]?)?", re.IGNORECASE)
-_SYMBOLS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "%": "POWERING_DOWN", "#": "POWERING_UP"}
+_SYMBOLS = {
+    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "%": "POWERING_DOWN", "#": "POWERING_UP",
+    "!": "POWER_DOWN", "^": "REBOOT_ISSUED", "@": "REBOOT_REQUESTED", "$": "MAINTENANCE",
+    "-": "PLANNED",
+}  # fmt: skip
+"""node_state_string of src/common/slurm_protocol_defs.c; "+" (completing) says nothing here."""
+
+SOON = {
+    "POWER_DOWN": "about to be powered down", "REBOOT_REQUESTED": "about to reboot",
+}  # fmt: skip
+"""States of a node that is up for as long as a job has it, and not for another job."""
+ASLEEP = {
+    "POWERED_DOWN": "powered down", "POWERING_DOWN": "powering down",
+    "POWERING_UP": "powering up", "POWER_UP": "powering up", "POWER": "powered down",
+    "REBOOT_ISSUED": "rebooting", "REBOOT": "about to reboot", **SOON,
+}  # fmt: skip
+"""States of a node that a request for it wakes, or that is not up yet; nothing against it.
+
+`POWER` is that of Slurm before 21.08; `REBOOT` is what sinfo says of one about to, or silent.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +55,11 @@ class SlurmNode:
     gres: Mapping[str, int] | None = None
     """Configured count by name (`gpu`); None where the record does not say."""
     features: tuple[str, ...] = ()
+
+
+def asleep(states: Iterable[str], *, among: Mapping[str, str] = ASLEEP) -> str:
+    """Return why a node of these states is not to be asked; empty where nothing speaks against."""
+    return next((among[state] for state in states if state in among), "")
 
 
 def query(hosts: Sequence[str]) -> tuple[str, ...]:
@@ -91,7 +115,7 @@ def parse(text: str) -> SlurmNode:
     signed = _SIGNED.fullmatch(written)
     return SlurmNode(
         name=fields["NodeName"],
-        states=_states(fields["State"]),
+        states=states_of(fields["State"]),
         reason=signed[1].rstrip() if signed else written,
         reason_by=signed[2] if signed else "",
         reason_at=signed[3] if signed else "",
@@ -100,9 +124,14 @@ def parse(text: str) -> SlurmNode:
     )
 
 
-def _states(text: str) -> tuple[str, ...]:
+def states_of(text: str) -> tuple[str, ...]:
+    """Return the states in the words of scontrol or sinfo: the base first, symbols as flags.
+
+    Raises:
+        Unparsed: it is no state.
+    """
     found: dict[str, None] = {}
-    for word in text.upper().split("+"):
+    for word in text.upper().removesuffix("+").split("+"):
         name = word.rstrip("*~%#!$@^-")
         if not re.fullmatch(r"[A-Z_]{2,30}", name):
             raise Unparsed(f"state {text[:40]!r}")

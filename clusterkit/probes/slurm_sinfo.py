@@ -19,12 +19,13 @@ _LONG = {
     "alloc": "ALLOCATED", "comp": "COMPLETING", "down": "DOWN", "drain": "IDLE+DRAIN",
     "drng": "ALLOCATED+DRAIN", "fail": "FAIL", "failg": "ALLOCATED+FAIL", "futr": "FUTURE",
     "idle": "IDLE", "inval": "INVALID_REG", "maint": "MAINTENANCE", "mix": "MIXED",
-    "npc": "PERFCTRS", "plnd": "PLANNED", "pow_dn": "POWERING_DOWN", "pow_up": "POWERING_UP",
-    "resv": "RESERVED", "unk": "UNKNOWN", "boot": "REBOOT_ISSUED", "block": "BLOCKED",
+    "npc": "PERFCTRS", "plnd": "PLANNED", "pow_dn": "POWER_DOWN", "pow_up": "POWER_UP",
+    "powring_dn": "POWERING_DOWN", "powered_dn": "POWERED_DOWN", "powering_up": "POWERING_UP",
+    "resv": "RESERVED", "unk": "UNKNOWN", "boot": "REBOOT", "block": "BLOCKED",
 }  # fmt: skip
 """Compact states (man sinfo, NODE STATE CODES), in the words of scontrol."""
 
-_STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)")
+_STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)\+?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

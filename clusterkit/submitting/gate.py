@@ -100,7 +100,8 @@ def pass_gate(
             raise _refusal(report, plan, enough=enough)
     _remark(report, without, listener)
     documents = {PREFLIGHT: report.document()}
-    if mode == "full":
+    # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
+    if mode == "full" or (report.unasked and not force):
         documents[NODE_CHECKS] = node_checks(plan)
     return Passed(
         plan=request.plan(also_exclude=without) if without else plan,

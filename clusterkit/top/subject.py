@@ -22,6 +22,7 @@ from clusterkit.preflight.targets import via_of
 from clusterkit.preflight.wanted import Wanted, refuse_nonsense
 from clusterkit.runfolder import RunFolder, only_read
 from clusterkit.transport.base import Transport
+from clusterkit.transport.slurm_words import standings
 
 _STEP = "clusterkit-top"
 _VIAS = {
@@ -102,7 +103,8 @@ def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
     """Return the nodes of a cluster that `wanted` means.
 
     Slurm shows a user only the nodes of that user's own jobs, through a step in each of them; with
-    `--via srun` nodes are asked in an allocation of their own, as preflight does.
+    `--via srun` nodes are asked in an allocation of their own, as preflight does, but for those
+    that are powered down.
 
     Raises:
         UserError: there are no such nodes, or no job of the user's to look through.
@@ -113,11 +115,21 @@ def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
     nodes = tuple(host.name for host in hosts_of(wanted, cluster, via))
     if via == "srun" and wanted.via is None and hosts_of_allocation(os.environ) is None:
         return _through_own_jobs(cluster, nodes)
+    known = standings(nodes) if cluster.kind is ClusterKind.SLURM and via != "local" else {}
+    asleep = {node: why for node in known if (why := known[node].asleep)}
+    nodes = tuple(node for node in nodes if node not in asleep)
     if via == "ssh":
         part = _ssh(nodes, cluster)
     else:
         part = _srun(nodes, cluster) if via == "srun" else _local(nodes)
-    return Subject(cluster=cluster.name, parts=(part,), order=nodes, steps=via == "srun")
+    return Subject(
+        cluster=cluster.name,
+        parts=(part,) if nodes else (),
+        order=nodes,
+        unasked=tuple(asleep),
+        why_unasked=", ".join(dict.fromkeys(asleep.values())),
+        steps=via == "srun",
+    )
 
 
 def _require_running(job: Job) -> None:

@@ -100,7 +100,7 @@ def _job(job: JobNow) -> str:
 
 def _table(snapshot: Snapshot, rows: Sequence[Row], width: int, *, verbose: bool) -> Iterator[Line]:
     columns = [one for one in _COLUMNS if any(one.cell(row) not in {"-", ""} for row in rows)]
-    names = min(LONGEST_NAME, max(len("NODE"), *(len(row.name) for row in rows)))
+    names = min(LONGEST_NAME, max([len("NODE"), *(len(row.name) for row in rows)]))
     while (over := _width(columns, 1) + names - width) > 0:
         least = max(columns, key=lambda one: one.optional, default=None)
         if least is None or not least.optional:

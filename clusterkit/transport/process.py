@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +24,17 @@ _LAST_WORDS_S = 0.5
 _MOST_ERRORS = 4 << 20
 """Bytes of standard error that are kept, the first ones."""
 _TICK_S = 0.1
+
+_TIED = """\
+import ctypes, os, sys
+parent, number = int(sys.argv[1]), int(sys.argv[2])
+ctypes.CDLL(None).prctl(1, number, 0, 0, 0)
+if os.getppid() == parent:
+    os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Become a program that the kernel sends a signal when its parent ends, however that ends
+(PR_SET_PDEATHSIG, prctl(2)). Python code between fork and exec would not be safe with threads.
+"""
 
 Heard = Callable[[float, bytes], bool]
 """Called with each piece of standard output and when it came (epoch); false where enough came."""
@@ -43,18 +57,20 @@ def run_fed(
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
     signals: Sequence[signal.Signals] = (signal.SIGKILL,),
+    orphaned: signal.Signals | None = None,
 ) -> Ended:
     """Run `argv` with `text` on its standard input; end it by `signals`, one after the other.
 
     It is ended when its time is up, or when `heard`, which a thread of its own calls, has enough.
     It has a session of its own, so that an interrupt from the keyboard does not end it before
-    its signals are sent.
+    its signals are sent. It gets the signal `orphaned` when this process ends without them, such as
+    by SIGKILL.
 
     Raises:
         OSError: it cannot be started.
     """
     process = subprocess.Popen(
-        list(argv),
+        list(argv) if orphaned is None else _tied(argv, orphaned, environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -87,6 +103,16 @@ def run_fed(
     for thread in threads[1:]:
         thread.join(timeout=_LAST_WORDS_S)
     return Ended(stderr=bytes(err), exit_code=exit_code)
+
+
+def _tied(
+    argv: Sequence[str], orphaned: signal.Signals, environment: Mapping[str, str] | None
+) -> list[str]:
+    path = None if environment is None else environment.get("PATH")
+    if shutil.which(argv[0], path=path) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
+    tie = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), str(orphaned.value))
+    return [*tie, *argv]
 
 
 def _wait(process: subprocess.Popen[bytes], end: float, enough: threading.Event) -> int | None:

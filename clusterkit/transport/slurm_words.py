@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from clusterkit.commands import MISSING, TIMED_OUT, run_command
-from clusterkit.errors import RemoteError
-from clusterkit.hostlist import fold
-from clusterkit.probes.base import first_line
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.hostlist import expand, fold
+from clusterkit.probes.base import Reach, ReachProblem, Unparsed, first_line
+from clusterkit.probes.compound import Compound
+from clusterkit.probes.slurm_nodes import ASLEEP, SOON, asleep, states_of
+from clusterkit.transport.base import Reply, Transport
 
-DEAD = frozenset({"down", "unknown", "powered_down", "powering_down", "power_down", "future"})
-NOT_GIVEN = frozenset({"drained", "draining", "drain", "fail", "failing", "maint", "reserved"})
+_DEAD = frozenset({"DOWN", "UNKNOWN", "FUTURE", "INVAL", "INVALID_REG", "ERROR", "NOT_RESPONDING"})
+_NOT_GIVEN = frozenset(
+    {"DRAINED", "DRAINING", "DRAIN", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED"}
+)
 """States (sinfo(1), NODE STATE CODES) in which running jobs go on, and new ones do not start."""
+_BUSY = frozenset({"ALLOCATED", "COMPLETING"})
 
 _NO_SLURM = re.compile(
     r"unable to contact slurm controller|establish a configuration source|DNS SRV lookup failed"
@@ -28,33 +36,92 @@ _REQUEST_REFUSED = re.compile(
 """Words of a Slurm that would refuse the request whatever the nodes."""
 
 
-def kept_out(nodes: Sequence[str], states: Set[str]) -> dict[str, str]:
-    """Return those of the nodes that are in one of these states or do not respond, and why.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What Slurm says of one node."""
 
-    One on which Slurm starts nothing in the list, and srun starts nothing anywhere. Where there
-    is no sinfo there are none, and all are tried.
+    states: tuple[str, ...]
+    words: str
+    """Its state as sinfo writes it, with the reason that somebody left."""
+
+    @property
+    def given(self) -> bool:
+        """Whether Slurm gives it to new jobs, busy or not, powered down or not."""
+        return not {*self.states} & (_DEAD | _NOT_GIVEN)
+
+    @property
+    def partly_taken(self) -> bool:
+        """Whether other jobs have a part of it."""
+        return "MIXED" in self.states
+
+    @property
+    def asleep(self) -> str:
+        """Why nobody but a job may ask it; empty where it is up."""
+        return asleep(self.states) if self.given else ""
+
+    def problem(self, *, in_job: bool) -> tuple[ReachProblem, str] | None:
+        """Return why no step is to be started there; within a job's allocation `in_job`."""
+        states = {*self.states}
+        if states & (_DEAD if in_job else _DEAD | _NOT_GIVEN):
+            return ReachProblem.SCHEDULER, self.words
+        among = {s: why for s, why in ASLEEP.items() if not (in_job and s in SOON)}
+        if sleeps := asleep(self.states, among=among):
+            return ReachProblem.DEFERRED, sleeps
+        if states & _BUSY and not in_job:
+            return ReachProblem.BUSY, self.words
+        return None
+
+
+def standings(nodes: Sequence[str]) -> dict[str, Standing]:
+    """Return what Slurm says of each of these nodes; nothing where it cannot be asked.
+
+    A node that it hides is powered down. One that it does not know is down.
+
+    Raises:
+        RemoteError: Slurm does not answer.
     """
-    unfit = {}
-    for line in _sinfo(nodes, "--format=%N|%T|%E").splitlines():
+    listed = _sinfo(nodes, "--all", "--format=%N|%T|%E") if nodes else None
+    if listed is None:
+        return {}
+    found: dict[str, Standing] = {}
+    for line in listed.splitlines():
         node, _, said = line.strip().partition("|")
         state, _, reason = said.partition("|")
-        if state.rstrip("*~#!%$@^-+") in states or state.endswith("*"):
-            silent = "not responding" if state.endswith("*") else ""
+        with suppress(Unparsed):
+            states = states_of(state)
+            silent = "not responding" if "NOT_RESPONDING" in states else ""
             why = silent if reason in {"", "none"} else reason
-            unfit[node] = f"{state}: {why}" if why else state
-    return {node: unfit[node] for node in nodes if node in unfit}
+            found[node] = Standing(states=states, words=f"{state}: {why}" if why else state)
+    if missing := [node for node in nodes if node not in found]:
+        hidden = Standing(states=("POWERED_DOWN",), words="powered down")
+        stranger = Standing(states=("UNKNOWN",), words="Slurm knows no node of this name")
+        known = frozenset(partition_nodes())
+        found |= {node: hidden if node in known else stranger for node in missing}
+    return found
 
 
 def out_of_service(nodes: Sequence[str]) -> dict[str, str]:
     """Return those of the nodes that Slurm gives to no new job, busy or not, and why."""
-    return kept_out(nodes, DEAD | NOT_GIVEN)
+    found = standings(nodes)
+    return {n: found[n].words for n in nodes if n in found and not found[n].given}
 
 
-def strangers(nodes: Sequence[str]) -> dict[str, str]:
-    """Return the nodes that Slurm does not know: one in the list, and srun starts nothing."""
-    known = set(_sinfo(nodes, "--all", "--format=%N").split())
-    unknown = [node for node in nodes if node not in known] if known else []
-    return dict.fromkeys(unknown, "Slurm knows no node of this name")
+def partition_nodes(partition: str | None = None) -> tuple[str, ...]:
+    """Return the nodes of a partition (of all, or several with commas), whether listed or not.
+
+    sinfo lists no powered-down cloud nodes, unless PrivateData=cloud is set (slurm.conf(5)).
+    Nothing, where Slurm does not say.
+    """
+    wanted = None if partition is None else frozenset(partition.split(","))
+    answer = run_command(("scontrol", "--all", "--oneliner", "show", "partition"))
+    nodes: dict[str, None] = {}
+    for line in answer.output.splitlines() if answer.code == 0 else ():
+        fields = dict(word.partition("=")[::2] for word in line.split())
+        if wanted is None or fields.get("PartitionName") in wanted:
+            with suppress(UserError):
+                listed = fields.get("Nodes", "").replace("(null)", "")
+                nodes |= dict.fromkeys(expand(listed, source="scontrol"))
+    return tuple(nodes)
 
 
 def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
@@ -80,8 +147,8 @@ def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
         )
 
 
-def _sinfo(nodes: Sequence[str], *words: str) -> str:
-    """Return what sinfo says of nodes; nothing, where there is no sinfo.
+def _sinfo(nodes: Sequence[str], *words: str) -> str | None:
+    """Return what sinfo says of nodes; None where there is no sinfo, or it says nothing of any.
 
     Raises:
         RemoteError: Slurm does not answer it.
@@ -91,4 +158,31 @@ def _sinfo(nodes: Sequence[str], *words: str) -> str:
         raise RemoteError(f"Slurm does not answer: {answer.errors}", hint="ask by ssh: --via ssh")
     if answer.code not in {0, MISSING}:
         raise_if_no_node_is_to_blame("sinfo", answer.errors)
-    return answer.output
+    return answer.output if answer.code == 0 else None
+
+
+class AwakeTransport:
+    """Asks nodes of a Slurm cluster another way, and none that Slurm has powered down."""
+
+    def __init__(self, transport: Transport) -> None:
+        """Ask nobody yet."""
+        self._transport = transport
+
+    def ask(
+        self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+    ) -> tuple[Reply, ...]:
+        """Run the script on the nodes that are up; see `Transport.ask`.
+
+        Raises:
+            RemoteError: Slurm does not answer, or as the other transport.
+        """
+        replies: dict[str, Reply] = {}
+        for node, standing in standings(nodes).items():
+            if standing.asleep:
+                why = Reach(problem=ReachProblem.DEFERRED, detail=standing.asleep, complete=False)
+                replies[node] = Reply(node=node, reach=why)
+                heard(replies[node])
+        up = [node for node in nodes if node not in replies]
+        asked = self._transport.ask(up, compound, heard=heard) if up else ()
+        replies |= {reply.node: reply for reply in asked}
+        return tuple(replies[node] for node in nodes)

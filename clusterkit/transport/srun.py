@@ -25,13 +25,7 @@ from clusterkit.probes.compound import Compound
 from clusterkit.transport.base import Reply
 from clusterkit.transport.names import check_names
 from clusterkit.transport.process import Ended, run_fed
-from clusterkit.transport.slurm_words import (
-    DEAD,
-    NOT_GIVEN,
-    kept_out,
-    raise_if_no_node_is_to_blame,
-    strangers,
-)
+from clusterkit.transport.slurm_words import raise_if_no_node_is_to_blame, standings
 from clusterkit.transport.srun_answers import StepReader
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
@@ -62,9 +56,9 @@ _KEPT = frozenset(
 )
 """Of them, those that say which Slurm is asked, and for which of its nodes."""
 
-_BUSY = frozenset({"allocated", "completing"})
 _TAKEN = re.compile(r"[Rr]equested nodes are busy")
 """What srun --immediate says where a part of a node is taken."""
+_ENOUGH = "not asked, as many nodes as the job wants were"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +79,10 @@ class SrunOptions:
     """How long an allocation of its own may be waited for."""
     margin_s: float = 15.0
     """How long the step may take beyond the time that its probes have."""
+    most_nodes: int | None = None
+    """Of one step; more nodes are asked in steps one after the other. None: all at once."""
+    steps_s: float = 10.0
+    """After so long no further step is started, and the nodes that are left are not asked."""
 
     @classmethod
     def of(cls, cluster: ClusterSpec, environment: Mapping[str, str] = os.environ) -> SrunOptions:
@@ -109,31 +107,50 @@ class SrunTransport:
     def ask(
         self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
     ) -> tuple[Reply, ...]:
-        """Run the script as one step on all nodes; see `Transport.ask`.
+        """Run the script as a step on all nodes that are up, or as several; see `Transport.ask`.
 
-        Replies come together, when the step has ended or its time is up.
+        Replies come together, when a step has ended or its time is up. What a node is up to is
+        asked before each step, so that none is woken that has been powered down meanwhile.
 
         Raises:
             RemoteError: there is no srun here, Slurm does not answer, or it refuses the request
                 whatever the nodes.
         """
         check_names(nodes)
-        own = self._options.job_id is None
-        unfit = kept_out(nodes, DEAD | NOT_GIVEN | _BUSY if own else DEAD)
-        unfit |= strangers(nodes)
-        asked = [node for node in nodes if node not in unfit]
-        replies = {node: _refused(node, why, 0.0) for node, why in unfit.items()}
-        if asked:
-            replies |= self._run(asked, compound)
-        if own and asked and all(replies[n].reach.problem is ReachProblem.BUSY for n in asked):
-            # One node that is partly taken, and srun starts none: ask those that are free.
-            taken = kept_out(asked, frozenset({"mixed"}))
-            free = [node for node in asked if node not in taken]
-            if taken and free:
-                replies |= self._run(free, compound)
+        replies: dict[str, Reply] = {}
+        in_job, began, enough = self._options.job_id is not None, time.monotonic(), False
+        while left := [node for node in nodes if node not in replies]:
+            known = standings(left)
+            for node in known:
+                if problem := known[node].problem(in_job=in_job):
+                    replies[node] = _refused(node, *problem)
+            up = [node for node in left if node not in replies]
+            if enough:
+                replies |= {n: _refused(n, ReachProblem.DEFERRED, _ENOUGH) for n in up}
+            elif up:
+                most = self._options.most_nodes or len(up)
+                free_first = sorted(up, key=lambda n: n in known and known[n].partly_taken)
+                step = free_first[:most] if most < len(up) else up
+                replies |= self._ask_free(step, compound)
+            enough = compound.together or time.monotonic() - began > self._options.steps_s
         for node in nodes:
             heard(replies[node])
         return tuple(replies[node] for node in nodes)
+
+    def _ask_free(self, nodes: Sequence[str], compound: Compound) -> dict[str, Reply]:
+        """Ask nodes in one step; those that are free, where others are partly taken.
+
+        With one of those among them, srun starts none.
+        """
+        replies = self._run(nodes, compound)
+        busy = all(reply.reach.problem is ReachProblem.BUSY for reply in replies.values())
+        if busy and self._options.job_id is None:
+            known = standings(nodes)
+            taken = {n for n in nodes if n in known and known[n].partly_taken}
+            free = [n for n in nodes if n not in taken]
+            if taken and free:
+                replies |= self._run(free, compound)
+        return replies
 
     def _run(self, nodes: Sequence[str], compound: Compound) -> dict[str, Reply]:
         wait_s = 0 if self._options.job_id else self._options.immediate_s
@@ -148,6 +165,7 @@ class SrunTransport:
                 timeout_s=limit_s,
                 environment=_environment(os.environ),
                 signals=_SIGNALS,
+                orphaned=_SIGNALS[0],
             )
         except OSError as error:
             raise RemoteError(
@@ -162,7 +180,7 @@ class SrunTransport:
         return {
             node: answers[node].reply(node, seconds)
             if node in answers
-            else _refused(node, _words(said, ended, node, limit_s), seconds)
+            else _silent(node, _words(said, ended, node, limit_s), seconds)
             for node in nodes
         }
 
@@ -189,11 +207,14 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
     return ("srun", *_STEP, *where, *asked, *options.extra, "sh")
 
 
-def _refused(node: str, why: str, seconds: float) -> Reply:
-    busy = why.startswith(tuple(_BUSY)) or _TAKEN.search(why) is not None
-    problem = ReachProblem.BUSY if busy else ReachProblem.SCHEDULER
+def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -> Reply:
     reach = Reach(problem=problem, detail=why, via="srun", complete=False, seconds=seconds)
     return Reply(node=node, reach=reach)
+
+
+def _silent(node: str, why: str, seconds: float) -> Reply:
+    taken = _TAKEN.search(why) is not None
+    return _refused(node, ReachProblem.BUSY if taken else ReachProblem.SCHEDULER, why, seconds)
 
 
 def _of_srun(ended: Ended) -> str:

@@ -28,13 +28,18 @@ def read_layout(root: Path) -> Layout | None:
         noted = json.loads((root / MARKER).read_text())
     except FileNotFoundError:
         return None
-    return Layout(root=root, nodes=noted["nodes"], accounting=noted.get("accounting", False))
+    return Layout(
+        root=root,
+        nodes=noted["nodes"],
+        accounting=noted.get("accounting", False),
+        cloud=noted.get("cloud", 0),
+    )
 
 
 def mark(layout: Layout) -> None:
     """Make a folder a lab's, which allows to remove it later."""
     partial = layout.root / f"{MARKER}.new"
-    noted = {"nodes": layout.nodes, "accounting": layout.accounting}
+    noted = {"nodes": layout.nodes, "accounting": layout.accounting, "cloud": layout.cloud}
     partial.write_text(json.dumps(noted) + "\n")
     partial.rename(layout.root / MARKER)
 

@@ -108,6 +108,7 @@ class Lab:
         nodes: int | None = None,
         *,
         accounting: bool | None = None,
+        cloud: int | None = None,
         timeout_s: float = 60.0,
     ) -> None:
         """Start what is not running, and wait until every node takes jobs.
@@ -117,6 +118,8 @@ class Lab:
         Args:
             nodes: Compute hosts; default is what runs, else 3.
             accounting: Whether slurmdbd and its database run too; default is what runs, else no.
+            cloud: How many of the nodes, the last ones, are cloud nodes, powered down at first;
+                default is what runs, else none.
             timeout_s: How long Slurm may take to call every node idle.
 
         Raises:
@@ -128,7 +131,7 @@ class Lab:
         if nodes is not None and not 1 <= nodes <= MAX_NODES:
             raise LabError(f"nodes must be 1 to {MAX_NODES}, not {nodes}")
         with folder.locked(self.root):
-            layout = self._prepare(nodes, accounting)
+            layout = self._prepare(nodes, accounting, cloud)
             for host in (SWITCH, *layout.hosts):
                 if host not in hosts.find_holders(self.root):
                     hosts.start_holder(layout, host)
@@ -235,7 +238,7 @@ class Lab:
             raise LabError(f"host {host} of {self.root} is not up: python -m tests.lab up")
         return pid
 
-    def _prepare(self, nodes: int | None, accounting: bool | None) -> Layout:
+    def _prepare(self, nodes: int | None, accounting: bool | None, cloud: int | None) -> Layout:
         """Write all files of the lab; whatever a crash left behind goes first."""
         living = hosts.find_holders(self.root)
         layout = folder.read_layout(self.root)
@@ -243,7 +246,10 @@ class Lab:
             hosts.kill_holders(list(living.values()))
             folder.clear(self.root)
             layout = Layout(
-                root=self.root, nodes=3 if nodes is None else nodes, accounting=bool(accounting)
+                root=self.root,
+                nodes=3 if nodes is None else nodes,
+                accounting=bool(accounting),
+                cloud=cloud or 0,
             )
             folder.mark(layout)
         elif nodes not in (None, layout.nodes):
@@ -251,6 +257,8 @@ class Lab:
         elif accounting not in (None, layout.accounting):
             how = "with" if layout.accounting else "without"
             raise LabError(f"runs {how} accounting: python -m tests.lab down first")
+        elif cloud not in (None, layout.cloud):
+            raise LabError(f"runs with {layout.cloud} cloud nodes: python -m tests.lab down first")
         write_etc(layout)
         slurm.write_slurm(layout)
         sshd.write_ssh(layout)
@@ -275,7 +283,8 @@ class Lab:
         deadline = time.monotonic() + timeout_s
         while True:
             answer = self.run(HEAD, query)
-            if slurm.all_idle(answer.stdout, layout.node_names):
+            awake = layout.node_names[: layout.nodes - layout.cloud]
+            if slurm.all_idle(answer.stdout, awake):
                 return
             if time.monotonic() > deadline:
                 told = f"{answer.stdout}{answer.stderr}{slurm.log_tails(layout)}"

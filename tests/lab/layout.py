@@ -42,11 +42,19 @@ class Layout:
     nodes: int
     accounting: bool = False
     """Whether Slurm keeps its jobs in a database; without one, sacct has no answer."""
+    cloud: int = 0
+    """So many of the compute hosts, the last ones, are cloud nodes: without slurmd until Slurm
+    has them resumed."""
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """Return the compute hosts, ``n1`` to ``nN``."""
         return tuple(f"n{index}" for index in range(1, self.nodes + 1))
+
+    @property
+    def cloud_names(self) -> tuple[str, ...]:
+        """Return the cloud nodes among the compute hosts."""
+        return self.node_names[self.nodes - self.cloud :]
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -72,6 +80,11 @@ class Layout:
     def shared(self) -> Path:
         """Return the folder for what tests share between hosts."""
         return self.root / "shared"
+
+    @property
+    def power(self) -> Path:
+        """Return the folder in which ResumeProgram and SuspendProgram leave what they were told."""
+        return self.root / "power"
 
     def host_dir(self, host: str) -> Path:
         """Return the folder for the logs and spools of one host."""

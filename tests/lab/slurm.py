@@ -8,6 +8,7 @@ Traps that shaped this file (Slurm 22.05):
 - The cgroup plugin cannot be turned off. v1 with a mount point that does not exist does
   nothing, on machines with v1, v2 or both.
 - Without ``DefMemPerCPU`` a job takes all memory of its nodes, and no two share one.
+- ``slurmd -b`` tells that a cloud node has booted; without, slurmctld waits for ResumeTimeout.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 GPUS_PER_NODE = 4
+POWERED = Path(__file__).with_name("powered.sh")
 
 SLURM_CONF = """\
 ClusterName=lab
@@ -69,11 +71,53 @@ SlurmctldTimeout=20
 
 NodeName={nodes} NodeAddr={node_addresses} CPUs=8 Boards=1 SocketsPerBoard=1 \
 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=20000 Gres=gpu:{gpus}
-PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 DefaultTime=10 PriorityTier=5 PreemptMode=OFF
+PartitionName=gpu Nodes={nodes} Default=YES MaxTime=60 DefaultTime=10 PriorityTier=5 PreemptMode=OFF
 PartitionName=debug Nodes=n1 MaxTime=5 DefaultTime=5 PriorityTier=5 PreemptMode=OFF
-PartitionName=low Nodes=ALL MaxTime=60 DefaultTime=10 PriorityTier=1 PreemptMode=REQUEUE GraceTime=3
-PartitionName=high Nodes=ALL MaxTime=60 DefaultTime=10 PriorityTier=10 PreemptMode=OFF
+PartitionName=low Nodes={nodes} MaxTime=60 DefaultTime=10 PriorityTier=1 PreemptMode=REQUEUE \
+GraceTime=3
+PartitionName=high Nodes={nodes} MaxTime=60 DefaultTime=10 PriorityTier=10 PreemptMode=OFF
 """
+
+
+CLOUD_CONF = """\
+NodeName={cloud} NodeAddr={addresses} CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 \
+ThreadsPerCore=1 RealMemory=20000 Gres=gpu:{gpus} State=CLOUD
+PartitionName=cloud Nodes={cloud} MaxTime=60 DefaultTime=10 PreemptMode=OFF
+PartitionName=mixed Nodes=ALL MaxTime=60 DefaultTime=10 PreemptMode=OFF
+ResumeProgram={power}/resume
+SuspendProgram={power}/suspend
+ResumeTimeout=60
+SuspendTimeout=2
+SuspendTime=3600
+ResumeRate=0
+SuspendRate=0
+SlurmctldParameters=cloud_dns,idle_on_node_suspend
+PrivateData=cloud
+"""
+
+POWER = """\
+#!/bin/sh
+# {word} of cloud nodes: noted, and told to powered.sh of each.
+echo "{word} $1" >>{power}/log
+for node in $(scontrol show hostnames "$1"); do echo {word} >{power}/$node; done
+"""
+
+
+def _write_cloud(layout: Layout) -> str:
+    """Write what powers nodes up and down; return its lines of slurm.conf."""
+    if not layout.cloud:
+        return ""
+    layout.power.mkdir(exist_ok=True)
+    for word in ("resume", "suspend"):
+        write_changed(layout.power / word, POWER.format(word=word, power=layout.power))
+        (layout.power / word).chmod(0o755)
+    first = layout.nodes - layout.cloud + 1
+    return CLOUD_CONF.format(
+        cloud=f"n[{first}-{layout.nodes}]",
+        addresses=f"10.77.0.[{first}-{layout.nodes}]",
+        gpus=GPUS_PER_NODE,
+        power=layout.power,
+    )
 
 
 def write_slurm(layout: Layout) -> None:
@@ -81,16 +125,17 @@ def write_slurm(layout: Layout) -> None:
     folder = layout.slurm_conf.parent
     folder.mkdir(parents=True, exist_ok=True)
     nodes = f"n[1-{layout.nodes}]"
+    static = f"[1-{layout.nodes - layout.cloud}]"
     text = SLURM_CONF.format(
         root=layout.root,
         head=HEAD,
         head_address=layout.address(HEAD),
-        nodes=nodes,
-        node_addresses=f"10.77.0.[1-{layout.nodes}]",
+        nodes=f"n{static}",
+        node_addresses=f"10.77.0.{static}",
         gpus=GPUS_PER_NODE,
         accounting=accounting.WITH if layout.accounting else accounting.WITHOUT,
     )
-    write_changed(layout.slurm_conf, text)
+    write_changed(layout.slurm_conf, text + _write_cloud(layout))
     if layout.accounting:
         accounting.write_accounting(layout)
     gpu_files = folder / f"gpu[0-{GPUS_PER_NODE - 1}]"
@@ -129,7 +174,9 @@ def daemons(layout: Layout, host: str) -> dict[str, list[str]]:
         "--pid-file=/run/munge/munged.pid",
     ]
     if host != HEAD:
-        return {"munged": munge, "slurmd": ["slurmd"]}
+        powered = ["setsid", "--fork", "bash", str(POWERED), str(layout.power / host)]
+        slurmd = {"powered": powered} if host in layout.cloud_names else {"slurmd": ["slurmd"]}
+        return {"munged": munge, **slurmd}
     database = accounting.daemons(layout) if layout.accounting else {}
     return {"munged": munge, **database, "slurmctld": ["slurmctld"]}
 
