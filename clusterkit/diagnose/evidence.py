@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,10 +24,22 @@ exceptions that it led to."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
-    r"(?i)\b(?:step|iter|iteration|epoch)s?['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
+    r"(?i)(?:\b(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
+    r"|\bsamples_count|\bconsumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
     r"|^ *\d{1,3}%(?:\|[^|]*\|)? +(\d+)/\d+ \[[\d:]+<"
 )
-"""A step, or a bar of tqdm without a word: others have one for files that are read or written."""
+"""A step, or a bar of tqdm without a word: others have one for files that are read or written.
+
+Not `save_steps=500`: frameworks print their settings.
+"""
+_BAD = re.compile(
+    r"(?i)^\s|^[\W_]*$|traceback|error|exception|fail|abort|terminat|frame #|signal|kill|lost|warn"
+    r"|time[d-]? ?out|refused|unable|cannot|could not"
+)
+"""What stands in a line that belongs to a failure, and in those around it."""
+_SIDE_STEP_UNTIL = 50
+_MANY = 300
+"""Good lines after which what had failed among the first ones was no part of the job."""
 WENT_ON = 5
 """Different steps that nobody takes after what ended a job: others stop at the next collective."""
 
@@ -89,22 +102,49 @@ def _after(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
     return tuple(islice(_lines_of(iter(raw[1:]), rank), count))
 
 
-def went_on(hit: Hit) -> bool:
+def went_on(hit: Hit, size: int) -> bool:
     """Tell whether whoever printed the last line like the hit's took more steps after it.
 
-    Of a thread one is enough; one that only lost a connection had no more to do.
+    They stand in what follows, or at the end of the file of `size` bytes. Of a thread one is
+    enough; one that only lost a connection had no more to do.
     """
     last = replace(hit, offset=hit.last)
     after = lines_after(last, WINDOW)
     thread = of_thread(hit.text)
     if thread and not ended_thread(after):
         return True
+    if size - hit.last > WINDOW:
+        end = max(hit.last + WINDOW, size - WINDOW)
+        after = (*after, *lines_after(replace(hit, offset=end), WINDOW))
     steps: set[str] = set()
     for text in after:
         steps.update(_steps_in(text))
         if len(steps) >= (1 if thread else WENT_ON):
             return True
     return False
+
+
+def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
+    """Return how many bytes stand before where steps are taken again after byte `start`.
+
+    That is infinite where none are near. What sums a run up names some as well.
+    """
+    at, steps = start, set[str]()
+    for raw in read_part(path, excerpts, start, _HEAD).split(b"\n")[1:]:
+        at += len(raw) + 1
+        steps |= _steps_in(read_line(raw).text)
+        if len(steps) >= WENT_ON:
+            return at
+    return math.inf
+
+
+def side_step(hit: Hit) -> bool:
+    """Tell whether a line among the first of a file is followed by hundreds of good ones."""
+    if not 0 < hit.line <= _SIDE_STEP_UNTIL:
+        return False
+    part = read_part(hit.file, hit.excerpts, hit.last, _HEAD).replace(b"\r", b"\n")
+    good = (raw for raw in part.split(b"\n")[1:] if not _BAD.search(read_line(raw).text))
+    return sum(1 for _ in islice(good, _MANY)) == _MANY
 
 
 def steps_after(hit: Hit) -> Mapping[int | None, int]:

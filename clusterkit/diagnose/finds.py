@@ -16,6 +16,7 @@ from clusterkit.diagnose.tracebacks import IGNORED, ignored
 _MOST_HITS = 4096
 """Different finds that are kept of one file; what repeats itself is one."""
 _MOST_FORMS = 1 << 14
+_MOST_ENDINGS = 64
 _LONGEST_FORM = 512
 _TRACEBACK = 1 << 14
 """Bytes before an exception within which its traceback begins."""
@@ -27,6 +28,31 @@ RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+
 ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT)
+_WELL = re.compile(r'"key": "run_stop".*"status": "success"')
+"""mlperf_logging: the run as a whole has reached its goal."""
+_BEGUN = '"key": "run_start"'
+_SAID = re.compile(
+    r"'train_runtime':|`Trainer\.fit` stopped: `max_"
+    r"|\b[Tt]raining (?:is |has been |has )?(?:completed?|done|finished)\b(?! (?:epoch|iter|step))"
+    r"|worker group successfully finished|All workers finished successfully"
+)
+"""Transformers, Lightning, torchrun and scripts say of one process that it is through."""
+ENDINGS = (
+    *('"key": "run_stop"', _BEGUN, "'train_runtime':", "Trainer.fit` stopped", "raining complete"),
+    *("raining done", "raining finished", "raining is ", "raining has ", "finished successfully"),
+    "group successfully finished",
+)
+"""Texts without which no line tells that all went well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A line that says that the training has come to its end."""
+
+    offset: int
+    """Bytes before it."""
+    whole: bool
+    """Whether it says so of the whole job."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,8 +89,9 @@ class Scanned:
     hits: tuple[Hit, ...] = ()
     roots: tuple[int, ...] = ()
     """Where torchrun tells which rank failed first: bytes before that line."""
+    endings: tuple[Ending, ...] = ()
     excerpts: Excerpts | None = None
-    """As of its hits, and around the roots."""
+    """As of its hits, and around the roots and endings."""
     problem: str | None = None
     """Why it could not be read."""
     damage: str | None = None
@@ -114,6 +141,7 @@ class Finds:
         self._hits: dict[tuple[object, ...], Hit] = {}
         self._sequences: dict[tuple[object, ...], _Sequence] = {}
         self._roots: list[int] = []
+        self._endings: deque[Ending] = deque(maxlen=_MOST_ENDINGS)
         self._ignored = 0
 
     def scanned(self) -> Scanned:
@@ -123,6 +151,7 @@ class Finds:
             size=self.size,
             hits=tuple(self._hits.values()),
             roots=tuple(self._roots),
+            endings=tuple(self._endings),
         )
 
     def tallies(self, seen: Seen) -> tuple[Tally, Tally]:
@@ -147,8 +176,13 @@ class Finds:
             self._hits.clear()
             self._sequences.clear()
             self._roots.clear()
+            self._endings.clear()
             self._forms.clear()
             self._of_rules.clear()
+        elif _BEGUN in text:
+            self._endings.clear()
+        elif (well := _WELL.search(text) is not None) or _SAID.search(text):
+            self._endings.append(Ending(offset, well))
 
     def ignores(self, line: Line, offset: int) -> bool:
         """Tell whether a line ends a traceback of which Python says that it ends nothing else."""

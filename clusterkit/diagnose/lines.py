@@ -106,6 +106,8 @@ def read_line(raw: bytes) -> Line:
         if groups.get("rank"):
             rank, bare = int(groups["rank"]), _BARE.match(match[0]) is not None
         text = text[match.end() :]
+    if text.startswith("slurmstepd: "):
+        rank = None  # of the node, in whichever task's output srun put it
     if (inside := _NCCL.search(text, 0, _STAMP_WITHIN)) is not None:
         node = inside["node"]
     if (named := _RANK_INSIDE.search(text)) is not None and rank is None:

@@ -71,15 +71,16 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
 
     What is known of the rank that failed first counts most, then the time, then how precise the
     rule is. A symptom is taken only without a cause, and a consequence only without either, or
-    beside no more than an exit code. A cause after which the training went on is taken only without
-    a symptom that a log tells.
+    beside no more than an exit code. What the training went on after is taken only without a cause
+    or a symptom that a log tells.
     """
     place = first or Place()
+    live = [event for event in events if not event.handled]
+    if any(e.rule.role is Role.CAUSE or (e.rule.role is Role.SYMPTOM and e.hit.line) for e in live):
+        events = live
     causes = [event for event in events if event.rule.role is Role.CAUSE]
-    ending = [event for event in causes if not event.handled]
-    told = any(event.rule.role is Role.SYMPTOM and event.hit.line for event in events)
-    causes = ending if ending or told else causes
-    symptoms = _of_each_place([event for event in events if event.rule.role is Role.SYMPTOM])
+    symptoms = [event for event in events if event.rule.role is Role.SYMPTOM]
+    symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
     best = _first_of(causes, place)
     if best is None:
         telling = [event for event in symptoms if event.rule.priority > BARE]
@@ -92,6 +93,25 @@ def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None
 
 
 _ELSEWHERE = 2
+_FAR = 40
+"""Lines before the end from outside that are no more of those that processes print as they go."""
+
+
+def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:
+    """Return what had failed before a job was ended from outside: the others waited until then."""
+    ends = [event for event in symptoms if event.rule.outside]
+    return [one for one in symptoms if ends and all(_stands_before(one, end) for end in ends)]
+
+
+def _stands_before(event: Event, end: Event) -> bool:
+    if event.handled or event.rule.outside or not event.hit.line:
+        return False
+    timed = event.time is not None and end.time is not None
+    if timed and _earlier(event, end, MOMENT_S):
+        return True
+    if end.hit.line and event.hit.file == end.hit.file:
+        return event.hit.line < end.hit.line - (_FAR if event.rule.ending else 0)
+    return not timed and not event.rule.ending
 
 
 def _first_of(events: Sequence[Event], place: Place) -> Event | None:
@@ -123,8 +143,8 @@ def _distance(event: Event, first: Place) -> int:
     return 1 if first.rank is not None or first.node is not None else 0
 
 
-def _earlier(one: Event, other: Event) -> bool:
-    return one.time is not None and other.time is not None and one.time < other.time - 1.0
+def _earlier(one: Event, other: Event, by_s: float = 1.0) -> bool:
+    return one.time is not None and other.time is not None and one.time < other.time - by_s
 
 
 def _of_each_place(events: Sequence[Event]) -> list[Event]:

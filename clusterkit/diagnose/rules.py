@@ -82,6 +82,10 @@ class Rule:
     silent: bool
     alone: bool
     """Whether this consequence is the root where nothing is known but an exit code."""
+    outside: bool
+    """Whether somebody else ended the job: what had failed before it is the root."""
+    ending: bool
+    """Whether processes print it also as they are ended, or as they leave after all went well."""
 
     @property
     def general_title(self) -> str:
@@ -142,6 +146,8 @@ class RuleFile(BaseModel):
     compare: Compare | None = None
     silent: bool = False
     alone: bool = False
+    outside: bool = False
+    ending: bool = False
 
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:

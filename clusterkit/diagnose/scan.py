@@ -13,7 +13,7 @@ from pathlib import Path
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterkit.diagnose.excerpts import excerpts_around
-from clusterkit.diagnose.finds import MARKS, Finds, Hit, Scanned, Seen
+from clusterkit.diagnose.finds import ENDINGS, MARKS, Finds, Hit, Scanned, Seen
 from clusterkit.diagnose.lines import LONGEST, counts_steps, read_line
 from clusterkit.diagnose.opening import Log, NotALogError, open_log
 from clusterkit.diagnose.rules import Rule
@@ -38,7 +38,7 @@ class Scanner:
     def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
         """Prepare the search for `rules` in logs of a job of so many processes."""
         self._processes = processes
-        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in MARKS}
+        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in (*MARKS, *ENDINGS)}
         for rule in rules:
             for need in rule.needs:
                 texts.setdefault(need, []).append(rule)
@@ -103,9 +103,10 @@ class Scanner:
         if max(alike.read, alike.ignored) >= _SURE and not alike.found:
             return
         line = read_line(raw)
-        if line.text.startswith(MARKS):
+        if None in seen.rules:
             finds.mark(line.text, offset)
-            return
+            if line.text.startswith(MARKS):
+                return
         rules = [rule for rule in seen.rules if rule is not None and rule.match(line.text)]
         if rules and finds.ignores(line, offset):
             alike.ignored += 1
@@ -172,7 +173,8 @@ def _part(raw: bytes, need: bytes) -> bytes:
 def _with_excerpts(scanned: Scanned) -> Scanned:
     """Keep what will be asked of the surroundings of a log that is not read twice."""
     places = {place for hit in scanned.hits for place in (hit.offset, hit.last)}
-    scanned.excerpts = excerpts_around(scanned.file, places.union(scanned.roots))
+    places.update(scanned.roots, (ending.offset for ending in scanned.endings), (scanned.size,))
+    scanned.excerpts = excerpts_around(scanned.file, places)
     for hit in scanned.hits:
         hit.excerpts = scanned.excerpts
     return scanned

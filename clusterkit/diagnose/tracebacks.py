@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_ENDING = (b"Exception ignored ", b"Error in atexit._run_exitfuncs:")
-"""What stands before such a traceback (CPython Python/errors.c, Modules/atexitmodule.c)."""
+_ENDING = (
+    b"Exception ignored ",
+    b"Error in atexit._run_exitfuncs:",
+    b"--- Logging error ---",
+)
+"""What stands before such a traceback (CPython Python/errors.c, atexitmodule.c, logging)."""
 _SHARER = "/multiprocessing/resource_sharer.py"
-IGNORED = (*_ENDING, b"Exception in thread ", b"in _pin_memory_loop", _SHARER.encode())
+_FINALIZERS = ", in _run_finalizers"
+"""multiprocessing/util.py prints what a finalizer raises at the end of a process, and goes on."""
+IGNORED = (
+    *_ENDING,
+    *(b"Exception in thread ", b"in _pin_memory_loop", _SHARER.encode(), _FINALIZERS.encode()),
+)
 """Without any of these before it, no exception is one."""
 _HEADS = tuple(head.decode() for head in _ENDING)
 _THREAD = re.compile(r'Exception in thread (?!")|, in _pin_memory_loop$')
@@ -45,7 +54,7 @@ def ignored(exception: str, before: Iterable[str]) -> bool:
             heads -= 1
             if not heads:
                 return True
-        elif lost and _SHARER in line:
+        elif (lost and _SHARER in line) or line.endswith(_FINALIZERS):
             return True
         elif line.startswith(_CHAINS):
             chained = True

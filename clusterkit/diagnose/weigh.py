@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from clusterkit import hostlist
 from clusterkit.diagnose.evidence import (
     lines_after,
     lines_around,
+    next_run,
     nodes_named,
+    side_step,
     time_near,
     went_on,
     year_of,
@@ -60,6 +63,7 @@ def weigh(
     """Return the events of all logs, and of the facts of the run in `folder`."""
     comparison = _Comparison(rules, found)
     events = []
+    well = _Endings([scanned for _, scanned in found])
     for source, scanned in found:
         looked, followed, before = 0, 0, None
         for hit in scanned.hits:
@@ -88,11 +92,47 @@ def weigh(
                     rank=hit.rank,
                     time=time,
                     timed=own is not None,
-                    handled=ends and went_on(hit),
+                    handled=well.cover(rule, hit) or (ends and went_on(hit, scanned.size)),
                 )
             )
     events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
-    return handled_by_all(events)
+    return _without_side_steps(handled_by_all(events))
+
+
+def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Take what a launcher or a shell tells at the beginning for no failure of the job.
+
+    Only where nobody has a cause or a symptom, and hundreds of good lines follow.
+    """
+    if any(not e.handled and e.rule.role is not Role.CONSEQUENCE for e in events):
+        return tuple(events)
+    return tuple(replace(e, handled=e.handled or side_step(e.hit)) for e in events)
+
+
+class _Endings:
+    """What the logs tell of a training that came to its end, and what stands after that."""
+
+    def __init__(self, scanned: Iterable[Scanned]) -> None:
+        self._spans: dict[Path, list[tuple[int, float]]] = {}
+        self._whole = False
+        for one in scanned:
+            for ending in one.endings:
+                until = next_run(one.file, one.excerpts, ending.offset)
+                self._spans.setdefault(one.file, []).append((ending.offset, until))
+                self._whole |= ending.whole and until == inf
+
+    def cover(self, rule: Rule, hit: Hit) -> bool:
+        """Tell whether a find is none: all had gone well, or did so in the end.
+
+        Before another step nothing counts that processes print as they leave; where it is the whole
+        job that has reached its goal, nothing at all.
+        """
+        if rule.silent:
+            return False
+        if self._whole:
+            return True
+        spans = self._spans.get(hit.file, ())
+        return rule.ending and any(start < hit.offset < until for start, until in spans)
 
 
 def _taken_back(rule: Rule, hit: Hit) -> bool:

@@ -1,0 +1,156 @@
+"""A job that was well has no failure, whatever it has printed; what ended others comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterkit.diagnose.rules import own_rules
+from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
+from clusterkit.diagnose.weigh import Fact, Source
+
+Say = Callable[..., Diagnosis]
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "a.py", line 3, in f
+    g()
+ModuleNotFoundError: No module named 'triton'
+"""
+LIMIT = (
+    "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2024-05-03T10:10:10 DUE TO TIME LIMIT ***\n"
+)
+
+
+@pytest.fixture
+def say(tmp_path: Path) -> Say:
+    def said(*logs: str, **known: object) -> Diagnosis:
+        sources = [Source(path=tmp_path / f"{number}.log") for number in range(len(logs))]
+        for source, log in zip(sources, logs, strict=True):
+            source.path.write_text(log)
+        return diagnose(own_rules(), sources, Known(**known))
+
+    return said
+
+
+def cause(found: Diagnosis) -> tuple[str, int | None] | None:
+    return (found.cause.rule, found.cause.rank) if found.cause is not None else None
+
+
+def steps(prefix: str, count: int = 6) -> str:
+    return "".join(f"{prefix}step {n} loss 2.1\n" for n in range(1, count + 1))
+
+
+REACHED = (
+    '0: :::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, '
+    '"metadata": {"lineno": 315, "status": "success", "samples_count": 3072}}\n'
+)
+ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+CLOSED = """\
+30: [E511 01:46:13.812290483 ProcessGroupNCCL.cpp:541] [Rank 30] found async exception when \
+checking for NCCL errors: NCCL error: unhandled system error, NCCL version 2.22.3
+30: ncclSystemError: System call (e.g. socket, malloc) or external library call failed.
+30: Last error:
+30: [Proxy Service 30] Failed to execute operation Close from rank 30, retcode 3
+"""
+SIDE = "srun: error: n1: task 0: Exited with exit code 1\n"
+FINALIZERS = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.10/multiprocessing/util.py", line 300, in _run_finalizers
+    finalizer()
+  File "/usr/lib/python3.10/multiprocessing/synchronize.py", line 87, in _cleanup
+    sem_unlink(name)
+FileNotFoundError: [Errno 2] No such file or directory
+"""
+GOOD = "".join(f"0: layer {n:3} is ready\n" for n in range(400))
+SOME = GOOD[: len(GOOD) // 4]
+
+
+@pytest.mark.parametrize("log", [CLOSED, ABORTED, LIMIT, SIDE, TRACEBACK])
+def test_of_a_run_that_reached_its_goal_nothing_is_told(say: Say, log: str) -> None:
+    summed_up = '0: :::MLLOG {"key": "status", "value": "success", "metadata": {"epoch_num": 4}}\n'
+    assert cause(say(f"{steps('0: ')}{REACHED}{summed_up}{log}")) is None
+    assert cause(say(f"{log}{REACHED}")) is None
+    assert cause(say(REACHED, log)) is None
+    assert cause(say(f"{REACHED}{steps('0: ')}{log}")) is not None, "another run begins"
+    assert cause(say(f"{REACHED}{log}".replace("success", "aborted"))) is not None
+    begun = REACHED.replace("run_stop", "run_start")
+    assert cause(say(f"{REACHED}{begun}{log}")) is not None
+    assert cause(say(f"{REACHED}{log}", failed=True)) is not None, "its scheduler knows better"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Training complete.",
+        "{'train_runtime': 38.1, 'train_loss': 2.1}",
+        "`Trainer.fit` stopped: `max_steps=100` reached.",
+        "I1122 10:00:00 7 api.py:932] [default] All workers finished successfully.",
+    ],
+)
+def test_of_one_that_says_it_is_through_how_processes_leave_is_not_told(
+    say: Say, said: str
+) -> None:
+    assert cause(say(f"{steps('')}{said}\n{ABORTED}{CLOSED}")) is None
+    assert cause(say(f"{said}\n{TRACEBACK}")) == ("module-missing", None), "it saves or evaluates"
+    assert cause(say(f"{said}\n{steps('')}{ABORTED}")) == ("process-aborted", None)
+    assert cause(say(f"{ABORTED}{said}\n")) == ("process-aborted", None)
+
+
+def test_a_side_step_that_fails_at_the_beginning_is_no_part_of_the_job(say: Say) -> None:
+    assert cause(say(SIDE + GOOD)) is None
+    assert cause(say(SIDE + SOME)) == ("slurm-report", None)
+    assert cause(say(SOME + SIDE + GOOD)) == ("slurm-report", None)
+    assert cause(say(SIDE + GOOD + "0: KeyError: 'labels'\n")) == ("python-exception", 0)
+    sudo = "run.sh: line 13: sudo: command not found\n"
+    assert cause(say(sudo + GOOD)) is None
+    assert cause(say(sudo)) == ("command-missing-in-script", None)
+
+
+def test_steps_at_the_end_of_a_log_show_that_it_went_on(say: Say) -> None:
+    warned = "n1:1:9 [3] transport/nvls.cc:598 NCCL WARN Cuda failure 1 'invalid argument'\n"
+    late = warned + "loading a shard of the data\n" * 4000 + steps("", 9)
+    assert cause(say(late)) is None
+    assert cause(say(late.replace("step", "part"))) == ("nccl-cuda-failure", None)
+    samples = "".join(f'0: {{"key": "loss", "samples_count": {n}}}\n' for n in range(6))
+    assert cause(say(warned + samples)) is None
+    settings = "".join(f"{n}_steps={n * 100},\n" for n in ("save", "eval", "log", "warm", "max"))
+    assert cause(say(warned + settings)) is not None
+
+
+def test_what_multiprocessing_and_logging_print_and_go_on_after_is_no_failure(say: Say) -> None:
+    assert cause(say(FINALIZERS * 10)) is None
+    assert cause(say("".join(f"[rank{n}]: {line}\n" for line in FINALIZERS.splitlines()
+                             for n in (0, 1)))) is None  # fmt: skip
+    assert cause(say(f"{FINALIZERS}KeyError: 'labels'\n")) == ("python-exception", None)
+    assert cause(say(f"--- Logging error ---\n{TRACEBACK}")) is None
+
+
+# What a job was ended after -----------------------------------------------------------------------
+
+VNIC = """\
+3: n1:41:90 [3] transport/net_ib.cc:700 NCCL WARN NET/IB : Requested properties for vNic 4, only 4 vNics have been created
+3: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+"""  # noqa: E501
+
+
+def test_what_failed_before_a_time_limit_is_its_cause(say: Say) -> None:
+    usage = VNIC.splitlines()[1] + "\n"
+    early = f"0: 2024-05-03 08:00:00 began\n{usage}{LIMIT}"
+    assert cause(say(usage + LIMIT)) == ("nccl-invalid-usage", 3)
+    assert cause(say(early)) == ("nccl-invalid-usage", 3)
+    assert cause(say(LIMIT + usage)) == ("time-limit", None)
+    assert cause(say(usage, facts=(Fact(text="clusterkit fact: state=timeout"),))) == (
+        "nccl-invalid-usage",
+        3,
+    )
+    assert cause(say(f"3: KeyError: 'x'\n{LIMIT}")) == ("python-exception", 3)
+    assert cause(say(f"3: KeyError: 'x'\n{steps('3: ')}{LIMIT}")) == ("time-limit", None)
+    assert cause(say(f"3: {ABORTED}{LIMIT}")) == ("time-limit", None), "as it was told to end"
+    assert cause(say(f"3: {ABORTED}{GOOD}{LIMIT}")) == ("process-aborted", 3)
+
+
+def test_what_slurmstepd_says_is_of_no_rank(say: Say) -> None:
+    assert cause(say(f"0: {LIMIT}")) == ("time-limit", None)
