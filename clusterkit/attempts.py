@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from clusterkit.errors import RemoteError
+from clusterkit import hostlist
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.model import JobState, NodeResult
 from clusterkit.runfolder import Submission
 
@@ -38,13 +39,26 @@ def starts_again(
 
 
 def nodes_to_leave_out(failures: Iterable[NodeResult]) -> frozenset[str]:
-    """Return the nodes that failed by themselves in two attempts, or their checks in one."""
+    """Return the nodes that failed by themselves in two attempts, or their checks in one.
+
+    One of nodes that lost each other may have been a second time, but never twice.
+    """
     failures = tuple(failures)
-    lost = Counter(failure.node for failure in failures if failure.lost is not None)
+    lost = [failure for failure in failures if failure.lost is not None]
+    alone = Counter(failure.node for failure in lost if failure.among is None)
+    shared = Counter(node for f in lost if f.among for node in _listed(f.among))
     return frozenset(
         {failure.node for failure in failures if failure.unfit is not None}
-        | {node for node, times in lost.items() if times >= _TWICE}
+        | {node for node, times in alone.items() if times + shared[node] >= _TWICE}
     )
+
+
+def _listed(nodes: str) -> tuple[str, ...]:
+    """Return the nodes of a hostlist that a node has written; none where it is no hostlist."""
+    try:
+        return hostlist.expand(nodes)
+    except UserError:
+        return ()
 
 
 def choose_nodes(

@@ -384,7 +384,8 @@ class NodeResult:
     tail: tuple[str, ...] = ()
     """The last lines of the output, of that rank where it can be told apart; of a failure only."""
     among: str | None = None
-    """All nodes of the attempt as a hostlist; only where the scheduler ended it."""
+    """All nodes of the attempt as a hostlist where the scheduler ended it; of nodes that lost each
+    other, those of which any may be to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,7 +199,7 @@ def blame(result: NodeResult) -> str:
     if result.unfit is not None:
         return f"{result.node} is not fit: {' '.join(result.unfit.split())}"
     if result.lost is not None:
-        return f"{result.node} {' '.join(result.lost.split())}"
+        return " ".join(([] if result.among else [result.node]) + result.lost.split())
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
     if result.exit_code > 128:
         return f"{who} was ended by signal {result.exit_code - 128}"
@@ -225,11 +225,20 @@ def silence_of(results: Iterable[NodeResult]) -> str | None:
     return f"{hostlist.fold(silent)} {have} left no word: clusterkit's worker there, or {who}, died"
 
 
-def lost(node_rank: int, node: str, words: str) -> NodeResult:
-    """Return the result of a node that has gone; `words` say how the others noticed."""
+def lost(node_rank: int, node: str, words: str, *, among: Iterable[str] = ()) -> NodeResult:
+    """Return the result of a node that has gone; `words` say how the others noticed.
+
+    Where it may as well be another of the nodes `among`, they say so of all of them.
+    """
     now = time.time()
     return NodeResult(
-        node_rank=node_rank, node=node, exit_code=LOST, started_at=now, ended_at=now, lost=words
+        node_rank=node_rank,
+        node=node,
+        exit_code=LOST,
+        started_at=now,
+        ended_at=now,
+        lost=words,
+        among=hostlist.fold(among) or None,
     )
 
 

@@ -161,6 +161,15 @@ def _without_power(cluster: Cluster, run: RunFolder) -> Iterator[None]:
         cluster.lab.up()
 
 
+def _head_outage(cluster: Cluster, run: RunFolder) -> None:
+    with cut_off(cluster.lab, "n1"):
+        cluster.ck("wait", run.run_id, timeout_s=90)
+    await_true(lambda: not cluster.left(run), 90)
+    if cluster.kind == "slurm":
+        kill(cluster.lab, "n1", r"slurmd\b")
+        cluster.lab.up()
+
+
 def _power(cluster: Cluster, run: RunFolder) -> None:
     with _without_power(cluster, run):
         cluster.ck("wait", run.run_id, timeout_s=90)
@@ -257,6 +266,14 @@ FAULTS = {
         words="the network of a node is gone for good",
         strike=_long_outage,
         ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
+    ),
+    "head-cut-off": Fault(
+        words="the network of the first node is gone for good",
+        strike=_head_outage,
+        ends=dict.fromkeys(
+            ("slurm", "ssh"), "failed: n1 (has lost its network|no longer answers)"
+        ),
+        within_s=150,
     ),
     "power": Fault(
         words="a node loses its power",

@@ -7,17 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from clusterkit import node_results
+from clusterkit.attempts import nodes_to_leave_out
+from clusterkit.calls import hub
 from clusterkit.calls import link as calls
 from clusterkit.calls.clock import LivedClock
-from clusterkit.calls.link import Circle, Link, join
+from clusterkit.calls.hub import join
+from clusterkit.calls.link import Circle, Link
 from clusterkit.calls.news import News
 from clusterkit.core import peers
-from clusterkit.core.peers import Member
+from clusterkit.core.peers import Listener, Member
 from clusterkit.executors.ssh_layout import SshLayout
 from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
 from clusterkit.ports import groups
@@ -31,8 +35,10 @@ NAMES = ("127.0.0.1", "n2", "n3")
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
-    monkeypatch.setattr(calls, "SILENCE_S", 2.0)
-    monkeypatch.setattr(calls, "_HEAD_SILENCE_S", 3.0)
+    for module in (calls, hub):
+        monkeypatch.setattr(module, "SILENCE_S", 2.0)
+        monkeypatch.setattr(module, "DOUBT_S", 1.0)
+    monkeypatch.setattr(calls, "HEAD_SILENCE_S", 3.0)
 
 
 @pytest.fixture
@@ -112,17 +118,125 @@ def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[Link]) -> None
     until(lambda: all(link.news.failure for link in nodes))
     assert node_results.blame(nodes[0].news.failure) == "n3 no longer answers"
     assert node_results.blame(nodes[1].news.failure) == "n3 no longer answers"
-    # The one that was cut off cannot know better.
-    said = node_results.blame(nodes[2].news.failure)
-    assert said == "127.0.0.1 no longer answers (asked by n3)"
+    # The one that was cut off cannot know better, as the names of these nodes lead nowhere.
+    assert "127.0.0.1 and n3 lost each other" in node_results.blame(nodes[2].news.failure)
 
 
-def test_a_head_that_nobody_reaches_blames_itself(nodes: list[Link]) -> None:
-    begun(nodes)
-    for link in nodes[1:]:
-        link._call = lambda: None  # type: ignore[method-assign]
-    until(lambda: all(link.news.failure for link in nodes))
-    assert node_results.blame(nodes[0].news.failure) == "127.0.0.1 has lost its network"
+class Wires:
+    """What goes from one node to another, until it is cut; each has a loopback address."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, count: int, folder: Path) -> None:
+        self.cut: set[tuple[int, int]] = set()
+        self.names = tuple(f"127.0.0.{k + 1}" for k in range(count))
+        connect, exchange = peers.connect, Link._exchange
+
+        def connected(address: tuple[str, int], member: Member, *, rank: int = 0, **more: float):
+            self.require(member.rank, rank)
+            return connect(address, member, rank=rank, **more)
+
+        def exchanged(link: Link, port: int, question: dict[str, object]):
+            self.require(link.rank, 0)
+            return exchange(link, port, question)
+
+        def listen(address: tuple[str, int], member: Member, *more: object) -> Listener:
+            return Listener((self.names[member.rank], address[1]), member, *more)
+
+        patch.setattr(peers, "connect", connected)
+        patch.setattr(Link, "_exchange", exchanged)
+        patch.setattr(calls, "Listener", listen)
+        circle = Circle(
+            names=self.names,
+            tasks=count,
+            ports=tuple(islice(groups(*next_range(), seed="wires"), 3)),
+            token=TOKEN,
+        )
+        self.links = []
+        for rank in range(count):
+            run = RunFolder(folder / f"on-{rank}")
+            run.failures.mkdir(parents=True)
+            news = News(run, attempt=0, of=count)
+            news.begin()
+            self.links.append(join(circle, rank, news))
+
+    def require(self, one: int, other: int) -> None:
+        if (one, other) in self.cut or (other, one) in self.cut:
+            raise TimeoutError("timed out")
+
+    def part(self, *sides: set[int]) -> None:
+        """Let nodes of different sides hear nothing of each other any more."""
+        self.cut = {(a, b) for one in sides for other in sides if one != other
+                    for a in one for b in other}  # fmt: skip
+
+    def told(self) -> list[str]:
+        """Return whom each node blames, once all of them do."""
+        until(lambda: all(link.news.failure for link in self.links))
+        failures = [link.news.failure for link in self.links]
+        return [node_results.blame(failure) for failure in failures if failure is not None]
+
+
+@pytest.fixture
+def wires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Wires]]:
+    made: list[Wires] = []
+
+    def wired(count: int) -> Wires:
+        made.append(Wires(monkeypatch, count, tmp_path))
+        begun(made[-1].links)
+        time.sleep(0.5)  # who can be asked is known then
+        return made[-1]
+
+    yield wired
+    for link in (link for one in made for link in reversed(one.links)):
+        link.ended = True
+        link._close.set()
+        link.news.end()
+
+
+LOST_OWN, LOST_HEAD = "127.0.0.1 has lost its network", "127.0.0.1 no longer answers"
+
+
+@pytest.mark.parametrize("count", [3, 4, 7])
+def test_the_first_node_without_a_network_is_the_one_to_blame(
+    wires: Callable[[int], Wires], count: int
+) -> None:
+    wired = wires(count)
+    wired.part({0}, set(range(1, count)))
+    assert wired.told() == [LOST_OWN, *[LOST_HEAD] * (count - 1)]
+
+
+def test_another_node_without_a_network_blames_itself(wires: Callable[[int], Wires]) -> None:
+    wired = wires(3)
+    wired.part({1}, {0, 2})
+    away = "127.0.0.2 no longer answers"
+    assert wired.told() == [away, "127.0.0.2 has lost its network", away]
+
+
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        (({0}, {1}), "127.0.0.1 and 127.0.0.2 lost each other"),
+        (({0, 3}, {1, 2}), "127.0.0.[1,4] and 127.0.0.[2-3] lost each other"),
+    ],
+)
+def test_of_two_parts_of_one_size_none_is_to_blame_alone(
+    wires: Callable[[int], Wires], sides: tuple[set[int], set[int]], words: str
+) -> None:
+    wired = wires(sum(map(len, sides)))
+    wired.part(*sides)
+    for told in wired.told():
+        assert words in told
+    failure = wired.links[0].news.failure
+    assert failure is not None
+    assert nodes_to_leave_out([failure, failure]) == frozenset()
+
+
+def test_two_nodes_that_the_others_hear_have_lost_each_other(
+    wires: Callable[[int], Wires],
+) -> None:
+    wired = wires(3)
+    wired.part({0}, {1})
+    assert [told.partition(":")[0] for told in wired.told()] == [
+        "127.0.0.1 and 127.0.0.2 lost each other"
+    ] * 3
 
 
 @pytest.mark.parametrize("first", [0, 2])

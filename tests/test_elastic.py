@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from clusterkit import elastic, node_results
+from clusterkit.calls import hub
 from clusterkit.calls import link as calls
-from clusterkit.calls.link import Link, join
+from clusterkit.calls.hub import join
+from clusterkit.calls.link import Link
 from clusterkit.calls.news import News
 from clusterkit.errors import UserError
 from clusterkit.executors.ssh_layout import SshLayout
@@ -94,8 +96,9 @@ def test_only_what_ends_the_job_becomes_its_failure(tmp_path: Path) -> None:
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link]]:
     """Four nodes over ssh that share a run folder, and of which two are enough."""
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
-    monkeypatch.setattr(calls, "SILENCE_S", 2.0)
-    monkeypatch.setattr(calls, "_HEAD_SILENCE_S", 4.0)
+    for module in (calls, hub):
+        monkeypatch.setattr(module, "SILENCE_S", 2.0)
+    monkeypatch.setattr(calls, "HEAD_SILENCE_S", 4.0)
     monkeypatch.setattr(calls, "START_PATIENCE_S", 3.0)
     layout = SshLayout(
         job_id=f"ssh-{tmp_path.name}", names=NAMES, slots=(1,) * 4, offered=(1,) * 4, tasks=4,

@@ -151,6 +151,8 @@ def test_a_job_is_over_when_all_but_a_node_that_has_gone_have_ended() -> None:
     assert verdict(said=running, gone=gone) == ("running", None)
     assert verdict(ended, said=running, gone=gone) == ("failed", 255)
     assert verdict(ended, said=says(JobState.CANCELLED), gone=gone) == ("failed", 255)
+    assert verdict(said=says(JobState.CANCELLED), gone=gone) == ("failed", 255)  # by itself
+    assert verdict(said=says(JobState.CANCELLED), gone=gone, cancelled=True)[0] == "cancelled"
     assert verdict(ended, said=running, gone=gone, requeue=1) == ("running", None)
     assert verdict(ended, said=running, gone=gone, requeue=1, attempt=1) == ("failed", 255)
 

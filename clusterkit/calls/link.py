@@ -5,10 +5,12 @@ port of the job's own. By these calls a node that has gone is noticed; where no 
 nodes, they also begin together, and a failure or a cancellation reaches nodes that share no file
 system.
 
-    {"ended": BOOL, NEWS}
-    {"port": INT, "go": BOOL, NEWS}
+    {"ended": BOOL, "met": [RANK...], NEWS}
+    {"port": INT, "go": BOOL, "head_s": NUMBER, NEWS}
 
-NEWS is `"failure": RESULT|null, "cancelled": BOOL, "gone": [RESULT...]`, the last of elastic jobs.
+A node that no longer hears the first one asks some others in the same way (`calls/apart.py`), who
+say how long ago they have heard it, and tell it whom they have `met` so. NEWS is `"failure":
+RESULT|null, "cancelled": BOOL, "gone": [RESULT...]`, the last of elastic jobs.
 """
 
 from __future__ import annotations
@@ -22,13 +24,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import node_results
+from clusterkit.calls.apart import GONE, Views, Witnesses, lost_each_other, who_has_gone
 from clusterkit.calls.clock import LivedClock
 from clusterkit.calls.news import News
 from clusterkit.core import peers
 from clusterkit.core.peers import Connection, Listener, Member, PeerError
-from clusterkit.errors import RemoteError
 from clusterkit.model import PORT_STRIDE, NodeResult
-from clusterkit.ports import is_group_free
 
 CALL_EVERY_S = 2.0
 _HURRY_S = 0.25
@@ -37,8 +38,10 @@ START_PATIENCE_S = 60.0
 """How long after the last newcomer others may still come: Python from a busy shared folder."""
 SILENCE_S = 10.0
 """A node that does not call for so long has gone; five seconds without a network are survived."""
-_HEAD_SILENCE_S = 13.0
-"""Later than the first node gives up on others, so that a cut-off node does not blame it."""
+HEAD_SILENCE_S = 13.0
+"""Later than the first node gives up on others, which knows more of them."""
+DOUBT_S = 5.0
+"""After so long a silence others are asked, and a node is none that is heard."""
 _ANSWER_S = 2.0
 _KEEP_UP_TO = 512
 """Nodes that keep their connections to the first one, which no flood then keeps out; it has a
@@ -90,6 +93,11 @@ class Link:
         self._close = threading.Event()
         self._thread: threading.Thread | None = None
         self._connection: Connection | None = None
+        self._listener: Listener | None = None
+        self._heard_at = self._clock.now()
+        """When the first node was heard last."""
+        self._met: dict[int, float] = {}
+        """Who no longer hears the first node, and has said so here, and when."""
         self._is_short = False
         """Whether the last call went wrong for want of something on this machine."""
         self._member = Member(
@@ -99,6 +107,7 @@ class Link:
             attempt=news.attempt,
             purpose="calls",
         )
+        self._witnesses = Witnesses(circle.names, circle.tasks, self._member)
 
     def begin(self) -> None:
         """Begin to call."""
@@ -123,52 +132,117 @@ class Link:
         self._close.set()
         if self._thread is not None and self._go.is_set() and self.circle.gathers:
             self._thread.join()
+        if self.rank and self._listener is not None:
+            self._listener.close()
+
+    def answer(self, rank: int, heard: Mapping[str, Any]) -> dict[str, Any]:
+        """Note who calls, and return what is known here.
+
+        Raises:
+            PeerError: nobody who calls is of this rank, or what it says is no news.
+        """
+        if not 0 < rank < self.circle.tasks:
+            raise PeerError("is not among those who call")
+        if heard.get("doubts") is True:
+            self._met[rank] = self._now()
+        self.news.hear(heard)
+        head_s = max(0.0, self._now() - self._heard_at) if self.rank else 0.0
+        return {"port": self.port, "go": self._go.is_set(), "head_s": head_s, **self.news.told()}
+
+    def _serve(self, connection: Connection) -> None:
+        for heard in connection.messages(_FORGET_S):
+            connection.send(peers.shortened(self.answer(connection.rank, heard)))
+
+    def _listen(self, port: int) -> None:
+        self._listener = Listener(("", link_port(port)), self._member, self._serve)
+
+    def _now(self) -> float:
+        """Return the time of a clock that stands still while nobody can be heard here."""
+        unable_s = self._listener.unable_s() if self._listener is not None else 0.0
+        return self._clock.now() - unable_s
 
     def _call_on(self) -> None:
         """Call the first node until this node's end was heard there, or it has gone."""
-        heard_at = called_at = self._clock.now()
+        called_at = self._heard_at
+        views = Views()
         while True:
             ending = self._close.is_set()
             answer = self._call()
             now = self._clock.now()
             if self._is_short:
-                heard_at += now - called_at
+                self._heard_at += now - called_at
             called_at = now
-            gone = _HEAD_SILENCE_S if self._go.is_set() else START_PATIENCE_S
+            silent_s = now - self._heard_at
             if answer is not None:
-                heard_at = now
-                if answer.get("go") is True:
-                    self._go.set()
+                self._heard_at = now
                 if ending:
                     return
-            elif now - heard_at >= gone:
-                if not ending:
-                    self._miss_the_head()
+                if answer.get("go") is True and not self._go.is_set():
+                    self._begin_well()
+            elif silent_s >= (HEAD_SILENCE_S if self._go.is_set() else START_PATIENCE_S) and (
+                ending or self._miss_the_head(views, silent_s)
+            ):
                 return
+            doubts = answer is None and self._go.is_set() and silent_s >= DOUBT_S
+            if doubts and not ending:
+                views = self._ask_witnesses()
             if ending:
                 time.sleep(_HURRY_S)
             else:
-                self._close.wait(CALL_EVERY_S if self._go.is_set() else _HURRY_S)
+                calm = self._go.is_set() and not doubts
+                self._close.wait(CALL_EVERY_S if calm else _HURRY_S)
 
-    def _miss_the_head(self) -> None:
+    def _begin_well(self) -> None:
+        """Let the node begin; from now on others can ask it, and it can ask them."""
+        self._go.set()
+        if self.port is not None:
+            with suppress(OSError):  # without it, others see no more than that the machine answers
+                self._listen(self.port)
+            self._witnesses.note_reached(link_port(self.port))
+
+    def _ask_witnesses(self) -> Views:
+        question = peers.shortened({"doubts": True, **self.news.told()})
+        port = self.port if self.port is not None else self.circle.ports[0]
+        return self._witnesses.ask(link_port(port), question, self.news.hear)
+
+    def _miss_the_head(self, views: Views, silent_s: float) -> bool:
+        """Tell who has gone, as the first node is silent; False where others still hear it."""
+        if self.news.failure is not None:
+            return True
         if not self.circle.gathers and (not self._go.is_set() or self._has_ended(0)):
-            return
-        why = "no longer answers" if self._go.is_set() else "never answered"
-        asked_by = self.circle.names[self.rank]
+            return True
+        names = self.circle.names
         trouble = f": {self.trouble}" if self.trouble else ""
-        head = self.circle.lost(0, f"{why} (asked by {asked_by}{trouble})")
-        self.news.lose_touch(head, me=self.rank)
+        if not self._go.is_set():
+            why = f"never answered (asked by {names[self.rank]}{trouble})"
+        elif self.circle.least is not None:  # whose first node is the one it cannot do without
+            why = f"{GONE} (asked by {names[self.rank]}{trouble})"
+        elif views.head_s is not None and views.head_s < DOUBT_S:
+            if silent_s < 2 * HEAD_SILENCE_S:
+                return False  # it will say itself what it makes of this node, through the others
+            self.news.blame(lost_each_other(names, {0}, {self.rank}))
+            return True
+        else:
+            here, there = {self.rank, *views.reached}, {0, *views.unreached}
+            if not views.reached and not views.unreached:
+                there = {0}
+            for result in who_has_gone(names, self.rank, here, there):
+                self.news.blame(result)
+            return True
+        self.news.lose_touch(self.circle.lost(0, why), me=self.rank)
+        return True
 
     def _has_ended(self, rank: int) -> bool:
         """Tell whether a node's result is in the folder that all of them share."""
         return node_results.has_result(self.news.run, rank, self.news.attempt)
 
     def _call(self) -> dict[str, Any] | None:
-        question = peers.shortened({"ended": self.ended, **self.news.told()})
+        met = [rank for rank, at in list(self._met.items()) if self._now() - at < SILENCE_S]
+        question = peers.shortened({"ended": self.ended, "met": met, **self.news.told()})
         self._is_short = False
         for port in (self.port,) if self.port is not None else self.circle.ports:
             try:
-                answer = self._exchange(_link_port(port), question)
+                answer = self._exchange(link_port(port), question)
                 self.news.hear(answer)
             except OSError as error:
                 self.trouble = error.strerror or str(error)
@@ -195,105 +269,11 @@ class Link:
             self._connection = None
 
 
-class Hub(Link):
-    """The first node's side: it answers, and notices who does not call any more."""
-
-    def __init__(self, circle: Circle, news: News) -> None:
-        """Know the nodes; nothing is opened yet."""
-        super().__init__(circle, 0, news)
-        self._listener: Listener | None = None
-        self._heard_at: dict[int, float] = {}
-        self._over: set[int] = set()
-        self._newcomer_at = self._now()
-        if not circle.gathers:
-            self._go.set()
-
-    def begin(self) -> None:
-        """Listen on a free group of ports, and begin to answer.
-
-        Raises:
-            RemoteError: there is none.
-        """
-        for port in self.circle.ports:
-            if not self.circle.gathers or is_group_free(port):  # else it is the job's own
-                with suppress(OSError):
-                    self._listener = Listener(("", _link_port(port)), self._member, self._serve)
-                    self.port = port
-                    super().begin()
-                    return
-        tried = ", ".join(str(port) for port in self.circle.ports)
-        raise RemoteError(
-            f"none of the ports {tried} is free",
-            node=self.circle.names[0],
-            hint="set `port_range` to another range",
-        )
-
-    def answer(self, rank: int, heard: Mapping[str, Any]) -> dict[str, Any]:
-        """Note who calls, and return what is known here.
-
-        Raises:
-            PeerError: nobody who calls is of this rank, or what it says is no news.
-        """
-        if not 0 < rank < self.circle.tasks:
-            raise PeerError("is not among those who call")
-        now = self._now()
-        if rank not in self._heard_at:
-            self._newcomer_at = now
-        self._heard_at[rank] = now
-        if heard.get("ended") is True:
-            self._over.add(rank)
-        self.news.hear(heard)
-        return {"port": self.port, "go": self._go.is_set(), **self.news.told()}
-
-    def _serve(self, connection: Connection) -> None:
-        for heard in connection.messages(_FORGET_S):
-            connection.send(peers.shortened(self.answer(connection.rank, heard)))
-
-    def _now(self) -> float:
-        """Return the time of a clock that stands still while nobody can be heard here."""
-        unable_s = self._listener.unable_s() if self._listener is not None else 0.0
-        return self._clock.now() - unable_s
-
-    def _call_on(self) -> None:
-        others = set(range(1, self.circle.tasks))
-        while not (self._close.is_set() and (others <= self._over or not self.circle.gathers)):
-            if others - self._over <= self._heard_at.keys():
-                self._go.set()
-            self._miss(others)
-            time.sleep(0.2)
-
-    def _miss(self, others: set[int]) -> None:
-        now = self._now()
-        if self._go.is_set():
-            called = others & self._heard_at.keys()
-            late = {rank for rank in called if now - self._heard_at[rank] >= SILENCE_S}
-            why = "no longer answers"
-        else:
-            waited = self._close.is_set() or now - self._newcomer_at >= START_PATIENCE_S
-            late = others - self._heard_at.keys() if waited else set()
-            why = "never started"
-        late -= self._over
-        if not self.circle.gathers:
-            self._over |= {rank for rank in late if self._has_ended(rank)}
-            late -= self._over
-        fixed = self.circle.least is None
-        if fixed and len(late) > 1 and self._go.is_set() and late == others - self._over:
-            # All at once: it is this node that nobody can reach.
-            self.news.blame(self.circle.lost(0, "has lost its network"))
-        for rank in sorted(late):
-            self.news.blame(self.circle.lost(rank, why))
-        self._over |= late
-
-
-def join(circle: Circle, rank: int, news: News) -> Link:
-    """Return the part of one node: the first answers, the others call."""
-    return Link(circle, rank, news) if rank else Hub(circle, news)
-
-
 def is_told_to_end() -> bool:
     """Tell whether a signal that ends this process waits to be fetched."""
     return bool({signal.SIGTERM, signal.SIGINT} & signal.sigpending())
 
 
-def _link_port(port: int) -> int:
+def link_port(port: int) -> int:
+    """Return the port of the calls, of a group of ports of a job."""
     return port + PORT_STRIDE - 1

@@ -410,6 +410,18 @@ def whole(message: Mapping[str, Any], name: str, low: int, high: int) -> int:
     return value
 
 
+def seconds(message: Mapping[str, Any], name: str) -> float:
+    """Return a time of a message, in seconds.
+
+    Raises:
+        PeerError: there is none from 0 to a year.
+    """
+    value = message.get(name)
+    if type(value) not in {int, float} or not 0 <= value <= 366 * 86400:
+        raise PeerError(f"sends no {name}")
+    return float(value)
+
+
 def text(message: Mapping[str, Any], name: str, longest: int = 1 << 16) -> str:
     """Return a text of a message.
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import __version__, files, node_results, processes, runfolder
-from clusterkit.calls.link import is_told_to_end, join
+from clusterkit.calls.hub import join
+from clusterkit.calls.link import is_told_to_end
 from clusterkit.calls.news import News
 from clusterkit.core.ownership import require_own
 from clusterkit.errors import ClusterkitError, RemoteError

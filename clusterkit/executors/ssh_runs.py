@@ -189,8 +189,11 @@ def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
 
 
 def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, Life]:
-    """Look for one keeper of each run, and for the others only where that one does not live."""
-    open_ended = {run: keepers for run, keepers in here.items() if keepers}
+    """Look for one keeper of each run, and for the others only where that one does not live.
+
+    Not for that of a node which the others have given up: it will hardly answer.
+    """
+    open_ended = {run: _given_up_last(run, keepers) for run, keepers in here.items() if keepers}
     if not open_ended:
         return {}
     cluster = read_layout(max(open_ended, key=lambda run: run.path.stat().st_mtime)).cluster
@@ -202,6 +205,12 @@ def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, L
         for keeper in others
     ]
     return {**lives, **look_for(cluster, rest)}
+
+
+def _given_up_last(run: RunFolder, keepers: Sequence[Keeper]) -> list[Keeper]:
+    first = node_results.first_failure(run, max(keeper.attempt for keeper in keepers))
+    gone = first.node if first is not None and first.lost is not None else None
+    return sorted(keepers, key=lambda keeper: keeper.node == gone)
 
 
 def state_of(

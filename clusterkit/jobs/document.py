@@ -32,6 +32,8 @@ def full_document_of(job: Job) -> dict[str, Any]:
     failure = failure_of(job)
     keys = ("node", "rank", "exit_code", "message", "tail")
     told = {key: getattr(failure, key) for key in keys} if failure is not None else None
+    if told is not None and failure is not None and failure.among:
+        told["node"] = failure.among
     attempts = node_results.read_attempts(job.run)
     return {**document_of(job), **_owner(job.run), "failure": told, "attempts": attempts}
 

@@ -136,7 +136,9 @@ def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobSta
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
     if said.state is JobState.SUCCEEDED and failed:
         return JobState.FAILED, node_results.blame(evidence.first_failure or failed[0])
-    if said.state is JobState.FAILED:
+    first = evidence.first_failure
+    ended_itself = first is not None and first.lost is not None and not evidence.cancelled
+    if said.state is JobState.FAILED or (said.state is JobState.CANCELLED and ended_itself):
         return _why_it_failed(evidence, said)
     return said.state, said.reason
 

@@ -16,6 +16,9 @@ from clusterkit.model import ClusterKind, NodeResult
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.worker.identity import Identity
 
+_PING_S = 3.0
+"""How long Slurm may take to answer; a node that has lost the network gets none."""
+
 
 def may_requeue(submission: Submission | None, me: Identity) -> bool:
     """Tell whether this attempt is one that Slurm can be asked to follow by another."""
@@ -31,13 +34,21 @@ def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
     """
     submission = runfolder.read_submission(run)
     on_slurm = submission is not None and submission.kind is ClusterKind.SLURM
-    asks = 1 if lost.node_rank == 0 else 0
-    if on_slurm and me.rank == asks and not run.again(me.attempt).exists():
+    asks = {0, 1} if lost.among else {1 if lost.node_rank == 0 else 0}
+    if on_slurm and me.rank in asks and not run.again(me.attempt).exists():
         run_command(["scancel", os.environ["SLURM_JOB_ID"]])
 
 
-def requeue(run: RunFolder, me: Identity, why: str) -> None:
-    """Ask Slurm to start the job again, unless another node has."""
+def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None = None) -> None:
+    """Ask Slurm to start the job again, unless another node has.
+
+    Of nodes that lost each other, the one that reaches Slurm does; a node that is `lost` may share
+    the folder with the others, and would only keep them from it.
+    """
+    if lost is not None:
+        cut_off = lost.node_rank == me.rank and not lost.among
+        if cut_off or run_command(["scontrol", "ping"], timeout_s=_PING_S).code:
+            return
     left_out = sorted(node_results.left_out(run))
     if left_out:
         files.write_text(run.left_out, "".join(f"{node}\n" for node in left_out))

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from clusterkit import runfolder
-from clusterkit.calls.link import Circle, join
+from clusterkit.calls.hub import join
+from clusterkit.calls.link import Circle
 from clusterkit.calls.news import News
 from clusterkit.core import peers
 from clusterkit.core.peers import TokenError

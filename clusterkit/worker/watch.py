@@ -114,7 +114,7 @@ class Watch:
         notice_s = submission.notice_s or submission.time_limit_s
         return left_s <= notice_s + _EARLY_S + _LATE_S
 
-    def _start_again(self, why: str) -> None:
+    def _start_again(self, why: str, *, lost: NodeResult | None = None) -> None:
         """Let the job start again: Slurm has to be told before its time limit comes.
 
         When a node has gone, Slurm would do so by itself, had the others not ended before.
@@ -122,7 +122,7 @@ class Watch:
         self.again_at = None
         cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
         if not cancelled and again.may_requeue(runfolder.read_submission(self.run), self.me):
-            again.requeue(self.run, self.me, why)
+            again.requeue(self.run, self.me, why, lost=lost)
 
     def _heed_others(self) -> None:
         """Note that the job is being ended, where that broke the ranks here before a signal came.
@@ -157,7 +157,7 @@ class Watch:
         elif (peer := self._failed_peer()) is not None:
             self.peer_code = peer.exit_code
             if peer.lost is not None:
-                self._start_again(node_results.blame(peer))
+                self._start_again(node_results.blame(peer), lost=peer)
                 again.give_up(self.run, self.me, lost=peer)
             self.terminate_at = now + self.patience.peer_grace_s
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from clusterkit.calls import hub
 from clusterkit.calls import link as calls
-from clusterkit.calls.link import Circle, Link, join
+from clusterkit.calls.hub import join
+from clusterkit.calls.link import Circle, Link
 from clusterkit.calls.news import News
 from clusterkit.core import peers
 from clusterkit.core.peers import Member
@@ -32,8 +34,9 @@ SILENCE_S = 1.0
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
-    monkeypatch.setattr(calls, "SILENCE_S", SILENCE_S)
-    monkeypatch.setattr(calls, "_HEAD_SILENCE_S", SILENCE_S + 0.5)
+    for module in (calls, hub):
+        monkeypatch.setattr(module, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(calls, "HEAD_SILENCE_S", SILENCE_S + 0.5)
 
 
 @pytest.fixture
