@@ -201,9 +201,11 @@ def blame(result: NodeResult) -> str:
     if result.lost is not None:
         return " ".join(([] if result.among else [result.node]) + result.lost.split())
     who = result.node if result.rank is None else f"{result.node}: rank {result.rank}"
+    before = result.ended_before
+    after = f"; before it, {before} had ended with exit code 0" if before is not None else ""
     if result.exit_code > 128:
-        return f"{who} was ended by signal {result.exit_code - 128}"
-    return f"{who} exited with {result.exit_code}"
+        return f"{who} was ended by signal {result.exit_code - 128}{after}"
+    return f"{who} exited with {result.exit_code}{after}"
 
 
 def silence_of(results: Iterable[NodeResult]) -> str | None:

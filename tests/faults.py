@@ -270,9 +270,7 @@ FAULTS = {
     "head-cut-off": Fault(
         words="the network of the first node is gone for good",
         strike=_head_outage,
-        ends=dict.fromkeys(
-            ("slurm", "ssh"), "failed: n1 (has lost its network|no longer answers)"
-        ),
+        ends=dict.fromkeys(("slurm", "ssh"), "failed: n1 (has lost its network|no longer answers)"),
         within_s=150,
     ),
     "power": Fault(

@@ -146,6 +146,25 @@ def test_the_rank_gives_the_exit_code_and_the_other_nodes_are_no_cause(run: RunF
     assert later == Ending(exit_code=1, tail=("step 7",))
 
 
+@pytest.mark.parametrize(
+    ("ended", "after_s", "before"),
+    [
+        ({"node": "node-1", "rank": 2}, -1, "rank 2 on node-1"),
+        ({"node": "node-1", "rank": 2}, 1, None),  # told to end, it ended well
+        ({"node": "x\n", "rank": "2"}, -1, None),
+    ],
+)
+def test_a_rank_that_ended_well_before_it_is_named(
+    run: RunFolder, ended: dict[str, object], after_s: float, before: str | None
+) -> None:
+    failure = run.rank_failure(0)
+    files.write_json(failure, {"node": "node-0", "rank": 3, "exit_code": 1})
+    files.write_json(failure.with_name(f"{failure.name}.ended"), ended)
+    moment = failure.stat().st_mtime + after_s
+    os.utime(failure.with_name(f"{failure.name}.ended"), (moment, moment))
+    assert explain(run, me(0), Ending(exit_code=1), since=0).ended_before == before
+
+
 @pytest.mark.parametrize("reason", ["cancelled", "timeout", "peer", "terminated"])
 def test_ranks_that_were_ended_by_others_are_not_blamed(run: RunFolder, reason: str) -> None:
     files.write_json(run.rank_failure(0), {"node": "node-0", "rank": 3, "exit_code": 143})
@@ -197,7 +216,8 @@ def test_a_rank_of_deepspeed_tells_how_it_ended_unless_another_was_first(
     assert read_rank_failure(run, 0) == expected
     subprocess.run(argv, env={**told, "RANK": "4"}, check=False)
     assert read_rank_failure(run, 0) == expected
-    assert len(list(run.failures.iterdir())) == (1 if code else 0)
+    there = {path.name for path in run.failures.iterdir()}
+    assert there == {"rank-0.json" if code else "rank-0.json.ended"}
 
 
 def test_a_rank_of_deepspeed_passes_sigterm_on(run: RunFolder, tmp_path: Path) -> None:

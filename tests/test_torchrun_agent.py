@@ -43,3 +43,26 @@ def test_a_job_leaves_only_what_is_asked_for(
     gives_way = "PET_STANDALONE gives way to the job's own rendezvous"
     assert ("PET_STANDALONE=1" in wish) == (gives_way in log.read_text())
     assert left or not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("framework", ["env", "torchrun", "mpi", "deepspeed"])
+def test_a_rank_that_ended_well_before_the_one_that_failed_is_named(
+    tmp_path: Path, framework: str
+) -> None:
+    (tmp_path / "clusterkit.yaml").write_text("clusters: {here: {kind: local, run_dir: runs}}\n")
+    body = (
+        "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit()\ntime.sleep(2)\nsys.exit(1)"
+    )
+    (tmp_path / "train.py").write_text(body)
+    words = ("--framework", framework, "--gpus-per-node", "2", "--wait", "train.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterkit", "submit", "--cluster", "here", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    told = "rank 0 exited with 1; before it, rank 1 on node-0 had ended with exit code 0"
+    assert done.returncode == 1, done.stderr
+    assert told in done.stdout + done.stderr

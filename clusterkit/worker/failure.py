@@ -31,7 +31,16 @@ class Ending:
     reason: str | None = None
     rank: int | None = None
     message: str | None = None
+    ended_before: str | None = None
     tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """What has to stand in the file of the first rank that ended well."""
+
+    node: NodeName
+    rank: Annotated[int, Within(0, 10_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +91,20 @@ def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
     )
 
 
+def _ended_before(run: RunFolder, attempt: int) -> str | None:
+    """Return which rank had ended well before the first one failed; None where none had."""
+    failure = run.rank_failure(attempt)
+    ended = failure.with_name(f"{failure.name}.ended")
+    if ended.name not in runfolder.listed(ended.parent):
+        return None
+    try:
+        early = ended.lstat().st_mtime_ns <= failure.lstat().st_mtime_ns
+    except OSError:
+        return None
+    told = record_of(_Ended, files.read_json(ended)) if early else None
+    return f"rank {told.rank} on {told.node}" if told is not None else None
+
+
 def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Ending:
     """Add to how the command ended which rank it was, and its words from byte `since` of the log.
 
@@ -101,6 +124,7 @@ def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Endin
         exit_code=first.exit_code,
         rank=first.rank,
         message=first.message,
+        ended_before=_ended_before(run, me.attempt),
         tail=last_words(log, since=since, until=first.log, rank=first.rank),
     )
 

@@ -69,6 +69,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         lost=_why_lost(ending, keeper),
         rank=ending.rank,
         message=ending.message,
+        ended_before=ending.ended_before,
         tail=ending.tail,
         among=hostlist.fold(me.among) if ending.reason in node_results.TOLD_TO_END else None,
     )

@@ -93,6 +93,7 @@ def wait_for(ranks, over, ended):
                 tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
+            clusterkit_failure.tell_ended(os.environ["CK_NODE_NAME"], rank)
         code = over(set(running))
         if code is not None:
             end(running.values())

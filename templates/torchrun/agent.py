@@ -7,7 +7,7 @@ multi-tenant store is shared within a process: held here as well, it is there un
 left. It listens at the head's own address, and not at all that the machine has.
 
 A word on which rank failed first, by clusterkit_failure.py beside this file. torchrun itself exits
-with 1, whatever its rank died of.
+with 1, whatever its rank died of. And on the first that ended well, which others may wait for.
 
 A folder for its error files that goes when the job ends. torchrun leaves one in /tmp for each job.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import clusterkit_failure
 from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
@@ -85,6 +86,24 @@ def tell(error):
     )
 
 
+def tell_of_ends(watched=SubprocessContext):
+    """Have each look of the agent at its ranks note which have ended by themselves, and well."""
+    look = getattr(watched, "_poll", None)  # a later torch may call it otherwise
+
+    def looked(ranks):
+        running = getattr(ranks, "_running_local_ranks", set())
+        before = set(running)
+        result = look(ranks)
+        for local_rank in sorted(before - running):
+            if ranks.subprocess_handlers[local_rank].proc.returncode == 0:
+                rank = int(ranks.envs[local_rank]["RANK"])
+                clusterkit_failure.tell_ended(os.environ["CK_NODE_NAME"], rank)
+        return result
+
+    if look is not None:
+        watched._poll = looked  # noqa: SLF001 - nothing else tells
+
+
 def clean_up_later():
     if not KEEPS_LOGS & os.environ.keys():
         os.environ["PET_LOG_DIR"] = str(Path(os.environ["CK_TMP"], "torchelastic"))
@@ -99,6 +118,7 @@ def heed_no_other_rendezvous():
 if __name__ == "__main__":
     heed_no_other_rendezvous()
     clean_up_later()
+    tell_of_ends()
     store = hold_store() if serves_store() else None
     try:
         main()

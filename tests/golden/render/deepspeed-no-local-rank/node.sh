@@ -98,6 +98,13 @@ if [ "$status" != 0 ]; then
       "$CK_NODE_NAME" "$RANK" "$LOCAL_RANK" "$status" "$log" >"$draft" && ln "$draft" "$CK_FAILURE"
     rm -f "$draft"
   } 2>/dev/null
+elif [ ! -e "$CK_FAILURE.ended" ]; then
+  draft=$CK_FAILURE.$RANK # who waits for a rank that ended well fails in its place
+  {
+    printf '{"node": "%s", "rank": %d}\n' "$CK_NODE_NAME" "$RANK" >"$draft" &&
+      ln "$draft" "$CK_FAILURE.ended"
+    rm -f "$draft"
+  } 2>/dev/null
 fi
 exit "$status"
 CK_FILE

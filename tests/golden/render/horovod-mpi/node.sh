@@ -700,6 +700,14 @@ if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then
     rm -f "$draft"
   } 2>/dev/null
 fi
+if [ "$status" = 0 ] && [ -n "${CK_FAILURE:-}" ] && [ ! -e "$CK_FAILURE.ended" ]; then
+  draft=$CK_FAILURE.$RANK # who waits for a rank that ended well fails in its place
+  {
+    printf '{"node": "%s", "rank": %d}\n' "$CK_NODE_NAME" "$RANK" >"$draft" &&
+      ln "$draft" "$CK_FAILURE.ended"
+    rm -f "$draft"
+  } 2>/dev/null
+fi
 # Hydra would wait for the other ranks of the node: mpi_launch.py, which listens, has the job ended.
 if [ "$status" != 0 ] && [ -p "$CK_TMP/mpi_failed" ]; then
   # Opened to read as well, as whoever listens may have ended, and would be waited for.

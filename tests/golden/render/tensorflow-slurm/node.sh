@@ -465,6 +465,7 @@ def wait_for(ranks, over, ended):
                 tell(rank, list(ranks).index(rank), code)
                 end(running.values())
                 return code
+            clusterkit_failure.tell_ended(os.environ["CK_NODE_NAME"], rank)
         code = over(set(running))
         if code is not None:
             end(running.values())
@@ -511,7 +512,10 @@ def end(ranks):
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
-"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set.
+
+And the first one to end well, in a file beside it: whoever waits for it then fails in its place.
+"""
 
 import json
 import os
@@ -521,15 +525,24 @@ from pathlib import Path
 
 def tell(node, rank, exit_code, **more):
     """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    tell_first("", {"node": node, "rank": rank, "exit_code": exit_code, **more})
+
+
+def tell_ended(node, rank):
+    """Say that a rank has ended with exit code 0, unless another was first."""
+    tell_first(".ended", {"node": node, "rank": rank})
+
+
+def tell_first(suffix, document):
     path = os.environ.get("CK_FAILURE")
     if not path:
         return
-    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    rank = document["rank"]
     draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
     with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
         draft.write_text(json.dumps(document), encoding="utf-8")
         try:
-            Path(path).hardlink_to(draft)
+            Path(path + suffix).hardlink_to(draft)
         finally:
             draft.unlink()
 CK_FILE
