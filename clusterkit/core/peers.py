@@ -417,7 +417,7 @@ def seconds(message: Mapping[str, Any], name: str) -> float:
         PeerError: there is none from 0 to a year.
     """
     value = message.get(name)
-    if type(value) not in {int, float} or not 0 <= value <= 366 * 86400:
+    if not isinstance(value, (int, float)) or not 0 <= value <= 366 * 86400:
         raise PeerError(f"sends no {name}")
     return float(value)
 
