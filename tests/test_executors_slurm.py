@@ -463,6 +463,22 @@ def limits(**changes: object) -> list[str]:
     return [problem.message for problem in slurm_limits.problems_of(plan, partition)]
 
 
+def test_nodes_that_sinfo_hides_count() -> None:
+    """Powered-down cloud nodes; nobody knows how many GPUs they have."""
+    text = PARTITION.replace("TotalNodes=3", "TotalNodes=19").replace("n[1-3]", "n[1-19]")
+    partition = slurm_limits.parse_partition(text, SINFO)
+    assert partition is not None
+    plan = make_plan(make_cluster(Path("/x"), kind=ClusterKind.SLURM))
+
+    def told(**changes: object) -> list[str]:
+        asked = dataclasses.replace(plan, **changes)
+        return [problem.message for problem in slurm_limits.problems_of(asked, partition)]
+
+    big = {"gpus-per-node": "8"}
+    assert told(nodes=4, directives=big) == []
+    assert told(nodes=20) == ["20 nodes asked for, but partition gpu has 19"]
+
+
 def test_limits_name_the_figures() -> None:
     assert limits(nodes=3) == []
     assert limits(nodes=5) == ["5 nodes asked for, but partition gpu has 3"]

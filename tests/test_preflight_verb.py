@@ -25,6 +25,7 @@ from clusterkit.preflight.report import Report
 from clusterkit.preflight.targets import aim
 from clusterkit.preflight.wanted import Wanted
 from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
+from clusterkit.runfolder import NODE_CHECKS
 from clusterkit.submitting.gate import Listener, NotFitError, pass_gate
 from clusterkit.submitting.request import JobRequest
 from clusterkit.transport.base import Reply
@@ -338,3 +339,23 @@ def test_what_submit_says_of_too_few_nodes(
     assert refused.value.report is report
     for part in said:
         assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("unasked", "force", "checked"),
+    [((), False, False), (("n1",), False, True), (("n1",), True, False)],
+)
+def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    unasked: tuple[str, ...],
+    force: bool,
+    checked: bool,
+) -> None:
+    report = Report(nodes=("n0", "n1"), findings=(), unasked=unasked)
+    monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
+    request = cast(JobRequest, None)
+    plan = make_plan(make_cluster(tmp_path), nodes=2)
+    listener = Listener(warn=print, note=print, heard=print)
+    passed = pass_gate(request, plan, "auto", exclude_unfit=False, force=force, listener=listener)
+    assert (NODE_CHECKS in passed.documents) is checked

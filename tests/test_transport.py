@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.known_hosts import HostKeyRefused, KnownHosts
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.names import check_names
+from clusterkit.transport.process import run_fed
 from clusterkit.transport.srun import SrunOptions, step_argv
 from clusterkit.transport.srun_answers import StepReader
 from clusterkit.transport.ssh_config import (
@@ -357,3 +361,33 @@ def pieces(line: str, task: int) -> list[bytes]:
     data = line.encode()
     cuts = [data[:30], *(data[at : at + 7] for at in range(30, len(data), 7))]
     return [f"{task}: ".encode() + piece + b"\n" for piece in cuts]
+
+
+_CLIENT = """
+import signal, sys
+from clusterkit.transport.process import run_fed
+run_fed(sys.argv[1:], "", heard=lambda *_: True, timeout_s=60, orphaned=signal.SIGINT)
+"""
+_HELD = 'trap "touch $1; exit" INT; touch $0; while :; do sleep 0.1; done'
+
+
+def test_a_program_is_told_when_its_client_is_killed(tmp_path: Path) -> None:
+    """No finally of Python runs then: it is the kernel that tells."""
+    began, told = tmp_path / "began", tmp_path / "told"
+    argv = [sys.executable, "-c", _CLIENT, "bash", "-c", _HELD, str(began), str(told)]
+    with subprocess.Popen(argv) as client:
+        _await(began)
+        client.kill()
+    _await(told)
+
+
+def _await(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path.name}"
+        time.sleep(0.05)
+
+
+def test_a_program_that_is_tied_and_missing_is_missing() -> None:
+    with pytest.raises(FileNotFoundError):
+        run_fed(["no-such"], "", heard=lambda *_: True, timeout_s=1, orphaned=signal.SIGINT)

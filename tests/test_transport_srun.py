@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from clusterkit.errors import RemoteError
 from clusterkit.probes.base import PreflightJob, Probe, ReachProblem
 from clusterkit.probes.compound import compose
 from clusterkit.transport.base import Reply
+from clusterkit.transport.slurm_words import Standing, standings
 from clusterkit.transport.srun import SrunOptions, SrunTransport
 
 Fake = Callable[[str, str], None]
@@ -44,10 +46,10 @@ def failing(words: str) -> str:
     return f"cat >&2 <<'END'\n{words}\nEND\nexit 1\n"
 
 
-def ask(*nodes: str) -> tuple[Reply, ...]:
+def ask(*nodes: str, together: bool = False, **options: Any) -> tuple[Reply, ...]:
     probe = Probe(name="name", command="uname -n", parse=str)
-    compound = compose([probe], PreflightJob(hosts=nodes), token="cktoken")
-    return SrunTransport(SrunOptions()).ask(nodes, compound, heard=lambda _: None)
+    compound = compose([probe], PreflightJob(hosts=nodes), token="cktoken", together=together)
+    return SrunTransport(SrunOptions(**options)).ask(nodes, compound, heard=lambda _: None)
 
 
 @pytest.mark.parametrize("sinfo_is_there", [True, False])
@@ -110,3 +112,108 @@ def test_what_is_said_of_nodes_stays_with_them(
     fake("srun", failing(f"srun: error: {words}"))
     fake("sinfo", "exit 1\n")
     assert [reply.reach.problem for reply in ask("n1", "n2")] == [problem, problem]
+
+
+def standing(fake: Fake, state: str) -> Standing:
+    fake("sinfo", f"echo 'n1|{state}|none'\n")
+    return standings(["n1"])["n1"]
+
+
+BASES = ("idle", "mixed", "allocated", "completing")
+DRAINED = ("drained", "draining", "down", "future")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *(f"{base}{symbol}" for base in BASES for symbol in "~#%!^@"),
+        *("reboot", "reboot^", "power_down", "power_up", "powering_down", "powered_down"),
+        *("powering_up", "reboot_issued"),
+    ],
+)
+def test_a_node_that_is_not_up_is_neither_asked_nor_unfit(fake: Fake, state: str) -> None:
+    """All that node_state_string says of such nodes, Slurm 22.05 to 26.05."""
+    found = standing(fake, state)
+    assert (found.given, bool(found.asleep)) == (True, True)
+    problem = found.problem(in_job=False)
+    assert problem is not None
+    assert problem[0] is ReachProblem.DEFERRED
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *(f"{base}{symbol}" for base in DRAINED for symbol in ("", *"~#%!^@$")),
+        *("idle*", "mixed*", "reboot*", "fail", "failing*", "inval", "unknown", "down*"),
+        *("maint", "mixed$", "drained*"),
+    ],
+)
+def test_a_node_that_slurm_gives_to_nobody_stays_so_when_it_sleeps(fake: Fake, state: str) -> None:
+    found = standing(fake, state)
+    assert (found.given, found.asleep) == (False, "")
+    problem = found.problem(in_job=False)
+    assert problem is not None
+    assert problem[0] is ReachProblem.SCHEDULER
+    assert state in problem[1]
+
+
+@pytest.mark.parametrize("state", ["idle", "mixed", "mixed-", "planned", "allocated", "allocated+"])
+def test_a_node_that_is_up_is_asked_or_busy(fake: Fake, state: str) -> None:
+    found = standing(fake, state)
+    assert (found.given, found.asleep) == (True, "")
+    problem = found.problem(in_job=False)
+    busy = state.startswith("allocated")
+    assert (problem is not None) is busy
+    assert problem is None or problem[0] is ReachProblem.BUSY
+
+
+@pytest.mark.parametrize(("state", "asked"), [("@", True), ("!", True), ("#", False), ("^", False)])
+def test_a_node_of_a_job_is_up_until_the_job_ends(fake: Fake, state: str, asked: bool) -> None:
+    """It is about to reboot, or to be powered down, and waits for the job."""
+    problem = standing(fake, f"mixed{state}").problem(in_job=True)
+    assert (problem is None) is asked
+
+
+def test_hidden_nodes_are_not_woken(fake: Fake, tmp_path: Path) -> None:
+    """Without PrivateData=cloud, no command lists nodes that are powered down."""
+    fake("sinfo", "exit 0\n")
+    fake("srun", f"echo $* >>{tmp_path}/srun\nexit 1\n")
+    fake("scontrol", "echo PartitionName=q Default=YES Nodes=q1-dy-p5-[1-16] TotalNodes=16\n")
+    replies = ask("q1-dy-p5-7", "elsewhere")
+    assert [(r.reach.problem, r.reach.detail) for r in replies] == [
+        (ReachProblem.DEFERRED, "powered down"),
+        (ReachProblem.SCHEDULER, "Slurm knows no node of this name"),
+    ]
+    assert not (tmp_path / "srun").exists()
+
+
+def test_no_step_is_larger_than_allowed(fake: Fake, tmp_path: Path) -> None:
+    """Nodes that are powered down between two steps are left alone; free ones come first."""
+    fake(
+        "sinfo",
+        f"""\
+        [ -e {tmp_path}/srun ] && last='idle~' || last=idle
+        for n in 2 3 4; do echo "n$n|idle|none"; done
+        echo "n1|mixed|none"
+        echo "n5|$last|none"
+        """,
+    )
+    fake("srun", f"echo $* >>{tmp_path}/srun\nexit 1\n")
+    replies = ask("n1", "n2", "n3", "n4", "n5", most_nodes=2)
+    steps = [line.split() for line in (tmp_path / "srun").read_text().splitlines()]
+    assert [(words[10], words[12]) for words in steps] == [
+        ("--nodes=2", "--nodelist=n[2-3]"),
+        ("--nodes=2", "--nodelist=n[1,4]"),
+    ]
+    assert replies[4].reach.detail == "powered down"
+
+
+@pytest.mark.parametrize("options", [{"together": True}, {"steps_s": -1.0}])
+def test_what_is_left_is_not_asked(fake: Fake, tmp_path: Path, options: dict[str, Any]) -> None:
+    """Nodes that have to meet, and those whose turn would come too late."""
+    fake("sinfo", 'for n in 1 2 3 4 5; do echo "n$n|idle|none"; done\n')
+    fake("srun", f"echo $* >>{tmp_path}/srun\nexit 1\n")
+    replies = ask("n1", "n2", "n3", "n4", "n5", most_nodes=2, **options)
+    assert len((tmp_path / "srun").read_text().splitlines()) == 1
+    assert [reply.reach.problem for reply in replies[2:]] == [ReachProblem.DEFERRED] * 3
+    assert replies[4].reach.detail.startswith("not asked")

@@ -6,6 +6,8 @@ them lives in a namespace of its own. The machine itself sees no interface, no m
 no file outside the lab folder (``/tmp/clusterkit-lab``, or ``CLUSTERKIT_LAB``).
 
 ``up --accounting`` adds slurmdbd with a database of its own; without, ``sacct`` has no answer.
+``up --nodes 6 --cloud 4`` makes it elastic: the last four nodes are powered down until
+a job has them resumed, and ``power/log`` in the lab folder tells what was asked of ResumeProgram.
 
 In tests, take the ``lab`` fixture of :mod:`tests.lab.fixtures`.
 """

@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="with slurmdbd and a database, so that sacct answers (default: without)",
     )
+    up.add_argument(
+        "--cloud", type=int, help="the last so many nodes are powered down (default: 0)"
+    )
     down = verbs.add_parser("down", help="end all its processes, remove its folder")
     down.add_argument("--keep", action="store_true", help="keep the folder with the logs")
     verbs.add_parser("status", help="show hosts and nodes; exit 1 when it is not up")
@@ -56,7 +59,7 @@ def _up(lab: Lab, options: argparse.Namespace) -> int:
     """Start the cluster."""
     start = time.monotonic()
     with folder.locked(lab.root, name=folder.USERS_LOCK):
-        lab.up(options.nodes, accounting=options.accounting)
+        lab.up(options.nodes, accounting=options.accounting, cloud=options.cloud)
         # Who types "up" wants to keep it: tests that had started it must not stop it now.
         (lab.root / folder.USERS).unlink(missing_ok=True)
     print(f"up in {time.monotonic() - start:.1f} s: {' '.join(lab.hosts)}  ({lab.root})")

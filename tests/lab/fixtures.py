@@ -1,6 +1,6 @@
 """The ``lab`` fixture: a running practice cluster, shared by all tests and workers.
 
-``accounting_lab`` is a second one, with slurmdbd.
+``accounting_lab`` is a second one, with slurmdbd; ``cloud_lab`` one with nodes to power up.
 
 Use it with ``pytest_plugins = ("tests.lab.fixtures",)`` in the top conftest or test file.
 A lab that was up before the tests stays up; one that they started is stopped by the last
@@ -43,6 +43,16 @@ def accounting_lab() -> Iterator[Lab]:
     yield from _shared(Lab(root.with_name(f"{root.name}-accounting")), nodes=2, accounting=True)
 
 
+@pytest.fixture(scope="session")
+def cloud_lab() -> Iterator[Lab]:
+    """Give a running practice cluster with two nodes that are up, and four cloud nodes.
+
+    The nodes of its partition `cloud` are powered down until Slurm has them resumed.
+    """
+    root = default_root()
+    yield from _shared(Lab(root.with_name(f"{root.name}-cloud")), nodes=6, cloud=4)
+
+
 @pytest.fixture
 def own_lab() -> Iterator[Lab]:
     """Give a lab that is not up yet and may be broken: it runs beside the shared one."""
@@ -61,11 +71,15 @@ def own_lab() -> Iterator[Lab]:
 
 
 def _shared(
-    cluster: Lab, *, nodes: int | None = None, accounting: bool | None = None
+    cluster: Lab,
+    *,
+    nodes: int | None = None,
+    accounting: bool | None = None,
+    cloud: int | None = None,
 ) -> Iterator[Lab]:
     """Use a lab together with other test processes."""
     try:
-        acquire(cluster, nodes=nodes, accounting=accounting)
+        acquire(cluster, nodes=nodes, accounting=accounting, cloud=cloud)
     except MissingToolsError as error:
         give_up(error)
     try:
@@ -81,11 +95,17 @@ def give_up(error: MissingToolsError) -> NoReturn:
     pytest.skip(f"practice cluster: {error}")
 
 
-def acquire(cluster: Lab, *, nodes: int | None = None, accounting: bool | None = None) -> None:
+def acquire(
+    cluster: Lab,
+    *,
+    nodes: int | None = None,
+    accounting: bool | None = None,
+    cloud: int | None = None,
+) -> None:
     """Start or heal the lab and note this process as a user of it."""
     with folder.locked(cluster.root, name=folder.USERS_LOCK):
         ours = not cluster.is_up()
-        cluster.up(nodes, accounting=accounting)
+        cluster.up(nodes, accounting=accounting, cloud=cloud)
         started, users = _read(cluster.root)
         _write(cluster.root, started or (ours and not users), users | {os.getpid()})
 
