@@ -160,7 +160,8 @@ def _told(test: DiagTest, name: str, said: str) -> DiagTest:
         if single is None or single[2] != test.result or test.result == "Pass":
             return test
         return replace(test, entity=f"{test.entity} {single[1]}".strip())
-    reason = harmless(f"{name.partition(':')[2]} {said}".strip())[:_LONGEST]
+    gpu = "" if said.startswith("GPU") else name.partition(":")[2]
+    reason = harmless(f"{gpu} {said}".strip())[:_LONGEST]
     # What differs by the number of the GPU only is said once.
     if _GPU.sub("", reason) in {_GPU.sub("", told) for told in test.warnings}:
         return test

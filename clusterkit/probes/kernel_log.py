@@ -38,10 +38,7 @@ exit 0
 """
 # NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s ...
 # NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 13, ...    in MIG mode;  Xid (0000:03:00): 6   before r300
-_XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^()]*\): (\d{1,4})\b"
-    r"(.*)"
-)
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.*-]{1,40})[^()]*\):? (\d{1,4})\b(.*)")
 _XID_BEGINS = re.compile(r"NVRM: Xid \(")
 _PID = re.compile(r"\bpid='?(\d{1,10})")
 # nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
@@ -53,7 +50,7 @@ _CAUSE = re.compile(r"caused by previous Xid (\d{1,4})")
 _BUS = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?\b")
 # NVRM: GPU 0000:09:00.0: GPU has fallen off the bus.     or, in three lines of one message:
 # NVRM: The NVIDIA GPU 0000:18:00.0 / (PCI ID: ...) installed in this system has / fallen off ...
-_NAMED = re.compile(r"NVRM: The NVIDIA GPU (?=[0-9a-f])")
+_NAMED = "The NVIDIA GPU "
 _LOST = {"fallen off the bus": FALLEN_OFF, "RmInitAdapter failed": NOT_INITIALISED}
 _SEGFAULT = re.compile(r"([^\s\[\]:]{1,40})\[\d+\]: segfault at .* in libnccl")
 _CARRIER = re.compile(r"\b((?:ib|en|eth|rdma|mlx|bond|hsn|roce)[\w.-]{0,30}): [Ll]ost carrier")
@@ -118,12 +115,13 @@ def read_kernel_log(text: str) -> KernelLog:
             _count(xids, number, int(found[2]), found[1], found[3])
         elif _XID_BEGINS.search(line):
             raise Unparsed(f"no Xid: {first_line(line)[-60:]!r}")
-        elif said := _NAMED.search(line):
-            named = line[said.end() :]
-        elif lost := next((code for words, code in _LOST.items() if words in line), None):
-            bus = _bus(line) or _bus(named) or "a GPU"
-            if (lost, bus) not in xids:
-                _count(xids, number, lost, bus, line.partition("NVRM: ")[2] or line, numbered=False)
+        else:
+            said = line.partition("NVRM: ")[2]
+            lost = next((code for words, code in _LOST.items() if words in line), None)
+            bus = _bus(said) or named or "a GPU"
+            if lost is not None and (lost, bus) not in xids:
+                _count(xids, number, lost, bus, said or line, numbered=False)
+            named = _bus(said) if said.startswith(_NAMED) else named
     return KernelLog(
         xids=tuple(xids.values()),
         sxids=tuple(sxids.values()),

@@ -11,13 +11,16 @@ from clusterkit.probes.base import Unparsed
 from clusterkit.probes.rdma import Device, Port, Rdma, number, physical, rate, state
 
 _IBSTAT_DEVICE = re.compile(r"CA '([\w.-]+)'")
-_IBSTAT_PORT = re.compile(r"Port (\d+)")
+_IBSTAT_PORT = re.compile(r"[Pp]ort (\d+)")
 _IBSTATUS = re.compile(r"Infiniband device '([\w.-]+)' port (\d+) status", re.IGNORECASE)
 _BROKEN = re.compile(r"ibpanic:(?>.*?IB device '([\w.-]+)' failed).*")
 _RDMA_LINK = re.compile(r"(?:link|\d+/\d+:) ([\w.-]+)/(\d+):? +(\S.*)")
 _FIELD = re.compile(r"([A-Za-z][\w ]*?):\s*+(\S.*)?")
 
 
+_LAYERS = {"IB": "InfiniBand"}
+"""As versions of libibverbs before 1.1.6 say it."""
+_PROMPT = re.compile(r"\S*@\S+[^:]*[#$](?:\s|$)|\[?\S+@\S+ [^\]]*\][#$]")
 _BEGINS = re.compile(
     "|".join((_IBSTAT_DEVICE.pattern, "(?i:" + _IBSTATUS.pattern + ")", _BROKEN.pattern,
               _RDMA_LINK.pattern, "hca_id:"))
@@ -34,8 +37,8 @@ class _Block:
 
 def parse(text: str) -> Rdma:
     """Return the devices in the output of any of the four tools."""
-    said = [line.rstrip() for line in text.split("\n") if line.strip()]
-    # Above it stand warnings (`ibwarn: [4711] umad_init: ...`) and what somebody typed.
+    said = [line for line in text.split("\n") if line.strip() and not _PROMPT.match(line)]
+    # Above it stand warnings (`ibwarn: [4711] umad_init: ...`), and what was typed before.
     lines = list(dropwhile(lambda line: not _BEGINS.match(line.strip()), said))
     first = (lines or said or [""])[0].strip()
     if _RDMA_LINK.fullmatch(first):
@@ -139,6 +142,7 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
         if "state" not in said:
             raise Unparsed(f"{name} port {index} has no state: the text is cut off")
         rate_gbps, width = rate(said.get("rate", ""))
+        layer = said.get("link layer") or said.get("link_layer")
         yield Port(
             device=name,
             number=index,
@@ -146,7 +150,7 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
             physical=physical(said.get("physical state") or said.get("phys state", "")),
             rate_gbps=rate_gbps,
             width=width,
-            layer=said.get("link layer") or said.get("link_layer"),
+            layer=_LAYERS.get(layer, layer),
             lid=number(said.get("base lid") or said.get("port lid", "")),
             sm_lid=number(said.get("sm lid", "")),
         )

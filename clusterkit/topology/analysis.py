@@ -28,6 +28,8 @@ _NO_NVLINK = {
 }
 _SHORT = (7, 15)
 """GPUs of boards for 8 and 16 of which one is missing."""
+_GB10 = "0-19"
+"""CPU affinity of the GPU of a DGX Spark."""
 _GRACE_GPUS = 4
 """In one node."""
 _GRACE = re.compile(r"0-71|72-143|144-215|216-287|0-143|0-287")
@@ -275,8 +277,8 @@ def nic_warning(topology: Topology) -> str | None:
     if not far or grace(topology):
         return None
     classes = "/".join(sorted({near.link for near in far}, key=closeness))
-    if len(topology.gpus) == 1 and classes == "NODE":
-        # A GB10 (DGX Spark) looks like any machine with one GPU and a NIC in the next slot.
+    if [affinity.cpus for affinity in topology.affinity] == [_GB10] and classes == "NODE":
+        # Other machines may look like this, too.
         return (
             "no NIC on the same PCIe switch as GPU0 (best is NODE): GPUDirect RDMA passes the CPU "
             "or is off; on GB10, whose CPU and GPU share their memory, that is by design"
