@@ -119,6 +119,42 @@ def test_recordings_of_dcgm(name: str, verdicts: set[str]) -> None:
     assert _findings("GPU022", {"n1": {}}) == ()  # nobody asked
 
 
+def _dcgm_table(*rows: tuple[str, str]) -> str:
+    """Return a table of dcgmi: texts are cut at 45 characters and go on below."""
+    lines = ["| Diagnostic                | Result                                         |"]
+    lines.append("+-----  Integration  -------+------------------------------------------------+")
+    for name, said in rows:
+        lines += [
+            f"| {'' if start else name:<25} | {said[start : start + 45]:<46} |"
+            for start in range(0, len(said), 45)
+        ]
+    return "\n".join(lines)
+
+
+def test_the_reasons_in_a_table_are_kept() -> None:
+    job = PreflightJob(hosts=("n1",), env={"CLUSTERKIT_DCGM_DIAG": "1"})
+    why = "Error using CUDA API cuInit Check DCGM and system logs for errors. Unable to initialize "
+    why += "CUDA library: 'system not yet initialized'. "
+    old = _dcgm_table(
+        ("GPU Memory", "Fail - All"), *(("Warning", f"GPU {n} {why}") for n in range(8))
+    )
+    finding = _one("GPU022", job=job, dcgm_diag=old)
+    assert finding.evidence == f"GPU 0 {why}".strip()
+    assert (
+        finding.hint == "CUDA waits for the fabric manager: systemctl status nvidia-fabricmanager"
+    )
+    # DCGM 4 repeats the result of every GPU, and names one beside the reason.
+    new = _dcgm_table(
+        ("memory", "Pass"), ("", "GPU0: Pass"), ("pcie", "Fail"), ("", "GPU0: Pass"),
+        ("", "GPU3: Fail"), ("Warning: GPU3", "The link generation 1 is below the minimum of 4."),
+    )  # fmt: skip
+    finding = _one("GPU022", job=job, dcgm_diag=new)
+    assert (finding.verdict, finding.summary) == ("fail", "dcgmi diag: pcie GPU3 Fail")
+    assert finding.evidence == "GPU3 The link generation 1 is below the minimum of 4."
+    mild = _dcgm_table(("software", "Fail"), ("Warning", "Persistence mode for GPU 0 is disabled."))
+    assert _one("GPU022", job=job, dcgm_diag=mild).verdict is Verdict.WARN
+
+
 def test_a_broken_gpu_fails_the_diagnosis_and_skipped_tests_do_not_pass() -> None:
     job = PreflightJob(hosts=("n1",), env={"CLUSTERKIT_DCGM_DIAG": "1"})
     table = "| Diagnostic | Result |\n|-----  Hardware  ---+-----|\n| GPU Memory | {} |\n"
@@ -265,6 +301,13 @@ def _list(count: int) -> str:
 
 
 class TestCount:
+    def test_seven_of_a_board_of_eight(self) -> None:
+        finding = _one("GPU002", nvidia_list=_list(7))
+        assert (finding.verdict, finding.summary) == ("warn", "7 GPUs, such boards have 8")
+        assert _one("GPU002", nvidia_list=_list(8)).verdict is Verdict.PASS
+        cards = _list(7).replace(_H100, "NVIDIA L40S")
+        assert _one("GPU002", nvidia_list=cards).verdict is Verdict.PASS
+
     def test_fewer_than_the_job_wants(self) -> None:
         job = PreflightJob(hosts=("n1",), gpus_per_node=8)
         finding = _one("GPU002", job=job, nvidia_list=_list(7))
@@ -364,6 +407,52 @@ class TestKernelLog:
         assert finding.verdict == verdict
         if verdict != "pass":
             assert finding.summary.startswith(f"GPU 0: Xid {code}")
+
+    def test_xid_45_is_judged_by_what_caused_it(self) -> None:
+        line = (
+            "NVRM: Xid (PCI:0000:01:00): 45, pid=7, name=python3, Ch 01 caused by previous Xid {}\n"
+        )
+        nvlink = _one("GPU011", kernel_log="log dmesg\n" + line.format(149))
+        assert (nvlink.verdict, nvlink.summary.partition(" (")[0]) == (
+            "warn", "0000:01:00: Xid 45, after Xid 149"
+        )  # fmt: skip
+        assert _one("GPU011", kernel_log="log dmesg\n" + line.format(31)).verdict == "pass"
+        assert _one("GPU011", kernel_log="log dmesg\n" + line.format(119)).verdict == "fail"
+        # The cause is in the log: it decides, whichever line comes first.
+        fatal = "NVRM: Xid (PCI:0000:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 01\n"
+        both = _one("GPU011", kernel_log="log dmesg\n" + line.format(149) + fatal)
+        assert (both.verdict, both.summary) == ("fail", "0000:01:00: Xid 149 (NVLink error)")
+
+    @pytest.mark.parametrize(
+        ("to", "verdict", "count"),
+        [
+            ("0x0 (None)", "warn", 1),
+            ("0x1 (GPU Reset Required)", "fail", 2),
+            ("0x2 (OS Reboot)", "fail", 2),
+        ],
+    )
+    def test_the_drivers_last_word_settles_what_came_before(
+        self, to: str, verdict: str, count: int
+    ) -> None:
+        first = "log dmesg\nNVRM: Xid (PCI:0000:01:00): 95, pid=7, Uncontained\n"
+        last = (
+            f"NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (x) to {to}\n"
+        )
+        found = _findings("GPU011", {"n1": {"kernel-log": first + last}})
+        assert len(found) == count
+        assert str(next(f for f in found if "Xid 95" in f.summary).verdict) in {verdict, "fail"}
+        assert max(str(f.verdict) == "fail" for f in found) is (verdict == "fail")
+
+    def test_crashes_and_peermem_are_told(self) -> None:
+        log = (
+            "log dmesg\nnvidia-peermem nv_get_p2p_free:127 ERROR detected invalid context\n"
+            "python[9]: segfault at 7f ip 00 sp 00 error 4 in libnccl.so.2[7f+d3]\n"
+        )
+        found = _findings("GPU011", {"n1": {"kernel-log": log}})
+        assert [(str(f.verdict), f.summary) for f in found] == [
+            ("warn", "nvidia-peermem met an invalid context"),
+            ("warn", "python crashed in libnccl"),
+        ]
 
     def test_a_log_that_may_not_be_read_is_unknown(self) -> None:
         denied = Output(stdout="", stderr="kernel log: permission denied", exit_code=1)

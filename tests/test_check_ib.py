@@ -172,6 +172,69 @@ def test_counters(second: str, verdict: str, summary: str) -> None:
     assert one("ib-counters", "").verdict is Verdict.SKIP
 
 
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("link_downed=255", "warn"),  # 8 bits
+        ("symbol_error=65535", "warn"),  # 16
+        ("port_xmit_discards=4294967295", "warn"),  # a driver that counts to 32
+        ("local_link_integrity_errors=15", "warn"),  # 4
+        ("symbol_error=255", "pass"),
+        ("link_downed=254", "pass"),
+    ],
+)
+def test_counters_at_their_end_tell_no_more(said: str, verdict: str) -> None:
+    ruling = one("ib-counters", f"1 mlx5_0/ports/1 {said}\n2 mlx5_0/ports/1 {said}\n")
+    assert ruling.verdict == verdict
+    if verdict == "warn":
+        name = said.replace("=", " ")
+        assert ruling.summary == f"counters of mlx5_0/1 are full, and tell no more: {name}"
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(2, "pass"), (3, "warn"), (6, "warn")])
+def test_links_that_flap(times: int, verdict: str) -> None:
+    log = "log dmesg\n" + "n1 systemd-networkd[9]: ib6: Lost carrier\n" * times
+    quiet = "1 mlx5_0/ports/1\n2 mlx5_0/ports/1\n"
+    facts = evidence({"n1": {"rdma-counters": quiet, "kernel-log": log}})
+    ((_, ruling),) = CHECKS["ib-counters"].judge(facts)
+    assert ruling.verdict == verdict
+    if verdict == "warn":
+        assert ruling.summary == "ib6 lost the carrier again and again"
+        assert ruling.evidence == f"ib6 {times}x in a day"
+
+
+VF = (
+    "CA 'mlx5_7'\n\tCA type: MT4124\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: {}\n"
+    "\t\tRate: 200\n\t\tBase lid: {}\n\t\tSM lid: 1\n\t\tLink layer: InfiniBand\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("physical", "lid", "why"),
+    [
+        ("LinkUp", 65535, "a virtual function without a LID"),
+        ("LinkUp", 4, "the link is up, the port is not"),
+        ("Disabled", 65535, "turned off"),
+        ("Polling", 65535, "no signal"),
+    ],
+)
+def test_why_a_port_is_down(physical: str, lid: int, why: str) -> None:
+    ruling = one("ib-port-state", VF.format(physical, lid))
+    assert ruling.verdict is Verdict.FAIL
+    assert why in ruling.hint
+    assert "mlx5_7/1 down/" in ruling.evidence
+    # Alone a node needs no port.
+    alone = judge("ib-port-state", {"n1": VF.format(physical, lid)})["n1"]
+    assert alone.verdict is Verdict.WARN
+
+
+def test_sm_lids_that_are_not_told() -> None:
+    text = "device|mlx5_0|28.39.1002|MT_0838|MT4129\n"
+    text += "port|mlx5_0|1|4: ACTIVE|5: LinkUp|400 Gb/sec (4X NDR)|InfiniBand||\n"
+    ruling = one("ib-sm-lid", text)
+    assert (ruling.verdict, ruling.summary) == (Verdict.SKIP, "SM lids are not told")
+
+
 ROCE = (
     "device|mlx5_0|28.39.1002|MT_0838|MT4129\n"
     "port|mlx5_0|1|4: ACTIVE|5: LinkUp|400 Gb/sec (4X NDR)|Ethernet|0x0|0x0\n"

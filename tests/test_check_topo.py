@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from clusterkit.checks import all_checks
 from clusterkit.checks.base import Check, Ruling
 from clusterkit.findings import Verdict
+from clusterkit.probes import nccl_topo_file
 from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob
 from tests.evidence import evidence
 from tests.recordings import recording
@@ -65,6 +68,48 @@ def test_garbled_output_is_unknown(check: Check) -> None:
 def test_healthy_nodes_pass(name: str) -> None:
     found = judge(name, dict.fromkeys(("n1", "n2", "n3"), recording(DGX)))
     assert verdicts(found) == dict.fromkeys(("n1", "n2", "n3"), "pass")
+
+
+FAR = "\tGPU0\tGPU1\tmlx5_0\nGPU0\t X \tNV18\tSYS\nGPU1\tNV18\t X \tSYS\nmlx5_0\tSYS\tSYS\t X \n"
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict", "summary"),
+    [
+        ({}, "warn", "GPUs share no PCIe switch with a NIC: GPUDirect RDMA is slow or off"),
+        (
+            {"nccl-topo-file": "file /etc/nccl/topology.xml\n"},
+            "pass",
+            "NCCL is told by a file which NIC each GPU is near to",
+        ),
+        (
+            {"nvidia-list": "exit 0\nGPU 0: NVIDIA GB10 (UUID: GPU-0)\n"},
+            "pass",
+            "GPUs reach the NICs over NVLink-C2C",
+        ),
+        (
+            {"nvidia-list": "exit 0\nGPU 0: NVIDIA B200 (UUID: GPU-0)\n"},
+            "warn",
+            "GPUs share no PCIe switch with a NIC: GPUDirect RDMA is slow or off",
+        ),
+    ],
+)
+def test_what_answers_for_a_far_nic(more: dict[str, str], verdict: str, summary: str) -> None:
+    facts = evidence({"n1": {"nvidia-topo": FAR, **more}}, job=PreflightJob(hosts=("n1", "n2")))
+    ((_, ruling),) = CHECKS["topo-gpu-nic"].judge(facts)
+    assert (ruling.verdict, ruling.summary) == (verdict, summary)
+
+
+def test_the_file_of_the_job_is_looked_for(tmp_path: Path) -> None:
+    file = tmp_path / "a topology.xml"
+    job = PreflightJob(hosts=("n1",), env={"NCCL_TOPO_FILE": str(file)})
+    text = nccl_topo_file.PROBE.snippet(job)
+    assert text is not None
+    absent = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    assert absent.returncode == NOT_APPLICABLE
+    file.write_text("<system/>", encoding="utf-8")
+    there = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+    assert nccl_topo_file.parse(there.stdout) == str(file)
 
 
 def test_one_node_has_nothing_to_be_compared_with() -> None:

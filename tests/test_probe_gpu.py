@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from clusterkit.probes import (
 )
 from clusterkit.probes.base import PreflightJob, Unparsed
 from clusterkit.probes.nvidia_nvlink import NvlinkState
-from clusterkit.probes.xid_catalog import XidAction, xid_action
+from clusterkit.probes.xid_catalog import XidAction, harmless_lines, xid_action, xid_name
 from tests.recordings import recording
 
 _DOUBLES = Path(__file__).parent / "doubles"
@@ -250,6 +251,121 @@ class TestKernelLog:
     def test_what_an_xid_asks_for(self, line: str, action: str) -> None:
         (xid,) = kernel_log.parse(f"log dmesg\n[1.5] {line}\n").xids
         assert xid_action(xid) is XidAction[action]
+
+    @pytest.mark.parametrize(
+        ("codes", "action"),
+        [
+            # NVIDIA's catalogue: RESTART_APP and IGNORE
+            (
+                (8, 11, 13, 25, 31, 32, 39, 60, 68, 72, 77, 80, 89, 94, 105, 126, 135, 139),
+                "NOTHING",
+            ),
+            (
+                (14, 37, 38, 43, 44, 66, 67, 92, 93, 106, 108, 121, 137, 141, 152, 157, 161),
+                "NOTHING",
+            ),
+            ((46, 48, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), "RESET"),
+            ((79, 151), "REBOOT"),
+            ((54,), "REPAIR"),
+            ((78,), "UPDATE"),
+            ((142,), "REPORT"),
+            ((1, 56, 61, 159, 167, 171, 172, 999, 99999), "WATCH"),
+        ],
+    )
+    def test_the_catalogue(self, codes: tuple[int, ...], action: str) -> None:
+        lines = "".join(f"NVRM: Xid (PCI:0000:3b:00): {code}, pid=1, text\n" for code in codes)
+        found = {x.code: xid_action(x) for x in kernel_log.read_kernel_log(lines).xids}
+        assert found == dict.fromkeys(codes, XidAction[action])
+        # Diagnose goes by the same table.
+        harmless = re.compile(harmless_lines())
+        matched = [bool(harmless.search(line)) for line in lines.splitlines()]
+        assert set(matched) == {action == "NOTHING"}
+
+    @pytest.mark.parametrize(
+        ("line", "harmless"),
+        [
+            ("63, pid=1, Row Remapper: New row marked for remapping", True),
+            ("149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 03", True),
+            ("149, NETIR_LINK_EVT Fatal XC0 i0 Link 03", False),
+            ("154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", True),
+        ],
+    )
+    def test_what_diagnose_leaves_alone(self, line: str, harmless: bool) -> None:
+        text = f"NVRM: Xid (PCI:0000:3b:00): {line}"
+        assert bool(re.search(harmless_lines(), text)) is harmless
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "[9.1] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+            "[9.1] NVRM: GPU 3b:00.0: GPU has fallen off the bus.",
+            "NVRM: GPU at 0000:3b:00.0 has fallen off the bus.",
+            (
+                "Jun 01 12:34:56 n1 kernel: NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 10de:1e07)\n"
+                "Jun 01 12:34:56 n1 kernel: NVRM: system has fallen off the bus and is not"
+            ),
+            (
+                "NVRM: The NVIDIA GPU 0000:3b:00.0\nNVRM: (PCI ID: 10de:2330) installed in this\n"
+                "NVRM: fallen off the bus and is not responding to commands."
+            ),
+            "NVRM: The NVIDIA GPU 0000:3b:00.0 installed in this system has fallen off the bus",
+        ],
+    )
+    def test_a_gpu_is_lost_without_an_xid(self, text: str) -> None:
+        (xid,) = kernel_log.read_kernel_log(text).xids
+        assert (xid.bus, xid_name(xid), xid_action(xid)) == (
+            "0000:3b:00", "fallen off the bus", XidAction.REBOOT
+        )  # fmt: skip
+        # With an Xid 79 of the same GPU it is said once.
+        line = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+        (both,) = kernel_log.read_kernel_log(line + text).xids
+        assert xid_name(both) == "Xid 79 (fallen off the bus)"
+
+    def test_a_gpu_that_does_not_initialise(self) -> None:
+        text = "NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x24:0xffff:1211)"
+        (xid,) = kernel_log.read_kernel_log(text).xids
+        assert (xid.bus, xid_name(xid)) == ("0000:3b:00", "the GPU did not initialise")
+
+    def test_notes_of_others(self) -> None:
+        log = kernel_log.read_kernel_log(
+            "pt_main_thread[77]: segfault at 7f ip 00 sp 00 error 4 in libnccl.so.2[7f+d3]\n"
+            "python[9]: segfault at 7f ip 00 sp 00 error 4 in libcuda.so.1[7f+d3]\n"
+            "nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping\n"
+            "n1 systemd-networkd[99]: ib6: Lost carrier\n"
+            "n1 systemd-networkd[99]: ib6: Gained carrier\n"
+            "n1 systemd-networkd[99]: veth12: Lost carrier\n"
+        )
+        assert (log.xids, dict(log.crashes), log.peermem, dict(log.flaps)) == (
+            (), {"pt_main_thread": 1}, 1, {"ib6": 1}
+        )  # fmt: skip
+
+    def test_the_snippet_keeps_what_is_read(self, tmp_path: Path) -> None:
+        kept = (
+            "NVRM: Xid (PCI:0000:3b:00): 79\nNVRM: GPU 3c:00.0: GPU has fallen off the bus.\n"
+            "NVRM: The NVIDIA GPU 0000:18:00.0\nNVRM: fallen off the bus and is not responding\n"
+            "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal\n"
+        )
+        (tmp_path / "log").write_text("[0.1] Linux\n" + kept, encoding="utf-8")
+        (tmp_path / "net").write_text("ib0: Lost carrier\neth7: Lost carrier\n", encoding="utf-8")
+        for tool, file in (("dmesg", "log"), ("journalctl", "net"), ("nvidia-smi", "log")):
+            (tmp_path / tool).write_text(f"#!/bin/sh\ncat {tmp_path}/{file}\n", encoding="utf-8")
+            (tmp_path / tool).chmod(0o755)
+        text = kernel_log.PROBE.snippet(PreflightJob(hosts=("n1",)))
+        assert text is not None
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LC_ALL": "C"}
+        done = subprocess.run(
+            ["sh", "-c", text], capture_output=True, text=True, check=True, env=path
+        )
+        assert done.stdout == f"log dmesg\n{kept}ib0: Lost carrier\n"
+        assert done.stderr == ""
+
+    def test_a_fatal_switch_stays_fatal(self) -> None:
+        head = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, "
+        (sxid,) = kernel_log.read_kernel_log(
+            f"{head}Fatal, Link 30 LTSSM Fault Up\n{head}Severity 1 Engine instance 30\n"
+            f"{head}Data {{0x50610002, 0x10100030}}\n"
+        ).sxids
+        assert (sxid.fatal, sxid.count, sxid.detail) == (True, 1, "Fatal, Link 30 LTSSM Fault Up")
 
     def test_switches_have_codes_of_their_own(self) -> None:
         line = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"

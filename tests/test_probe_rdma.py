@@ -221,6 +221,44 @@ def run(shell: tuple[str, ...], text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*shell, "-c", text], capture_output=True, text=True, check=False)
 
 
+DEVINFO = (
+    "hca_id:\tmlx5_0\n\ttransport:\t\t\tInfiniBand (0)\n\tfw_ver:\t\t\t\t28.41.1000\n"
+    "\tvendor_part_id:\t\t\t4129\n\tboard_id:\t\t\tDEL0000000036\n\tphys_port_cnt:\t\t\t1\n"
+    "\t\tport:\t1\n\t\t\tstate:\t\t\tPORT_ACTIVE (4)\n\t\t\tsm_lid:\t\t\t5790\n"
+    "\t\t\tport_lid:\t\t3697\n\t\t\tlink_layer:\t\tInfiniBand\n\n"
+)
+VERBOSE = (
+    "\tdevice_cap_flags:\t\t0xe97e1c36\n\t\t\t\t\tBAD_PKEY_CNTR\n\t\t\t\t\tXRC\n"
+    "\tphys_port_cnt:\t\t\t1\n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEVINFO,
+        DEVINFO.replace("\tphys_port_cnt:\t\t\t1\n", VERBOSE),
+        DEVINFO.replace("\t\tport:", "\tDevice ports:\n\t\tport:"),
+        DEVINFO.replace("\t\tInfiniBand\n\n", "\t\tIB\n\n\t\t\tGID[  0]:\t\tfe80:0000::1\n"),
+        "root@n1:~# ibv_devinfo\n" + DEVINFO + "root@n1:~# \n",
+    ],
+)
+def test_ibv_devinfo_as_it_prints(text: str) -> None:
+    (device,) = rdma_ports.parse(text).devices
+    assert (device.name, device.family) == ("mlx5_0", "DEL0000000036/28")
+    (port,) = device.ports
+    assert (port.active, port.layer, port.lid, port.sm_lid) == (True, "InfiniBand", 3697, 5790)
+
+
+def test_warnings_and_prompts_around_ibstat() -> None:
+    text = (
+        "ibwarn: [168988] umad_init: umad_init\n[ada@n1 ~]$ ibstat\nCA 'mlx4_0'\n\tPort 1:\n"
+        "\t\tState: Down\n\t\tPhysical state: Disabled\n[ada@n1 ~]$ \n"
+    )
+    (port,) = rdma_ports.parse(text).ports
+    assert (port.name, port.state, port.physical) == ("mlx4_0/1", "down", "disabled")
+
+
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_ports_of_sysfs(shell: tuple[str, ...], sysfs: Path) -> None:
     done = run(shell, snippet(rdma_ports.PROBE, sysfs))

@@ -22,6 +22,7 @@ from tests.recordings import recording
 
 _JOB = PreflightJob(hosts=("n1", "n2"), env={"CLUSTERKIT_DCGM_DIAG": "1"})
 _BAD = {"warn", "fail", "unknown"}
+_REMOVED = "(channel removed after an earlier error)"
 
 
 def _recorded(name: str) -> str:
@@ -85,8 +86,11 @@ def _kernel(name: str, folder: Path) -> list[Finding]:
         (
             "dmesg_xid45_caused_by_149.txt",
             [
-                ("GPU011", "warn", f"0000:{bus}:00: Xid 45, after Xid {cause} {_AFTER}")
-                for _AFTER in ("(channel removed after an earlier error)",)
+                (
+                    "GPU011",
+                    "warn",
+                    f"0000:{bus}:00: Xid 45, after Xid {cause} {_REMOVED}",
+                )
                 for bus, cause in (("dc", 149), ("ed", 145), ("ba", 145), ("97", 145))
             ],
         ),

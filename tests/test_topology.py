@@ -214,6 +214,76 @@ def test_pcie_view_hides_nvlink() -> None:
     assert warnings(named) == ()
 
 
+_PCIE_LEGEND = "".join(
+    f"\n  {name:<4} = Connection" for name in ("SYS", "NODE", "PHB", "PXB", "PIX")
+)
+
+
+def even_matrix(
+    gpus: int, link: str, nics: str = "", *, cpus: str = "0-31", numa_id: str = "N/A"
+) -> str:
+    """Return a matrix in which all pairs of GPUs, and all GPUs and NICs, have the same link."""
+    names = [f"GPU{n}" for n in range(gpus)]
+    columns = [*names, *(["mlx5_0"] if nics else [])]
+    rows = ["\t".join(["", *columns, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"])]
+    for row in names:
+        cells = [" X " if row == name else link for name in names] + ([nics] if nics else [])
+        rows.append("\t".join([row, *cells, cpus, "0", "", numa_id]))
+    if nics:
+        rows.append("\t".join(["mlx5_0", *[nics] * gpus, " X "]))
+    return "\n".join(rows) + "\n"
+
+
+def test_the_legend_tells_the_pcie_view() -> None:
+    text = even_matrix(8, "SYS", "PIX") + "\nLegend:\n\n  X    = Self" + _PCIE_LEGEND
+    topology = parse_topology(text)
+    assert topology.view is View.PCIE
+    assert "NVLink is not shown (`topo -mp`)" in summary(topology)
+    assert warnings(topology) == ()
+    whole = parse_topology(text + "\n  NV#  = Connection traversing NVLinks")
+    assert whole.view is View.LINKS
+    assert "no NVLink" in summary(whole)
+
+
+def test_rows_of_nics_may_be_left_out() -> None:
+    text = even_matrix(4, "NV18", "PIX")
+    without = parse_topology("\n".join(text.split("\n")[:5]))
+    assert near(without) == near(parse_topology(text))
+    assert without.cells[4] == ("PIX",) * 4 + ("X",)
+    with pytest.raises(NoMatrix, match="the row of GPU3 is missing"):
+        parse_topology("\n".join(text.split("\n")[:4]))
+
+
+def test_columns_that_ran_together() -> None:
+    with pytest.raises(NoMatrix, match="GPU2 and GPU3 have run together"):
+        parse_topology(even_matrix(4, "NV18").replace("GPU2\tGPU3", "GPU2GPU3", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        (even_matrix(1, "", "SYS", numa_id="1"), False),  # GH200
+        (even_matrix(4, "NV18", "SYS", cpus="0-71"), False),  # GB200
+        (even_matrix(4, "NV18", "NODE", cpus="72-143"), False),
+        (even_matrix(4, "NV18", "SYS", cpus="0-35,72-107"), True),
+        (even_matrix(8, "NV18", "SYS", cpus="0-71"), True),
+        (even_matrix(1, "", "PHB"), True),
+    ],
+)
+def test_far_nics_of_grace_are_no_fault(text: str, warned: bool) -> None:
+    assert bool(warnings(parse_topology(text))) is warned
+
+
+@pytest.mark.parametrize(
+    ("gpus", "link", "told"),
+    [(7, "NV18", True), (7, "NV12", True), (15, "NV6", True), (8, "NV18", False),
+     (6, "NV18", False), (7, "PIX", False), (7, "NV2", False)],
+)  # fmt: skip
+def test_seven_of_eight(gpus: int, link: str, told: bool) -> None:
+    found = warnings(parse_topology(even_matrix(gpus, link)))
+    assert any("one is missing" in warning for warning in found) is told
+
+
 def test_p2p_view_is_no_distance() -> None:
     text = recording("topo_p2p_r_h100x8.txt")
     topology = parse_topology(text)

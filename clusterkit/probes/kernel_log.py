@@ -38,7 +38,7 @@ exit 0
 """
 # NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s ...
 # NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 13, ...    in MIG mode;  Xid (0000:03:00): 6   before r300
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.*-]{1,40})[^()]*\):? (\d{1,4})\b(.*)")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.*-]{1,40})[^()]*\):? (\d{1,6})\b(.*)")
 _XID_BEGINS = re.compile(r"NVRM: Xid \(")
 _PID = re.compile(r"\bpid='?(\d{1,10})")
 # nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
 
 from clusterkit.probes.base import Unparsed
 from clusterkit.probes.rdma import Device, Port, Rdma, number, physical, rate, state
@@ -20,11 +19,8 @@ _FIELD = re.compile(r"([A-Za-z][\w ]*?):\s*+(\S.*)?")
 
 _LAYERS = {"IB": "InfiniBand"}
 """As versions of libibverbs before 1.1.6 say it."""
-_PROMPT = re.compile(r"\S*@\S+[^:]*[#$](?:\s|$)|\[?\S+@\S+ [^\]]*\][#$]")
-_BEGINS = re.compile(
-    "|".join((_IBSTAT_DEVICE.pattern, "(?i:" + _IBSTATUS.pattern + ")", _BROKEN.pattern,
-              _RDMA_LINK.pattern, "hca_id:"))
-)  # fmt: skip
+_NOISE = re.compile(r"ibwarn: |\[?[\w.-]*@[^\]#$]*\]?[#$](?:\s|$)|[\w.-]{0,20}[#$](?:\s|$)")
+"""Warnings such as `ibwarn: [4711] umad_init: ...`, and what somebody typed at a prompt."""
 
 
 @dataclass(slots=True)
@@ -37,17 +33,15 @@ class _Block:
 
 def parse(text: str) -> Rdma:
     """Return the devices in the output of any of the four tools."""
-    said = [line for line in text.split("\n") if line.strip() and not _PROMPT.match(line)]
-    # Above it stand warnings (`ibwarn: [4711] umad_init: ...`), and what was typed before.
-    lines = list(dropwhile(lambda line: not _BEGINS.match(line.strip()), said))
-    first = (lines or said or [""])[0].strip()
+    lines = [line for line in text.split("\n") if line.strip() and not _NOISE.match(line)]
+    first = lines[0].strip() if lines else ""
     if _RDMA_LINK.fullmatch(first):
         return _rdma_link(lines)
     if _IBSTAT_DEVICE.fullmatch(first) or _BROKEN.fullmatch(first):
         blocks = _ibstat(lines)
     elif _IBSTATUS.match(first):
         blocks = _ibstatus(lines)
-    elif lines:
+    elif first.startswith("hca_id:"):
         blocks = _ibv_devinfo(lines)
     else:
         raise Unparsed(f"no RDMA device but {first[:40]!r}" if first else "it is empty")
