@@ -136,7 +136,7 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
         if "state" not in said:
             raise Unparsed(f"{name} port {index} has no state: the text is cut off")
         rate_gbps, width = rate(said.get("rate", ""))
-        layer = said.get("link layer") or said.get("link_layer")
+        layer = said.get("link layer") or said.get("link_layer") or ""
         yield Port(
             device=name,
             number=index,
@@ -144,7 +144,7 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
             physical=physical(said.get("physical state") or said.get("phys state", "")),
             rate_gbps=rate_gbps,
             width=width,
-            layer=_LAYERS.get(layer, layer),
+            layer=_LAYERS.get(layer, layer) or None,
             lid=number(said.get("base lid") or said.get("port lid", "")),
             sm_lid=number(said.get("sm lid", "")),
         )
