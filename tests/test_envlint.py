@@ -120,6 +120,34 @@ def test_recording_of_the_misspelt_level() -> None:
         ("NCCL_SHM_DISABLE=1", "NCCL162", "shared memory"),
         ("NCCL_P2P_LEVEL=LOC", "NCCL162", "peer-to-peer"),
         ("NCCL_ALGO=Ring", "NCCL163", "NCCL's own choice"),
+        ("NCCL_LAUNCH_MODE=group", "NCCL163", "NCCL's own choice"),
+        ("NCCL_SHARP_GROUP_SIZE_THRESH=8", "NCCL107", "SHARP"),
+        ("NCCL_AVOID_RECORD_STREAMS=1", "NCCL105", "since 2.7 it is the default"),
+        ("OFI_NCCL_PROTOKOLL=RDMA", "NCCL101", "OFI_NCCL_PROTOCOL?"),
+        ("OFI_NCCL_OUR_OWN=1", "NCCL102", "aws-ofi-nccl up to 1.21"),
+        ("OFI_NCCL_TOPO_FILE_WRITE_ENABLE=1", "NCCL103", "no aws-ofi-nccl after 1.10.0"),
+        ("OFI_NCCL_RDMA_MIN_POSTED_BOUNCE_BUFFERS=9", "NCCL103", "refuse to start"),
+        ("OFI_NCCL_PROTOCOL=TCP", "NCCL114", "refuses to start"),
+        ("OFI_NCCL_GDR_FLUSH_DISABLE=yes", "NCCL117", "refuses to start"),
+        ("RDMAV_FORK_SAFE=1", "NCCL165", "every registration"),
+        ("IBV_FORK_SAFE=yes", "NCCL165", "every registration"),
+        ("RDMAV_HUGEPAGES_SAFE=0", "NCCL165", "whatever the value is"),
+        ("RDMAV_HUGEPAGE_SAFE=1", "NCCL101", "RDMAV_HUGEPAGES_SAFE?"),
+        ("RDMAV_SOMETHING=1", "NCCL102", "rdma-core"),
+        ("FI_EFA_FORK_SAFE=1", "NCCL164", "5.13"),
+        ("FI_EFA_USE_DEVICE_RDMA=True", "NCCL164", "libfabric 1.18"),
+        ("FI_EFA_USE_DEVICE_RDMA=0", "NCCL162", "RDMA of EFA adapters"),
+        ("FI_EFA_ENABLE_SHM_TRANSFER=1", "NCCL164", "the default"),
+        ("FI_EFA_SET_CUDA_SYNC_MEMOPS=0", "NCCL103", "no libfabric after 1.19"),
+        ("FI_EFA_MTU_SIZE=4096", "NCCL103", "abort the process"),
+        ("FI_EFA_TX_MIN_CREDITS=0", "NCCL113", "1.."),
+        ("FI_EFA_USE_HUGE_PAGES=0", "NCCL101", "FI_EFA_USE_HUGE_PAGE?"),
+        ("FI_EFA_NO_SUCH_THING=1", "NCCL102", "libfabric up to 2.6"),
+        ("FI_EFA_TRACK_MR=maybe", "NCCL117", "libfabric ignores it"),
+        ("FI_LOG_LEVEL=info", "NCCL161", "left on"),
+        ("NCCL_SOCKET_IFNAME=mlx5_0,mlx5_2", "NCCL127", "is an HCA"),
+        ("NCCL_IB_HCA=ib0", "NCCL127", "ibv_devices"),
+        ("TORCH_DISTRIBUTED_DEBUG=LOUD", "NCCL114", "PyTorch stops"),
     ],
 )
 def test_rules_of_one_variable(assignment: str, id_: str, words: str) -> None:
@@ -141,7 +169,29 @@ def test_rules_of_one_variable(assignment: str, id_: str, words: str) -> None:
         "NCCL_DEBUG=warn",
         "NCCL_DEBUG_FILE=",
         "UCX_SOMETHING_NEW=1",
-        "FI_EFA_SET_CUDA_SYNC_MEMOPS=0",
+        "FI_EFA_USE_HUGE_PAGE=0",
+        "FI_EFA_FORK_SAFE=0",
+        "FI_TCP_IFACE=eth0",
+        "RDMAV_FORK_SAFE=0",
+        "UCX_AFFINITY=0-7",
+        "OFI_NCCL_PROTOCOL=rdma",
+        "OFI_NCCL_GDR_FLUSH_DISABLE=True",
+        "OFI_NCCL_DISABLE_DMABUF=2",
+        "NCCL_SHARP_DISABLE=1",
+        "NCCL_IBEXT_DISABLE=1",
+        "NCCL_UCX_TLS=dc,cuda_copy",
+        "NCCL_TUNER_CONFIG_PATH=/usr/local/gib/configs/tuner_config.txtpb",
+        "NCCL_VERSION=2.27.3-1",
+        "NCCL_TESTS_SPLIT_MASK=0x7",
+        "NCCL_HOME=/opt/nccl",
+        "NCCL_LAUNCH_MODE=parallel",
+        "NCCL_PROTO=^LL128",
+        "NCCL_MIN_NCHANNELS=112",
+        "NCCL_IB_HCA=mlx5",
+        "NCCL_IB_HCA=mlx5_2,mlx5_3",
+        "NCCL_SOCKET_IFNAME=enp0s12",
+        "NCCL_SOCKET_IFNAME=eno8303",
+        "TORCH_DISTRIBUTED_DEBUG=off",
         "PATH=/bin",
         "NCCL_BUFFSIZE=4194304",
     ],
@@ -181,6 +231,11 @@ def test_conflicts(settings: str, id_: str) -> None:
     assert ids(f"export {settings}") == [id_]
 
 
+def test_huge_pages_do_not_go_with_support_for_fork() -> None:
+    assert "NCCL156" in ids("export FI_EFA_USE_HUGE_PAGE=1 FI_EFA_FORK_SAFE=1")
+    assert "NCCL156" not in ids("export FI_EFA_USE_HUGE_PAGE=0 FI_EFA_FORK_SAFE=1")
+
+
 def test_branches_that_exclude_each_other_do_not_conflict() -> None:
     script = """\
 if [ "$NET" = ib ]; then
@@ -206,6 +261,67 @@ def test_what_reaches_no_process() -> None:
     assert ids("declare -x NCCL_IB_SL=1\n") == []
     assert ids("export NCCL_IB_SL = 1\n") == ["NCCL133"]
     assert ids("NCCL_IB_SL = 1\n") == ["NCCL133"]
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        # Names that nobody else has to know.
+        ('export NCCL_TIMEOUT=1800\ntimeout "${NCCL_TIMEOUT}" torchrun x.py\n', []),
+        ("export NCCL_TIMEOUT=9\npython - <<E\nos.environ['NCCL_TIMEOUT']\nE\n", []),
+        ("NCCL_WORLD=${NCCL_WORLD:-8}\n", []),
+        ("export NCCL_OURS=${NCCL_OURS:-8}\n", []),
+        ("export NCCL_IFNAME=eth0\nmpirun -x NCCL_SOCKET_IFNAME=$NCCL_IFNAME x\n", []),
+        ("UCX_AFFINITY=0-7\ncat > wrap <<'E'\nexec taskset -c $UCX_AFFINITY x\nE\n", []),
+        ("FROM x\nARG NCCL_COMMIT_ID=4365\nENV NCCL_VERSION=2.25\n", []),
+        # What shows a name, or hands it on as it is, does not read it.
+        ("export NCCL_TIMEOUT=1800\ntorchrun x.py\n", ["NCCL101"]),
+        ("export NCCL_IB_TIMOUT=22\necho $NCCL_IB_TIMOUT\n", ["NCCL101"]),
+        ("export NCCL_IB_TIMOUT=${NCCL_IB_TIMOUT:-22}\n", ["NCCL101"]),
+        ("docker run -e NCCL_IB_TIMOUT=$NCCL_IB_TIMOUT x\n", ["NCCL101"]),
+    ],
+)
+def test_names_that_a_script_reads_itself_are_its_own(script: str, found: list[str]) -> None:
+    assert ids(script) == found
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("export NCCL_DEBUG=INFO NCCL_ALGO=Ring\n./all_reduce_perf -b 8\n", []),
+        ("export NCCL_ALGO=Ring\n./all_reduce_perf -b 8\ntorchrun train.py\n", ["NCCL163"]),
+        ("export NCCL_ALGO=Ring\ntorchrun x.py --deterministic-mode\n", []),
+        ("export NCCL_BUFFSIZE=8388608\ntorchrun x.py --deterministic-mode\n", ["NCCL163"]),
+        ("export NCCL_FASTRAK_IFNAME=eth1 NCCL_PROTO=Simple NCCL_NVLS_ENABLE=0\n", []),
+        ("export NCCL_PROTO=Simple NCCL_NVLS_ENABLE=0\n", ["NCCL162", "NCCL163"]),
+        ("export MASTER_ADDR=127.0.0.1\nexport NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1\n", []),
+        ("#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1\n",
+         ["NCCL126", "NCCL162"]),
+        ("#SBATCH --nodes=1\nexport NCCL_IB_DISABLE=1\n", []),
+    ],
+)  # fmt: skip
+def test_what_a_script_runs_tells_what_is_meant(script: str, found: list[str]) -> None:
+    assert sorted(ids(script)) == found
+
+
+def test_the_line_ends_of_windows_are_told_once() -> None:
+    script = "#!/bin/sh\nexport NCCL_IB_SL=1\nexport NCCL_DEBUG=WARN\n"
+    (finding,) = [f for f in of(script.replace("\n", "\r\n")) if f.verdict == "fail"]
+    assert (finding.id, finding.line) == ("NCCL140", 2)
+    assert ids(script) == []
+    assert ids("FROM x\r\nENV NCCL_IB_SL=1\r\n") == []  # Docker takes them away
+    assert "NCCL140" in ids("NCCL_DEBUG=WARN\r\n", "/etc/nccl.conf")
+    assert ids("NCCL_DEBUG=WARN\r\n", "job.env") == []
+
+
+def test_an_hca_is_a_prefix_only_of_those_that_machines_have() -> None:
+    found = {
+        value: one(f"NCCL_IB_HCA={value}").verdict.value
+        for value in ("mlx5_1", "mlx5_0,mlx5_1,mlx5_2", "mlx5_bond_4", "mlx5_4")
+    }
+    assert found == {
+        "mlx5_1": "warn", "mlx5_0,mlx5_1,mlx5_2": "warn", "mlx5_bond_4": "warn", "mlx5_4": "pass",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

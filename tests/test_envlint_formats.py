@@ -34,6 +34,55 @@ def test_yaml(text: str, expected: list[tuple[str, str, int]]) -> None:
     assert source.notes == ()
 
 
+ETC = "/etc/environment"
+
+
+def test_etc_environment_is_read_as_pam_env_does() -> None:
+    text = (
+        "PATH=/bin\n# why\nNCCL_NET_GDR_LEVEL=PIX\nexport NCCL_IB_TC=52 # gold\n"
+        "NCCL_DEBUG=\"INFO\"\n NCCL_IB_SL='1'\nNCCL_TOPO_FILE=$HOME/topo.xml\nNCCL_IB_SL =2\n"
+    )
+    assert guess_format(text, ETC) is Format.PAM
+    assert settings(text, ETC) == [
+        ("NCCL_NET_GDR_LEVEL", "PIX", 3),
+        ("NCCL_IB_TC", "52", 4),
+        ("NCCL_DEBUG", "INFO", 5),
+        ("NCCL_IB_SL", "1", 6),
+        ("NCCL_TOPO_FILE", "$HOME/topo.xml", 7),
+        ("NCCL_IB_SL", "2", 8),
+    ]
+    found = {(f.id, f.line) for f in lint([read_source(text, ETC)]) if f.verdict != "pass"}
+    assert found == {("NCCL161", 5), ("NCCL137", 7), ("NCCL133", 8), ("NCCL138", 6)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "write_files:\n- path: /etc/environment\n  append: true\n  content: |\n    NCCL_IB_SL=1\n",
+        "- ansible.builtin.copy:\n    dest: /etc/environment\n    content: |\n      NCCL_IB_SL=1\n",
+        "- type: data\n  destination: /etc/environment\n  content: |\n    NCCL_IB_SL=1\n",
+        "- blockinfile:\n    path: /etc/environment\n    block: |\n      NCCL_IB_SL=1\n",
+        "- lineinfile:\n    path: /etc/environment\n    line: NCCL_IB_SL=1\n",
+        '- lineinfile: {path: /etc/environment, line: "NCCL_IB_SL=1"}\n',
+        "- copy: {dest: /etc/nccl.conf, content: NCCL_IB_SL=1}\n",
+    ],
+)
+def test_a_file_that_yaml_writes_is_read_as_that_file(text: str) -> None:
+    source = read_source(text, "site.yml")
+    assert [(s.name, s.value) for s in source.settings] == [("NCCL_IB_SL", "1")]
+    assert (
+        text.split("\n")[(source.settings[0].line or 0) - 1]
+        .strip()
+        .endswith(("NCCL_IB_SL=1", 'NCCL_IB_SL=1"}', "NCCL_IB_SL=1}"))
+    )
+    assert lint([source]) == ()
+
+
+def test_a_script_that_yaml_writes_has_to_export() -> None:
+    text = "- copy:\n    dest: /etc/profile.d/nccl.sh\n    content: |\n      NCCL_IB_SL=1\n"
+    assert [f.id for f in lint([read_source(text, "site.yml")])] == ["NCCL131"]
+
+
 def test_mappings_of_yaml_are_not_set_in_one_process() -> None:
     apart = "a: {NCCL_IB_DISABLE: 1}\nb: {NCCL_IB_HCA: '=mlx5_0'}\n"
     beside = "a: {NCCL_IB_DISABLE: 1, NCCL_IB_HCA: '=mlx5_0'}\n"

@@ -93,7 +93,7 @@ def test_what_cannot_be_done(words: list[str], message: str, tmp_path: Path) -> 
         (
             "train.py",
             "import os\nos.environ['NCCL_SOKET_IFNAME'] = 'eth0'\n",
-            "no such variable found in train.py; it was read as shell (--as env-file|conf|yaml)",
+            "no such variable found in train.py; it was read as shell (--as env-file|",
         ),
         ("empty.env", "", "no such variable found in empty.env; it was read as env-file"),
         ("job.yaml", "a: b\n", "no such variable found in job.yaml; it was read as yaml"),

@@ -9,13 +9,20 @@ from itertools import combinations_with_replacement, islice
 
 from clusterkit.envlint.rules import RULES, Remark, Rule
 from clusterkit.envlint.rules.shadowing import overridden
-from clusterkit.envlint.setting import Format, Setting, Source, reachable
+from clusterkit.envlint.setting import Format, Setting, Source, Trait, reachable
 from clusterkit.envlint.variables import Kind, find_variable
 from clusterkit.findings import Verdict
 
 _MOST_RUNS = 64
 """Ways through a script that conflicts are looked for in; scripts have a handful."""
 
+_OF_PRODUCTION = frozenset({"NCCL142", "NCCL143", "NCCL161", "NCCL162", "NCCL163"})
+_ORDER = frozenset({("NCCL163", "NCCL_ALGO"), ("NCCL163", "NCCL_PROTO")})
+"""What fixes the order of additions."""
+_BETWEEN_MACHINES = frozenset(
+    {("NCCL126", "NCCL_SOCKET_IFNAME"), ("NCCL126", "GLOO_SOCKET_IFNAME")}
+    | {("NCCL162", "NCCL_IB_DISABLE")}
+)
 _DEAD = frozenset({Kind.REMOVED, Kind.TYPO, Kind.TORCH_RENAMED})
 
 
@@ -47,9 +54,10 @@ def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[Lin
         *overridden(sources),
         *_together(sources),
     ]
+    traits = {id(setting): source.traits for source in sources for setting in source.settings}
     place = {id(setting): index for index, setting in enumerate(settings)}
     said.sort(key=lambda saying: (place[id(saying[1])], saying[0].id))
-    findings = (_finding(*saying) for saying in said)
+    findings = (_finding(*saying, traits[id(saying[1])]) for saying in said)
     return tuple(
         dict.fromkeys(
             finding
@@ -102,7 +110,18 @@ def _is_read(name: str) -> bool:
     return variable is not None and variable.kind not in _DEAD
 
 
-def _finding(rule: Rule, setting: Setting, remark: Remark) -> LintFinding:
+def _verdict(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trait]) -> Verdict:
+    """Return the verdict; what is meant so in the runs that a text starts is worth knowing only."""
+    meant = (
+        (rule.id in _OF_PRODUCTION and Trait.MEASURES in traits)
+        or (rule.id in _OF_PRODUCTION and rule.id != "NCCL161" and Trait.GOOGLE in traits)
+        or ((rule.id, setting.name) in _ORDER and Trait.DETERMINISTIC in traits)
+        or ((rule.id, setting.name) in _BETWEEN_MACHINES and Trait.ONE_MACHINE in traits)
+    )
+    return Verdict.PASS if meant else remark.verdict or rule.verdict
+
+
+def _finding(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trait]) -> LintFinding:
     return LintFinding(
         id=rule.id,
         rule=rule.name,
@@ -110,7 +129,7 @@ def _finding(rule: Rule, setting: Setting, remark: Remark) -> LintFinding:
         value=setting.value,
         source=setting.source,
         line=setting.line,
-        verdict=remark.verdict or rule.verdict,
+        verdict=_verdict(rule, setting, remark, traits),
         summary=remark.summary,
         hint=remark.hint,
     )

@@ -60,6 +60,8 @@ class _Reader:
         if not words:
             return
         head = words[0].text
+        if head == "ARG":  # of a Dockerfile: known while it is built only
+            return
         if head in _EXPORTING:
             self._export(words, command)
         elif head == "setenv" and len(words) > 2:  # csh

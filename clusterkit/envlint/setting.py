@@ -16,6 +16,8 @@ class Format(StrEnum):
     SHELL = "shell"
     ENV_FILE = "env-file"
     """`NAME=VALUE` lines, as `docker run --env-file` and the output of `env` have them."""
+    PAM = "pam-env"
+    """/etc/environment: NAME=VALUE lines that pam_env puts into the environment of each login."""
     CONF = "conf"
     """`~/.nccl.conf`, `/etc/nccl.conf`: NAME=VALUE lines that NCCL reads itself."""
     YAML = "yaml"
@@ -35,6 +37,22 @@ class Slip(StrEnum):
     EXPORT_KEPT = "export-kept"
     COMMENT_KEPT = "comment-kept"
     UNEXPANDED = "unexpanded"
+    CARRIAGE_RETURN = "carriage-return"
+    """The first of those in lines that end as Windows ends them."""
+    OWN = "own"
+    """No slip: the text itself reads the name, so nobody else has to know it."""
+
+
+class Trait(StrEnum):
+    """What a text tells of the runs that it starts."""
+
+    MEASURES = "measures"
+    """It runs programs of nccl-tests and trains nothing."""
+    ONE_MACHINE = "one-machine"
+    DETERMINISTIC = "deterministic"
+    """Its results have to be the same each time."""
+    GOOGLE = "google"
+    """It uses a plug-in of Google's, whose guide asks for much that is a mistake elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +80,7 @@ class Source:
     settings: tuple[Setting, ...]
     notes: tuple[str, ...] = ()
     """What could not be read as it was meant, with the line."""
+    traits: tuple[Trait, ...] = ()
 
 
 def reachable(arms: Mapping[int, int], branch: Branch) -> bool:

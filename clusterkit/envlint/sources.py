@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from clusterkit.envlint.context import with_context
 from clusterkit.envlint.script import read_script
 from clusterkit.envlint.setting import Format, Setting, Slip, Source
 from clusterkit.envlint.variables import concerns_us
@@ -12,6 +13,12 @@ from clusterkit.envlint.variables import concerns_us
 _PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
 _NAMED = re.compile(
     r"^[ \t]*(?:-[ \t]+)?[\"']?(?:export\s+)?([A-Za-z_]\w*)[\"']?(=|:)", re.MULTILINE
+)
+_BY_NAME = (
+    (re.compile(r"[nr]ccl\.conf$"), Format.CONF),
+    (re.compile(r"etc[/_]environment|(?:^|/)environment(?:\.d/|$)"), Format.PAM),
+    (re.compile(r"\.(?:sh|bash|sbatch|slurm)$"), Format.SHELL),
+    (re.compile(r"\.ya?ml$"), Format.YAML),
 )
 _SHELL_SIGN = re.compile(
     r"^\s*(?:#!.*\bsh\b|#!.*bash|export\s|set\s|source\s|\.\s|if\b|for\b|srun\b|mpirun\b|#SBATCH)"
@@ -22,7 +29,10 @@ _SHELL_SIGN = re.compile(
 
 def read_source(text: str, name: str, as_format: Format | None = None) -> Source:
     """Return the settings of a text; its format is told from its name and its content."""
-    found = as_format or guess_format(text, name)
+    return with_context(_read(text, name, as_format or guess_format(text, name)), text)
+
+
+def _read(text: str, name: str, found: Format) -> Source:
     if found is Format.SHELL:
         return read_script(text, name)
     if found is Format.YAML:
@@ -48,12 +58,9 @@ def guess_format(text: str, name: str = "") -> Format:
 
     The output of `env` is an env file: its first line is NAME=VALUE, with no word before.
     """
-    if name.endswith(("nccl.conf", "rccl.conf")):
-        return Format.CONF
-    if name.endswith((".sh", ".bash", ".sbatch", ".slurm")):
-        return Format.SHELL
-    if name.endswith((".yaml", ".yml")) or _is_yaml(text):
-        return Format.YAML
+    named = next((found for pattern, found in _BY_NAME if pattern.search(name)), None)
+    if named is not None or _is_yaml(text):
+        return named or Format.YAML
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if lines and sum(bool(_PAIR.match(line)) for line in lines) < len(lines) / 2:
         return Format.SHELL
@@ -75,17 +82,34 @@ def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
         if match is None or line.lstrip().startswith("#") or not concerns_us(match[2]):
             continue
         value = match[3] if text_format is Format.CONF else match[3].rstrip("\r")
+        if text_format is Format.PAM:
+            value = _as_pam_reads(value)
         yield Setting(
             name=match[2],
             value=value,
             source=source,
             line=number,
             format=text_format,
-            slips=tuple(_slips(line, match[1], match[2], value)),
+            slips=tuple(_slips(line, match[1], match[2], value, text_format)),
         )
 
 
-def _slips(line: str, export: str | None, name: str, value: str) -> Iterator[Slip]:
+def _as_pam_reads(value: str) -> str:
+    """Return a value without its comment and quotes (Linux-PAM, pam_env.c, _parse_env_file)."""
+    plain = value.partition("#")[0].strip()
+    quoted = re.fullmatch(r"(['\"])(.*)\1", plain)
+    return quoted[2] if quoted else plain
+
+
+def _slips(
+    line: str, export: str | None, name: str, value: str, text_format: Format
+) -> Iterator[Slip]:
+    if text_format is Format.PAM:
+        if re.search(rf"{re.escape(name)}\s+=", line):
+            yield Slip.SPACED
+        if "$" in value or value.startswith("~/"):
+            yield Slip.UNEXPANDED
+        return
     if export:
         yield Slip.EXPORT_KEPT
     if re.search(rf"{re.escape(name)}\s+=", line) or line[:1].isspace() or value[:1].isspace():

@@ -13,7 +13,10 @@ from pathlib import Path
 NEWEST_NCCL = "2.30.7"
 """The newest release that `variables.tsv` covers."""
 
-_PREFIXES = ("NCCL_", "RCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_")
+PREFIXES = (
+    *("NCCL_", "RCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "UCX_", "FI_", "OFI_NCCL_"),
+    *("RDMAV_", "IBV_"),
+)
 _NEAR = 0.87
 """How alike (difflib's ratio) a name must be to count as misspelt: one letter in eight."""
 
@@ -50,6 +53,18 @@ class Variable:
         """The allowed words, where the type has any."""
         return tuple(self.allowed.split(",")) if self.allowed else ()
 
+    def concerned(self, kind: str, value: str) -> str | None:
+        """Return the note of a concern that this value gives reason to; None for no reason."""
+        concerns = self.concern.split(";")
+        notes = self.note.split(";") if len(concerns) > 1 else [self.note]
+        for one, note in zip(concerns, notes, strict=True):
+            name, _, values = one.partition("=")
+            listed = values.lower().split(",")
+            given = value.strip().lower()
+            if name == kind and f"!{given}" not in listed and {given, "*"} & {*listed}:
+                return note
+        return None
+
     def allows(self, number: int) -> bool:
         """Tell whether an int variable may have this value."""
         if not self.allowed:
@@ -76,7 +91,7 @@ def all_variables() -> tuple[Variable, ...]:
 def concerns_us(name: str) -> bool:
     """Tell whether the lint has a say about a variable of this name."""
     upper = name.upper()
-    return upper.startswith(_PREFIXES) or upper in _table() or _prefix_mended(upper) is not None
+    return upper.startswith(PREFIXES) or upper in _table() or _prefix_mended(upper) is not None
 
 
 def meant(name: str) -> str | None:

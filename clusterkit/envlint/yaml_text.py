@@ -1,23 +1,25 @@
 """Read the variables of a YAML text: of compose, Kubernetes, SkyPilot, clusterkit and their kin.
 
 Known are `NAME: VALUE`, items `NAME=VALUE` of a list, `name: NAME` beside `value: VALUE`, and
-shell scripts in block scalars (`|`).
+shell scripts in block scalars (`|`), and files of any known format that are written somewhere.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import yaml
 
-from clusterkit.envlint.script import read_script
 from clusterkit.envlint.setting import Branch, Format, Setting
+from clusterkit.envlint.sources import guess_format, read_source
 from clusterkit.envlint.variables import concerns_us
 
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_PATHS = ("path", "dest", "destination", "target", "filename")
+_CONTENTS = ("content", "contents", "block", "line")
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -70,6 +72,8 @@ class _Reader:
 
     def _mapping(self, node: yaml.MappingNode, branch: Branch) -> None:
         pairs = dict(_scalars(node))
+        if self._file(pairs, branch):
+            return
         name, value = pairs.get("name"), pairs.get("value")
         if name is not None and value is not None:
             self._add(name.value, value.value, name, branch)
@@ -79,10 +83,25 @@ class _Reader:
             elif isinstance(key, yaml.ScalarNode) and item.tag != _NULL:
                 self._add(key.value, item.value, key, branch)
 
+    def _file(self, pairs: Mapping[str, yaml.ScalarNode], branch: Branch) -> bool:
+        """Read the content of a file, as cloud-init and Ansible write it, by what reads the file.
+
+        Returns whether it was one.
+        """
+        path = next((pairs[key].value for key in _PATHS if "/" in _value(pairs, key)), None)
+        content = next((pairs[key] for key in _CONTENTS if key in pairs), None)
+        if path is None or content is None:
+            return False
+        self._text(content, branch, guess_format(content.value, path))
+        return True
+
     def _script(self, node: yaml.ScalarNode, branch: Branch) -> None:
-        above = self.line(node.start_mark.index)
+        self._text(node, branch, Format.SHELL)
+
+    def _text(self, node: yaml.ScalarNode, branch: Branch, text_format: Format) -> None:
+        above = self.line(node.start_mark.index) - (node.style not in {"|", ">"})
         last = self.text.count("\n") + 1
-        for setting in read_script(node.value, self.source).settings:
+        for setting in read_source(node.value, self.source, text_format).settings:
             line = min(above + (setting.line or 1), last)
             self.found.append(
                 dataclasses.replace(setting, line=line, branch=(*branch, *setting.branch))
@@ -100,6 +119,10 @@ class _Reader:
                     branch=branch,
                 )
             )
+
+
+def _value(pairs: Mapping[str, yaml.ScalarNode], key: str) -> str:
+    return str(pairs[key].value) if key in pairs else ""
 
 
 def _scalars(node: yaml.MappingNode) -> Iterator[tuple[str, yaml.ScalarNode]]:

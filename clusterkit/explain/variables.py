@@ -9,13 +9,18 @@ from clusterkit.explain.topic import Topic, paragraphs, table
 
 FAMILIES = {
     "nccl": "NCCL",
+    "sharp": "the SHARP plug-in of NCCL",
+    "google": "Google's plug-ins of NCCL (TCPX, TCPXO, gIB)",
     "torch": "PyTorch",
     "rccl": "RCCL",
     "ucx": "UCX",
+    "ofi": "aws-ofi-nccl",
     "libfabric": "libfabric",
+    "rdma-core": "rdma-core (libibverbs)",
     "gloo": "Gloo",
     "mpi": "Open MPI",
     "gpu": "CUDA or ROCm",
+    "tools": "images, builds and scripts",
 }
 KINDS = {
     Kind.DOCUMENTED: "read, and documented",

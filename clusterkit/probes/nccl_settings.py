@@ -9,7 +9,7 @@ from clusterkit.probes.base import PreflightJob, Probe, Unparsed
 from clusterkit.shell import quote
 
 _ENV_SNIPPET = """\
-env | awk '/^(NCCL|RCCL|GLOO|UCX|FI|OFI_NCCL|TORCH_NCCL|TORCH_FR|TP)_[A-Za-z0-9_]*=/'
+env | awk '/^(NCCL|RCCL|GLOO|UCX|FI|OFI_NCCL|TORCH_NCCL|TORCH_FR|TP|RDMAV|IBV)_[A-Za-z0-9_]*=/'
 """
 """Only these names: the rest of an environment may hold secrets."""
 

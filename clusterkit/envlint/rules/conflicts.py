@@ -163,6 +163,19 @@ def _blocking_wait(settings: Settings) -> Found:
         )
 
 
+def _huge_pages(settings: Settings) -> Found:
+    huge = settings.get("FI_EFA_USE_HUGE_PAGE")
+    fork = [
+        n for n in ("FI_EFA_FORK_SAFE", "RDMAV_FORK_SAFE", "IBV_FORK_SAFE") if _yes(settings, n)
+    ]
+    if huge and fork and _yes(settings, huge.name):
+        yield huge.name, f"beside {fork[0]} libfabric aborts the process", "remove both"
+
+
+def _yes(settings: Settings, name: str) -> bool:
+    return _word(settings, name) in {"1", "true", "yes", "on"}
+
+
 def _visible(settings: Settings) -> Found:
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     given = [settings[name] for name in names if name in settings and settings[name].value]
@@ -249,5 +262,10 @@ RULES = (
     _rule(
         155, "visible-devices", Verdict.WARN, "lists of visible GPUs that differ",
         "CUDA's, HIP's and ROCr's lists each hide devices, one after the other.", _visible,
+    ),
+    _rule(
+        156, "huge-pages-and-fork", Verdict.FAIL, "EFA's huge pages beside support for fork",
+        "On kernels before 5.13 the two corrupt memory, and libfabric ends the process.",
+        _huge_pages,
     ),
 )  # fmt: skip

@@ -11,6 +11,12 @@ from clusterkit.envlint.variables import Variable
 from clusterkit.findings import Verdict
 
 _LISTS = frozenset({"interfaces", "hcas", "devices"})
+# The kernel and rdma-core count without leading zeros, so mlx5_0 is the prefix of no other; names
+# by place (enp12s0f1, eno8303) are never continued.
+_COUNTED_HCA = re.compile(r"(?:[a-z]+\d*_)*(?:[a-z]+\d?_|[a-z]+)[1-9]")
+_COUNTED_INTERFACE = re.compile(r"(?:eth|ib|bond|hsn)1")
+_HCA = re.compile(r"mlx[45]_\w+|bnxt_re\w*|hfi1_\d+|efa_\d+|irdma\d+|rocep\w+")
+_INTERFACE = re.compile(r"(?:ib|eth|bond|eno|ens)\d+")
 _OWN_ONLY = re.compile(r"=?(lo|docker\d*|virbr\d*|podman\d*|cni\d*)(:|$)")
 
 
@@ -45,14 +51,36 @@ def _prefixes(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
     if variable is None or not variable.name.startswith("NCCL_") or not value:
         return
     exclude, names = ("^", value[1:]) if value.startswith("^") else ("", value)
-    # The kernel and rdma-core count without leading zeros, so mlx5_0 is the prefix of no other.
-    wide = [item for item in names.split(",") if re.search(r"[1-9]0*$", item.partition(":")[0])]
+    counted = _COUNTED_HCA if variable.type == "hcas" else _COUNTED_INTERFACE
+    bare = [item.partition(":")[0] for item in names.split(",")]
+    wide = [name for name in bare if counted.fullmatch(name)]
     if not names.startswith("=") and wide:
-        name = wide[0].partition(":")[0]
+        # Machines have more than ten HCAs of a kind, and hardly ever more than twenty.
+        name = next((one for one in wide if one.endswith("1")), wide[0])
+        likely = name.endswith("1") or "bond" in name
         yield Remark(
             summary=f"a prefix: {name} also {'leaves out' if exclude else 'takes'} {name}0 to "
             f"{name}9",
             hint=f"for exactly these: {exclude}={names}",
+            verdict=None if likely else Verdict.PASS,
+        )
+
+
+def _other_kind(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    value = _list(setting, variable)
+    if variable is None or not value:
+        return
+    names = [item.partition(":")[0] for item in items(value)]
+    if variable.type == "interfaces" and (hcas := [n for n in names if _HCA.fullmatch(n)]):
+        yield Remark(
+            summary=f"{hcas[0]} is an HCA, and no interface is called so",
+            hint="write the interface of `ip -br address`, such as ib0",
+        )
+    elif variable.type == "hcas" and (found := [n for n in names if _INTERFACE.fullmatch(n)]):
+        yield Remark(
+            summary=f"{found[0]} is how interfaces are called, and hardly an HCA",
+            hint="write the HCA of `ibv_devices`, such as mlx5_0",
+            verdict=Verdict.WARN,
         )
 
 
@@ -112,7 +140,7 @@ RULES = (
         id="NCCL123",
         name="prefix-match",
         verdict=Verdict.WARN,
-        what="a name that also matches longer ones (mlx5_1 takes mlx5_10)",
+        what="a name that also matches longer ones that machines have (mlx5_1 takes mlx5_10)",
         why="NCCL matches by prefix unless the list starts with `=`. On a machine with more than "
         "ten devices it takes those that nobody meant.",
         fix="Start the list with `=`, or with `^=` for one that excludes.",
@@ -144,5 +172,15 @@ RULES = (
         why="Ranks on other nodes then wait until they time out.",
         fix="Name the interface of the network that the nodes share.",
         alone=_own_only,
+    ),
+    Rule(
+        id="NCCL127",
+        name="other-kind-of-name",
+        verdict=Verdict.FAIL,
+        what="an HCA (mlx5_0) where an interface (ib0) belongs, or the other way round",
+        why="Each list is compared with names of its own kind, so nothing matches: NCCL finds no "
+        "interface and ends, or no HCA and goes over TCP.",
+        fix="`ip -br address` lists interfaces, `ibv_devices` HCAs.",
+        alone=_other_kind,
     ),
 )

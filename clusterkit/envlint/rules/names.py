@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterkit.envlint.rules.base import Remark, Rule
-from clusterkit.envlint.setting import Setting
+from clusterkit.envlint.setting import Setting, Slip
 from clusterkit.envlint.variables import NEWEST_NCCL, Kind, Variable, find_variable, meant
 from clusterkit.findings import Verdict
 
-_CLOSED = ("NCCL_", "TORCH_NCCL_")
-"""Families whose names we know to the last one; of UCX and libfabric we know a few."""
+_CLOSED = {
+    "TORCH_NCCL_": "PyTorch",
+    "OFI_NCCL_": "aws-ofi-nccl up to 1.21",
+    "NCCL_": f"NCCL up to {NEWEST_NCCL}",
+    "RDMAV_": "rdma-core",
+    "FI_EFA_": "libfabric up to 2.6",
+    "FI_CXI_": "libfabric up to 2.6",
+}
+"""Families whose names we know to the last one."""
+_OPEN = ("UCX_", "FI_", "RCCL_", "GLOO_", "IBV_")
+"""Families of whose names we know a few."""
+_READERS = {"ofi": "aws-ofi-nccl", "libfabric": "libfabric", "rccl": "RCCL"}
 
 
 def _misspelt(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
     right: str | None
+    if Slip.OWN in setting.slips:
+        return
     if variable is not None and variable.kind is Kind.TYPO:
         right = variable.replaced_by.replace("*", setting.name.removeprefix("NCCL_OFI_"))
         hint = f"did you mean {right}?" + (
@@ -32,23 +44,32 @@ def _dead(name: str) -> bool:
 
 def _near(name: str) -> str | None:
     # In an open family a name that we do not know may well be a real one.
-    is_open = name == name.upper() and name.startswith(("UCX_", "FI_", "RCCL_", "GLOO_", "OFI_"))
-    return None if is_open else meant(name)
+    is_open = name.startswith(_OPEN) and not name.startswith(tuple(_CLOSED))
+    return None if is_open and name == name.upper() else meant(name)
 
 
 def _unknown(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if variable is None and setting.name.startswith(_CLOSED) and not meant(setting.name):
-        what = "PyTorch" if setting.name.startswith("TORCH_") else f"NCCL up to {NEWEST_NCCL}"
+    if {Slip.OWN, Slip.NOT_EXPORTED} & set(setting.slips):
+        return
+    if variable is None and setting.name.startswith(tuple(_CLOSED)) and not meant(setting.name):
+        what = next(who for prefix, who in _CLOSED.items() if setting.name.startswith(prefix))
         yield Remark(
             summary=f"{what} does not read it",
             hint="remove it, or allow it (`allowed_env`, --allow) if a plug-in reads it",
+            verdict=Verdict.FAIL if setting.name.startswith("OFI_NCCL_") else None,
         )
 
 
 def _removed(_: Setting, variable: Variable | None) -> Iterator[Remark]:
     if variable is not None and variable.kind is Kind.REMOVED:
         now = f"use {variable.replaced_by}" if variable.replaced_by else "remove it"
-        yield Remark(summary=f"no NCCL after {variable.until} reads it", hint=now)
+        who = _READERS.get(variable.family, "NCCL")
+        more = f"; {variable.note}" if variable.note else ""
+        yield Remark(
+            summary=f"no {who} after {variable.until} reads it{more}",
+            hint=now,
+            verdict=Verdict.FAIL if more else None,
+        )
 
 
 def _deprecated(_: Setting, variable: Variable | None) -> Iterator[Remark]:
@@ -60,8 +81,10 @@ def _deprecated(_: Setting, variable: Variable | None) -> Iterator[Remark]:
 
 def _renamed(_: Setting, variable: Variable | None) -> Iterator[Remark]:
     if variable is not None and variable.kind is Kind.TORCH_RENAMED:
+        more = f"; {variable.note}" if variable.note else ""
         yield Remark(
-            summary="PyTorch's old name; NCCL never read it", hint=f"use {variable.replaced_by}"
+            summary=f"PyTorch's old name; NCCL never read it{more}",
+            hint=f"use {variable.replaced_by}",
         )
 
 
@@ -102,17 +125,17 @@ RULES = (
         id="NCCL103",
         name="removed-name",
         verdict=Verdict.WARN,
-        what="a variable that NCCL has stopped reading",
-        why="It has no effect any more; scripts are copied for years after that.",
+        what="a variable that NCCL, libfabric or a plug-in has stopped reading",
+        why="It has no effect any more, or ends the process; scripts are copied for years.",
         fix="Remove it, or use its successor.",
         alone=_removed,
     ),
     Rule(
         id="NCCL104",
         name="deprecated-name",
-        verdict=Verdict.WARN,
+        verdict=Verdict.PASS,
         what="a variable with a successor, still read",
-        why="It will go, and where both are set it is not obvious which one wins.",
+        why="It works as before; some day it will go.",
         fix="Use the successor.",
         alone=_deprecated,
     ),

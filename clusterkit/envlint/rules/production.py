@@ -10,37 +10,50 @@ from clusterkit.envlint.variables import Variable
 from clusterkit.findings import Verdict
 
 
-def _concern(variable: Variable | None, kind: str) -> tuple[str, ...] | None:
-    """Return the values at which a variable is of this concern; None where it never is."""
-    if variable is None:
+def _concern(setting: Setting, variable: Variable | None, kind: str) -> str | None:
+    """Return the note of a concern that a setting gives reason to; None for no reason."""
+    given = (setting.value or "").strip()
+    if variable is None or not given:
         return None
-    concern, _, values = variable.concern.partition("=")
-    return tuple(values.split(",")) if concern == kind else None
+    read, rest = strtoll(given)
+    plain = given if rest.strip() else str(read)
+    return variable.concerned(kind, plain)
 
 
 def _left_on(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
-    values = _concern(variable, "debug")
-    given = (setting.value or "").strip()
-    if values and given and (values == ("*",) or given.lower() in {v.lower() for v in values}):
+    if _concern(setting, variable, "debug") is not None:
         yield Remark(summary="debugging is left on", hint="remove it once the fault has been found")
 
 
 def _path_off(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
-    values = _concern(variable, "path-off")
-    if values is None or variable is None or not setting.value:
-        return
-    read, rest = strtoll(setting.value)
-    if setting.value.strip() in values or (not rest.strip() and str(read) in values):
+    lost = _concern(setting, variable, "path-off")
+    if lost is not None:
         yield Remark(
-            summary=f"switches off {variable.note}",
+            summary=f"switches off {lost}",
             hint="keep it only for a fault that was diagnosed on these machines",
         )
 
 
+def _needless(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    why = _concern(setting, variable, "needless")
+    if why is not None:
+        yield Remark(summary=f"needless: {why}", hint="remove it")
+
+
+def _harmful(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+    why = _concern(setting, variable, "harm")
+    if why is not None:
+        yield Remark(summary=why, hint="remove it")
+
+
 def _tuned(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if _concern(variable, "tuning") is None or variable is None or not setting.value:
+    if variable is None or variable.concern != "tuning" or not setting.value:
         return
-    if not variable.default or number(setting) != int(variable.default):
+    # To leave one out forces none: what is left is NCCL's choice.
+    same = setting.value.strip().upper() == variable.default
+    if variable.type == "int" and variable.default:
+        same = number(setting) == int(variable.default)
+    if not same and not setting.value.startswith("^"):
         yield Remark(
             summary="overrides NCCL's own choice: meant for debugging",
             hint="remove it, or measure that it still helps",
@@ -77,5 +90,25 @@ RULES = (
         "is often slow on the next. Forcing LL128 where it is not supported corrupts data.",
         fix="Remove it, or measure that it still helps and put it into `allowed_env`.",
         alone=_tuned,
+    ),
+    Rule(
+        id="NCCL164",
+        name="needless-setting",
+        verdict=Verdict.WARN,
+        what="a setting of libfabric's that says what is so anyway, on today's releases",
+        why="It was needed once, and is copied since. On other machines or with other values "
+        "beside it, it costs huge pages or ends the process.",
+        fix="Remove it; keep it only for the old release or kernel that the finding names.",
+        alone=_needless,
+    ),
+    Rule(
+        id="NCCL165",
+        name="harmful-setting",
+        verdict=Verdict.WARN,
+        what="a setting of rdma-core's that slows every process which uses RDMA",
+        why="Fork support marks each page that is registered. From Linux 5.13 on the kernel copies "
+        "such pages by itself.",
+        fix="Remove it; on older kernels with EFA, FI_EFA_FORK_SAFE=1 says it to libfabric alone.",
+        alone=_harmful,
     ),
 )

@@ -16,7 +16,7 @@ def overridden(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Remar
         own: dict[str, Setting] = {}
         for setting in source.settings:
             before = own.get(setting.name)
-            if before is not None and source.format in {Format.ENV_FILE, Format.CONF}:
+            if before is not None and source.format in {Format.ENV_FILE, Format.PAM, Format.CONF}:
                 yield from _twice(before, setting)
             # NCCL takes the first line of a file, docker the last.
             if before is None or source.format is not Format.CONF:

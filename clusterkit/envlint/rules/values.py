@@ -11,7 +11,18 @@ from clusterkit.envlint.variables import Variable
 from clusterkit.findings import Verdict
 
 _LONGEST_LEVEL = 4
-_TRUTHS = frozenset({"y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"})
+_TRUTHS = {
+    "torch": (
+        frozenset(["y", "yes", "1", "t", "true", "n", "no", "0", "f", "false"]),
+        "PyTorch stops with an error",
+    ),
+    "libfabric": (
+        frozenset(["1", "true", "yes", "on", "0", "false", "no", "off"]),
+        "libfabric ignores it",
+    ),
+    "ofi": (frozenset(["1", "true", "0", "false"]), "aws-ofi-nccl refuses to start"),
+}
+"""Reader -> what it takes for a boolean, and what it does with anything else."""
 
 
 def _value(setting: Setting, variable: Variable | None, *types: str) -> str | None:
@@ -74,9 +85,15 @@ def _unknown_word(setting: Setting, variable: Variable | None) -> Iterator[Remar
         listed = ", ".join(dict.fromkeys(word.strip() or "a blank" for word in wrong))
         near = [w for w in variable.words if w.upper() == wrong[0].strip().upper()]
         yield Remark(
-            summary=f"not a word that it knows: {listed}; it is ignored",
+            summary=f"not a word that it knows: {listed}; {_then(variable)}",
             hint=f"write {near[0]}" if near else f"it takes {', '.join(variable.words)}",
         )
+
+
+def _then(variable: Variable) -> str:
+    if variable.family == "ofi":
+        return "aws-ofi-nccl refuses to start"
+    return "PyTorch stops with an error" if variable.family == "torch" else "it is ignored"
 
 
 def _is_word(word: str, variable: Variable) -> bool:
@@ -87,8 +104,12 @@ def _is_word(word: str, variable: Variable) -> bool:
 
 def _not_a_truth(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
     value = _value(setting, variable, "truth")
-    if value is not None and value.strip().lower() not in _TRUTHS:
-        yield Remark(summary="not a truth value: PyTorch stops with an error", hint="write 1 or 0")
+    if value is None or variable is None:
+        return
+    words, then = _TRUTHS.get(variable.family, _TRUTHS["torch"])
+    given = value.strip().lower()
+    if given not in words and not (variable.family == "ofi" and re.fullmatch(r"-?\d+", given)):
+        yield Remark(summary=f"not a truth value: {then}", hint="write 1 or 0")
 
 
 def _level_number(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
@@ -191,8 +212,9 @@ RULES = (
         id="NCCL117",
         name="not-a-truth",
         verdict=Verdict.FAIL,
-        what="a value that PyTorch takes neither for yes nor for no",
-        why="PyTorch takes 1, y, yes, t, true and their opposites, and raises on anything else.",
+        what="a value that PyTorch, libfabric or aws-ofi-nccl takes neither for yes nor for no",
+        why="PyTorch takes 1, y, yes, t, true and their opposites, and raises on anything else; "
+        "libfabric takes on and off as well, and ignores the rest.",
         fix="Write 1 or 0.",
         alone=_not_a_truth,
     ),

@@ -9,10 +9,13 @@ from clusterkit.envlint.setting import Format, Setting, Slip
 from clusterkit.envlint.variables import Variable
 from clusterkit.findings import Verdict
 
+_KEPT_IN = frozenset({Slip.NOT_EXPORTED, Slip.CHAIN_ENDED})
+
 
 def _slipped(slip: Slip, summary: str, hint: str) -> Alone:
-    def judge(setting: Setting, _: Variable | None) -> Iterator[Remark]:
-        if slip in setting.slips:
+    def judge(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+        # A name that nobody knows may well be meant for the script alone.
+        if slip in setting.slips and not (slip in _KEPT_IN and variable is None):
             yield Remark(summary=summary, hint=hint.format(name=setting.name))
 
     return judge
@@ -102,5 +105,19 @@ RULES = (
         why="Files and quotes are not a shell's words, and NCCL expands neither.",
         fix="Write the whole path.",
         alone=_slipped(Slip.UNEXPANDED, "nothing expands this", "write it out"),
+    ),
+    Rule(
+        id="NCCL140",
+        name="carriage-returns",
+        verdict=Verdict.FAIL,
+        what="a script or nccl.conf with the line ends of Windows",
+        why="A shell, and NCCL, keep the carriage return as the last character of every value: "
+        "words match nothing, and interfaces and files are not found.",
+        fix="`sed -i 's/\\r$//' FILE` takes them away.",
+        alone=_slipped(
+            Slip.CARRIAGE_RETURN,
+            "the lines end as on Windows: every value ends in a carriage return",
+            "sed -i 's/\\r$//' the file",
+        ),
     ),
 )
