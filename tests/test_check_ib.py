@@ -178,7 +178,7 @@ def test_counters(second: str, verdict: str, summary: str) -> None:
         ("link_downed=255", "warn"),  # 8 bits
         ("symbol_error=65535", "warn"),  # 16
         ("port_xmit_discards=4294967295", "warn"),  # a driver that counts to 32
-        ("local_link_integrity_errors=15", "warn"),  # 4
+        ("local_link_integrity_errors=15", "pass"),  # 4: full on sound machines, too
         ("symbol_error=255", "pass"),
         ("link_downed=254", "pass"),
     ],

@@ -25,7 +25,7 @@ from clusterkit.probes.nvidia_list import NvidiaList
 
 _COMMAND = "nvidia-smi -L"
 _BOARD = 8
-_ON_BOARDS = re.compile(r"SXM|HBM3|\b[BH]\d00$|\bH20$")
+_ON_BOARDS = re.compile(r"SXM|HBM3|\b[BH]\d00$|\bH20\b")
 """Names of GPUs that come eight to a board, not as PCIe cards."""
 _HINT = "look for a GPU that fell off the bus, or ask for fewer with --gpus-per-node"
 _PART = Part(

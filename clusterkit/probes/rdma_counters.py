@@ -25,6 +25,8 @@ COUNTERS = {
 stay at 0 on a sound link; port_xmit_wait is left out, for it counts congestion."""
 _WIDEST = 32
 """Bits that some drivers count to."""
+_NARROW = 4
+"""Bits of counters that are full on sound machines, too, soon after they have started."""
 
 _SECONDS = 1
 
@@ -67,7 +69,8 @@ class PortCounters:
 
 
 def _ends(name: str) -> set[int]:
-    return {2**bits - 1 for bits in (COUNTERS.get(name, _WIDEST), _WIDEST)}
+    bits = COUNTERS.get(name, _WIDEST)
+    return {2**n - 1 for n in (bits, _WIDEST) if n > _NARROW}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
