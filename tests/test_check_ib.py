@@ -88,6 +88,23 @@ def down(text: str, name: str, why: str) -> str:
     return f"{before}CA '{name}'\n" + rest.replace("state: LinkUp", f"state: {why}", 1)
 
 
+def test_infiniband_is_down_and_ethernet_up() -> None:
+    port = "port|mlx5_{}|1|{}|5: LinkUp|100 Gb/sec (4X EDR)|{}|0x0|0x0\n"
+    down = [("1: DOWN", "InfiniBand")] * 3
+
+    def said(*ports: tuple[str, str]) -> Ruling:
+        lines = [
+            f"device|mlx5_{n}|28.1|A{n}|MT4129\n" + port.format(n, state, layer)
+            for n, (state, layer) in enumerate(ports)
+        ]
+        return one("ib-port-state", "".join(lines))
+
+    ruling = said(*down, ("4: ACTIVE", "Ethernet"))
+    assert (ruling.verdict, ruling.summary) == (Verdict.WARN, "no InfiniBand port is active")
+    assert said(down[0], ("4: ACTIVE", "Ethernet")).verdict is Verdict.PASS
+    assert said(*down, ("4: ACTIVE", "InfiniBand")).verdict is Verdict.PASS
+
+
 def test_no_port_at_all() -> None:
     text = "link mlx5_0/1 state DOWN physical_state POLLING netdev eth0\n"
     assert one("ib-port-state", text).verdict is Verdict.WARN
@@ -223,6 +240,13 @@ def test_why_a_port_is_down(physical: str, lid: int, why: str) -> None:
     assert ruling.verdict is Verdict.FAIL
     assert why in ruling.hint
     assert "mlx5_7/1 down/" in ruling.evidence
+    # Nobody uses InfiniBand where no node has a port that is up, or where NCCL may not.
+    said = VF.format(physical, lid)
+    both = judge("ib-port-state", {"n1": said, "n2": said})
+    assert verdicts(both) == ["warn", "warn"]
+    assert one("ib-port-state", said, env={"NCCL_IB_DISABLE": "1"}).verdict is Verdict.WARN
+    other = said.replace("Down", "Active").replace("mlx5_7", "mlx5_0")
+    assert verdicts(judge("ib-port-state", {"n1": said, "n2": other})) == ["fail", "pass"]
     # Alone a node needs no port.
     alone = judge("ib-port-state", {"n1": VF.format(physical, lid)})["n1"]
     assert alone.verdict is Verdict.WARN

@@ -37,12 +37,16 @@ def judge(evidence: Evidence) -> Judgement:
     facts, rulings = known(evidence, PROBE)
     yield from rulings
     votes = _votes(facts)
+    # Where no node has one that is up, nobody uses them; a node alone has to speak for itself.
+    used = len(facts) == 1 or any(p.active for rdma in facts.values() for p in _infiniband(rdma))
+    job = evidence.job
+    wanted = used and len(job.hosts) > 1 and job.env.get("NCCL_IB_DISABLE") != "1"
     for name, rdma in facts.items():
         bad = [port for port in _down(rdma) if _should_be_up(port, rdma, votes, len(facts))]
         if bad:
             yield name, _fail(bad, rdma)
-        elif not any(port.active for port in rdma.ports):
-            yield name, _none(rdma, len(evidence.job.hosts))
+        elif (none := _none(rdma, wanted=wanted)) is not None:
+            yield name, none
         else:
             yield name, passed("RDMA ports are up as they should be", _states(_down(rdma)))
 
@@ -86,13 +90,25 @@ def _why(port: Port) -> str:
     return _WHY.get(port.physical or "", "check the cable, the switch port and the driver")
 
 
-def _none(rdma: Rdma, hosts: int) -> Ruling:
-    """Rule on a node of which no port is active; Ethernet ports may serve as plain interfaces."""
-    ports = [port for port in rdma.ports if port.layer == "InfiniBand"] or list(rdma.ports)
-    wanted = hosts > 1 and any(port.layer == "InfiniBand" for port in ports)
+def _infiniband(rdma: Rdma) -> list[Port]:
+    return [port for port in rdma.ports if port.layer == "InfiniBand"]
+
+
+def _none(rdma: Rdma, *, wanted: bool) -> Ruling | None:
+    """Rule on a node of which no port is active, or no InfiniBand port of more than are active.
+
+    Ethernet ports may serve as plain interfaces, and single InfiniBand ports may be spare.
+    """
+    active = [port for port in rdma.ports if port.active]
+    infiniband = _infiniband(rdma)
+    ports = infiniband or list(rdma.ports)
+    if any(port.active for port in ports) or len(active) >= max(len(ports), 1):
+        return None
     return Ruling(
-        verdict=Verdict.FAIL if wanted else Verdict.WARN,
-        summary="no RDMA port is active: NCCL falls back to TCP",
+        verdict=Verdict.FAIL if wanted and infiniband and not active else Verdict.WARN,
+        summary="no InfiniBand port is active"
+        if active
+        else "no RDMA port is active: NCCL falls back to TCP",
         evidence=_states(ports),
         hint=_why(ports[0]) if ports else "",
         command="ibstat || ibv_devinfo",

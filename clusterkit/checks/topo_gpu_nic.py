@@ -15,13 +15,14 @@ from clusterkit.checks.base import (
     passed,
 )
 from clusterkit.findings import Verdict
+from clusterkit.hostlist import fold
 from clusterkit.probes.base import Missing
 from clusterkit.probes.nccl_topo_file import PROBE as TOPO_FILE
 from clusterkit.probes.nvidia_list import PROBE as LIST
 from clusterkit.probes.nvidia_topo import PROBE
 from clusterkit.probes.rdma import Rdma
 from clusterkit.probes.rdma_ports import PROBE as PORTS
-from clusterkit.topology import Nearest, Topology, grace, nearest_nics, nic_warning
+from clusterkit.topology import NEAR, Nearest, Topology, closeness, grace, nearest_nics, nic_warning
 
 _COHERENT = re.compile(r"\bG[BH]\d+")
 """Of names such as `NVIDIA GH200 480GB`: CPU and GPU share one memory."""
@@ -70,8 +71,12 @@ def _rule(node: NodeFacts, topology: Topology, ports: Rdma | None) -> Ruling:
         listed = node.of(LIST)
         if not isinstance(listed, Missing) and any(_COHERENT.search(g.name) for g in listed.gpus):
             return passed("GPUs reach the NICs over NVLink-C2C", evidence)
-        far = "; ".join(f"{near.gpu}: {near.link}" for near in nearest_nics(topology))
-        return _warn("GPUs share no PCIe switch with a NIC: GPUDirect RDMA is slow or off", far)
+        nearest = nearest_nics(topology)
+        far = [near.gpu for near in nearest if closeness(near.link) > NEAR]
+        who = "GPUs" if len(far) == len(nearest) else fold(far)
+        links = "; ".join(f"{near.gpu}: {near.link}" for near in nearest)
+        summary = f"{who} share no PCIe switch with a NIC: GPUDirect RDMA is slow or off"
+        return _warn(summary, links)
     if grace(topology):
         return passed("GPUs reach the NICs over NVLink-C2C", evidence)
     return passed("every GPU has a NIC near it", evidence)

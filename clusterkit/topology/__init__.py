@@ -1,6 +1,7 @@
 """The topology of a node: links between GPUs and NICs, as `nvidia-smi topo` prints them."""
 
 from clusterkit.topology.analysis import (
+    NEAR,
     Island,
     Nearest,
     count_warning,
@@ -32,6 +33,7 @@ from clusterkit.topology.matrix import (
 from clusterkit.topology.parse import parse_topology
 
 __all__ = [
+    "NEAR",
     "UNKNOWN",
     "Affinity",
     "Difference",
