@@ -259,6 +259,10 @@ def test_what_reaches_no_process() -> None:
     assert ids("set -a\nNCCL_IB_SL=1\n") == []
     assert ids("NCCL_IB_SL=1\nmpirun -x NCCL_IB_SL=$NCCL_IB_SL x\n") == []
     assert ids("declare -x NCCL_IB_SL=1\n") == []
+    (maybe,) = of("source ./common.sh\nNCCL_IB_SL=1\n")
+    assert (maybe.id, maybe.verdict) == ("NCCL131", "warn")
+    (surely,) = of("source venv/bin/activate\nNCCL_IB_SL=1\n")
+    assert (surely.id, surely.verdict) == ("NCCL131", "fail")
     assert ids("export NCCL_IB_SL = 1\n") == ["NCCL133"]
     assert ids("NCCL_IB_SL = 1\n") == ["NCCL133"]
 
@@ -273,6 +277,7 @@ def test_what_reaches_no_process() -> None:
         ("export NCCL_OURS=${NCCL_OURS:-8}\n", []),
         ("export NCCL_IFNAME=eth0\nmpirun -x NCCL_SOCKET_IFNAME=$NCCL_IFNAME x\n", []),
         ("UCX_AFFINITY=0-7\ncat > wrap <<'E'\nexec taskset -c $UCX_AFFINITY x\nE\n", []),
+        ("nccl_version=2.18\nnccl_home=/opt/nccl\n", []),
         ("FROM x\nARG NCCL_COMMIT_ID=4365\nENV NCCL_VERSION=2.25\n", []),
         # What shows a name, or hands it on as it is, does not read it.
         ("export NCCL_TIMEOUT=1800\ntorchrun x.py\n", ["NCCL101"]),
@@ -298,6 +303,8 @@ def test_names_that_a_script_reads_itself_are_its_own(script: str, found: list[s
         ("#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1\n",
          ["NCCL126", "NCCL162"]),
         ("#SBATCH --nodes=1\nexport NCCL_IB_DISABLE=1\n", []),
+        ("export RCCL_MSCCL_ENABLE=0 NCCL_PXN_DISABLE=1\n", []),
+        ("export NCCL_PXN_DISABLE=1\n", ["NCCL162"]),
     ],
 )  # fmt: skip
 def test_what_a_script_runs_tells_what_is_meant(script: str, found: list[str]) -> None:

@@ -19,6 +19,7 @@ def settings(text: str, name: str = "x.sh") -> list[tuple[str, str | None, int |
         ("environment:\n- A=b\n- NCCL_IB_SL=1=2\n", [("NCCL_IB_SL", "1=2", 3)]),
         ("env:\n- name: NCCL_IB_SL\n  value: '1'\n", [("NCCL_IB_SL", "1", 2)]),
         ("a:\n  NCCL_IB_DISABLE: yes\n  NCCL_DEBUG:\n", [("NCCL_IB_DISABLE", "yes", 2)]),
+        ("nccl_version: 2.18\nnccl_debug: INFO\nNCCL_IB_SL: 1\n", [("NCCL_IB_SL", "1", 3)]),
         ("a: 1\n---\nNCCL_IB_TC: 0106\n", [("NCCL_IB_TC", "0106", 3)]),
         ("x: &a {NCCL_IB_SL: 1}\ny: *a\nz: {<<: *a}\n", [("NCCL_IB_SL", "1", 1)]),
         ("x: &a [*a]\nNCCL_IB_SL: 1\n", [("NCCL_IB_SL", "1", 2)]),

@@ -22,9 +22,14 @@ _ONE_MACHINE = re.compile(
     r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
     re.MULTILINE,
 )
+_AMD = re.compile(r"\b(?:RCCL_|HSA_|HIP_|ROCM|rocm|MI[23]\d\d[AX]\b)")
 _DETERMINISTIC = re.compile(
     r"NONDETERMINISTIC_ALGO[\"']?\s*[:=]\s*[\"']?0|\bdeterministic[-_](?:mode|algorithms)"
     r"|\bCUBLAS_WORKSPACE_CONFIG\b"
+)
+_SOURCES = re.compile(
+    r"^\s*(?:source|\.)\s+(?!\S*(?:activate|bashrc|profile|conda|modules?\b|setvars))\S",
+    re.MULTILINE,
 )
 _DOCKERFILE = re.compile(r"^FROM\s", re.MULTILINE)
 """Docker takes the carriage returns of its own files away."""
@@ -45,6 +50,10 @@ def _traits(text: str) -> Iterator[Trait]:
         yield Trait.MEASURES
     if _ONE_MACHINE.search(text):
         yield Trait.ONE_MACHINE
+    if _SOURCES.search(text):
+        yield Trait.SOURCES
+    if _AMD.search(text):
+        yield Trait.AMD
     if _DETERMINISTIC.search(text):
         yield Trait.DETERMINISTIC
     if _GOOGLE.search(text):

@@ -17,6 +17,8 @@ _MOST_RUNS = 64
 """Ways through a script that conflicts are looked for in; scripts have a handful."""
 
 _OF_PRODUCTION = frozenset({"NCCL142", "NCCL143", "NCCL161", "NCCL162", "NCCL163"})
+_NOT_RCCL = frozenset({("NCCL162", "NCCL_PXN_DISABLE"), ("NCCL162", "NCCL_NVLS_ENABLE")})
+"""Paths that RCCL has off by itself, or not at all (src/graph/paths.cc, src/transport/nvls.cc)."""
 _ORDER = frozenset({("NCCL163", "NCCL_ALGO"), ("NCCL163", "NCCL_PROTO")})
 """What fixes the order of additions."""
 _BETWEEN_MACHINES = frozenset(
@@ -115,9 +117,12 @@ def _verdict(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trai
     meant = (
         (rule.id in _OF_PRODUCTION and Trait.MEASURES in traits)
         or (rule.id in _OF_PRODUCTION and rule.id != "NCCL161" and Trait.GOOGLE in traits)
+        or ((rule.id, setting.name) in _NOT_RCCL and Trait.AMD in traits)
         or ((rule.id, setting.name) in _ORDER and Trait.DETERMINISTIC in traits)
         or ((rule.id, setting.name) in _BETWEEN_MACHINES and Trait.ONE_MACHINE in traits)
     )
+    if rule.id == "NCCL131" and Trait.SOURCES in traits:
+        return Verdict.WARN
     return Verdict.PASS if meant else remark.verdict or rule.verdict
 
 

@@ -49,8 +49,12 @@ class Trait(StrEnum):
     MEASURES = "measures"
     """It runs programs of nccl-tests and trains nothing."""
     ONE_MACHINE = "one-machine"
+    AMD = "amd"
+    """It runs on AMD's GPUs, so that RCCL reads what NCCL would."""
     DETERMINISTIC = "deterministic"
     """Its results have to be the same each time."""
+    SOURCES = "sources"
+    """It reads another script, which may have exported what it changes."""
     GOOGLE = "google"
     """It uses a plug-in of Google's, whose guide asks for much that is a mistake elsewhere."""
 

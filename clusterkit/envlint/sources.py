@@ -16,7 +16,10 @@ _NAMED = re.compile(
 )
 _BY_NAME = (
     (re.compile(r"[nr]ccl\.conf$"), Format.CONF),
-    (re.compile(r"etc[/_]environment|(?:^|/)environment(?:\.d/|$)"), Format.PAM),
+    (
+        re.compile(r"etc[/_]environment|(?:^|/)environment(?:\.d/|$)|/etc/(?:default|sysconfig)/"),
+        Format.PAM,
+    ),
     (re.compile(r"\.(?:sh|bash|sbatch|slurm)$"), Format.SHELL),
     (re.compile(r"\.ya?ml$"), Format.YAML),
 )

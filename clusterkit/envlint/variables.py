@@ -97,7 +97,7 @@ def concerns_us(name: str) -> bool:
 def meant(name: str) -> str | None:
     """Return the name that a misspelt one was meant to be; None where none is near."""
     upper = name.upper()
-    if upper in _table():
+    if upper in _readable():
         return upper
     mended = _prefix_mended(upper)
     if mended is not None:
@@ -134,5 +134,10 @@ def _globs() -> tuple[str, ...]:
 
 @cache
 def _readable() -> tuple[str, ...]:
+    """Return the names that a library reads."""
     dead = {Kind.TYPO, Kind.REMOVED, Kind.TORCH_RENAMED}
-    return tuple(v.name for v in _table().values() if v.kind not in dead and "*" not in v.name)
+    return tuple(
+        v.name
+        for v in _table().values()
+        if v.kind not in dead and "*" not in v.name and v.family != "tools"
+    )

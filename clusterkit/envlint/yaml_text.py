@@ -80,7 +80,11 @@ class _Reader:
         for key, item in node.value:
             if not isinstance(item, yaml.ScalarNode) or item.style == "|":
                 self.read(item)
-            elif isinstance(key, yaml.ScalarNode) and item.tag != _NULL:
+            elif (
+                isinstance(key, yaml.ScalarNode)
+                and item.tag != _NULL
+                and key.value == key.value.upper()  # else a key of some program's configuration
+            ):
                 self._add(key.value, item.value, key, branch)
 
     def _file(self, pairs: Mapping[str, yaml.ScalarNode], branch: Branch) -> bool:

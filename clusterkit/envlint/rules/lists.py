@@ -17,6 +17,8 @@ _COUNTED_HCA = re.compile(r"(?:[a-z]+\d*_)*(?:[a-z]+\d?_|[a-z]+)[1-9]")
 _COUNTED_INTERFACE = re.compile(r"(?:eth|ib|bond|hsn)1")
 _HCA = re.compile(r"mlx[45]_\w+|bnxt_re\w*|hfi1_\d+|efa_\d+|irdma\d+|rocep\w+")
 _INTERFACE = re.compile(r"(?:ib|eth|bond|eno|ens)\d+")
+_FEW = re.compile(r"bnxt|irdma|efa|hfi")
+"""Kinds of which machines have ten at most."""
 _OWN_ONLY = re.compile(r"=?(lo|docker\d*|virbr\d*|podman\d*|cni\d*)(:|$)")
 
 
@@ -57,7 +59,7 @@ def _prefixes(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
     if not names.startswith("=") and wide:
         # Machines have more than ten HCAs of a kind, and hardly ever more than twenty.
         name = next((one for one in wide if one.endswith("1")), wide[0])
-        likely = name.endswith("1") or "bond" in name
+        likely = (name.endswith("1") and not _FEW.match(name)) or "bond" in name
         yield Remark(
             summary=f"a prefix: {name} also {'leaves out' if exclude else 'takes'} {name}0 to "
             f"{name}9",
