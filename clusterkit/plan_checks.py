@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.errors import Problem, UserError
+from clusterkit.escapes import LONE_SURROGATE
 from clusterkit.frameworks import Framework
 from clusterkit.hostlist import MAX_NAMES
 from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
@@ -39,9 +40,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
     problems += _check_spares(job, cluster)
     if job.deepspeed_preset is not None:
         problems += check_preset(job.deepspeed_preset, framework.name)
-    for what, value in (("script", job.script), *(("argument", arg) for arg in job.args)):
-        if "\0" in value:
-            problems.append(Problem(message=f"{what} {value!r} holds a NUL character"))
+    problems += _check_text(job, cluster, workdir)
     time = job.time or cluster.time
     try:
         parse_time_limit(time or "1")
@@ -49,6 +48,24 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
         raise UserError(problems=problems)
+
+
+def _check_text(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:
+    """Yield what no script, plan or log of the job could hold."""
+    given = (
+        *(("script", job.script), ("the working folder", workdir), ("run_dir", cluster.run_dir)),
+        *(("argument", arg) for arg in job.args),
+        *((f"the value of {name}", value) for name, value in {**cluster.env, **job.env}.items()),
+    )
+    for what, value in given:
+        if "\0" in value:
+            yield Problem(message=f"{what} {value!r} holds a NUL character")
+        if LONE_SURROGATE.search(value):
+            shown = value.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            yield Problem(
+                message=f"{what} is not UTF-8: {shown}",
+                hint="scripts and plans of jobs are: rename it, such as with `convmv` or `mv`",
+            )
 
 
 def _check_sizes(job: JobSpec) -> Iterator[Problem]:
@@ -145,11 +162,6 @@ def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
         )
         for name in (*environment, *cluster.secrets, *job.secrets)
         if not _ENV_NAME.fullmatch(name)
-    ]
-    problems += [
-        Problem(message=f"the value of {name} holds a NUL character")
-        for name, value in environment.items()
-        if "\0" in value
     ]
     problems += [
         Problem(

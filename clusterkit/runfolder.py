@@ -288,13 +288,18 @@ def only_read(run: RunFolder, foreign: Foreign) -> str:
     return f"{what} {foreign.reason}: only its files were read"
 
 
+def place_of(cluster: ClusterSpec) -> Path:
+    """Return the folder in which the run folders of a cluster are."""
+    return Path(cluster.run_dir).expanduser().absolute()
+
+
 def create(cluster: ClusterSpec, name: str, *, now: float | None = None) -> RunFolder:
     """Create a run folder that no other submission has, however many submit at this moment.
 
     What others may read of it follows from `share_runs` by the permissions of its folders.
     """
     shown = _SHOWN[cluster.share_runs]
-    parent = Path(cluster.run_dir).expanduser().absolute()
+    parent = place_of(cluster)
     moment = datetime.fromtimestamp(time.time() if now is None else now, tz=UTC).astimezone()
     # Slurm, shells and log files all get to see this name.
     safe = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:60] or "job"

@@ -165,6 +165,36 @@ def test_no_slurm_on_this_machine(desk: Path) -> None:
     assert "hint:" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "who"),
+    [
+        ("slurm", r"a\b", "Slurm takes \\ in"),
+        ("slurm", "100%5", "Slurm takes %5 in"),
+        ("slurm", "a%%%b", "Slurm takes %%% in"),
+        ("slurm", "a%j", "submitit takes %j in"),
+        ("local", "50%t", "submitit takes %t in"),
+    ],
+)
+def test_a_folder_that_no_file_of_a_job_can_be_named_in(
+    desk: Path, kind: str, name: str, who: str
+) -> None:
+    runs = json.dumps(str(desk / name))
+    (desk / "clusterkit.yaml").write_text(f"clusters: {{c: {{kind: {kind}, run_dir: {runs}}}}}\n")
+    done = run(desk, "submit", "--cluster", "c", *TORCHRUN, "--preflight", "off", "train.py")
+    assert done.returncode == 2
+    assert f"no job can have its files in {desk / name}: {who}" in done.stderr
+    assert "set `run_dir`" in done.stderr
+    assert not (desk / name).exists()
+
+
+@pytest.mark.parametrize("name", ["#[1-2]{a,b}", "100%", "a%N%%n", "$x `y` 'z' \"q\" &;|*?!~"])
+def test_other_folders_stand_in_the_way_of_no_job(desk: Path, name: str) -> None:
+    runs = json.dumps(str(desk / name))
+    (desk / "clusterkit.yaml").write_text(f"clusters: {{c: {{kind: slurm, run_dir: {runs}}}}}\n")
+    done = run(desk, "submit", "--cluster", "c", *TORCHRUN, "--dry-run", "train.py")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_dry_run_shows_the_script_and_leaves_nothing(desk: Path) -> None:
     done = run(desk, "submit", "--dry-run", *TORCHRUN, "--nodes", "2", "train.py", "--lr", "1")
     assert done.returncode == 0

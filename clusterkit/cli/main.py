@@ -18,6 +18,7 @@ from typer.exceptions import TyperException
 from clusterkit import __version__, files
 from clusterkit.cli import console
 from clusterkit.cli.interrupts import ended_as_by_ctrl_c
+from clusterkit.core.encoding import require_utf8
 from clusterkit.errors import ClusterkitError, RemoteError, UserError
 
 VERBS = (
@@ -64,6 +65,7 @@ _OF_A_FILE = frozenset(
 )  # fmt: skip
 """What a system says of a file or program that somebody named, whichever verb met it first."""
 _LONGEST_NAME = 120
+_HELP = frozenset({"--help", "-h"})
 
 
 class VerbGroup(TyperGroup):
@@ -135,6 +137,9 @@ def root(
     ] = None,
 ) -> None:
     """Take a distributed training job from a script to every node, at full speed."""
+    gone = None if _HELP & set(sys.argv) else _no_working_folder()
+    if gone is not None:
+        raise gone
     if debug:
         os.environ["CLUSTERKIT_DEBUG"] = "1"
     if config_file is not None:
@@ -143,6 +148,7 @@ def root(
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    require_utf8()
     try:
         with ended_as_by_ctrl_c():
             sys.exit(_run())
@@ -224,8 +230,24 @@ def error_document(error: ClusterkitError) -> dict[str, Any]:
     return {"message": str(error)}
 
 
+def _no_working_folder() -> UserError | None:
+    """Return what to say where the folder that this shell is in cannot be used; else None."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        why = "has been removed" if error.errno == errno.ENOENT else error.strerror
+        return UserError(
+            f"the folder that you are in, {os.environ.get('PWD', '.')}: {why}",
+            hint='cd to one that is there; one that was made anew under that name: cd "$PWD"',
+        )
+    return None
+
+
 def _report_os_error(error: OSError) -> None:
-    if error.filename is not None and error.errno in _OF_A_FILE:
+    gone = _no_working_folder()
+    if gone is not None:
+        _report(gone)
+    elif error.filename is not None and error.errno in _OF_A_FILE:
         _report(_unusable(error))
     elif error.filename is not None or error.errno not in _UNWRITTEN:
         _report_bug(error)
@@ -253,12 +275,14 @@ def _report_bug(error: Exception) -> None:
         return
     if _wants_json():
         console.json_document({"error": {"message": f"{type(error).__name__}: {error}"}})
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="clusterkit-crash-", suffix=".log", delete=False, encoding="utf-8"
-    ) as log:
-        log.write(f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n")
-        log.write(traceback.format_exc())
-    console.error(
-        f"clusterkit has a bug: {type(error).__name__}: {error}\n"
-        f"hint: the traceback is in {log.name}; please report it, or run again with --debug"
-    )
+    told = f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="clusterkit-crash-", suffix=".log", delete=False,
+            encoding="utf-8", errors="backslashreplace",
+        ) as log:  # fmt: skip
+            log.write(told + traceback.format_exc())
+        where = f"the traceback is in {log.name}; please report it, or run again with --debug"
+    except OSError:  # nowhere to write to
+        where = "please report it with what --debug shows"
+    console.error(f"clusterkit has a bug: {type(error).__name__}: {error}\nhint: {where}")

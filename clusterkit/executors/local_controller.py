@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit import files, node_results, processes, runfolder
+from clusterkit.core.encoding import require_utf8
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.executors.local_nodes import LocalLayout
@@ -114,4 +115,5 @@ def _submission(run: RunFolder) -> Submission:
 
 
 if __name__ == "__main__":
+    require_utf8()
     sys.exit(main(sys.argv[1:]))

@@ -24,6 +24,7 @@ from clusterkit import __version__, files, node_results, processes, runfolder
 from clusterkit.calls.hub import join
 from clusterkit.calls.link import is_told_to_end
 from clusterkit.calls.news import News
+from clusterkit.core.encoding import require_utf8
 from clusterkit.core.ownership import require_own
 from clusterkit.errors import ClusterkitError, RemoteError
 from clusterkit.executors import ssh_slots
@@ -315,4 +316,5 @@ def _state(result: NodeResult) -> JobState:
 
 
 if __name__ == "__main__":
+    require_utf8()
     sys.exit(main(sys.argv[1:]))

@@ -25,7 +25,7 @@ class NoSuchJobError(UserError):
 
 def run_roots(clusters: Iterable[ClusterSpec]) -> tuple[Path, ...]:
     """Return every folder in which these clusters keep their runs, each once."""
-    paths = (Path(cluster.run_dir).expanduser().absolute() for cluster in clusters)
+    paths = (runfolder.place_of(cluster) for cluster in clusters)
     return tuple(dict.fromkeys(paths))
 
 

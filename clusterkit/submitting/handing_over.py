@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from clusterkit import runfolder
 from clusterkit.config import load_settings
 from clusterkit.errors import UserError
 from clusterkit.executors import executor_for, submit_plan
-from clusterkit.model import ClusterKind, LaunchPlan
+from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.render import render
 from clusterkit.shell import Secret
 from clusterkit.ties import After, Ties, dependency
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
     from clusterkit.runfolder import RunFolder, Submission
     from clusterkit.submitting.gate import Passed
 
+_NOT_FOR_SLURM = re.compile(r"\\|%\d|%%%")
+"""What no release of Slurm can be told in a file name (sbatch(1), "filename pattern"; slurmstepd's
+fname.c): a backslash ends the expansion of job ids, and `%%` becomes `%` but for these."""
+_NOT_FOR_SUBMITIT = re.compile(r"%[jt]")
+"""submitit writes job and task there (`JobPaths`), and so into other folders."""
+
 
 def require_runnable(plan: LaunchPlan) -> None:
-    """Refuse a job whose script is not there.
+    """Refuse a job whose script is not there, or whose run folder cannot be named.
 
     Raises:
         UserError: that is so.
     """
+    _require_plain_name(plan.cluster)
     if plan.container is not None:
         return  # an image may have a script that this machine has not
     # Without a copy of this folder, it is the nodes that have to have the script.
@@ -104,6 +112,19 @@ def hand_over(
     for message in launched.messages:
         note(message)
     return run, submission
+
+
+def _require_plain_name(cluster: ClusterSpec) -> None:
+    folder = str(runfolder.place_of(cluster))
+    slurms = _NOT_FOR_SLURM.search(folder) if cluster.kind is ClusterKind.SLURM else None
+    wrong = slurms or _NOT_FOR_SUBMITIT.search(folder)
+    if wrong is not None:
+        raise UserError(
+            f"no job can have its files in {folder}: {'Slurm' if slurms else 'submitit'} takes "
+            f"{wrong[0]} in the name of a file for something else, and has no way to write it",
+            hint="set `run_dir` to a folder without it",
+            key="cluster",
+        )
 
 
 def _require_script(script: str, workdir: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from clusterkit import files, runfolder
 from clusterkit.core import ownership, permissions
+from clusterkit.core.encoding import require_utf8
 from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     # From the first line on, and to the last: what is sent before the command starts waits for
     # it, and what is sent after its end must not spoil the exit code.
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    require_utf8()
     run = RunFolder(Path(arguments[0]).absolute())
     try:
         permissions.close_output()
