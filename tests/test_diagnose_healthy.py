@@ -113,7 +113,7 @@ def test_steps_at_the_end_of_a_log_show_that_it_went_on(say: Say) -> None:
     warned = "n1:1:9 [3] transport/nvls.cc:598 NCCL WARN Cuda failure 1 'invalid argument'\n"
     late = warned + "loading a shard of the data\n" * 4000 + steps("", 9)
     assert cause(say(late)) is None
-    assert cause(say(late.replace("step", "part"))) == ("nccl-cuda-failure", None)
+    assert cause(say(late.replace("step", "part"))) == ("nccl-nvls", None)
     samples = "".join(f'0: {{"key": "loss", "samples_count": {n}}}\n' for n in range(6))
     assert cause(say(warned + samples)) is None
     settings = "".join(f"{n}_steps={n * 100},\n" for n in ("save", "eval", "log", "warm", "max"))

@@ -71,8 +71,8 @@ class Hit:
     """The time that a tool put before the line."""
     node: str | None = None
     rank: int | None = None
-    value: tuple[str, str] | None = None
-    """Of a rule that compares: the groups `what` and `value`."""
+    value: tuple[str, str, str] | None = None
+    """Of a rule that compares: the groups `what`, `value` and `number`."""
     count: int = 1
     last: int = 0
     """Bytes before the last line like it."""
@@ -224,7 +224,8 @@ class Finds:
         for rule in rules:
             if rule.compare is Compare.DIFFERS and (match := rule.match(hit.text)):
                 groups = match.groupdict()
-                hit.value = (groups.get("what") or "", groups.get("value") or "")
+                what, value, number = (groups.get(n) or "" for n in ("what", "value", "number"))
+                hit.value = (what, value, number)
                 return
 
     def _lasts(self, rule: Rule, hit: Hit) -> bool:

@@ -48,7 +48,10 @@ class Compare(StrEnum):
     """What has to differ between nodes for a rule to fire."""
 
     DIFFERS = "differs"
-    """The group `value` (of the same group `what`, where the pattern has one)."""
+    """The group `value` (of the same group `what`, where the pattern has one).
+
+    With a group `number`, at the same number, or at neighbouring ones its first word.
+    """
     SOME_NODES = "some-nodes"
     """Some nodes print such a line, and others with output do not."""
 

@@ -195,7 +195,7 @@ class _Comparison:
         self._rules = rules
         named = {source.node for source, _ in found if source.node}
         self._short = {name.partition(".")[0]: name for name in named}
-        self._said: dict[tuple[str, str], dict[_Where, set[str]]] = {}
+        self._said: dict[tuple[str, str], dict[_Where, set[tuple[str, str]]]] = {}
         self._nodes: dict[str, set[str]] = {}
         for source, scanned in found:
             for hit in scanned.hits:
@@ -225,8 +225,8 @@ class _Comparison:
         if rule.compare is not Compare.DIFFERS:
             return {}
         said: dict[str, list[_Where]] = {}
-        for place, value in self._differing(rule.id, hit).items():
-            said.setdefault(value, []).append(place)
+        for place, (value, number) in self._differing(rule.id, hit).items():
+            said.setdefault(f"{value} (number {number})" if number else value, []).append(place)
         parts = [f"{value} on {_named(places)}" for value, places in sorted(said.items())]
         return {"values": ", ".join(parts)}
 
@@ -242,15 +242,20 @@ class _Comparison:
         if rule.compare is Compare.SOME_NODES:
             self._nodes.setdefault(name, set()).add(node)
         elif rule.compare is Compare.DIFFERS and hit.value is not None:
-            what, value = hit.value
+            what, *told = hit.value
             place = node if hit.rank is None else hit.rank
-            self._said.setdefault((name, what), {}).setdefault(place, set()).add(value)
+            said = self._said.setdefault((name, what), {})
+            said.setdefault(place, set()).add((told[0], told[1]))
 
-    def _differing(self, name: str, hit: Hit) -> dict[_Where, str]:
+    def _differing(self, name: str, hit: Hit) -> dict[_Where, tuple[str, str]]:
         """Return what each place says, where all say one thing each and not the same."""
         said = self._said.get((name, hit.value[0] if hit.value else ""), {})
         one = {place: next(iter(values)) for place, values in said.items() if len(values) == 1}
-        return one if len(set(one.values())) > 1 else {}
+        numbers = {int(number or 0) for _, number in one.values()}
+        alike = len(numbers) == 1
+        told = {value if alike else value.partition(",")[0] for value, _ in one.values()}
+        near = bool(numbers) and max(numbers) - min(numbers) <= 1
+        return one if near and len(told) > 1 else {}
 
 
 def _named(places: Sequence[_Where]) -> str:
