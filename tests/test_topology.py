@@ -267,6 +267,7 @@ def test_columns_that_ran_together() -> None:
         (even_matrix(4, "NV18", "NODE", cpus="72-143"), False),
         (even_matrix(4, "NV18", "SYS", cpus="0-35,72-107"), True),
         (even_matrix(8, "NV18", "SYS", cpus="0-71"), True),
+        (even_matrix(4, "PHB", "PHB", cpus="0-71"), True),  # one socket of 36 cores
         (even_matrix(1, "", "PHB"), True),
     ],
 )

@@ -267,7 +267,9 @@ def grace(topology: Topology) -> bool:
     if any(affinity.gpu_numa is not None for affinity in topology.affinity):
         return True
     cpus = [affinity.cpus for affinity in topology.affinity if affinity.cpus]
-    return bool(cpus) and all(map(_GRACE.fullmatch, cpus)) and len(topology.gpus) <= _GRACE_GPUS
+    if not cpus or not all(map(_GRACE.fullmatch, cpus)) or len(topology.gpus) > _GRACE_GPUS:
+        return False
+    return all(nvlinks(link) >= _SWITCHED for _, _, link in topology.gpu_pairs())
 
 
 @lru_cache(maxsize=4096)
