@@ -96,6 +96,7 @@ def test_small_messages_are_computed_from_their_time() -> None:
 SHARED = "1048576  32768  float{}  80.0  13.11  11.47  {}  81.0  12.95  11.33  {}\n"
 WHOLE = "1048576  262144  float{}  80.0  13.11  13.11  {}  81.0  12.95  12.95  {}\n"
 OLD = "size  count  type{}  time  algbw  busbw  error  time  algbw  busbw  error\n"
+RANK = "  Rank  {0} Group  0 Pid  7 on n1 device  {0} [0x0f] NVIDIA H100 80GB HBM3\n"
 NEW = "size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong\n"
 
 
@@ -106,7 +107,7 @@ NEW = "size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  
         (OLD.format("") + SHARED.format("", "0e+00", "0e+00"), "all_gather", ()),
         (OLD.format(" redop") + SHARED.format("      ", "0e+00", "0e+00"), "alltoall", ()),
         (OLD.format(" redop") + SHARED.format(" sum", "N/A", "N/A"), "reduce_scatter", ()),
-        (OLD.format(" redop") + WHOLE.format(" sum", "N/A", "N/A"), "all_reduce", ()),
+        (OLD.format(" redop") + WHOLE.format(" sum", "1e-07", "1e-07"), "all_reduce", ()),
         (OLD.format(" root") + WHOLE.format("    0", "N/A", "N/A"), "broadcast", ()),
         (OLD.format(" redop root") + WHOLE.format(" max  3", "1e-7", "1e-7"), "reduce", ()),
         (OLD.format("") + WHOLE.format("", "0e+00", "0e+00"), "sendrecv", ()),
@@ -115,7 +116,11 @@ NEW = "size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  
         (NEW + SHARED.format(" none -1", "0", "N/A"), "alltoall", ()),
         (NEW + SHARED.format(" none -1", "N/A", "N/A"), "all_gather", ("alltoall",)),
         (NEW + SHARED.format(" sum -1", "0", "0"), "reduce_scatter", ()),
-        (NEW + WHOLE.format(" none -1", "0", "0"), "sendrecv", ()),
+        (NEW + WHOLE.format(" sum -1", "0", "N/A"), "sendrecv", ()),
+        (NEW + WHOLE.format(" sum -1", "0", "0"), "all_reduce", ()),
+        (NEW + WHOLE.format(" sum -1", "N/A", "N/A"), "all_reduce", ("sendrecv",)),
+        ("".join(RANK.format(k) for k in range(4)) + NEW + WHOLE.format(" sum -1", "N/A", "N/A"),
+         "sendrecv", ()),
         (NEW + WHOLE.format(" none 0", "0", "0"), "broadcast", ()),
         (NEW + WHOLE.format(" prod 0", "0", "0"), "reduce", ()),
         ("+ srun ./scatter_perf_mpi -b 1M\n" + NEW + SHARED.format(" none 0", "0", "0"),

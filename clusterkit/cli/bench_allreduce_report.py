@@ -37,7 +37,7 @@ def lines_of(found: Answer) -> Iterator[str]:
         yield from _summary(found, op)
     if result.perhaps:
         others = " or ".join(op.words for op in result.perhaps)
-        yield from paragraph(f"the table is that of an {others} as well: it does not say which ran")
+        yield from paragraph(f"the table fits {others} as well: it does not say which of them ran")
     if result.left_out:
         yield ""
         yield from _left_out(result.left_out)

@@ -98,8 +98,8 @@ def _measured(row: Row, op: Operation, ranks: int | None) -> Measured:
 def _operations(test: NcclTest, rows: Sequence[Row]) -> tuple[Operation, ...]:
     """Return what ran, the most likely first: by its name, or else by what its table looks like.
 
-    An all-to-all is never in place, so nothing is checked there; an all-gather is. A gather and a
-    scatter look alike.
+    An all-to-all and a sendrecv are never in place, so nothing is checked there; an all-gather and
+    an all-reduce are. Since 2.13 a sendrecv names a reduction. A gather and a scatter look alike.
     """
     named = _named(test.program)
     if named is None and test.program is not None:
@@ -107,7 +107,7 @@ def _operations(test: NcclTest, rows: Sequence[Row]) -> tuple[Operation, ...]:
         raise Unparsed(f"{test.program} is none of those that are read: {known}")
     if named is not None or not rows:
         return (named or Operation.ALL_REDUCE,)
-    fitting = _fitting(rows[-1])
+    fitting = _fitting(rows[-1], test.ranks)
     called = _named(test.called)
     return (called,) if called in fitting else fitting
 
@@ -117,21 +117,32 @@ def _named(program: str | None) -> Operation | None:
     return next((op for op in Operation if op.program == name), None)
 
 
-def _fitting(row: Row) -> tuple[Operation, ...]:
+def _fitting(row: Row, ranks: int | None) -> tuple[Operation, ...]:
     """Return the collectives that print such a row, the most likely first."""
     reduces, rooted = row.operation not in {None, "", "none"}, row.root is not None
     shared = _parts(row) not in {1, None}
-    if reduces:
-        whole = Operation.REDUCE if rooted else Operation.ALL_REDUCE
-        return (Operation.REDUCE_SCATTER,) if shared and not rooted else (whole,)
+    never_in_place = row.checked and not row.in_place_checked
+    if rooted and reduces:
+        return (Operation.REDUCE,)
     if rooted:
         return (Operation.GATHER, Operation.SCATTER) if shared else (Operation.BROADCAST,)
+    if reduces and shared:
+        return (Operation.REDUCE_SCATTER,)
     if not shared:
-        return (Operation.SENDRECV,)
-    if row.operation == "" or (row.checked and not row.in_place_checked):
+        sends = not reduces or never_in_place
+        return (Operation.SENDRECV,) if sends else _of_all_ranks(row, ranks)
+    if row.operation == "" or never_in_place:
         return (Operation.ALLTOALL,)
     gathers = (Operation.ALL_GATHER, Operation.ALLTOALL)
     return gathers[:1] if row.checked or row.operation is None else gathers
+
+
+def _of_all_ranks(row: Row, ranks: int | None) -> tuple[Operation, ...]:
+    """Tell an all-reduce from a sendrecv that nobody checked; of two ranks they look alike."""
+    if row.checked or row.alg_gb_s != row.bus_gb_s or row.alg_gb_s < 1:
+        return (Operation.ALL_REDUCE,)
+    both = (Operation.ALL_REDUCE, Operation.SENDRECV)
+    return both if (ranks or 2) == 2 else both[1:]
 
 
 def _parts(row: Row) -> int | None:

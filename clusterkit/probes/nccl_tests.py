@@ -247,7 +247,7 @@ def _correct(lines: Sequence[str], rows: Sequence[Row]) -> bool | None:
         return False
     if summed is None or any("Test failure" in line for line in lines):
         return None
-    # With -c 0 nobody looks, and it ends with 0 OK all the same; alltoall_perf prints 0 even then.
+    # With -c 0 nobody looks, and it ends with 0 OK all the same.
     unseen = any(_UNCHECKED.fullmatch(line) for line in lines)
     return None if unseen or not all(row.checked for row in rows if row.size) else True
 
