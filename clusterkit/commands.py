@@ -19,6 +19,8 @@ class Answer:
     code: int
     output: str = ""
     errors: str = ""
+    ran: bool = True
+    """Whether there was such a program, and it was started."""
 
 
 def run_command(
@@ -42,11 +44,11 @@ def run_command(
             timeout=timeout_s,
         )
     except FileNotFoundError:
-        return Answer(code=MISSING, errors=f"{command[0]}: command not found")
+        return Answer(code=MISSING, errors=f"{command[0]}: command not found", ran=False)
     except PermissionError:
-        return Answer(code=MISSING, errors=f"{command[0]}: permission denied")
+        return Answer(code=MISSING, errors=f"{command[0]}: permission denied", ran=False)
     except OSError as error:
-        return Answer(code=CANNOT_RUN, errors=f"{command[0]}: {error.strerror}")
+        return Answer(code=CANNOT_RUN, errors=f"{command[0]}: {error.strerror}", ran=False)
     except subprocess.TimeoutExpired:
         return Answer(code=TIMED_OUT, errors=f"{command[0]}: no answer in {timeout_s:.0f} s")
     return Answer(

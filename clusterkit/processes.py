@@ -130,6 +130,14 @@ def command_of(pid: int) -> tuple[str, ...]:
     return tuple(os.fsdecode(word) for word in text.removesuffix(b"\0").split(b"\0"))
 
 
+def of_user(uid: int) -> Iterator[int]:
+    """Yield the processes of a user."""
+    for pid in _pids():
+        with suppress(OSError):
+            if (PROC / str(pid)).stat().st_uid == uid:
+                yield pid
+
+
 def boot_id() -> str:
     """Return what identifies this boot of this machine."""
     try:

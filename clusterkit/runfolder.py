@@ -39,7 +39,7 @@ _ATTEMPTS_AT_A_NAME = 20
 _ACTED_ON = frozenset({
     "plan.json", "submission.json", "state.json", "controller.json", "ended.json", "ssh.json",
     "mirror.json", "sync.json", "job.sbatch", "secrets.env", "shell.json", "held", "cancelled",
-    "starting.lock", "told-slurm.json", "left-out",
+    "starting.lock", "told-slurm.json", "left-out", "handing.json",
     "submitit", "logs", "nodes", "failures", "keepers", "ends",
 })  # fmt: skip
 """What clients do something with; not what the training keeps in `results`."""
@@ -98,6 +98,11 @@ class RunFolder:
     def submission(self) -> Path:
         """What was submitted where, and the job id once it is known."""
         return self.path / "submission.json"
+
+    @property
+    def handing(self) -> Path:
+        """Who hands the job over, and how far that has come."""
+        return self.path / "handing.json"
 
     @property
     def script(self) -> Path:

@@ -20,6 +20,7 @@ from clusterkit.cli.status import endings
 from clusterkit.cli.wait import wait_for_run
 from clusterkit.errors import UserError
 from clusterkit.executors import SchedulerState
+from clusterkit.executors.handing import Handing, ProcessId
 from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
 from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.logs import LogReader, tail_position
@@ -57,7 +58,9 @@ def verdict(
     cancelled: bool = False,
     silence: str | None = None,
     job_id: str | None = "7",
-    age_s: float = 1e6,
+    handing: Handing | None = None,
+    under_way: bool = False,
+    now: float = 1e6,
     tasks: int = 2,
     of: int = 2,
     once: bool = False,
@@ -75,7 +78,9 @@ def verdict(
         cancelled=cancelled,
         scheduler=said,
         silence=silence,
-        age_s=age_s,
+        handing=handing,
+        under_way=under_way,
+        now=now,
     )
     status = judge(evidence)
     return status.state.value, status.exit_code
@@ -90,8 +95,43 @@ def test_absence_is_never_success() -> None:
     assert verdict(node(0)) == ("unknown", None)
     assert verdict(silence="Slurm does not answer") == ("unknown", None)
     assert verdict(kind=ClusterKind.LOCAL) == ("unknown", None)
-    assert verdict(job_id=None, age_s=5) == ("pending", None)
     assert verdict(job_id=None) == ("unknown", None)
+
+
+def test_a_job_without_an_id_was_submitted_never_or_perhaps() -> None:
+    begun = Handing(client=ProcessId.own(), began_at=999.0)
+    handed = dataclasses.replace(begun, at=1000.0)
+    assert verdict(job_id=None, handing=begun, under_way=True) == ("pending", None)
+    assert verdict(job_id=None, handing=begun) == ("failed", None)
+    assert verdict(job_id=None, handing=begun, kind=ClusterKind.LOCAL) == ("failed", None)
+    assert verdict(job_id=None, handing=begun, cancelled=True) == ("cancelled", None)
+    elsewhere = dataclasses.replace(begun.client, boot_id="other")
+    after_a_restart = dataclasses.replace(begun, client=elsewhere)
+    assert verdict(job_id=None, handing=after_a_restart) == ("unknown", None)
+    assert verdict(job_id=None, handing=handed, under_way=True, silence="no") == ("pending", None)
+    assert verdict(job_id=None, handing=handed) == ("unknown", None)
+    assert verdict(job_id=None, handing=handed, silence="Slurm does not answer")[0] == "unknown"
+    assert verdict(node(0), node(1), job_id=None, handing=handed) == ("succeeded", 0)
+
+
+@pytest.mark.parametrize(
+    ("missing_since", "never_after"),
+    [
+        (1000.0, 1015.0),  # a controller that answers at once has worked off what came before
+        (1030.0, 1090.0),  # a request in a socket comes again after twice the time at most
+        (1200.0, 1320.0),
+        (1400.0, 1480.0),  # by then its credentials are not valid any more
+        (9000.0, 9000.0),
+    ],
+)
+def test_a_missing_job_may_still_come_for_a_while(missing_since: float, never_after: float) -> None:
+    handed = Handing(client=ProcessId.own(), began_at=999.0, at=1000.0, missing_since=missing_since)
+    assert handed.never_after == never_after
+    before = verdict(job_id=None, handing=handed, now=never_after - 1)
+    assert before == ("unknown", None)
+    assert verdict(job_id=None, handing=handed, now=never_after) == ("failed", None)
+    silent = verdict(job_id=None, handing=handed, now=1e9, silence="Slurm does not answer")
+    assert silent == ("unknown", None)
 
 
 def test_own_results_come_first() -> None:

@@ -164,7 +164,8 @@ def main() -> None:
     except ClusterkitError as error:
         _report(error)
         sys.exit(EXIT_COULD_NOT)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        _report_interrupt(error)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         _give_up_stdout()  # the reader of our output (`| head`) has gone
@@ -213,6 +214,12 @@ def _report(error: ClusterkitError) -> None:
             console.note(f"and {left} more errors")
     else:
         console.error(str(error))
+
+
+def _report_interrupt(error: KeyboardInterrupt) -> None:
+    """Say what was left open, if anything was."""
+    for words in error.args:
+        console.error(str(words))
 
 
 def _wants_json() -> bool:

@@ -31,7 +31,7 @@ from clusterkit.errors import UserError, choices_hint
 from clusterkit.jobs import Job, load_jobs
 from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state import load_job
-from clusterkit.listing import cut
+from clusterkit.listing import cut, some_of
 from clusterkit.model import JobState, JobStatus, NodeResult
 from clusterkit.runfolder import RunFolder
 
@@ -145,6 +145,9 @@ def _list(
     if limit and total > limit:
         console.note(f"{total - limit} older jobs not shown (--limit 0 lists all)")
     _table(jobs)
+    unknown = [name_of(job) for job in jobs if job.status.state is JobState.UNKNOWN]
+    if unknown:
+        console.note(f"of {some_of(unknown, 3)} nobody can tell: clusterkit status JOB says why")
 
 
 def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
@@ -223,6 +226,11 @@ def _describe(job: Job) -> None:
             console.say(f"  attempt {attempt.attempt + 1} of at most {submission.requeue + 1}")
         for line in endings(attempt.nodes):
             console.say(f"  {'  ' * (len(attempts) > 1)}{line}")
+    if job.status.state is JobState.UNKNOWN:
+        again = "looks again until it is known" + (
+            "; do not submit it again" * (not submission.job_id)
+        )
+        console.say(f"  next       clusterkit wait {name_of(job)} {again}")
     follow = "" if job.status.state.final else "-f "
     console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
 

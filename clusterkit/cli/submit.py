@@ -12,6 +12,7 @@ import typer
 from clusterkit.cli import console
 from clusterkit.cli.flags import JsonFlag
 from clusterkit.cli.job_flags import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
+from clusterkit.cli.main import EXIT_COULD_NOT, error_document
 from clusterkit.cli.submit_wishes import (
     DryRunFlag,
     ExcludeUnfitFlag,
@@ -23,6 +24,7 @@ from clusterkit.cli.submit_wishes import (
 from clusterkit.errors import UserError
 
 if TYPE_CHECKING:
+    from clusterkit.executors.base import UnconfirmedError
     from clusterkit.model import LaunchPlan
     from clusterkit.runfolder import RunFolder, Submission
     from clusterkit.submitting.request import JobRequest
@@ -86,6 +88,7 @@ def submit(
 
 def _submit_one(request: JobRequest, wishes: Wishes) -> None:
     from clusterkit.cli.submit_gate import listening, showing_refusal
+    from clusterkit.executors.base import UnconfirmedError
     from clusterkit.submitting.handing_over import tied
     from clusterkit.submitting.one import prepare, start
 
@@ -94,18 +97,23 @@ def _submit_one(request: JobRequest, wishes: Wishes) -> None:
     if wishes.dry_run:
         show_plan(tied(prepared.plan, prepared.after), as_json=wishes.json)
         return
-    with showing_refusal(as_json=wishes.json), listening() as listener:
-        plan, run, submission = start(
-            prepared,
-            exclude_unfit=wishes.exclude_unfit,
-            force=wishes.force,
-            listener=listener,
-            command_line=sys.argv,
-        )
-    if wishes.json and not wishes.wait:
-        _print_document(run)
-    elif not wishes.json:
-        _announce(plan, run, submission, brief=wishes.follow)
+    try:
+        with showing_refusal(as_json=wishes.json), listening() as listener:
+            plan, run, submission = start(
+                prepared,
+                exclude_unfit=wishes.exclude_unfit,
+                force=wishes.force,
+                listener=listener,
+                command_line=sys.argv,
+            )
+    except UnconfirmedError as error:
+        run = error.run
+        _tell_unconfirmed(error, wishes)
+    else:
+        if wishes.json and not wishes.wait:
+            _print_document(run)
+        elif not wishes.json:
+            _announce(plan, run, submission, brief=wishes.follow)
     if wishes.follow:
         from clusterkit.cli.logs import follow_run
 
@@ -114,6 +122,25 @@ def _submit_one(request: JobRequest, wishes: Wishes) -> None:
         from clusterkit.cli.wait import wait_for_run
 
         raise typer.Exit(wait_for_run(run, as_json=wishes.json))
+
+
+def _tell_unconfirmed(error: UnconfirmedError, wishes: Wishes) -> None:
+    """Tell of a job that may or may not have been accepted; return where it is to be waited for.
+
+    Raises:
+        typer.Exit: it is not.
+    """
+    if wishes.wait or wishes.follow:
+        console.warn(str(error))
+        return
+    if wishes.json:
+        from clusterkit.jobs.document import document_of
+        from clusterkit.jobs.state import load_job
+
+        document = document_of(load_job(error.run))
+        console.json_document({**document, "error": error_document(error)})
+    console.error(str(error))
+    raise typer.Exit(EXIT_COULD_NOT)
 
 
 def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief: bool) -> None:

@@ -29,6 +29,19 @@ class RefusalError(RemoteError):
     """A job that was handed over and is certain not to run."""
 
 
+class UnconfirmedError(RemoteError):
+    """A job that was handed over, and of which nobody can tell yet whether it was accepted."""
+
+    def __init__(self, said: str, run: RunFolder) -> None:
+        """Say what was `said` instead of an answer, and how to find the job in `run`."""
+        super().__init__(
+            f"{said}: nobody can tell yet whether the job was accepted",
+            hint=f"do not submit it again: clusterkit status {run.key} looks for it, "
+            f"clusterkit cancel {run.key} ends it",
+        )
+        self.run = run
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
     """What came of handing a job over."""
@@ -76,11 +89,15 @@ class Executor(Protocol):
         Raises:
             UserError: the run folder cannot be written.
             RefusalError: it was refused, in the words of whoever refused it.
-            RemoteError: nobody can tell whether it was accepted.
+            UnconfirmedError: nobody can tell whether it was accepted.
         """
 
-    def find_lost(self, run: RunFolder) -> str | None:
-        """Return the id of the job that belongs to `run` where nobody wrote it down."""
+    def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
+        """Return the ids of the jobs that belong to `runs`, where nobody wrote them down.
+
+        Raises:
+            RemoteError: nobody could be asked.
+        """
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return the state of every job that is still known, asking once for all of them.

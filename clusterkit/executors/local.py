@@ -35,9 +35,9 @@ class LocalJobs:
 
         return local_executor.launch(plan, run, hidden=hidden, handing_over=handing_over)
 
-    def find_lost(self, run: RunFolder) -> str | None:
-        """Return the job id, which follows from the run id."""
-        return local_runs.job_id_of(run) if run.controller.exists() else None
+    def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
+        """Return the job ids, which follow from the run ids."""
+        return {run: local_runs.job_id_of(run) for run in runs if run.controller.exists()}
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return the state of each job that has, or had, a controller on this machine."""

@@ -7,9 +7,7 @@ that and without a controller is unknown.
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from clusterkit import files, node_results, processes, runfolder
 from clusterkit.core.encoding import require_utf8
 from clusterkit.errors import UserError
 from clusterkit.executors.base import scrubbed_environment
+from clusterkit.executors.handing import ProcessId
 from clusterkit.executors.local_nodes import LocalLayout
 from clusterkit.executors.local_runs import job_id_of
 from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
@@ -38,10 +37,7 @@ def main(arguments: list[str]) -> int:
         run.controller,
         {
             "schema": runfolder.SCHEMA,
-            "pid": os.getpid(),
-            "start_time": processes.start_time(os.getpid()),
-            "boot_id": processes.boot_id(),
-            "host": socket.gethostname(),
+            **files.plain(ProcessId.own()),
             "port": layout.allocation.port,
         },
     )

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit import files, processes
-from clusterkit.bounds import ExitCode, NodeName, Pid
+from clusterkit.bounds import ExitCode, Pid
 from clusterkit.errors import RemoteError
 from clusterkit.executors.base import SchedulerState
+from clusterkit.executors.handing import ProcessId
 from clusterkit.executors.holding import began_at, state_of_held
 from clusterkit.model import JobState
 from clusterkit.records import record_of
@@ -28,13 +29,10 @@ _START_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Controller:
+class _Controller(ProcessId):
     """What stands in `controller.json`."""
 
     pid: Pid
-    start_time: str
-    boot_id: str
-    host: NodeName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +110,7 @@ def _lives(controller: _Controller, run: RunFolder) -> bool:
 
     A file may say anything, so the process itself has to say that it controls this run.
     """
-    return (
-        controller.boot_id == processes.boot_id()
-        and controller.start_time == processes.start_time(controller.pid)
-        and processes.alive(controller.pid)
-        and _controls(controller.pid, run)
-    )
+    return controller.lives and _controls(controller.pid, run)
 
 
 def _controls(pid: int, run: RunFolder) -> bool:

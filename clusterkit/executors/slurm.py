@@ -10,15 +10,13 @@ from importlib import import_module
 
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
-from clusterkit.executors import slurm_again, slurm_limits, slurm_states
+from clusterkit.executors import handing, slurm_again, slurm_limits, slurm_lost, slurm_states
 from clusterkit.executors.base import Launched, SchedulerState
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.model import JobState, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission, read_submission
 from clusterkit.ties import waiting_for
 
-_SBATCH_PATIENCE_S = 180.0
-"""How long sbatch may take; an older job without an id never had one."""
 _IN_FLIGHT_S = 8.0
 """How long `cancel` waits for the id. Afterwards the client that submits, or the job itself when it
 starts, finds it cancelled."""
@@ -49,9 +47,9 @@ class SlurmJobs:
 
         return slurm_executor.launch(plan, run, hidden=hidden, handing_over=handing_over)
 
-    def find_lost(self, run: RunFolder) -> str | None:
-        """Return the job whose script is the one in this run folder."""
-        return slurm_states.find_by_script(run.path / SCRIPT)
+    def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
+        """Return the jobs that were submitted from these run folders."""
+        return slurm_lost.find(runs)
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return what Slurm says of these jobs, in one question for all of them."""
@@ -81,7 +79,10 @@ class SlurmJobs:
             slurm_again.leave_out(run, submission)
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
-        """Ask Slurm to end the job; one that it no longer knows has ended."""
+        """Ask Slurm to end the job; one that it no longer knows has ended.
+
+        A job without an id is ended by whoever finds it, or by itself when it starts.
+        """
         job_id = submission.job_id or self._await_job_id(run, submission)
         if job_id is None:
             return
@@ -95,13 +96,16 @@ class SlurmJobs:
 
     def _await_job_id(self, run: RunFolder, submission: Submission) -> str | None:
         """Wait for the job of an sbatch that may still be on its way."""
-        young = time.time() - submission.submitted_at < _SBATCH_PATIENCE_S
-        deadline = time.monotonic() + (_IN_FLIGHT_S if young else 0.0)
-        while (job_id := self.find_lost(run)) is None and time.monotonic() < deadline:
-            time.sleep(0.5)
+        noted = handing.read(run)
+        under_way = noted is not None and handing.is_under_way(run, noted, SCRIPT)
+        deadline = time.monotonic() + (_IN_FLIGHT_S if under_way else 0.0)
+        while (job_id := self.find_lost({run: submission}).get(run)) is None:
             known = read_submission(run)
             if known is not None and known.job_id is not None:
                 return known.job_id
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
         return job_id
 
 

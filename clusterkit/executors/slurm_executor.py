@@ -6,7 +6,6 @@ dependency is pinned below 1.6, and tests/test_executors_slurm.py holds the cont
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -16,24 +15,24 @@ from submitit.core import core
 from submitit.core.utils import DelayedSubmission
 from submitit.slurm import slurm
 
-from clusterkit.commands import run_command
+from clusterkit.commands import Answer, run_command
 from clusterkit.errors import RemoteError
-from clusterkit.executors import slurm_states
+from clusterkit.executors import handing, slurm_lost, slurm_states
 from clusterkit.executors.base import (
     PYTHON_VARIABLE,
     RUN_FOLDER_VARIABLE,
     Launched,
+    UnconfirmedError,
     scrubbed_environment,
     tasks_of,
 )
+from clusterkit.executors.handing import SBATCH_TIMEOUT_S
 from clusterkit.executors.pickles import kept_private
-from clusterkit.executors.slurm_refusals import refusal
+from clusterkit.executors.slurm_refusals import accepted_id, own_words, refusal
 from clusterkit.executors.slurm_states import SCRIPT, Wanted
 from clusterkit.executors.submitting import launch_by
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, read_submission
-
-_SBATCH_TIMEOUT_S = 180.0
 
 
 class JobWatcher(slurm.SlurmInfoWatcher):
@@ -105,6 +104,8 @@ class SlurmExecutor(slurm.SlurmExecutor):
         flags = {"output": log, "error": log, "open-mode": "append", "chdir": self.plan.workdir}
         skipped = self.plan.cluster.skip_directives
         given = [f"--{name}={value}" for name, value in flags.items() if name not in skipped]
+        if slurm_lost.may_comment(self.plan):
+            given.append(f"--comment={slurm_lost.comment_of(self.run)}")
         command = ["sbatch", "--parsable", *given]
         exported = self.plan.directives.get("export")
         if exported is not None and exported.upper() != "ALL":
@@ -116,38 +117,47 @@ class SlurmExecutor(slurm.SlurmExecutor):
 
     def _submit_command(self, command: str) -> core.Job[Any]:
         del command
-        script = self.run.path / SCRIPT
         self.handing_over()
         answer = run_command(
-            self._make_submission_command(script),
+            self._make_submission_command(self.run.path / SCRIPT),
             environment=self.environment,
-            timeout_s=_SBATCH_TIMEOUT_S,
+            timeout_s=SBATCH_TIMEOUT_S,
         )
-        if answer.code != 0:
-            raise refusal(answer, self.plan, script)
-        try:
-            job_id = self._get_job_id_from_submission_command(answer.output)
-        except RemoteError:
-            # A site's own sbatch may say anything; Slurm knows the job by its script.
-            job_id = slurm_states.find_by_script(script) or ""
-            if not job_id:
-                raise
+        job_id = accepted_id(answer.output) if answer.code == 0 else None
+        if job_id is None:
+            job_id = self._look_for_it(answer)
         messages = tuple(line for line in answer.errors.splitlines() if line.strip())
         self.launched = Launched(job_id=job_id, messages=messages)
         tasks = list(range(self._num_tasks()))
         return SlurmJob(folder=self.folder, job_id=job_id, tasks=tasks)
 
+    def _look_for_it(self, answer: Answer) -> str:
+        """Return the job of an sbatch that did not say its id, but may have submitted it.
+
+        Raises:
+            RefusalError: it certainly has not.
+            UnconfirmedError: nobody can tell.
+        """
+        refused = refusal(answer, self.plan, self.run.path / SCRIPT)
+        if refused is not None:
+            raise refused
+        said = own_words(answer)
+        handing.give_up(self.run, said)
+        submission = read_submission(self.run)
+        wanted = {self.run: submission} if submission is not None else {}
+        job_id = slurm_lost.await_one(wanted)
+        if job_id is None:
+            raise UnconfirmedError(f"sbatch: {said}", self.run)
+        return job_id
+
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
-        """Read the job id from `sbatch --parsable`: `ID` or `ID;CLUSTER`, on the last such line."""
+        """Read the job id from what sbatch printed, as submitit asks."""
         text = string if isinstance(string, str) else string.decode(errors="replace")
-        ids = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", text, re.MULTILINE)
-        if not ids:
-            raise RemoteError(
-                f"no job id in what sbatch printed: {text.strip()!r}",
-                hint="clusterkit status finds the job once Slurm lists it",
-            )
-        return str(ids[-1])
+        job_id = accepted_id(text)
+        if job_id is None:
+            raise RemoteError(f"no job id in what sbatch printed: {text.strip()!r}")
+        return job_id
 
 
 class SlurmJob(slurm.SlurmJob[Any]):
@@ -175,7 +185,7 @@ def launch(
     Raises:
         UserError: the task cannot be written.
         RefusalError: sbatch is missing, or refused the job.
-        RemoteError: sbatch did not answer, or not with a job id.
+        UnconfirmedError: sbatch did not answer, or not with a job id, and Slurm lists no such job.
     """
     environment = {
         **scrubbed_environment(hidden),

@@ -1,13 +1,16 @@
-"""sbatch's refusals, each with what to change in clusterkit's own words."""
+"""sbatch's refusals, each with what to change in clusterkit's own words.
+
+A refusal has to be proven: sbatch may time out, or be killed, after the controller has accepted.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
-from clusterkit.commands import MISSING, TIMED_OUT, Answer
+from clusterkit.commands import TIMED_OUT, Answer
 from clusterkit.directives import OURS
-from clusterkit.errors import RemoteError
 from clusterkit.executors.base import RefusalError
 from clusterkit.model import LaunchPlan
 
@@ -49,39 +52,86 @@ _HINTS: tuple[tuple[str, str], ...] = (
         "ask for fewer nodes or GPUs; `sinfo -N -o '%N %c %m %G'` lists what there is",
     ),
     (
-        r"unable to contact|zero bytes|connect failure|socket timed out|protocol authentication",
-        "slurmctld does not answer; try again, or ask `scontrol ping`",
-    ),
-    (
         r"unrecognized option|invalid option|invalid --|unknown option",
         "this Slurm does not know the option: name it in `skip_directives` of cluster {cluster}",
     ),
     (r"wckey", "set one with --set sbatch.wckey=NAME"),
-    (r"credential|munge", "munge does not answer on this machine: systemctl status munge"),
 )
 
 
-def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RemoteError:
-    """Return the error for an sbatch that did not accept the job: its own words, and a hint.
+_FAILED = "Batch job submission failed:"
+"""What the real sbatch says last, of every request that it has made (sbatch.c)."""
+_UNPROVEN = re.compile(
+    r"timed out|unable to contact|zero bytes|zero length|(send|receive|connect\w*|shutdown) failure"
+    r"|unexpected m|insane message|header lengths|entire message|incompatible versions"
+    r"|connection (re|forced)|missing socket|rate limit|authenticat|munge|credential|broken pipe"
+    r"|standby|not connected|no route to host|network is|temporarily un|interrupted system call"
+    r"|shutting do|communicat",
+    re.IGNORECASE,
+)
+"""Errors of communication: slurm_errno.c below 2000 and from 5000 on, and errno(3)."""
+_ENDS = range(1, 124)
+"""Exit codes of a program that has ended by itself, not of `timeout`, `env` or a signal."""
 
-    It is a `RefusalError` where the job is certain not to run.
+
+def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RefusalError | None:
+    """Return the error for an sbatch that has certainly not submitted the job; None for others.
+
+    It has sbatch's own words, and a hint.
     """
-    if answer.code == MISSING:
-        return RefusalError(
-            answer.errors,
-            hint=f"submit where Slurm is installed (cluster {plan.cluster.name} is of kind slurm), "
-            "or use --cluster local",
-        )
-    if answer.code == TIMED_OUT:
-        return RemoteError(
-            f"{answer.errors}; the job may have been accepted all the same",
-            hint="clusterkit status finds it if so",
-        )
-    words = _own_words(answer.errors) or _own_words(answer.output)
+    if not answer.ran:
+        hint = f"submit where Slurm is installed (cluster {plan.cluster.name} is of kind slurm), "
+        return RefusalError(answer.errors, hint=f"{hint}or use --cluster local")
+    if not _is_proven(answer):
+        return None
+    words = own_words(answer)
     return RefusalError(
-        f"sbatch refused the job: {words or f'exit code {answer.code}'}",
+        f"sbatch refused the job: {words}",
         hint=_hint(words, plan) or f"the script that was refused: {script}",
     )
+
+
+def own_words(answer: Answer) -> str:
+    """Return what sbatch said, or how it ended."""
+    if answer.code == TIMED_OUT:
+        return _own_words(answer.errors)
+    ended = f"it was ended by signal {-answer.code}" if answer.code < 0 else f"exit {answer.code}"
+    said = _own_words(answer.errors) or _own_words(answer.output)
+    return said or (ended if answer.code else "it printed no job id")
+
+
+def accepted_id(output: str) -> str | None:
+    """Return the id that `sbatch --parsable` prints (`ID` or `ID;CLUSTER`), on the last such line.
+
+    A site's own sbatch may say anything beside it.
+    """
+    ids = re.findall(r"^(?:Submitted batch job )?(\d{1,18})(?:;\S+)?\s*$", output, re.MULTILINE)
+    return ids[-1] if ids else None
+
+
+def _is_proven(answer: Answer) -> bool:
+    """Tell whether the controller refused the request, or sbatch never made one."""
+    lines = [line.strip() for line in answer.errors.splitlines() if line.strip()]
+    if answer.code not in _ENDS or accepted_id(answer.output) or not lines:
+        return False
+    answers = [line.partition(_FAILED)[2] for line in lines if _FAILED in line]
+    if any(_UNPROVEN.search(line) for line in lines if _FAILED not in line):
+        return False
+    if answers:
+        return all(_is_controllers(answer) for answer in answers)
+    return any(line.startswith("sbatch: ") for line in lines)
+
+
+def _is_controllers(answer: str) -> bool:
+    """Tell whether the controller refused with that; what stands in brackets differs by release."""
+    text = answer.partition(" (")[0].strip()
+    return bool(text) and any(known.startswith(text) for known in _controllers_refusals())
+
+
+@functools.cache
+def _controllers_refusals() -> tuple[str, ...]:
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    return tuple(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def _own_words(text: str) -> str:

@@ -65,7 +65,7 @@ _SQUEUE_FORMAT = "%A|%T|%r|%o"
 _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
-_DAY_S = 86400
+DAY_S = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +100,6 @@ def query(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
     if missing:
         found |= _query_accounting(missing)
     return found
-
-
-def find_by_script(script: Path) -> str | None:
-    """Return the newest job that was submitted with this script."""
-    answer = run_command(["squeue", "-h", "-t", "all", "-o", "%A|%o"])
-    ids = [
-        int(job_id)
-        for job_id, _, command in (line.partition("|") for line in answer.output.splitlines())
-        if job_id.isdigit() and is_script(command.strip(), script)
-    ]
-    return str(max(ids)) if ids else None
 
 
 def nodes_of(job_id: str) -> tuple[str, ...]:
@@ -204,7 +193,7 @@ def _query_accounting(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]
     Only how a job ended counts. A job that squeue does not list, and that is still running here, is
     one whose end never reached the database (a "runaway job"): it would run for ever.
     """
-    earliest = min(job.since for job in wanted.values()) - _DAY_S
+    earliest = min(job.since for job in wanted.values()) - DAY_S
     start = datetime.fromtimestamp(earliest, tz=UTC).strftime("%Y-%m-%d")
     command = ["sacct", "-n", "-X", "-P", "-S", start, "-j", ",".join(wanted)]
     answer = run_command([*command, "-o", _SACCT_FIELDS])

@@ -35,12 +35,13 @@ class SshJobs:
         del hidden  # nothing of this process's environment goes to the nodes
         return ssh_submitting.launch(plan, run, handing_over=handing_over)
 
-    def find_lost(self, run: RunFolder) -> str | None:
-        """Return the job id, which follows from the run id."""
+    def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
+        """Return the job ids, which follow from the run ids."""
         from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
 
-        self.fetch(run)
-        return ssh_runs.job_id_of(run) if ssh_runs.read_keepers(run) else None
+        for run in runs:
+            self.fetch(run)
+        return {run: ssh_runs.job_id_of(run) for run in runs if ssh_runs.read_keepers(run)}
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return the state of each job that has keepers, asking each node once."""

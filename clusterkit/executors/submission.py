@@ -7,16 +7,19 @@ import importlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from clusterkit import files, runfolder
 from clusterkit.directives import notice_of
 from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import handing
 from clusterkit.executors.base import (
     Executor,
     Launched,
     RefusalError,
     SchedulerState,
+    UnconfirmedError,
     tasks_of,
 )
 from clusterkit.executors.holding import Holder, has_to_wait, holder_for
@@ -80,6 +83,32 @@ def states_of_own(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Sched
     return found
 
 
+def with_job_ids(
+    runs: Mapping[RunFolder, Submission],
+) -> tuple[dict[RunFolder, Submission], dict[RunFolder, str]]:
+    """Return the submissions with the ids that nobody wrote down, and who could not be asked why.
+
+    A client may have died, or given up, between handing a job over and learning its id. One that
+    was cancelled meanwhile is ended.
+    """
+    found, silent = dict(runs), dict[RunFolder, str]()
+    lost = {run: s for run, s in runs.items() if s.job_id is None and run.foreign is None}
+    for kind in {submission.kind for submission in lost.values()}:
+        of_kind = {run: s for run, s in lost.items() if s.kind is kind}
+        executor = executor_for(kind)
+        try:
+            ids = executor.find_lost(of_kind)
+        except (RemoteError, UserError) as error:
+            silent |= dict.fromkeys(of_kind, str(error))
+            continue
+        for run, job_id in ids.items():
+            found[run] = dataclasses.replace(of_kind[run], job_id=job_id)
+            with suppress(UserError):
+                runfolder.write_submission(run, found[run])
+            _end_if_cancelled(executor, run, found[run])
+    return found, silent
+
+
 def fetch(run: RunFolder, submission: Submission) -> None:
     """Bring what nodes have written into a run folder of ours; nothing into any other.
 
@@ -118,9 +147,14 @@ def submit_plan(
     Raises:
         UserError: the folder cannot be written, or a secret has no value.
         RefusalError: the job was refused.
-        RemoteError: nobody can tell whether it was accepted; `clusterkit status` will.
+        UnconfirmedError: nobody can tell whether it was accepted; `clusterkit status` will.
     """
     handed_over = threading.Event()
+
+    def handing_over() -> None:
+        handing.hand_over(run)
+        handed_over.set()
+
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
@@ -134,14 +168,19 @@ def submit_plan(
             launched = Launched(job_id=job_id)
         else:
             launched = executor.launch(
-                plan, run, hidden=frozenset(secrets), handing_over=handed_over.set
+                plan, run, hidden=frozenset(secrets), handing_over=handing_over
             )
     except RefusalError as error:
         _keep_refusal(run, submission, error)
         raise
-    except BaseException:
+    except BaseException as error:
         if not handed_over.is_set():
             files.remove_tree(run.path)  # nothing was started; half a run would only confuse
+        elif not isinstance(error, UnconfirmedError):  # which has noted what was said
+            why = str(error) or "interrupted"
+            handing.give_up(run, why)
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(str(UnconfirmedError(why, run))) from error
         raise
     submission = dataclasses.replace(submission, job_id=launched.job_id)
     warnings = (*_write_job_id(run, submission), *_end_if_cancelled(executor, run, submission))
@@ -229,6 +268,7 @@ def _prepare(
         index=ties.index,
         after=ties.after,
     )
+    handing.begin(run)
     document = {"schema": runfolder.SCHEMA, **files.plain(plan)}
     files.write_json(run.plan, document, mode=files.PRIVATE)
     for file in rendered:

@@ -39,7 +39,8 @@ MEANING = {
     ),
     JobState.UNKNOWN: (
         "Nobody can tell: the scheduler does not list the job any more (or does not answer), and "
-        "the job left no result. It is never taken for success; look into the run folder."
+        "the job left no result; or sbatch did not say whether it took the job. It is never taken "
+        "for success: `clusterkit wait JOB` looks again, and the run folder has what was left."
     ),
 }
 

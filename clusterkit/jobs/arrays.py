@@ -15,8 +15,8 @@ from clusterkit.jobs.watch import (
     RESULTS_EVERY_S,
     SCHEDULER_EVERY_S,
     TEND_EVERY_S,
-    UNKNOWN_PATIENCE_S,
     count_results,
+    patience_s,
 )
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
@@ -85,7 +85,7 @@ class Watch:
             self._unknown_since.pop(run, None)
             return job.status.state.final
         since = self._unknown_since.setdefault(run, time.monotonic())
-        return time.monotonic() - since >= UNKNOWN_PATIENCE_S[job.submission.kind]
+        return time.monotonic() - since >= patience_s(job)
 
 
 def wait_for_all(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from clusterkit import elastic, node_results
 from clusterkit.attempts import starts_again
 from clusterkit.executors import SchedulerState
+from clusterkit.executors.handing import Handing
 from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.node_results import Results
 from clusterkit.runfolder import Submission
@@ -29,10 +30,6 @@ _ABSENCE = {
 }
 
 
-_SUBMITTING_S = 180.0
-"""How long a submission may take before a job without an id is given up (sbatch's time-out)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything from which the state of a job is concluded."""
@@ -45,7 +42,12 @@ class Evidence:
     """None where the scheduler does not know the job."""
     silence: str | None = None
     """Why the scheduler could not be asked, where it could not."""
-    age_s: float = 0.0
+    handing: Handing | None = None
+    """How far handing it over has come, of a job without an id."""
+    under_way: bool = False
+    """Whether somebody may still be handing it over."""
+    now: float = 0.0
+    """Seconds since the epoch."""
     last_failed: int = 0
     """The latest attempt of which a first failure is known."""
     left_out: int = 0
@@ -74,7 +76,7 @@ def judge(evidence: Evidence) -> JobStatus:
         # Cancelled while it was not over: nodes that end one after the other miss each other.
         evidence = replace(evidence, first_failure=None)
     names = tuple(result.node for result in evidence.results.nodes)
-    state, reason = _state(evidence)
+    state, reason = _without_id(evidence) or _state(evidence)
     elastic_job = evidence.submission.least is not None
     if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
         reason = elastic.losses(evidence.rounds, evidence.results.nodes)
@@ -94,6 +96,37 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
     if evidence.silence is not None:
         return JobState.UNKNOWN, evidence.silence
     return _from_results(evidence)
+
+
+def _without_id(evidence: Evidence) -> tuple[JobState, str | None] | None:
+    """Tell what is known of a job that nobody has an id of; None where its nodes know more."""
+    handing = evidence.handing
+    if handing is None or evidence.results.nodes or evidence.first_failure is not None:
+        return None
+    if not evidence.under_way and handing.at is None and handing.client.here:
+        who = f"process {handing.client.pid} on {handing.client.host}"
+        return _never(evidence), f"never submitted: its client ({who}) was gone before"
+    if evidence.scheduler is not None or not (evidence.under_way or evidence.scheduled):
+        return None
+    if evidence.under_way:
+        return JobState.PENDING, "being submitted"
+    return _unconfirmed(evidence, handing)
+
+
+def _unconfirmed(evidence: Evidence, handing: Handing) -> tuple[JobState, str]:
+    """Tell of a job of which sbatch did not say whether it was accepted."""
+    why = handing.answer or "its client was gone before sbatch had answered"
+    limit = handing.never_after
+    if evidence.silence is not None:
+        return JobState.UNKNOWN, f"{evidence.silence}; whether it took the job is open: {why}"
+    if limit is not None and evidence.now >= limit:
+        return _never(evidence), f"never submitted: {why}, and Slurm knows of no such job"
+    left = "" if limit is None else f" within {limit - evidence.now:.0f} s"
+    return JobState.UNKNOWN, f"{why}; Slurm does not list the job, and may still take it{left}"
+
+
+def _never(evidence: Evidence) -> JobState:
+    return JobState.CANCELLED if evidence.cancelled else JobState.FAILED
 
 
 def _went_well(evidence: Evidence) -> bool:
@@ -165,8 +198,6 @@ def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
         return JobState.CANCELLED, None
     if failed:
         return _as_nodes_say(failed)
-    if evidence.submission.job_id is None and evidence.age_s < _SUBMITTING_S:
-        return JobState.PENDING, "being submitted"
     count = len(evidence.results.nodes)
     who = _ABSENCE[evidence.submission.kind]
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"

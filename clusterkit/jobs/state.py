@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from clusterkit import files, node_results, runfolder
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import SchedulerState, executor_of
-from clusterkit.executors.submission import states_of_own
+from clusterkit.errors import UserError
+from clusterkit.executors import SchedulerState, executor_of, handing
+from clusterkit.executors.slurm_states import SCRIPT
+from clusterkit.executors.submission import states_of_own, with_job_ids
 from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.never_ran import explained
 from clusterkit.model import JobState, JobStatus, NodeResult
@@ -39,7 +40,7 @@ def load_jobs(runs: Iterable[RunFolder]) -> list[Job]:
     for run in [run for run, job in jobs.items() if job is None]:
         submission = runfolder.read_submission(run)
         if submission is not None:
-            waiting[run] = _with_job_id(run, submission)
+            waiting[run] = submission
     for run, evidence in gather(waiting).items():
         jobs[run] = conclude(run, evidence)
     return [job for job in jobs.values() if job is not None]
@@ -86,7 +87,8 @@ def states_of(runs: Iterable[RunFolder]) -> dict[str, JobState]:
 
 def gather(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Evidence]:
     """Collect the evidence on these runs, asking each scheduler once."""
-    found = states_of_own(runs)
+    runs, silent = with_job_ids(runs)
+    found = {**states_of_own(runs), **silent}
     return {run: _evidence(run, submission, found.get(run)) for run, submission in runs.items()}
 
 
@@ -101,6 +103,10 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
         code = executor.exit_code(run, evidence.submission)
         # Slurm holds 0 for a job that never ran; a job that did not succeed never has 0.
         status = dataclasses.replace(status, exit_code=code or None)
+    if status.state.final and evidence.handing is not None and not evidence.results.nodes:
+        # Should the job come all the same, it ends at its start, and never runs beside another.
+        with suppress(UserError):
+            files.create_text(run.cancelled, "")
     if status.state.final:
         # A full disk must not keep anyone from looking.
         with suppress(UserError):
@@ -126,22 +132,6 @@ def _kept(run: RunFolder) -> Job | None:
     return Job(run=run, submission=submission, status=status)
 
 
-def _with_job_id(run: RunFolder, submission: Submission) -> Submission:
-    """Find the job of a client that died between the scheduler's answer and writing it down."""
-    if submission.job_id is not None:
-        return submission
-    try:
-        job_id = executor_of(run, submission, use="look for its job").find_lost(run)
-    except (RemoteError, UserError):
-        return submission
-    if job_id is None:
-        return submission
-    found = dataclasses.replace(submission, job_id=job_id)
-    with suppress(UserError):
-        runfolder.write_submission(run, found)
-    return found
-
-
 def _evidence(
     run: RunFolder,
     submission: Submission,
@@ -150,6 +140,10 @@ def _evidence(
     scheduler = said if isinstance(said, SchedulerState) else None
     last_failed = node_results.latest_attempt(run)
     attempt = max(last_failed, scheduler.attempt if scheduler is not None else 0)
+    noted = handing.read(run) if submission.job_id is None and run.foreign is None else None
+    under_way = noted is not None and handing.is_under_way(run, noted, SCRIPT)
+    if noted is not None and said is None and not under_way:
+        noted = handing.miss(run, noted)
     results = node_results.read_results(run, attempt)
     return Evidence(
         submission=submission,
@@ -162,5 +156,7 @@ def _evidence(
         cancelled=run.cancelled.exists(),
         scheduler=scheduler,
         silence=said if isinstance(said, str) else None,
-        age_s=time.time() - submission.submitted_at,
+        handing=noted,
+        under_way=under_way,
+        now=time.time(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,14 @@ CANCEL_PATIENCE_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
 TEND_EVERY_S = 3.0
 _CANCEL = "end its job"
+
+
+def patience_s(job: Job) -> float:
+    """Return how long a job may be unknown before that is the answer."""
+    scheduled = job.submission.kind is ClusterKind.SLURM
+    if scheduled and job.submission.job_id is None and job.run.handing.exists():
+        return math.inf  # soon after Slurm answers again it is found, or was never submitted
+    return UNKNOWN_PATIENCE_S[job.submission.kind]
 
 
 class Observer:
@@ -79,8 +88,7 @@ class Observer:
         if self._job is None:
             return False
         if self._unknown_since is not None:
-            patience = UNKNOWN_PATIENCE_S[self._job.submission.kind]
-            return time.monotonic() - self._unknown_since >= patience
+            return time.monotonic() - self._unknown_since >= patience_s(self._job)
         return self._job.status.state.final
 
 
