@@ -16,6 +16,9 @@ import pytest
 from clusterkit.data import data_dir
 from clusterkit.errors import UserError
 from clusterkit.frameworks import LaunchInputs, load_framework
+from clusterkit.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.plan import make_plan
+from clusterkit.render import summary
 
 LAUNCH = data_dir("templates") / "env" / "launch.py"
 RANKS = data_dir("templates") / "ranks"
@@ -187,3 +190,36 @@ def test_a_number_of_processes_that_is_none(number: str) -> None:
 def test_it_has_no_other_options() -> None:
     with pytest.raises(UserError, match="no option 'max-restarts'"):
         load_framework("env").command(LaunchInputs(script="x.py", options={"max-restarts": "3"}))
+
+
+@pytest.mark.parametrize(
+    ("framework", "option", "asked", "processes", "told"),
+    [
+        ("env", {"per-node": "1"}, None, 2, "2 nodes x 2 slots, 2 processes"),
+        ("env", {"per-node": "3"}, None, 4, "2 nodes x 2 slots, 4 processes"),
+        ("env", {"per-node": "1"}, 1, 1, "2 nodes x 2 slots, 1 process"),
+        ("env", {}, 3, 3, "2 nodes x 2 slots, 3 processes"),
+        ("torchrun", {"nproc-per-node": "1"}, None, 2, "2 nodes x 2 slots, 2 processes"),
+        ("torchrun", {"nproc_per_node": "4"}, None, 8, "2 nodes x 2 slots, 8 processes"),
+    ],
+)
+def test_as_many_processes_are_announced_as_run(
+    framework: str, option: dict[str, str], asked: int | None, processes: int, told: str
+) -> None:
+    job = JobSpec(
+        framework=framework, script="x.py", nodes=2, gpus_per_node=(2,), processes=asked,
+        launcher_options=option,
+    )  # fmt: skip
+    plan = make_plan(job, ClusterSpec(name="local", kind=ClusterKind.LOCAL), workdir="/w")
+    assert plan.processes == processes
+    assert summary(plan) == f"{framework} on {told}"
+    if framework == "torchrun":
+        assert plan.command.argv.count(f"--nproc-per-node={processes // 2}") == 1
+        assert sum(str(word).startswith("--nproc") for word in plan.command.argv) == 1
+
+
+def test_torchrun_takes_a_number_of_processes() -> None:
+    with pytest.raises(UserError, match=r"torchrun\.nproc-per-node is 'gpu'"):
+        load_framework("torchrun").command(
+            LaunchInputs(script="x.py", options={"nproc_per_node": "gpu"})
+        )

@@ -42,7 +42,13 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             "env_launch.py": read_data("templates", "env", "launch.py"),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
         },
+        processes=_processes(inputs, per_node),
     )
+
+
+def _processes(inputs: LaunchInputs, per_node: str | None) -> int:
+    slots = inputs.slots if per_node is None else [min(n, int(per_node)) for n in inputs.slots]
+    return min(inputs.processes, sum(slots))
 
 
 FRAMEWORK = Framework(

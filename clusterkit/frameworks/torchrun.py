@@ -19,6 +19,7 @@ _DECIDED = frozenset(
     | {"rdzv-backend", "rdzv-endpoint", "rdzv-id"}
 )
 """Options that the plan decides. With c10d, whoever reaches the port could run programs."""
+_PER_NODE = ("nproc-per-node", "nproc_per_node")
 _RESTARTS = "max-restarts"
 _ELASTIC_RESTARTS = "3"
 """torchrun's own default of 0 would end an elastic job with the first node that it loses."""
@@ -28,6 +29,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
     names, peers, options = ["agent.py"], {}, inputs.options
     _refuse_decided(options)
+    per_node = _per_node(inputs)
     if inputs.max_nodes is not None:
         names += ["clusterkit_store.py", "elastic.py"]
         peers = peers_program()
@@ -38,8 +40,8 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             "-u",
             (Runtime.TMP, f"/{names[-1]}"),  # torchrun, with additions
             *_rendezvous(inputs),
-            f"--nproc-per-node={inputs.slots[0]}",
-            *option_words(options),
+            f"--nproc-per-node={per_node}",
+            *option_words(options, skip=_PER_NODE),
             inputs.script,
             *inputs.args,
         ),
@@ -48,7 +50,18 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             **shared_files("clusterkit_failure.py"),
             **peers,
         },
+        processes=per_node * inputs.nodes,
     )
+
+
+def _per_node(inputs: LaunchInputs) -> int:
+    given = next((text for name, text in inputs.options.items() if name in _PER_NODE), None)
+    if given is None:
+        return inputs.slots[0]
+    if not (given.isdecimal() and int(given) > 0):
+        hint = "a number of processes; --gpus-per-node says how many slots a node has"
+        raise UserError(f"torchrun.{_PER_NODE[0]} is {given!r}", hint=hint)
+    return int(given)
 
 
 def _refuse_decided(options: Mapping[str, str]) -> None:
