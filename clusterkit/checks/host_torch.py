@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, Tier, missing, uniform
 from clusterkit.checks.by_package import lacking, needed
 from clusterkit.findings import Verdict
@@ -42,8 +44,10 @@ def judge(evidence: Evidence) -> Judgement:
             yield node.name, _bad(job, "torch is not installed for the job's Python")
         elif facts.torch is None:
             yield node.name, Ruling(verdict=Verdict.SKIP, summary="torch is not installed")
-        elif job.uses_gpus and facts.cuda is None and facts.hip is None:
-            yield node.name, _bad(job, f"torch {facts.torch} is a build without GPU support")
+        elif facts.cuda is None and facts.hip is None and (verdict := wants_gpus(job)):
+            what = f"torch {facts.torch} is a build without GPU support"
+            what += f", and {job.gpu_use}" if job.gpu_use else ""
+            yield node.name, dataclasses.replace(_bad(job, what), verdict=verdict)
         else:
             there.append(node)
     yield from uniform(
@@ -54,6 +58,13 @@ def judge(evidence: Evidence) -> Judgement:
         odd=Verdict.FAIL,
         hint="use one environment on all nodes",
     )
+
+
+def wants_gpus(job: PreflightJob) -> Verdict | None:
+    """Return how bad a build for CPUs is; a plain shell may have another one than the job."""
+    if job.uses_gpus or (job.kind == "slurm" and job.uses_gpus is None):  # it is given GPUs
+        return Verdict.WARN if job.python_is_set_up else Verdict.FAIL
+    return Verdict.WARN if job.gpu_use else None
 
 
 def _versions(python: JobPython | None) -> str | None:

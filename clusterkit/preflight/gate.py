@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from clusterkit.checks import all_checks, nccl_job_env
+from clusterkit.checks import all_checks, host_torch, nccl_job_env
 from clusterkit.checks.base import Check, Tier
 from clusterkit.errors import RemoteError
 from clusterkit.model import ClusterKind, GpuRequest, LaunchPlan
@@ -41,7 +43,8 @@ def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> 
     """Return what is to be said about `plan` and the nodes that it may get.
 
     `auto` lints the job's variables, and asks the nodes (one round trip) where the job spans
-    several with GPUs; `full` always asks them, and measures the network between them.
+    several with GPUs; else it looks at the torch that is here, where the script wants CUDA. `full`
+    always asks the nodes, and measures the network between them.
 
     Raises:
         UserError, RemoteError: as `targets.aim`, and the transport is not there.
@@ -89,5 +92,23 @@ def _lint(plan: LaunchPlan) -> Report:
     checks: tuple[Check, ...] = ()
     if any(word in name for name in plan.env for word in _JUDGED_NAMES):
         checks = (nccl_job_env.CHECK,)
-    nobody = Bundle(job=job_of_plan(plan, ()), replies=(), collected_at=time.time(), seconds=0.0)
+    job = job_of_plan(plan, ())
+    if job.gpu_use and _has_python_here(plan):
+        checks = (*checks, host_torch.CHECK)
+        job = dataclasses.replace(job, hosts=("localhost",))
+        return evaluate(collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job), checks)
+    nobody = Bundle(job=job, replies=(), collected_at=time.time(), seconds=0.0)
     return evaluate(nobody, checks)
+
+
+def _has_python_here(plan: LaunchPlan) -> bool:
+    """Tell whether the job's interpreter is the one that this machine has by that name."""
+    cluster = plan.cluster
+    if plan.container or cluster.modules or cluster.setup:
+        return False
+    if cluster.kind is ClusterKind.LOCAL:
+        return True
+    # A whole path on a cluster with a shared file system: an environment in a home mostly.
+    python = Path(cluster.job_python)
+    shared = cluster.kind is ClusterKind.SLURM or cluster.shared_filesystem
+    return shared and python.is_absolute() and python.exists()

@@ -27,6 +27,7 @@ from clusterkit.preflight.hosts import hosts_of
 from clusterkit.preflight.wanted import Wanted, refuse_nonsense
 from clusterkit.probes import slurm_nodes, slurm_sinfo
 from clusterkit.probes.base import Output, PreflightJob
+from clusterkit.scripts import gpu_use
 from clusterkit.transport.base import Reply, Transport
 
 VIAS = ("ssh", "srun", "local")
@@ -133,6 +134,7 @@ def job_of_plan(plan: LaunchPlan, hosts: tuple[str, ...]) -> PreflightJob:
         python_is_set_up=bool(cluster.modules or cluster.setup),
         gpus_per_node=max(plan.slots),
         uses_gpus=_uses_gpus(cluster),
+        gpu_use=gpu_use(plan),
         env=plan.env,
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,

@@ -53,6 +53,8 @@ class PreflightJob:
     """Slots of the nodes for which a hostfile, the cluster or the allocation says them."""
     uses_gpus: bool | None = None
     """False for a CPU job; None where it is not known."""
+    gpu_use: str | None = None
+    """What its script does in any case that no build of torch for CPUs can."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that the job and its site set; secrets are not among them."""
     paths: tuple[str, ...] = ()

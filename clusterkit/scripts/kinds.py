@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from clusterkit.errors import Position, Problem
 from clusterkit.model import LaunchPlan
-from clusterkit.scripts.reading import Script, Use, read_script
-
-_MOST_BYTES = 1 << 20
+from clusterkit.scripts.joining import alone
+from clusterkit.scripts.reading import Script, Use, script_of
 
 _BY_RANK = frozenset({"torchrun", "deepspeed", "accelerate", "env", "horovod", "mpi", "tensorflow"})
 """Frameworks that start the script once for each rank; Ray and Spark start it once, and it starts
@@ -112,21 +110,13 @@ _KINDS = (
 
 def cautions(plan: LaunchPlan) -> tuple[Problem, ...]:
     """Return why the script of a plan is not for the plan's framework; most often nothing."""
-    script = _read(Path(plan.workdir, plan.script))
+    script = script_of(plan)
     return tuple(_problems(script, plan)) if script is not None else ()
-
-
-def _read(path: Path) -> Script | None:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            return None
-        return read_script(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None  # Python calls brackets in brackets, hundreds of them, a lack of memory
 
 
 def _problems(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if plan.framework in _BY_RANK and plan.processes > 1:
+        yield from alone(script, plan)
         for kind in _KINDS:
             use = _first(script, kind.calls, kind.reads)
             if use is None or plan.framework in kind.frameworks:

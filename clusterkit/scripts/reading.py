@@ -10,7 +10,12 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from clusterkit.model import LaunchPlan
+
+_MOST_BYTES = 1 << 20
+_MOVES = frozenset({"cuda", "to"})
 _MAY_FAIL = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 
 
@@ -23,6 +28,8 @@ class Use:
     called: bool
     given: frozenset[str] = frozenset()
     """Names of the keyword arguments; `*` for others."""
+    texts: frozenset[str] = frozenset()
+    """Arguments that are plain texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,8 @@ class Script:
     uses: tuple[Use, ...]
     imports: frozenset[str]
     """Top-level packages that it imports anywhere, under whatever condition."""
+    relative: bool = False
+    """Whether it imports modules beside it by their dots as well."""
 
 
 def read_script(text: str) -> Script:
@@ -46,7 +55,23 @@ def read_script(text: str) -> Script:
         warnings.simplefilter("ignore", SyntaxWarning)  # the job itself will tell of those
         tree = ast.parse(text)
     certain = tuple(_certain(tree.body))
-    return Script(text=text, uses=tuple(_uses(certain)), imports=frozenset(_imports(tree)))
+    return Script(
+        text=text,
+        uses=tuple(_uses(certain)),
+        imports=frozenset(_imports(tree)),
+        relative=any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)),
+    )
+
+
+def script_of(plan: LaunchPlan) -> Script | None:
+    """Return what is known of the script of a plan; None where it is not here, or not Python."""
+    path = Path(plan.workdir, plan.script)
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        return read_script(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None  # Python calls brackets in brackets, hundreds of them, a lack of memory
 
 
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -97,12 +122,32 @@ def _uses(statements: Sequence[ast.stmt]) -> Iterator[Use]:
     for statement in statements:
         for node in _computed(statement):
             match node:
-                case ast.Call(func=function) if name := _dotted(function, names):
+                case ast.Call(func=function) if name := _called(function, names):
                     given = {keyword.arg or "*" for keyword in node.keywords}
                     given |= {"*"} if node.args else set()
-                    yield Use(name=name, line=node.lineno, called=True, given=frozenset(given))
+                    yield Use(
+                        name=name,
+                        line=node.lineno,
+                        called=True,
+                        given=frozenset(given),
+                        texts=frozenset(_texts(node)),
+                    )
                 case ast.Attribute() if name := _dotted(node, names):
                     yield Use(name=name, line=node.lineno, called=False)
+
+
+def _called(function: ast.expr, names: Mapping[str, str]) -> str | None:
+    """Return the full name of what is called; `?.NAME` for what moves anything to a device."""
+    name = _dotted(function, names)
+    if name is None and isinstance(function, ast.Attribute) and function.attr in _MOVES:
+        return f"?.{function.attr}"
+    return name
+
+
+def _texts(call: ast.Call) -> Iterator[str]:
+    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value.value
 
 
 def _names(statements: Sequence[ast.stmt]) -> Mapping[str, str]:

@@ -10,6 +10,7 @@ from clusterkit import hostlist
 from clusterkit.errors import RemoteError, UserError, choices_hint
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import NODE_CHECKS, PREFLIGHT
+from clusterkit.scripts import gpu_use
 from clusterkit.shell import quote
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def pass_gate(
 
 
 def _has_something_to_ask(plan: LaunchPlan, mode: str) -> bool:
-    return mode == "full" or plan.nodes > 1 or bool(plan.env)
+    return mode == "full" or plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
 
 
 def _remark(report: Report, without: tuple[str, ...], listener: Listener) -> None:

@@ -16,6 +16,7 @@ from clusterkit.errors import UserError
 from clusterkit.executors import executor_for, submit_plan
 from clusterkit.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.render import render
+from clusterkit.scripts import require_python
 from clusterkit.shell import Secret
 from clusterkit.ties import After, Ties, dependency
 
@@ -31,12 +32,13 @@ _NOT_FOR_SUBMITIT = re.compile(r"%[jt]")
 
 
 def require_runnable(plan: LaunchPlan) -> None:
-    """Refuse a job whose script is not there, or whose run folder cannot be named.
+    """Refuse a job whose run folder cannot be named, or whose script is missing or not Python's.
 
     Raises:
         UserError: that is so.
     """
     _require_plain_name(plan.cluster)
+    require_python(plan)
     if plan.container is not None:
         return  # an image may have a script that this machine has not
     # Without a copy of this folder, it is the nodes that have to have the script.
