@@ -79,6 +79,25 @@ def test_a_file_that_yaml_writes_is_read_as_that_file(text: str) -> None:
     assert lint([source]) == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('NCCL_IB_SL = "1"\nNCCL_DEBUG = "WARN"  # quiet\n', "-"),
+        ("[env]\nNCCL_IB_SL = 1\nNCCL_DEBUG = WARN\n", "-"),
+        ('NCCL_IB_SL="1"\nNCCL_DEBUG="WARN"\n', "site.toml"),
+    ],
+)
+def test_a_configuration_has_blanks_and_quotes(text: str, name: str) -> None:
+    assert guess_format(text, name) is Format.TOML
+    assert [(n, v) for n, v, _ in settings(text, name)] == [
+        ("NCCL_IB_SL", "1"),
+        ("NCCL_DEBUG", "WARN"),
+    ]
+    assert lint([read_source(text, name)]) == ()
+    (said,) = lint([read_source('NCCL_IB_DISABLE = "true"\n', "x.toml")])
+    assert said.id == "NCCL111"
+
+
 def test_a_script_that_yaml_writes_has_to_export() -> None:
     text = "- copy:\n    dest: /etc/profile.d/nccl.sh\n    content: |\n      NCCL_IB_SL=1\n"
     assert [f.id for f in lint([read_source(text, "site.yml")])] == ["NCCL131"]

@@ -38,7 +38,7 @@ def lint_env(
         str | None,
         typer.Option(
             "--as",
-            help="shell, env-file, pam-env, conf or yaml; else its name and content tell.",
+            help="shell, env-file, pam-env, conf, toml or yaml; else what it looks like.",
             metavar="FORMAT",
             show_default=False,
         ),

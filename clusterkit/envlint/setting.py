@@ -20,6 +20,8 @@ class Format(StrEnum):
     """/etc/environment: NAME=VALUE lines that pam_env puts into the environment of each login."""
     CONF = "conf"
     """`~/.nccl.conf`, `/etc/nccl.conf`: NAME=VALUE lines that NCCL reads itself."""
+    TOML = "toml"
+    """`NAME = "VALUE"` lines, as TOML, HCL and files of programs' own have them."""
     YAML = "yaml"
     """Mappings `NAME: VALUE`, as compose, Kubernetes and clusterkit have them."""
     ENVIRONMENT = "environment"

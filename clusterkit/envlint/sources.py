@@ -22,7 +22,9 @@ _BY_NAME = (
     ),
     (re.compile(r"\.(?:sh|bash|sbatch|slurm)$"), Format.SHELL),
     (re.compile(r"\.ya?ml$"), Format.YAML),
+    (re.compile(r"\.(?:toml|ini|cfg|tf|tfvars|hcl)$"), Format.TOML),
 )
+_SECTION = re.compile(r"^\[[\w.\"'-]+\]\s*$", re.MULTILINE)
 _SHELL_SIGN = re.compile(
     r"^\s*(?:#!.*\bsh\b|#!.*bash|export\s|set\s|source\s|\.\s|if\b|for\b|srun\b|mpirun\b|#SBATCH)"
     r"|\$\(|\\\s*$|&&|^[A-Za-z_]\w*=\S*[ \t]+(?:[a-z./]|[A-Z_]+=)|\s-x\s",
@@ -64,6 +66,8 @@ def guess_format(text: str, name: str = "") -> Format:
     named = next((found for pattern, found in _BY_NAME if pattern.search(name)), None)
     if named is not None or _is_yaml(text):
         return named or Format.YAML
+    if _is_toml(text):
+        return Format.TOML
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if lines and sum(bool(_PAIR.match(line)) for line in lines) < len(lines) / 2:
         return Format.SHELL
@@ -79,14 +83,22 @@ def _is_yaml(text: str) -> bool:
     return before == {":"}
 
 
+def _is_toml(text: str) -> bool:
+    """Tell whether our variables stand in sections, or each before ` = ` and a quoted value."""
+    pairs = [found for line in text.splitlines() if (found := _PAIR.fullmatch(line))]
+    ours = [found for found in pairs if concerns_us(found[2]) and not found[1]]
+    apart = all(re.match(r"\s+(['\"]).*\1\s*(?:#.*)?$", found[3]) for found in ours)
+    return bool(ours) and (apart or _SECTION.search(text) is not None)
+
+
 def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
     for number, line in enumerate(text.split("\n"), start=1):
         match = _PAIR.fullmatch(line)
         if match is None or line.lstrip().startswith("#") or not concerns_us(match[2]):
             continue
         value = match[3] if text_format is Format.CONF else match[3].rstrip("\r")
-        if text_format is Format.PAM:
-            value = _as_pam_reads(value)
+        if text_format in {Format.PAM, Format.TOML}:
+            value = _unquoted(value)
         yield Setting(
             name=match[2],
             value=value,
@@ -97,7 +109,7 @@ def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
         )
 
 
-def _as_pam_reads(value: str) -> str:
+def _unquoted(value: str) -> str:
     """Return a value without its comment and quotes (Linux-PAM, pam_env.c, _parse_env_file)."""
     plain = value.partition("#")[0].strip()
     quoted = re.fullmatch(r"(['\"])(.*)\1", plain)
@@ -107,6 +119,8 @@ def _as_pam_reads(value: str) -> str:
 def _slips(
     line: str, export: str | None, name: str, value: str, text_format: Format
 ) -> Iterator[Slip]:
+    if text_format is Format.TOML:
+        return
     if text_format is Format.PAM:
         if re.search(rf"{re.escape(name)}\s+=", line):
             yield Slip.SPACED
