@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -32,8 +31,19 @@ clusters:
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
 JOB = ("--framework", "torchrun", "--gpus-per-node", "1", "--nodes", "2")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-LEFT_S = 20.0
-"""How long Slurm may take to clear up what a killed client had asked for."""
+SLOW_S, LEFT_S = 30, 10.0
+"""How long a question takes by itself; how long until nothing of it is left once its client is."""
+SRUN = """\
+#!/bin/bash
+# srun that notes what it is asked for; questions of clusterkit take a while if SLOW_S is set.
+echo "$@" >>{folder}/log
+case "$*" in
+*--job-name=clusterkit-*" sh")
+    [ -z "$SLOW_S" ] || set -- "${{@:1:$#-1}}" sh -c "sleep $SLOW_S; sh"
+    ;;
+esac
+exec {real} "$@"
+"""
 
 
 @pytest.fixture
@@ -101,20 +111,24 @@ def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[
     assert resumed() == ["n3", "n4", "n5"]
 
 
-def test_no_step_has_more_nodes_than_the_job_wants(
-    desk: Desk, resumed: Callable[[], list[str]], tmp_path: Path
-) -> None:
-    """A job of one node asks the two that are up one after the other."""
+def noting_srun(desk: Desk, **more: str) -> dict[str, str]:
+    """Return variables with which an srun comes first on PATH that notes its arguments."""
     folder = desk.folder / "bin"
     folder.mkdir(exist_ok=True)
-    srun = folder / "srun"
     real = desk.lab.run("head", ["sh", "-c", "command -v srun"]).stdout.strip()
-    srun.write_text(f'#!/bin/sh\necho "$@" >>{folder}/log\nexec {real} "$@"\n')
-    srun.chmod(0o755)
+    (folder / "srun").write_text(SRUN.format(folder=folder, real=real))
+    (folder / "srun").chmod(0o755)
+    return {"PATH": f"{folder}:{desk.lab.env()['PATH']}", **more}
+
+
+def test_no_step_has_more_nodes_than_the_job_wants(
+    desk: Desk, resumed: Callable[[], list[str]]
+) -> None:
+    """A job of one node asks the two that are up one after the other."""
     words = ("--cluster", "mixed", "--preflight", "full", *JOB[:-1], "1", "hello.py")
-    done = desk.submit(*words, env={"PATH": f"{folder}:{desk.lab.env()['PATH']}"})
+    done = desk.submit(*words, env=noting_srun(desk))
     desk.clusterkit("cancel", done["job_id"])
-    steps = (folder / "log").read_text().splitlines()
+    steps = (desk.folder / "bin" / "log").read_text().splitlines()
     assert len(steps) >= 2
     assert all("--nodes=1 " in step for step in steps)
     assert set(resumed()) <= {"n3"}  # the job may have got it
@@ -163,8 +177,9 @@ def _kill(
     The delay counts from its start, or from its first srun where `asks`.
     """
     argv = [sys.executable, "-m", "clusterkit", *words]
+    environment = desk.environment(**noting_srun(desk, SLOW_S=str(SLOW_S)))
     before = {process.pid for process in desk.lab.processes("head")}
-    with desk.lab.popen("head", argv, cwd=desk.folder, env=desk.environment()) as client:
+    with desk.lab.popen("head", argv, cwd=desk.folder, env=environment) as client:
         pids: list[int] = []
         while not pids and client.poll() is None:
             found = desk.lab.processes("head", f"-m clusterkit {words[0]}")
@@ -192,7 +207,7 @@ def _await_nothing(lab: Lab, told: str) -> float:
 
 
 def _left(lab: Lab) -> list[str]:
-    programs = lab.processes("head", r"(^|/)srun |prctl\(")
+    programs = lab.processes("head", r"(^|/)srun .*--job-name=clusterkit-")
     jobs = lab.run("head", ["squeue", "--noheader", "--format=%A %j %T"]).stdout
     steps = lab.run("head", ["squeue", "--steps", "--noheader", "--format=%i %j"]).stdout
     ours = [line for line in (jobs + steps).splitlines() if " clusterkit-" in line]
