@@ -75,7 +75,7 @@ def test_what_the_site_allows(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["missing.sh"], "cannot read missing.sh"),
-        (["-", "--as", "toml"], "there is no format 'xml'"),
+        (["-", "--as", "xml"], "there is no format 'xml'"),
         (["--as", "conf"], "--as is for a FILE"),
         (["-", "--cluster", "nope"], "nope"),
     ],
