@@ -202,6 +202,11 @@ def test_what_is_right_is_left_alone(assignment: str) -> None:
     assert [f for f in found if f.verdict != "pass"] == []
 
 
+def test_a_wrong_word_in_a_list_takes_the_list_with_it() -> None:
+    found = {f.id: f.summary for f in of("export NCCL_DEBUG_SUBSYS=INIT,VERSION")}
+    assert "VERSION; it is ignored, since 2.30 with the whole list" in found["NCCL114"]
+
+
 def test_a_wrong_algorithm_fails() -> None:
     assert "NCCL116" in ids("export NCCL_ALGO=Rings")
     assert "NCCL116" not in ids('export NCCL_ALGO="allreduce:tree,ring;allgather:ring"')
@@ -309,6 +314,12 @@ def test_names_that_a_script_reads_itself_are_its_own(script: str, found: list[s
 )  # fmt: skip
 def test_what_a_script_runs_tells_what_is_meant(script: str, found: list[str]) -> None:
     assert sorted(ids(script)) == found
+
+
+def test_the_name_of_a_file_tells_whose_gpus_it_is_for() -> None:
+    text = "export NCCL_NVLS_ENABLE=0\n"
+    assert ids(text, "config_MI325X_1x8.sh") == []
+    assert ids(text, "config_H100_1x8.sh") == ["NCCL162"]
 
 
 def test_the_line_ends_of_windows_are_told_once() -> None:

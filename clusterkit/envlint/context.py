@@ -22,7 +22,7 @@ _ONE_MACHINE = re.compile(
     r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
     re.MULTILINE,
 )
-_AMD = re.compile(r"\b(?:RCCL_|HSA_|HIP_|ROCM|rocm|MI[23]\d\d[AX]\b)")
+_AMD = re.compile(r"\b(?:RCCL_|HSA_|HIP_|ROCM|rocm)|(?<![A-Za-z\d])MI[23]\d\d[AX](?![A-Za-z\d])")
 _DETERMINISTIC = re.compile(
     r"NONDETERMINISTIC_ALGO[\"']?\s*[:=]\s*[\"']?0|\bdeterministic[-_](?:mode|algorithms)"
     r"|\bCUBLAS_WORKSPACE_CONFIG\b"
@@ -42,7 +42,7 @@ def with_context(source: Source, text: str) -> Source:
     settings = tuple(_told(setting, text) for setting in source.settings)
     if source.format in {Format.SHELL, Format.CONF} and not _DOCKERFILE.search(text):
         settings = _ended_as_on_windows(settings, text.split("\n"))
-    return replace(source, settings=settings, traits=tuple(_traits(text)))
+    return replace(source, settings=settings, traits=tuple(_traits(f"{text}\n# {source.name}")))
 
 
 def _traits(text: str) -> Iterator[Trait]:

@@ -93,7 +93,10 @@ def _unknown_word(setting: Setting, variable: Variable | None) -> Iterator[Remar
 def _then(variable: Variable) -> str:
     if variable.family == "ofi":
         return "aws-ofi-nccl refuses to start"
-    return "PyTorch stops with an error" if variable.family == "torch" else "it is ignored"
+    if variable.family == "torch":
+        return "PyTorch stops with an error"
+    # 2.30 reads the list at once (src/include/param/parser_bitset.h).
+    return "it is ignored" + ", since 2.30 with the whole list" * (variable.type == "words")
 
 
 def _is_word(word: str, variable: Variable) -> bool:
