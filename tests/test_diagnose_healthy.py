@@ -10,6 +10,7 @@ import pytest
 from clusterkit.diagnose.rules import own_rules
 from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
 from clusterkit.diagnose.weigh import Fact, Source
+from tests.recordings import recordings_in
 
 Say = Callable[..., Diagnosis]
 
@@ -154,3 +155,103 @@ def test_what_failed_before_a_time_limit_is_its_cause(say: Say) -> None:
 
 def test_what_slurmstepd_says_is_of_no_rank(say: Say) -> None:
     assert cause(say(f"0: {LIMIT}")) == ("time-limit", None)
+
+
+# Which of those that failed -----------------------------------------------------------------------
+
+WAITS = (
+    "[rank{rank}]:[E321 02:07:0{rank}.4 ProcessGroupNCCL.cpp:607] [{group}Rank {rank}] Watchdog "
+    "caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={op}, NumelIn={size}, "
+    "NumelOut={size}, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+)
+
+
+def waits(*ranks: tuple[int, str, int], group: str = "") -> str:
+    return "".join(
+        WAITS.format(rank=rank, number=number, op=op, size=size, group=group)
+        for rank, (number, op, size) in enumerate(ranks)
+    )
+
+
+def test_ranks_in_different_collectives_are_each_told(say: Say) -> None:
+    found = say(waits((7, "ALLREDUCE", 1), (8, "BROADCAST", 112), (8, "BROADCAST", 112)))
+    assert found.cause is not None
+    assert found.cause.rule == "collective-mismatch-timeout"
+    assert "ALLREDUCE, NumelIn=1 (number 7) on rank 0, BROADCAST, NumelIn=112 (number 8) on " in (
+        found.cause.says
+    )
+    assert cause(say(waits((7, "ALLREDUCE", 1), (7, "ALLREDUCE", 2)))) == (
+        "collective-mismatch-timeout",
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        waits((7, "ALLREDUCE", 1), (7, "ALLREDUCE", 1)),
+        waits((7, "ALLREDUCE", 1), (8, "ALLREDUCE", 2)),  # one was slower
+        waits((7, "ALLREDUCE", 1), (90, "BROADCAST", 1)),  # no one knows of what group
+        waits((7, "SEND", 1), (7, "RECV", 1)),
+        waits((7, "ALLREDUCE", 1), group="PG ID 1 PG GUID 1(tp) ")
+        + waits(
+            (7, "ALLREDUCE", 1), (7, "BROADCAST", 1), group="PG ID 2 PG GUID 2(dp) "
+        ).splitlines(keepends=True)[1],
+    ],
+)
+def test_ranks_that_may_wait_in_the_same_collective_are_no_mismatch(say: Say, log: str) -> None:
+    assert cause(say(log)) == ("nccl-watchdog-timeout", 0)
+
+
+def test_a_rank_that_failed_is_not_hidden_by_those_that_waited_for_it(say: Say) -> None:
+    log = "[rank2]: KeyError: 'x'\n" + waits((7, "ALLREDUCE", 1), (8, "BROADCAST", 1))
+    assert cause(say(log)) == ("python-exception", 2)
+    memory = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert cause(say(memory + waits((7, "ALLREDUCE", 1), (8, "BROADCAST", 1)))) == (
+        "cuda-out-of-memory",
+        2,
+    )
+
+
+def test_the_host_of_the_store_is_gone_and_those_that_noticed_did_not_fail(say: Say) -> None:
+    noticed = """\
+torch.distributed.DistNetworkError: Connection reset by peer
+
+The above exception was the direct cause of the following exception:
+
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d \
+store has failed. See inner exception for details.
+"""
+    found = say(noticed, "ConnectionResetError: [Errno 104] Connection reset by peer\n")
+    assert cause(found) == ("rendezvous-lost", None)
+    assert cause(say(noticed.partition("\n")[2])) == ("rendezvous-failed", None)
+    assert cause(say(noticed, "[rank0]: KeyError: 'x'\n")) == ("python-exception", 0)
+
+
+def test_what_nccl_warned_of_says_more_than_its_error(say: Say) -> None:
+    assert cause(say(VNIC + LIMIT)) == ("nccl-virtual-nic", 3)
+    efa = "NET/OFI Unable to insert remote address into address vector for device 1. RC: -22\n"
+    log = "ncclInternalError: Internal check failed.\nLast error:\n"
+    assert cause(say(log + efa)) == ("nccl-efa", None)
+    assert cause(say(log)) == ("nccl-internal-error", None)
+
+
+# Recordings ---------------------------------------------------------------------------------------
+
+FAILED = {
+    "python-exception__v5.0_Dell__16xXE9712x4GB200": "python-exception",
+    "time-limit__v5.0_Dell__9xXE9712x4GB200": "time-limit",
+}
+"""Two of these runs did not reach their goal; their logs say why."""
+
+
+def test_logs_of_runs_that_went_well_hold_no_failure() -> None:
+    paths = recordings_in("fresh-2026-11/mlperf")
+    told = {p.name: cause(diagnose(own_rules(), [Source(path=p)])) for p in paths}
+    wrong = {
+        name: found
+        for name, found in told.items()
+        if (found and found[0])
+        != next((rule for start, rule in FAILED.items() if name.startswith(start)), None)
+    }
+    assert not wrong
