@@ -135,6 +135,13 @@ class Executor(Protocol):
             RemoteError: nobody could be asked.
         """
 
+    def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
+        """Return those of these jobs, which have ended, of which a process is known to be left.
+
+        Raises:
+            RemoteError: nobody could be asked.
+        """
+
 
 def tasks_of(plan: LaunchPlan) -> int:
     """Return how many nodes get a worker: all, or the first alone where it reaches the others."""

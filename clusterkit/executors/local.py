@@ -57,5 +57,9 @@ class LocalJobs:
         """Ask the controller to end; end the nodes directly where there is none any more."""
         local_runs.end(run, submission)
 
+    def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
+        """Return the jobs of which a process is left on this machine."""
+        return {run for run in runs if not local_runs.is_gone(run)}
+
 
 EXECUTOR = LocalJobs()

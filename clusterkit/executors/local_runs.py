@@ -101,6 +101,14 @@ def end(run: RunFolder, submission: Submission) -> None:
         files.write_json(run.ended, ended)
 
 
+def is_gone(run: RunFolder) -> bool:
+    """Tell whether no process of the job is left on this machine, nor its controller."""
+    controller = _controller(run)
+    if controller is not None and _lives(controller, run):
+        return False
+    return not any(map(processes.alive, processes.marked(run.marker(), prefix=True)))
+
+
 def _controller(run: RunFolder) -> _Controller | None:
     return record_of(_Controller, files.read_json(run.controller, own=True))
 

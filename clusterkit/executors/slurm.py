@@ -94,6 +94,10 @@ class SlurmJobs:
             hint=f"try again, or: scancel {job_id}",
         )
 
+    def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
+        """Return the jobs with which Slurm is not through: a step or the batch script is left."""
+        return {run for run, said in self.states(runs).items() if not said.state.final}
+
     def _await_job_id(self, run: RunFolder, submission: Submission) -> str | None:
         """Wait for the job of an sbatch that may still be on its way."""
         noted = handing.read(run)

@@ -80,5 +80,11 @@ class SshJobs:
         if (run.path / LAYOUT).exists():
             ssh_start.end(run, read_layout(run))
 
+    def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
+        """Return the jobs of which a keeper lives on a node that answers."""
+        from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
+
+        return ssh_runs.lingering(runs)
+
 
 EXECUTOR = SshJobs()

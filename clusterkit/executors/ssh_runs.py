@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 from clusterkit import files, node_results, runfolder
 from clusterkit.errors import RemoteError, UserError
@@ -149,6 +150,21 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
         for run in runs
     }
     return {run: state for run, state in found.items() if state is not None}
+
+
+def lingering(runs: Mapping[RunFolder, Submission]) -> set[RunFolder]:
+    """Return the runs of which a keeper lives on a node that answers; each cluster is asked once.
+
+    Raises:
+        UserError: ssh's configuration cannot be read.
+    """
+    keepers = {run: there for run in runs if (there := read_keepers(run))}
+    found = set()
+    for cluster in {runs[run].cluster for run in keepers}:
+        here = {run: there for run, there in keepers.items() if runs[run].cluster == cluster}
+        lives = look_for(read_layout(next(iter(here))).cluster, chain(*here.values()))
+        found |= {run for run, there in here.items() if Life.ALIVE in map(lives.get, there)}
+    return found
 
 
 def _errors_of(run: RunFolder) -> Mapping[str, RemoteError]:

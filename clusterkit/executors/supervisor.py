@@ -33,6 +33,8 @@ _PEER_GRACE_S = 20.0
 """How long nodes may take to notice by themselves that another has failed."""
 _END_GRACE_S = 15.0
 """From SIGTERM to SIGKILL of a worker; more than the grace that the worker gives its command."""
+_FUNCTION_GRACE_S = 3.0
+"""The same of a function, which runs in submitit's own process: that passes over SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,8 @@ class Supervisor:
     def _terminate(self, why: JobState) -> None:
         if self.due.kill is None:
             self.state = why
-            self.due.kill = time.monotonic() + _END_GRACE_S
+            grace_s = _END_GRACE_S if self.aware else _FUNCTION_GRACE_S
+            self.due.kill = time.monotonic() + grace_s
             self._signal(signal.SIGTERM)
 
     def _signal(self, signum: signal.Signals) -> None:

@@ -15,6 +15,7 @@ from clusterkit.jobs.watch import (
     RESULTS_EVERY_S,
     SCHEDULER_EVERY_S,
     TEND_EVERY_S,
+    await_gone,
     count_results,
     patience_s,
 )
@@ -148,6 +149,8 @@ def cancel_all(
     while watch.open and time.monotonic() < deadline and not troubles:
         time.sleep(RESULTS_EVERY_S)
         watch.look()
+    asked = {job.run for job in jobs}
+    await_gone([job for job in watch.all if job.run in asked and job.status.state.final])
     troubles += [
         f"{job.submission.job_id or job.run.run_id} was asked to end and is still "
         f"{job.status.state.value}"

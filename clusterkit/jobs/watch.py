@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from clusterkit import files
@@ -14,7 +14,7 @@ from clusterkit.executors.submission import fetch
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.jobs.tend import end_held, needs_client, tend
 from clusterkit.model import ClusterKind, JobState
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, Submission
 
 RESULTS_EVERY_S = 0.2
 SCHEDULER_EVERY_S = {ClusterKind.LOCAL: 0.0, ClusterKind.SLURM: 1.0, ClusterKind.SSH: 5.0}
@@ -24,6 +24,9 @@ UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKi
 """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
 CANCEL_PATIENCE_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
+GONE_PATIENCE_S = 20.0
+"""How long the last processes of an ended job are waited for: an epilogue may take minutes."""
+_GONE_EVERY_S = 0.3
 TEND_EVERY_S = 3.0
 _CANCEL = "end its job"
 
@@ -160,4 +163,24 @@ def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
                 hint=f"look again: clusterkit status {name}",
             )
         time.sleep(RESULTS_EVERY_S)
+    await_gone([job])
     return job
+
+
+def await_gone(jobs: Iterable[Job]) -> None:
+    """Wait until no process of jobs that were ended is left; who cannot be asked is not waited for.
+
+    Nodes report before the last of their processes has ended: srun, the worker, the keeper.
+    """
+    deadline = time.monotonic() + GONE_PATIENCE_S
+    left: dict[ClusterKind, dict[RunFolder, Submission]] = {}
+    for job in jobs:
+        left.setdefault(job.submission.kind, {})[job.run] = job.submission
+    for runs in left.values():
+        executor = executor_of(*next(iter(runs.items())), use=_CANCEL)
+        there: Collection[RunFolder] = runs
+        with suppress(RemoteError, UserError):
+            while there := executor.lingering({run: runs[run] for run in there}):
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(_GONE_EVERY_S)
