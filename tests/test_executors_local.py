@@ -20,12 +20,14 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import submit_plan
 from clusterkit.executors.allocation import visible_gpus
 from clusterkit.executors.local_nodes import split_devices
+from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState, LaunchPlan
 from clusterkit.ports import hold_port
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import Secret
+from clusterkit.worker.watch import blocked
 from tests.plans import make_cluster, make_plan, node_script
 
 
@@ -134,9 +136,29 @@ def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
 def test_cancel_a_running_job_twice(runs: Runs) -> None:
     run = runs.start("echo ready; sleep 100")
     await_line(run, "ready")
+    about = files.read_json(run.controller)
     assert said(cancel(run)) == (JobState.CANCELLED, 143)
+    assert about is not None
+    assert not processes.alive(about["pid"])
+    assert not processes.marked(run.marker(), prefix=True)
     assert said(cancel(run)) == (JobState.CANCELLED, 143)
     assert {r.reason for r in load_job(run).results} == {"cancelled"}
+
+
+def test_a_function_that_passes_over_sigterm_is_not_waited_for(tmp_path: Path) -> None:
+    cluster = make_cluster(tmp_path)
+    run = runfolder.create(cluster, "toy")
+    supervisor = Supervisor(run, marker=run.marker(), time_limit_s=1.0, aware=False)
+    start = Start(
+        argv=("bash", "-c", "trap '' TERM; while :; do sleep 0.1; done"),
+        environment=dict(os.environ),
+        log=tmp_path / "log",
+    )
+    began = time.monotonic()
+    with blocked(BLOCKED):
+        assert supervisor.run_to_end((start,)) == (-signal.SIGKILL,)
+    assert supervisor.state is JobState.TIMEOUT
+    assert time.monotonic() - began < 10
 
 
 def test_cancel_before_anything_started(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

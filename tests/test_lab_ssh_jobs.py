@@ -188,6 +188,7 @@ def test_a_cancel_at_any_moment_leaves_nothing(lab: Lab, tmp_path: Path, kind: s
         run, client = cluster.submitting(SLEEP)
         time.sleep(after_s)
         assert cluster.ck("cancel", str(run.path))[0] == 0, after_s
+        assert not cluster.left(run), after_s
         client.wait(30)
         assert ended(cluster, run)[0] == "cancelled", after_s
 
