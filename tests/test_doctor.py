@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from clusterkit.cli.main import app
 from clusterkit.config import load_settings
 from clusterkit.config.discover import Answer
 from clusterkit.config.health import Condition, Item, Patient, examine
+from clusterkit.config.health.software import _MAKE_STORE
 
 
 def _items(
@@ -33,6 +35,29 @@ def _items(
 
 def _ok(output: str) -> Answer:
     return Answer(found=True, code=0, output=output)
+
+
+def test_a_torch_without_libuv_is_told(tmp_path: Path) -> None:
+    config = "clusters: {a: {kind: slurm, python: /usr/bin/python3}}\n"
+    said = "use_libuv was requested but PyTorch was built without libuv support"
+    found = _items(tmp_path, config, {"/usr/bin/python3": _ok(said)})["torch"]
+    assert found.condition is Condition.WARN
+    assert found.summary.startswith("/usr/bin/python3: its torch was built without libuv")
+    assert found.fix is not None
+    assert "USE_LIBUV=0" in found.fix
+    assert not found.finding
+
+
+def test_how_a_torch_without_libuv_is_found() -> None:
+    pytest.importorskip("torch")
+
+    def said(before: str) -> str:
+        argv = [sys.executable, "-c", before + _MAKE_STORE]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    refuse = "import torch.distributed as d\ndef f(*_, **k): raise RuntimeError('no libuv')\n"
+    assert said("") == ""  # the wheels have it
+    assert said(f"{refuse}d.TCPStore = f\n") == "no libuv\n"
 
 
 SLURM = "clusters: {a: {kind: slurm}}\n"

@@ -12,12 +12,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from clusterkit import runfolder
+from clusterkit.cli.last_words import last_words
+from clusterkit.cli.main import app
+from clusterkit.diagnose.job import diagnose_job
+from clusterkit.diagnose.rules import load_rules
 from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors import executor_for, slurm_limits, slurm_lost, slurm_states, submit_plan
 from clusterkit.executors.slurm_states import Wanted, parse_sacct, parse_squeue, state_of
 from clusterkit.jobs import find_run
+from clusterkit.jobs.document import full_document_of, logs_document
+from clusterkit.jobs.failure import batch_output
 from clusterkit.jobs.state import load_job, load_jobs
 from clusterkit.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile
 from clusterkit.runfolder import RunFolder, Submission
@@ -428,6 +435,25 @@ def test_many_jobs_cost_one_question(fake: Fake, tmp_path: Path) -> None:
     fake("squeue", f"echo x >>{asked}")
     assert {job.status.state for job in load_jobs(runs)} == {JobState.UNKNOWN}
     assert len(asked.read_text().splitlines()) == 1
+
+
+def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", "echo 4711")
+    run, _, _ = submit(slurm_plan(tmp_path))
+    said = "srun: unrecognized option '--container-image=/x.sqsh'"
+    (run.submitit / "4711_batch.out").write_text("\n" * 3 + f"{said}\nTry more\n")
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|{run.path}/job.sbatch"')
+    job = load_job(run)
+    assert job.status.state is JobState.FAILED
+    assert batch_output(job) == (said, "Try more")
+    assert any("container-image" in line for line in last_words(job))
+    assert logs_document(run, None, None)["batch"] == (said, "Try more")
+    assert full_document_of(job)["failure"]["tail"] == (said, "Try more")
+    cause = diagnose_job(job, load_rules()).diagnosis.cause
+    assert cause is not None
+    assert cause.rule == "slurm-step-refused"
+    shown = CliRunner().invoke(app, ["logs", str(run.path)])
+    assert said in shown.stdout
 
 
 def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_path: Path) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from clusterkit.cli.init import _report
 from clusterkit.cli.main import app
 from clusterkit.config import Settings, load_settings
 from clusterkit.config.discover import (
     NVIDIA_SMI,
+    PARTITIONS,
     SCONTROL_CONFIG,
     SINFO,
     Answer,
+    Run,
     discover,
     parse_gres,
     parse_sinfo,
@@ -39,7 +43,7 @@ SelectType              = select/cons_tres
 """
 
 
-def recorded(answers: Mapping[tuple[str, ...], str]) -> object:
+def recorded(answers: Mapping[tuple[str, ...], str]) -> Run:
     def run(argv: Sequence[str]) -> Answer:
         text = answers.get(tuple(argv))
         return Answer(found=False) if text is None else Answer(found=True, code=0, output=text)
@@ -65,6 +69,38 @@ def test_slurm_with_gpus(tmp_path: Path) -> None:
     assert "# There is also cpu with 40 nodes, no GPUs, 64 CPUs." in text
     assert "there are a100, h100" in text
     assert "2 x NVIDIA L4" in text
+
+
+PRIVATE = """\
+PartitionName=cpu AllowGroups=ALL Default=YES MaxTime=1-00:00:00 Nodes=c[1-40] State=UP \
+TotalCPUs=2560 TotalNodes=40 TRES=cpu=2560,mem=10T,node=40,billing=2560
+PartitionName=gpu AllowGroups=ALL Default=NO MaxTime=UNLIMITED Nodes=g[1-4] State=UP \
+TotalCPUs=512 TotalNodes=4 TRES=cpu=512,mem=4T,node=4,billing=512,gres/gpu=32,gres/gpu:h100=32
+"""
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_slurm_that_hides_its_nodes(tmp_path: Path, counted: bool) -> None:
+    partitions = PRIVATE if counted else re.sub(r",gres/gpu\S*", "", PRIVATE)
+    known = recorded({PARTITIONS: partitions, SCONTROL_CONFIG: CONFIG})
+
+    def run(argv: Sequence[str]) -> Answer:
+        refused = "slurm_load_node: Access/permission denied\n"
+        return Answer(found=True, code=1, errors=refused) if argv == SINFO else known(argv)
+
+    found = discover(run, cwd=tmp_path, system=())
+    assert found.no_sinfo == "slurm_load_node: Access/permission denied"
+    (tmp_path / "clusterkit.yaml").write_text(starter_text(found, folder=tmp_path))
+    spec = load_settings(cwd=tmp_path, environ={}).cluster()
+    if counted:
+        assert (spec.name, spec.partition, spec.gpus_per_node) == ("bearlab", "gpu", 8)
+    else:
+        assert (spec.partition, spec.gpus_per_node) == ("cpu", None)
+        assert spec.gpu_request is GpuRequest.GPUS_PER_NODE
+    told = [*_report(found)]
+    assert told[0] == "found Slurm cluster 'bearlab' with partitions: cpu, gpu"
+    assert "Access/permission denied" in told[1]
+    assert not any("missing" in line for line in told[:2])
 
 
 def test_slurm_without_gpus_or_configuration(tmp_path: Path) -> None:

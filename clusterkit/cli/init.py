@@ -60,8 +60,12 @@ def _report(found: Found) -> Iterator[str]:
     if found.partitions:
         names = ", ".join(partition.name for partition in found.partitions)
         yield f"found Slurm cluster {found.cluster_name!r} with partitions: {names}"
+        if found.no_sinfo:
+            yield f"sinfo does not tell of nodes ({found.no_sinfo}): look at gpus_per_node yourself"
+    elif found.no_sinfo:
+        yield f"found no Slurm that answers (sinfo: {found.no_sinfo})"
     else:
-        yield "found no Slurm (sinfo is missing or does not answer)"
+        yield "found no Slurm (sinfo is missing, or lists no partition)"
     yield (
         f"found {len(found.gpus)} GPUs in this machine"
         if found.gpus

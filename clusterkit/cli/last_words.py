@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from clusterkit.cli import console
 from clusterkit.jobs import Job
-from clusterkit.jobs.failure import failure_of
+from clusterkit.jobs.failure import batch_output, failure_of
 
 _LINES = 15
 _MARGIN = "  | "
@@ -19,13 +19,15 @@ _TOLD = ("clusterkit: ", "hint: ")
 
 
 def last_words(job: Job) -> list[str]:
-    """Return dimmed lines with the end of the output of the rank, or node, that failed first."""
+    """Return dimmed lines with the end of the output of the rank, or node, that failed first.
+
+    Where none tells, of the batch script.
+    """
     failure = failure_of(job)
-    if failure is None:
-        return []
-    lines = list(failure.tail[-_LINES:])
-    if failure.message and not any(failure.message in line for line in lines):
-        lines.append(failure.message)
+    lines = list(failure.tail[-_LINES:] if failure is not None else batch_output(job))
+    message = failure.message if failure is not None else None
+    if message and not any(message in line for line in lines):
+        lines.append(message)
     return [
         *(console.dim(row) for line in lines[:-1] for row in rows(line, 1)),
         *(console.dim(row) for line in lines[-1:] for row in rows(line, LAST_ROWS)),

@@ -16,9 +16,10 @@ from clusterkit.cli.why_failed import why_failed
 from clusterkit.core.ownership import find_foreign
 from clusterkit.errors import UserError
 from clusterkit.escapes import harmless
+from clusterkit.jobs import Job, read_logs
 from clusterkit.jobs import follow as follow_output
-from clusterkit.jobs import read_logs
 from clusterkit.jobs.document import logs_document, name_of
+from clusterkit.jobs.failure import batch_output
 from clusterkit.jobs.state import load_job
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder
@@ -62,7 +63,18 @@ def logs(
     if follow:
         raise typer.Exit(follow_run(run, node=rank, tail=tail))
     if not _print(_shown(run, read_logs(run, rank, tail=tail))):
-        console.note(f"nothing printed yet; the job is {said(load_job(run))}")
+        _say_of_nothing(load_job(run))
+
+
+def _say_of_nothing(job: Job) -> None:
+    """Say how it is that no node has printed anything, with what the batch script has."""
+    batch = batch_output(job)
+    yet = "" if job.status.state.final else " yet"
+    console.note(f"nothing printed{yet}; the job is {said(job)}")
+    if batch:
+        console.note(f"its batch script ended with ({job.run.submitit}):")
+    for line in batch:
+        console.say(line)
 
 
 def _rank(node: str) -> int:

@@ -23,12 +23,15 @@ TIMEOUT_S = 10
 """A controller that does not answer lets Slurm's commands wait for much longer."""
 
 SINFO = ("sinfo", "--noheader", "--format=%P|%D|%l|%G|%c|%m")
+PARTITIONS = ("scontrol", "show", "partition", "--oneliner")
+"""Where sinfo is refused: `PrivateData=nodes` shows nodes to operators alone, partitions to all."""
 SCONTROL_CONFIG = ("scontrol", "show", "config")
 NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 
 SYSTEM_HOSTFILES = (Path("/job/hostfile"), Path("/etc/mpi/hostfile"), Path("/etc/hostfile"))
 """Where DeepSpeed looks, where Kubeflow's MPI operator writes, and where people put one."""
 
+_TRES_GPU = re.compile(r"\bgres/gpu(?::([^=,]+))?=(\d+)")
 _SPEAKER = re.compile(r"^[a-z]+: (?:error|fatal): ")
 _GPU = re.compile(r"gpu:(?:(?P<type>[^:,()]+):)?(?P<count>\d+)(?:\([^()]*\))?(?=,|$)")
 
@@ -93,6 +96,8 @@ class Found:
     gpus: tuple[str, ...] = ()
     """Names of the GPUs of this machine."""
     hostfiles: tuple[Hostfile, ...] = ()
+    no_sinfo: str | None = None
+    """What sinfo said where it is there and lists nothing; then GPUs may not be known."""
     left_out: tuple[str, ...] = ()
     """Hostfiles that others can write, and why they do not count."""
 
@@ -125,7 +130,10 @@ def run_command(argv: Sequence[str]) -> Answer:
 
 def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) -> Found:
     """Return what the tools and files of this machine tell; nothing is an answer too."""
-    partitions = parse_sinfo(_output(run, SINFO))
+    sinfo = run(SINFO)
+    partitions = parse_sinfo(sinfo.output) if sinfo.ok else ()
+    if sinfo.found and not partitions:
+        partitions = parse_partitions(_output(run, PARTITIONS))
     config = parse_config(_output(run, SCONTROL_CONFIG)) if partitions else {}
     name = re.sub(r"[^A-Za-z0-9_.-]", "", config.get("ClusterName", "")).lstrip("_.-")
     hostfiles, left_out = _hostfiles(cwd, system)
@@ -133,6 +141,7 @@ def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) 
     return Found(
         cluster_name=name if name and name != "local" else "cluster",
         partitions=partitions,
+        no_sinfo=None if sinfo.ok or not sinfo.found else sinfo.complaint,
         gpu_request=GpuRequest.GPUS_PER_NODE if modern else GpuRequest.GRES,
         gpus=tuple(line.strip() for line in _output(run, NVIDIA_SMI).splitlines() if line.strip()),
         hostfiles=hostfiles,
@@ -160,6 +169,31 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
             cpus=max(_leading_number(fields[4]), known.cpus if known else 0),
         )
     return tuple(partitions.values())
+
+
+def parse_partitions(text: str) -> tuple[Partition, ...]:
+    """Return the partitions that `PARTITIONS` lists; GPUs as far as Slurm counts them (TRES)."""
+    found = []
+    for line in text.splitlines():
+        known = dict(word.partition("=")[::2] for word in line.split())
+        nodes, cpus = (known.get(key, "") for key in ("TotalNodes", "TotalCPUs"))
+        if not known.get("PartitionName") or not (nodes.isdigit() and cpus.isdigit()):
+            continue
+        gpus = dict(_TRES_GPU.findall(known.get("TRES", "")))
+        there = max(int(nodes), 1)
+        limit = known.get("MaxTime", "")
+        found.append(
+            Partition(
+                name=known["PartitionName"],
+                default=known.get("Default") == "YES",
+                nodes=int(nodes),
+                time="infinite" if limit == "UNLIMITED" else limit,
+                gpus=int(gpus.get("", 0)) // there,
+                gpu_types=tuple(name for name in gpus if name),
+                cpus=int(cpus) // there,
+            )
+        )
+    return tuple(found)
 
 
 def parse_gres(text: str) -> tuple[tuple[str, ...], int]:

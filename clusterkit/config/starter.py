@@ -66,6 +66,8 @@ def _slurm(found: Found) -> Iterator[str]:
             else "gres works everywhere"
         )
         yield _line(f"    gpu_request: {found.gpu_request}", why)
+    elif found.no_sinfo:
+        yield _line("    # gpus_per_node: 8", "sinfo does not tell of nodes; ask your site")
     else:
         yield _line("    gpus_per_node: 1", "CPU processes a job gets on each node")
         yield _line("    gpu_request: none", "the partition has no GPUs to ask for")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clusterkit import node_results
-from clusterkit.jobs.failure import failure_of
+from clusterkit.jobs.failure import batch_output, failure_of
 from clusterkit.jobs.logs import ranks_of, read_logs
 from clusterkit.jobs.state import Job, load_job
 from clusterkit.runfolder import RunFolder
@@ -34,6 +34,8 @@ def full_document_of(job: Job) -> dict[str, Any]:
     told = {key: getattr(failure, key) for key in keys} if failure is not None else None
     if told is not None and failure is not None and failure.among:
         told["node"] = failure.among
+    if batch := batch_output(job):
+        told = {**dict.fromkeys(keys), "exit_code": job.status.exit_code, "tail": batch}
     attempts = node_results.read_attempts(job.run)
     return {**document_of(job), **_owner(job.run), "failure": told, "attempts": attempts}
 
@@ -46,10 +48,13 @@ def _owner(run: RunFolder) -> dict[str, Any]:
 
 def logs_document(run: RunFolder, node: int | None, tail: int | None) -> dict[str, Any]:
     """Return what the nodes of a job have printed, or one of them; its last lines, or all."""
+    job = load_job(run)
+    batch = batch_output(job)
     return {
-        "job_id": name_of(load_job(run)),
+        "job_id": name_of(job),
         "run_dir": str(run.path),
         **_owner(run),
+        **({"batch": batch} if batch else {}),
         "nodes": [
             {
                 "node_rank": rank,

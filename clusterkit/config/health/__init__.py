@@ -18,6 +18,7 @@ EXAMINATIONS: tuple[Examination, ...] = (
     software.python,
     software.packages,
     software.training_pythons,
+    software.torch_stores,
     tools.gpus,
     tools.slurm,
     tools.ssh,

@@ -13,6 +13,21 @@ from clusterkit.config.health.patient import Condition, Item, Patient
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
 
 MIN_PYTHON = (3, 11)
+_MAKE_STORE = """\
+import socket
+try:
+    from torch.distributed import TCPStore
+except ImportError:
+    raise SystemExit
+own = socket.create_server(("127.0.0.1", 0))
+words = {"is_master": True, "wait_for_workers": False, "master_listen_fd": own.fileno()}
+try:
+    TCPStore("127.0.0.1", own.getsockname()[1], **words)
+    own.detach()
+except RuntimeError as error:
+    print(error)
+"""
+"""Torch asks for libuv by default, and says there that it has none. Nobody else can reach it."""
 FRAMEWORK_PACKAGES = ("torch", "deepspeed", "horovod", "accelerate")
 
 
@@ -73,6 +88,22 @@ def training_pythons(patient: Patient) -> Iterator[Item]:
             summary=f"{python}: {there or complaint}",
             fix=None if there else f"{python} -m pip install torch",
         )
+
+
+def torch_stores(patient: Patient) -> Iterator[Item]:
+    """Yield the interpreters whose torch cannot make the store by which its processes meet."""
+    here = (sys.executable,) if _version("torch") else ()
+    for python in dict.fromkeys((*here, *patient.pythons())):
+        answer = patient.run((python, "-c", _MAKE_STORE))
+        if answer.ok and "libuv" in answer.output:
+            yield Item(
+                name="torch",
+                condition=Condition.WARN,
+                summary=f"{python}: its torch was built without libuv: torchrun and accelerate "
+                "cannot meet over several nodes",
+                fix=f"{python} -m pip install torch (a build with libuv); or --env USE_LIBUV=0 "
+                "with --framework env, mpi, horovod or deepspeed",
+            )
 
 
 def _foreign(where: str, python: str) -> Item:
