@@ -17,6 +17,7 @@ from pathlib import Path
 from clusterkit import hostlist
 from clusterkit.commands import run_command
 from clusterkit.errors import RemoteError
+from clusterkit.executors import slurm_node_failures
 from clusterkit.executors.base import SchedulerState
 from clusterkit.model import JobState
 from clusterkit.runfolder import RunFolder, Submission
@@ -54,9 +55,9 @@ _STATES = {
 """Every state of squeue(1) and sacct(1), Slurm 20.11 to 25.05."""
 
 _REASONS = {
-    "NODE_FAIL": "a node failed",
+    "NODE_FAIL": slurm_node_failures.LOST,
     "OUT_OF_MEMORY": "out of memory",
-    "BOOT_FAIL": "a node did not boot",
+    "BOOT_FAIL": slurm_node_failures.NOT_BOOTED,
     "LAUNCH_FAILED": "Slurm could not start it",
     "RECONFIG_FAIL": "a node could not be reconfigured",
     "DEADLINE": "its deadline passed",
@@ -99,6 +100,10 @@ def query(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
     missing = {job_id: job for job_id, job in wanted.items() if job_id not in found}
     if missing:
         found |= _query_accounting(missing)
+    lost = [job_id for job_id, said in found.items() if said.reason in slurm_node_failures.OF_NODES]
+    for job_id in lost:
+        why = slurm_node_failures.explain(job_id)
+        found[job_id] = replace(found[job_id], reason=f"{found[job_id].reason}: {why}")
     return found
 
 
