@@ -46,6 +46,18 @@ def read(line: str) -> Throughput | None:
     return None
 
 
+def step_of(line: str) -> int | None:
+    """Return the step that a line of the training tells, with or without a rate; None for none."""
+    if not _STEP_WORD.search(line):
+        return None
+    text = ESCAPES.sub("", line[-_LONGEST:]).rpartition("\r")[2]
+    found = read(text)
+    if found is not None:
+        return found.step
+    step = _STEP.search(text)
+    return int(step[1]) if step and not _is_evaluation(text, step.start()) else None
+
+
 _LONGEST = 4096
 """Characters at the end of a line that are looked at; more is no line of a trainer."""
 _DIGITS = r"(?P<n>\d[\d,]{0,20}(?:\.\d*)?(?:[eE][+-]?\d+)?)"
@@ -69,6 +81,7 @@ _STEP = re.compile(
     re.IGNORECASE,
 )
 """Of a dict or JSON as well: `{'step': 60, ...}`."""
+_STEP_WORD = re.compile(r"(?i)step|iter|\d/\d|/--")
 _EVALUATION = (
     r"(?<![\w./-])(?:validat[a-z]+|valid|val|eval(?:uat[a-z]+)?"
     r"|test(?:ed|ing)?|predict(?:ed|ing|ion)?|sanity)(?![^\W_])"

@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterkit import files, node_results
 from clusterkit.core import reading
+from clusterkit.diagnose.attempt_steps import steps_of_attempts
 from clusterkit.diagnose.opening import text_size
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
@@ -81,6 +82,8 @@ def _planned_nodes(plan: Mapping[str, Any]) -> tuple[str, ...]:
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
     status = job.status
     yield _fact("state", status.state)
+    if status.state is JobState.TIMEOUT and job.submission.requeue:
+        yield from _attempts(job)
     if status.reason:
         yield _fact("reason", status.reason)
     if failure is not None:
@@ -97,6 +100,16 @@ def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None
     for result in results:
         if result != failure:
             yield from _of_node(result)
+
+
+def _attempts(job: Job) -> Iterator[Fact]:
+    """Tell of the attempts of a job that has used them up, and of the steps that each made."""
+    made = node_results.latest_attempt(job.run) + 1
+    if made <= job.submission.requeue:
+        return
+    steps = steps_of_attempts(job.run.log(0))
+    each = ", ".join(f"{steps.get(attempt, 0)} steps" for attempt in range(made))
+    yield _fact("attempts", f"{made} of {made}, to the time limit" + (f"; {each}" if steps else ""))
 
 
 def _of_node(result: NodeResult) -> Iterator[Fact]:

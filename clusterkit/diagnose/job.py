@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterkit import node_results
 from clusterkit.diagnose.facts import facts_of
 from clusterkit.diagnose.rules import Rule
 from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
@@ -23,6 +24,8 @@ _SUFFIXES = frozenset({".log", ".out", ".err", ".txt"})
 _ROTATED = re.compile(r"(?:[.-]\d{1,20}){0,4}(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
 """What logrotate and others append to the name of a log."""
 _MOST_NAMED = 3
+_REQUEUED = "preempted"
+"""The rule of attempts that Slurm has put back into the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +76,26 @@ def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
         succeeded=state is JobState.SUCCEEDED,
         failed=state.final and state is not JobState.SUCCEEDED,
     )
-    found = diagnose(rules, told.sources, known)
+    found = diagnose([*_of_last_attempt(rules, job)], told.sources, known)
     # Where all went well, nobody has to print: often the first rank alone does.
     notes = told.notes if state not in {JobState.PENDING, JobState.SUCCEEDED} else ()
     return JobDiagnosis(job=job, diagnosis=replace(found, notes=(*notes, *found.notes)))
+
+
+def _of_last_attempt(rules: Sequence[Rule], job: Job) -> Iterator[Rule]:
+    """Yield the rules that may explain how a job ended.
+
+    In the scheduler's own output the ends of all attempts stand below each other: that one was
+    requeued explains nothing where the last has ended otherwise.
+    """
+    last, state = node_results.read_results(job.run), job.status.state
+    otherwise = state is JobState.TIMEOUT or (
+        state.final
+        and state is not JobState.PREEMPTED
+        and last.attempt > 0
+        and all(one.reason != "preempted" for one in last.nodes)
+    )
+    yield from (rule for rule in rules if not (otherwise and rule.id == _REQUEUED))
 
 
 def named_as_log(name: str) -> bool:

@@ -184,6 +184,8 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
         return JobState.CANCELLED, None
     if _taken(reasons):
         return JobState.PREEMPTED, None
+    if reasons == {"timeout"}:  # it left between Slurm's notice and the limit
+        return JobState.TIMEOUT, None
     if reasons != {"terminated"}:
         return JobState.FAILED, said.reason
     silent = node_results.silence_of(evidence.results.nodes)
