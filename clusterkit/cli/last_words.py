@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ _LINES = 15
 _MARGIN = "  | "
 LAST_ROWS = 5
 """Of the last line, which most often is the error; of others, one."""
+_FRAME = re.compile(r'(?P<head>.{0,60}?\bFile ")(?P<path>[^"]+)(?P<line>", line \d+)(?P<rest>.*)')
+"""A place in the code, as Python tells it in a traceback."""
 _TOLD = ("clusterkit: ", "hint: ")
 """Lines that say what to do: they are never cut."""
 
@@ -44,6 +47,9 @@ def _rows(line: str, width: int, most: int) -> Iterator[str]:
     if len(line) <= width:
         yield line
         return
+    if (frame := _FRAME.match(line)) is not None:
+        yield _shortened(frame, width)
+        return
     rows = textwrap.wrap(line, width, subsequent_indent="  ") or [""]
     if line.lstrip().startswith(_TOLD) or len(rows) <= most:
         yield from rows
@@ -51,3 +57,16 @@ def _rows(line: str, width: int, most: int) -> Iterator[str]:
     yield from rows[: most - 1]
     rest = line if most == 1 else "  " + " ".join(row.strip() for row in rows[most - 1 :])
     yield rest[: width - 1] + "…"
+
+
+def _shortened(frame: re.Match[str], width: int) -> str:
+    """Return a line of a traceback with the end of its path; file and line number always stay."""
+    head, path, line, rest = frame.group("head", "path", "line", "rest")
+    name = path.rpartition("/")[2]
+    if len(head) + 2 + len(name) + len(line) + len(rest) > width:
+        rest = ""
+    room = max(width - len(head) - 1 - len(line) - len(rest), len(name) + 1)
+    if len(path) > room:
+        end = path[-room:]
+        path = "…" + end[end.index("/") if "/" in end else 0 :]
+    return f"{head}{path}{line}{rest}"
