@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from clusterkit.cli.diagnose_stacks import show_stacks
-from clusterkit.diagnose.stacks import Stack, Trouble, fold_stacks, parse_stacks, take_stacks
+from clusterkit.diagnose.stacks import (
+    Stack,
+    Stacks,
+    Trouble,
+    fold_stacks,
+    parse_stacks,
+    take_stacks,
+)
 from clusterkit.errors import UserError
 from clusterkit.jobs.state import Job
 from clusterkit.model import ClusterKind, JobState, JobStatus
@@ -198,6 +207,9 @@ def test_the_ranks_of_a_job_are_found_and_no_others(tmp_path: Path) -> None:
     assert [group.ranks for group in found.groups] == [(1,), (0, 2)], found
     assert found.groups[0].frames[0].startswith("late (")
     assert found.groups[1].frames[0].startswith("waits (")
+    (children,) = found.groups[1].children
+    assert children.startswith("python")
+    assert children.endswith(" (2)")
     assert found.troubles == ()
 
 
@@ -243,3 +255,81 @@ def test_without_ranks_or_after_its_end_it_says_so(tmp_path: Path) -> None:
     assert [trouble.message for trouble in found.troubles] == ["no rank of the job was found"]
     with pytest.raises(UserError, match="has ended: failed"):
         take_stacks(job_of(run, JobState.FAILED))
+
+
+def test_children_and_a_lock_that_nobody_holds_are_told() -> None:
+    baton = dump(0, "wait (torch/utils/file_baton.py:48)")
+    lock = "! lock 4711 /home/a b/.cache/torch_extensions/py311_cu121/cpu_adam/lock\n"
+    below = "+ 0 pt_data_worker\n+ 0 pt_data_worker\n+ 1 python3\n"
+    found = fold_stacks(PROBE, [reply("n1", baton + lock + below + dump(1, LATE))])
+    assert {group.ranks: group.children for group in found.groups} == {
+        (0,): ("pt_data_worker (2)",),
+        (1,): ("python3",),
+    }
+    (trouble,) = found.troubles
+    assert "/torch_extensions/py311_cu121/cpu_adam/lock" in trouble.message
+    assert (trouble.hint or "").endswith("rm '/home/a b/.cache/torch_extensions/py311_cu121/"
+                                         "cpu_adam/lock'")  # fmt: skip
+    holder = "_write_ninja_file_and_build_library (torch/utils/cpp_extension.py:2100)"
+    for building in (dump(1, LATE) + "+ 1 ninja\n", dump(1, holder)):
+        assert fold_stacks(PROBE, [reply("n1", baton + lock + building)]).troubles == ()
+
+
+EXTENSION = """\
+import sys
+import torch.utils.cpp_extension as extensions
+
+print("ready", flush=True)
+extensions.load_inline("toy", cpp_sources="int f() { return 1; }", functions=["f"])
+"""
+SLOW = """\
+#!/bin/sh
+n=0
+case " $* " in *" -c "*)
+while [ -e @GO@ ] && [ $n -lt 600 ]; do sleep 0.2; n=$((n + 1)); done
+exit 1 ;; esac
+exec c++ "$@"
+"""
+
+
+def test_a_build_that_was_killed_leaves_a_lock_that_holds_the_next_job(tmp_path: Path) -> None:
+    require_py_spy()
+    pytest.importorskip("torch")
+    if shutil.which("ninja") is None or shutil.which("c++") is None:
+        pytest.skip("no ninja or compiler here")
+    compiler, script, slow = (tmp_path / name for name in ("slow-c++", "x.py", "slow"))
+    compiler.write_text(SLOW.replace("@GO@", str(slow)))
+    slow.touch()
+    compiler.chmod(0o755)
+    script.write_text(EXTENSION)
+    run = RunFolder(tmp_path / f"toy-20261122-120000-{secrets.token_hex(3)}")
+    env = {**os.environ, "CK_JOB_UID": run.marker(0), "RANK": "0", "CXX": str(compiler)}
+    env["TORCH_EXTENSIONS_DIR"] = str(tmp_path / "ext")
+    lock = tmp_path / "ext" / "toy" / "lock"
+
+    def seen(wanted: str) -> Stacks:
+        with subprocess.Popen(
+            [sys.executable, script], env=env, stdout=subprocess.PIPE, start_new_session=True
+        ) as rank:
+            try:
+                assert rank.stdout is not None
+                assert rank.stdout.readline() == b"ready\n"
+                until = time.monotonic() + 60
+                while time.monotonic() < until:
+                    found = take_stacks(job_of(run))
+                    if any("ptrace" in trouble.message for trouble in found.troubles):
+                        pytest.skip("py-spy is not permitted here")
+                    if wanted in repr(found):
+                        return found
+                    time.sleep(0.2)
+                pytest.fail(f"no {wanted} in {found}")
+            finally:
+                os.killpg(rank.pid, signal.SIGKILL)
+
+    building = seen("ninja")
+    slow.unlink()  # ninja gives its children groups of their own
+    assert building.troubles == ()
+    assert lock.exists(), "which the killed build has left"
+    (trouble,) = seen("file_baton").troubles
+    assert str(lock) in trouble.message
+    assert (trouble.hint or "").endswith(f"rm {lock}")

@@ -44,6 +44,8 @@ def _say(found: Stacks) -> None:
         console.say(_who(group))
         for frame in group.frames:
             console.say(f"  {frame}")
+        if group.children:
+            console.say(f"  below it: {', '.join(group.children)}")
     alike: dict[tuple[str, str], list[Trouble]] = {}
     for trouble in found.troubles:
         key = (_PID.sub("", trouble.message), _PID.sub("", trouble.hint or ""))

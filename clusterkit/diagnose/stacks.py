@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from clusterkit import files
@@ -25,26 +26,48 @@ from clusterkit.transport.base import Reply
 _TIMEOUT_S = 60.0
 _SNIPPET = r"""@RANKS@
 python() { case $(readlink "/proc/$1/exe") in */python*) : ;; *) false ;; esac; }
+value() { tr '\0' '\n' <"$e" | sed -n "s/^$1=//p"; }
+locks() {
+root=$(value TORCH_EXTENSIONS_DIR); home=$(value HOME)
+: "${root:=${home:-/}/.cache/torch_extensions}"
+for f in "$root"/*/lock "$root"/*/*/lock; do
+[ -f "$f" ] && echo "! lock $(($(date +%s) - $(stat -c %Y "$f"))) $f"
+done
+}
 seen=0
 set -- $(ranks)
 all=" $* "
 for l in "$@"; do
 p=${l%%,*} r=${l##*,} e=/proc/${l%%,*}/environ
-case ${l#*,} in *,-) continue ;; @MARKER@*) python "$p" || continue ;; *) continue ;; esac
+case ${l#*,} in *,-) continue ;; @MARKER@*) : ;; *) continue ;; esac
 up=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
-case $all in *" $up,${l#*,} "*) python "$up" && continue ;; esac
-own=$(tr '\0' '\n' <"$e" | sed -n 's/^PATH=//p')
+case $all in *" $up,${l#*,} "*) below=1 ;; *) below=0 ;; esac
+if [ $below = 1 ] && { python "$up" || ! python "$p"; }; then
+echo "+ $r $(tr -dc 'A-Za-z0-9_.+:-' <"/proc/$p/comm") $(value CK_NODE_NAME)"; continue
+fi
+python "$p" || continue
+own=$(value PATH)
 first=$(tr '\0' '\n' <"/proc/$p/cmdline" | sed -n 1p)
 case $first in /*) own=${first%/*}:$own ;; esac
 spy=$(PATH=$own:@PATH@:$PATH; command -v py-spy)
 seen=1
-echo "@ $p $r $(tr '\0' '\n' <"$e" | sed -n 's/^CK_NODE_NAME=//p')"
+echo "@ $p $r $(value CK_NODE_NAME)"
 if [ -z "$spy" ]; then echo "! missing"; continue; fi
-"$spy" dump --pid "$p" 2>&1 || echo "! failed"
+dump=$("$spy" dump --pid "$p" 2>&1) && echo "$dump" || echo "$dump
+! failed"
+case $dump in *file_baton.py*) locks ;; esac
 done
 [ $seen = 1 ] || echo "! none"
 """
 _RANK = re.compile(r"^@ ([0-9]{1,10}) ([0-9]{1,7})(?: (\S{1,255}))? *$", re.MULTILINE)
+_CHILD = re.compile(
+    r"^\+ (?P<rank>[0-9]{1,7}) (?P<name>\S{1,64})(?: (?P<node>\S{1,255}))? *\n?", re.MULTILINE
+)
+_LOCK = re.compile(r"^! lock (?P<age>[0-9]{1,12}) (?P<path>/.*)$", re.MULTILINE)
+_BUILDS = re.compile(
+    r"^\+ [0-9]+ ninja\b|_(?:run_ninja_build|write_ninja_file)\w* \(", re.MULTILINE
+)
+"""Who holds the lock of an extension: torch/utils/cpp_extension.py runs ninja meanwhile."""
 _THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\)(?:: \"(?P<name>.*)\")?")
 _COLLECTIVE = re.compile(r"distributed_c10d\.py:|horovod/\S{0,64}mpi_ops\.py:|deepspeed/comm/")
 _NOT_PERMITTED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
@@ -57,6 +80,8 @@ class Stack:
     node: str
     rank: int
     frames: tuple[str, ...]
+    children: tuple[str, ...] = ()
+    """Names of the processes below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +91,8 @@ class StackGroup:
     ranks: tuple[int, ...]
     nodes: tuple[str, ...]
     frames: tuple[str, ...]
+    children: tuple[str, ...] = ()
+    """Processes below these ranks, by name: `ninja`, `cc1plus (2)`, `pt_data_worker (8)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +173,17 @@ def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool 
             ranks=tuple(sorted(stack.rank for stack in same)),
             nodes=tuple(dict.fromkeys(stack.node for stack in same)),
             frames=frames,
+            children=_counted(name for stack in same for name in stack.children),
         )
         for frames, same in places.items()
     ]
     groups.sort(key=lambda group: (len(group.ranks), _waits(group.frames), group.ranks))
     return Stacks(groups=tuple(groups), troubles=tuple(troubles))
+
+
+def _counted(names: Iterable[str]) -> tuple[str, ...]:
+    counts = Counter(names)
+    return tuple(f"{name} ({n})" if n > 1 else name for name, n in sorted(counts.items()))
 
 
 def _waits(frames: Sequence[str]) -> bool:
@@ -174,17 +207,37 @@ def parse_stacks(
             hint += ", or only root may look at what runs in its containers: ask again as root"
         yield Trouble(node=node, message="no rank of the job was found", hint=hint)
         return
-    for part in re.split(r"^(?=@ [0-9]+ [0-9])", text, flags=re.MULTILINE):
+    children: dict[tuple[str, int], list[str]] = {}
+    for child in _CHILD.finditer(text):
+        children.setdefault((child["node"] or node, int(child["rank"])), []).append(child["name"])
+    builds = _BUILDS.search(text) is not None
+    for part in re.split(r"^(?=@ [0-9]+ [0-9])", _CHILD.sub("", text), flags=re.MULTILINE):
         if (match := _RANK.match(part)) is not None:
             pid, rank = int(match[1]), int(match[2])
             where = match[3] or node
             if where in others:
                 continue
-            stack = _of_rank(part.splitlines()[1:], rank, where)
+            below = tuple(children.get((where, rank), ()))
+            stack = _of_rank(part.splitlines()[1:], rank, where, below)
+            if not builds:
+                yield from _stale_locks(part, where)
             yield stack or _trouble(part, pid, where, contained=contained)
 
 
-def _of_rank(lines: Sequence[str], rank: int, node: str) -> Stack | None:
+def _stale_locks(part: str, node: str) -> Iterator[Trouble]:
+    """Yield the locks for which a rank waits while nobody of the job here builds an extension."""
+    for match in _LOCK.finditer(part):
+        path = " ".join(match["path"].split())
+        yield Trouble(
+            node=node,
+            message=f"ranks wait for {path}, which a build of a torch extension left",
+            hint=f"it is {match['age']} s old, and no rank here builds: rm {shlex.quote(path)}",
+        )
+
+
+def _of_rank(
+    lines: Sequence[str], rank: int, node: str, children: tuple[str, ...] = ()
+) -> Stack | None:
     threads: list[tuple[str, list[str]]] = []
     for line in lines:
         if (thread := _THREAD.match(line)) is not None:
@@ -193,7 +246,9 @@ def _of_rank(lines: Sequence[str], rank: int, node: str) -> Stack | None:
             threads[-1][1].append(line.strip())
     main = next((one for one in threads if one[0] == "MainThread"), None)
     main = main or next(iter(threads), None)
-    return Stack(node=node, rank=rank, frames=tuple(main[1])) if main and main[1] else None
+    if not main or not main[1]:
+        return None
+    return Stack(node=node, rank=rank, frames=tuple(main[1]), children=children)
 
 
 def _trouble(part: str, pid: int, node: str, *, contained: bool) -> Trouble:
