@@ -66,6 +66,9 @@ def test_etc_environment_is_read_as_pam_env_does() -> None:
         "- lineinfile:\n    path: /etc/environment\n    line: NCCL_IB_SL=1\n",
         '- lineinfile: {path: /etc/environment, line: "NCCL_IB_SL=1"}\n',
         "- copy: {dest: /etc/nccl.conf, content: NCCL_IB_SL=1}\n",
+        "data:\n  nccl.conf: |\n    NCCL_IB_SL=1\n",
+        "data:\n  job.env: |\n    NCCL_IB_SL=1\n",
+        "data:\n  train.sh: |\n    export NCCL_IB_SL=1\n",
     ],
 )
 def test_a_file_that_yaml_writes_is_read_as_that_file(text: str) -> None:

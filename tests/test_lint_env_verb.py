@@ -35,6 +35,13 @@ def test_a_script(tmp_path: Path) -> None:
     )
 
 
+def test_line_ends_of_windows_reach_the_lint(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_bytes(b"#!/bin/sh\r\nexport NCCL_IB_SL=1\r\n")
+    done = run("train.sh", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("train.sh:2: NCCL140 fail NCCL_IB_SL=1\n")
+
+
 def test_json_from_stdin(tmp_path: Path) -> None:
     done = run("-", "--json", cwd=tmp_path, stdin="NCCL_GDR_LEVEL=4\nNCCL_IB_RETRY_CNT=7\n")
     document = json.loads(done.stdout)

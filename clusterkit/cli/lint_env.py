@@ -90,7 +90,8 @@ def _sources(file: str | None, as_: str | None) -> tuple[Source, ...]:
             raise UserError("--as is for a FILE", hint="name one, or - for stdin")
         return _here()
     source = "<stdin>" if file == "-" else file
-    text = read_text(Path("/dev/stdin" if file == "-" else file), source=source)
+    path = Path("/dev/stdin" if file == "-" else file)
+    text = read_text(path, source=source, keep_line_ends=True)
     return (read_source(text, source, text_format),)
 
 
@@ -113,7 +114,7 @@ def _here() -> tuple[Source, ...]:
     return (
         from_environment(os.environ),
         *(
-            read_source(read_text(path, source=name), name, Format.CONF)
+            read_source(read_text(path, source=name, keep_line_ends=True), name, Format.CONF)
             for name, path in paths.items()
             if path.is_file()
         ),

@@ -90,8 +90,16 @@ def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     return tuple(sorted(dict.fromkeys(problems), key=place))
 
 
-def read_text(path: Path, *, source: str | None = None, most: int = ownership.LARGEST) -> str:
+def read_text(
+    path: Path,
+    *,
+    source: str | None = None,
+    most: int = ownership.LARGEST,
+    keep_line_ends: bool = False,
+) -> str:
     """Return the text of a file that is data to look at, or that the user named outright.
+
+    The line ends of Windows become those of Unix, unless they are to be looked at, too.
 
     Raises:
         UserError: it cannot be read, holds more than `most` bytes, or is no UTF-8.
@@ -99,7 +107,8 @@ def read_text(path: Path, *, source: str | None = None, most: int = ownership.LA
     name = source or str(path)
     with _explained(name):
         raw = ownership.read_any(path, most=most)
-    return _decoded(raw, name)
+    text = _decoded(raw, name)
+    return text if keep_line_ends else text.replace("\r\n", "\n")
 
 
 def read_own_text(
@@ -127,7 +136,7 @@ def read_own_text(
     name = source or str(path)
     with _explained(name):
         raw = ownership.read_own(path, use=use, hint=hint, trusted=trusted, most=most)
-    return _decoded(raw, name)
+    return _decoded(raw, name).replace("\r\n", "\n")
 
 
 @contextmanager
@@ -142,7 +151,7 @@ def _explained(name: str) -> Iterator[None]:
 
 def _decoded(raw: bytes, name: str) -> str:
     try:
-        return raw.decode("utf-8-sig").replace("\r\n", "\n")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(

@@ -78,7 +78,10 @@ class _Reader:
         if name is not None and value is not None:
             self._add(name.value, value.value, name, branch)
         for key, item in node.value:
-            if not isinstance(item, yaml.ScalarNode) or item.style == "|":
+            if isinstance(item, yaml.ScalarNode) and item.style == "|" and "." in str(key.value):
+                # A file of a ConfigMap, by its name.
+                self._text(item, branch, guess_format(item.value, str(key.value)))
+            elif not isinstance(item, yaml.ScalarNode) or item.style == "|":
                 self.read(item)
             elif (
                 isinstance(key, yaml.ScalarNode)
