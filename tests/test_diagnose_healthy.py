@@ -82,6 +82,13 @@ def test_of_a_run_that_reached_its_goal_nothing_is_told(say: Say, log: str) -> N
     assert cause(say(f"{REACHED}{log}", failed=True)) is not None, "its scheduler knows better"
 
 
+def test_ranks_that_fail_after_the_goal_and_leave_one_to_the_time_limit_are_told(say: Say) -> None:
+    assert cause(say(REACHED + VNIC)) is None
+    assert cause(say(REACHED + LIMIT)) is None
+    assert cause(say(REACHED + VNIC + LIMIT)) == ("nccl-virtual-nic", 3)
+    assert cause(say(TRACEBACK + REACHED + VNIC + LIMIT)) == ("nccl-virtual-nic", 3)
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -63,7 +63,7 @@ def weigh(
     """Return the events of all logs, and of the facts of the run in `folder`."""
     comparison = _Comparison(rules, found)
     events = []
-    well = _Endings([scanned for _, scanned in found])
+    well = _Endings(rules, [scanned for _, scanned in found])
     for source, scanned in found:
         looked, followed, before = 0, 0, None
         for hit in scanned.hits:
@@ -112,27 +112,40 @@ def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
 class _Endings:
     """What the logs tell of a training that came to its end, and what stands after that."""
 
-    def __init__(self, scanned: Iterable[Scanned]) -> None:
+    def __init__(self, rules: Mapping[str, Rule], scanned: Iterable[Scanned]) -> None:
         self._spans: dict[Path, list[tuple[int, float]]] = {}
         self._whole = False
+        self._failed: dict[Path, int] = {}
+        """Files in which ranks had failed then, so that others waited until they were ended."""
         for one in scanned:
             for ending in one.endings:
                 until = next_run(one.file, one.excerpts, ending.offset)
                 self._spans.setdefault(one.file, []).append((ending.offset, until))
-                self._whole |= ending.whole and until == inf
+                if ending.whole and until == inf:
+                    self._whole = True
+                    if _ended_badly(rules, one, ending.offset):
+                        self._failed.setdefault(one.file, ending.offset)
 
     def cover(self, rule: Rule, hit: Hit) -> bool:
         """Tell whether a find is none: all had gone well, or did so in the end.
 
         Before another step nothing counts that processes print as they leave; where it is the whole
-        job that has reached its goal, nothing at all.
+        job that has reached its goal, nothing at all, unless it had to be ended after a failure.
         """
         if rule.silent:
             return False
         if self._whole:
-            return True
+            return hit.last <= self._failed.get(hit.file, inf)
         spans = self._spans.get(hit.file, ())
         return rule.ending and any(start < hit.offset < until for start, until in spans)
+
+
+def _ended_badly(rules: Mapping[str, Rule], scanned: Scanned, offset: int) -> bool:
+    after = [rules[hit.rules[0]] for hit in scanned.hits if hit.offset > offset]
+    own = [rule for rule in after if rule.role is not Role.CONSEQUENCE and rule.compare is None]
+    return any(rule.outside for rule in own) and not all(
+        rule.ending or rule.outside for rule in own
+    )
 
 
 def _taken_back(rule: Rule, hit: Hit) -> bool:
