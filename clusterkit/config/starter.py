@@ -52,9 +52,10 @@ def chosen_partition(partitions: Sequence[Partition]) -> Partition:
 def _slurm(found: Found) -> Iterator[str]:
     partition = chosen_partition(found.partitions)
     others = [p for p in found.partitions if p is not partition]
-    yield f"  # Slurm, as sinfo shows it: partition {partition.name} has {_size(partition)}."
+    has = _size(partition, found)
+    yield f"  # Slurm, as it shows itself: partition {partition.name} has {has}."
     for other in others:
-        yield f"  # There is also {other.name} with {_size(other)}."
+        yield f"  # There is also {other.name} with {_size(other, found)}."
     yield f"  {_text(found.cluster_name)}:"
     yield _line("    kind: slurm", "jobs go to sbatch")
     yield _line(f"    partition: {_text(partition.name)}", "sbatch --partition")
@@ -124,9 +125,10 @@ def _named(found: Found) -> dict[str, Hostfile]:
     return racks
 
 
-def _size(partition: Partition) -> str:
+def _size(partition: Partition, found: Found) -> str:
     nodes = f"{partition.nodes} node{'s' if partition.nodes != 1 else ''}"
-    gpus = f"{partition.gpus} GPUs each" if partition.gpus else "no GPUs"
+    none = "GPUs unknown" if found.no_sinfo else "no GPUs"
+    gpus = f"{partition.gpus} GPUs each" if partition.gpus else none
     return f"{nodes}, {gpus}, {partition.cpus} CPUs"
 
 
