@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -360,6 +361,33 @@ def test_without_two_nodes_of_their_own_there_is_no_network(kind: str) -> None:
     }
     assert done.replies[1].outputs == (outputs if kind == "local" else {})
     assert with_network(bundle, NobodyAsked(), ()).replies == bundle.replies
+
+
+@pytest.mark.parametrize("check", [net_reach, net_bandwidth, net_latency, net_rendezvous])
+def test_no_more_nodes_are_measured_than_the_job_wants(check: ModuleType) -> None:
+    """The others were asked before them, and nothing is held against them."""
+
+    class Two:
+        def ask(self, nodes: Sequence[str], *_: object, **__: object) -> tuple[Reply, ...]:
+            texts = {n: str(said["net-links"]) for n, said in links(nodes=tuple(nodes)).items()}
+            assert len(nodes) == 2
+            return tuple(
+                Reply(node=n, reach=Reach(), outputs={"net-links": Output(stdout=texts[n])})
+                for n in nodes
+            )
+
+    bundle = Bundle(
+        job=PreflightJob(hosts=NODES, kind="slurm"),
+        replies=tuple(Reply(node=node, reach=Reach(via="srun")) for node in NODES),
+        collected_at=0.0,
+        seconds=1.0,
+    )
+    done = with_network(bundle, Two(), (check.CHECK,), most=2)
+    said = {reply.node: reply.outputs for reply in done.replies}
+    found = verdicts(check.CHECK, said)
+    assert {node: found[node] for node in NODES[2:]} == dict.fromkeys(NODES[2:], SKIP)
+    assert FAIL not in found.values()
+    assert UNKNOWN not in found.values()
 
 
 TEXTS = (
