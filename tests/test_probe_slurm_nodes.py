@@ -67,6 +67,33 @@ def test_the_one_line_record_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "verdict", "summary"),
+    [
+        ("IDLE+CLOUD+POWERED_DOWN", "skip", "powered down: checked when it starts"),
+        ("IDLE*+CLOUD+POWERED_DOWN", "skip", "powered down: checked when it starts"),
+        ("IDLE+CLOUD+POWER", "skip", "powered down: checked when it starts"),
+        ("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP", "skip", "powering up: checked"),
+        ("IDLE+CLOUD+POWERING_DOWN", "skip", "powering down: checked"),
+        ("MIXED+DYNAMIC_NORM+POWER_DOWN", "skip", "about to be powered down: checked"),
+        ("IDLE+REBOOT_REQUESTED", "skip", "about to reboot: checked"),
+        ("IDLE+NOT_RESPONDING+REBOOT_ISSUED", "skip", "rebooting: checked"),
+        ("IDLE+CLOUD", "pass", "Slurm would start a job there"),
+        ("MIXED+CLOUD+PLANNED", "pass", "Slurm would start a job there"),
+        ("DOWN+CLOUD+POWERED_DOWN", "fail", "down, powered down"),
+        ("IDLE+CLOUD+DRAIN+POWERED_DOWN", "fail", "drained, powered down"),
+        ("IDLE+CLOUD+NOT_RESPONDING", "fail", "not responding"),
+        ("IDLE+MAINTENANCE+RESERVED", "warn", "in maintenance, reserved"),
+    ],
+)
+def test_a_node_that_is_not_up_is_no_fault(written: str, verdict: str, summary: str) -> None:
+    """The words of node_state_flags, which follow the base state."""
+    record = f"NodeName=c1 Gres=(null) State={written} Partitions=q\n"
+    ruled = rulings(slurm_state.CHECK, evidence({"c1": {"slurm-node": record}}, job=_slurm("c1")))
+    assert str(ruled["c1"].verdict) == verdict
+    assert ruled["c1"].summary.startswith(summary)
+
+
+@pytest.mark.parametrize(
     ("written", "states"),
     [
         ("IDLE", ("IDLE",)),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterkit.errors import RemoteError
-from clusterkit.probes.base import PreflightJob, Probe, ReachProblem
-from clusterkit.probes.compound import compose
+from clusterkit.probes.base import PreflightJob, Probe, Reach, ReachProblem
+from clusterkit.probes.compound import Compound, compose
 from clusterkit.transport.base import Reply
-from clusterkit.transport.slurm_words import Standing, standings
+from clusterkit.transport.slurm_words import AwakeTransport, Standing, standings
 from clusterkit.transport.srun import SrunOptions, SrunTransport
 
 Fake = Callable[[str, str], None]
@@ -127,7 +127,15 @@ DRAINED = ("drained", "draining", "down", "future")
     "state",
     [
         *(f"{base}{symbol}" for base in BASES for symbol in "~#%!^@"),
-        *("reboot", "reboot^", "power_down", "power_up", "powering_down", "powered_down"),
+        *(
+            "reboot",
+            "reboot^",
+            "reboot*",
+            "power_down",
+            "power_up",
+            "powering_down",
+            "powered_down",
+        ),
         *("powering_up", "reboot_issued"),
     ],
 )
@@ -144,7 +152,7 @@ def test_a_node_that_is_not_up_is_neither_asked_nor_unfit(fake: Fake, state: str
     "state",
     [
         *(f"{base}{symbol}" for base in DRAINED for symbol in ("", *"~#%!^@$")),
-        *("idle*", "mixed*", "reboot*", "fail", "failing*", "inval", "unknown", "down*"),
+        *("idle*", "mixed*", "?", "fail", "failing*", "inval", "unknown", "down*"),
         *("maint", "mixed$", "drained*"),
     ],
 )
@@ -217,3 +225,23 @@ def test_what_is_left_is_not_asked(fake: Fake, tmp_path: Path, options: dict[str
     assert len((tmp_path / "srun").read_text().splitlines()) == 1
     assert [reply.reach.problem for reply in replies[2:]] == [ReachProblem.DEFERRED] * 3
     assert replies[4].reach.detail.startswith("not asked")
+
+
+def test_nodes_are_asked_by_ssh_where_slurm_is_silent(fake: Fake) -> None:
+    """What is told to be powered down is not; our own hint says to ask by ssh."""
+    asked: list[str] = []
+
+    class Ssh:
+        def ask(
+            self, nodes: Sequence[str], compound: Compound, *, heard: Callable[[Reply], None]
+        ) -> tuple[Reply, ...]:
+            asked.extend(nodes)
+            return tuple(Reply(node=node, reach=Reach(via="ssh")) for node in nodes)
+
+    compound = compose([], PreflightJob(hosts=()), token="cktoken")
+    fake("sinfo", "echo 'n1|idle~|none'; echo 'n2|idle|none'\n")
+    first, second = AwakeTransport(Ssh()).ask(("n1", "n2"), compound, heard=lambda _: None)
+    assert (first.reach.problem, second.reach.problem) == (ReachProblem.DEFERRED, None)
+    fake("sinfo", failing(NO_CONTROLLER.format("sinfo")))
+    AwakeTransport(Ssh()).ask(("n1", "n2"), compound, heard=lambda _: None)
+    assert asked == ["n2", "n1", "n2"]

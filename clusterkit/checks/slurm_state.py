@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterkit.checks.base import About, Check, Evidence, Judgement, Ruling, each, passed
 from clusterkit.findings import Verdict
 from clusterkit.probes.base import LATER, Missing
-from clusterkit.probes.slurm_nodes import PROBE, SlurmNode, asleep
+from clusterkit.probes.slurm_nodes import PROBE, SlurmNode, asleep, faults
 
 _BAD = {
     "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained", "DOWN": "down",
@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 
 def _rule(node: SlurmNode) -> Ruling:
-    bad = list(dict.fromkeys(_BAD[state] for state in node.states if state in _BAD))
+    bad = list(dict.fromkeys(_BAD[state] for state in faults(node.states) if state in _BAD))
     odd = list(dict.fromkeys(_ODD[state] for state in node.states if state in _ODD))
     sleeps = asleep(node.states)
     if not bad and not odd:

@@ -13,7 +13,7 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.hostfile import hosts_of_allocation, parse
 from clusterkit.model import ClusterKind, ClusterSpec, Host
 from clusterkit.preflight.wanted import Wanted
-from clusterkit.transport.slurm_words import partition_nodes, standings
+from clusterkit.transport.slurm_words import asleep_among, partition_nodes
 
 LOCALHOST = "localhost"
 
@@ -48,8 +48,7 @@ def hosts_of(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]
             hint=_how_many(len(hosts)),
         )
     if not given and cluster.kind is ClusterKind.SLURM:
-        known = standings([host.name for host in hosts])
-        asleep = {name for name, standing in known.items() if standing.asleep}
+        asleep = asleep_among([host.name for host in hosts])
         hosts = tuple(sorted(hosts, key=lambda host: host.name in asleep))
     return hosts[: wanted.nodes]
 

@@ -62,6 +62,12 @@ def asleep(states: Iterable[str], *, among: Mapping[str, str] = ASLEEP) -> str:
     return next((among[state] for state in states if state in among), "")
 
 
+def faults(states: Sequence[str]) -> tuple[str, ...]:
+    """Return the states that may speak against a node: one that is not up cannot respond."""
+    silent = {"NOT_RESPONDING", "NO_RESPOND"} if asleep(states) else set()
+    return tuple(state for state in states if state not in silent)
+
+
 def query(hosts: Sequence[str]) -> tuple[str, ...]:
     """Return the command that prints the records of `hosts`; for the client, inside LC_ALL=C."""
     return ("scontrol", "--oneliner", "show", "node", hostlist.fold(dict.fromkeys(hosts)))

@@ -22,7 +22,7 @@ from clusterkit.preflight.targets import via_of
 from clusterkit.preflight.wanted import Wanted, refuse_nonsense
 from clusterkit.runfolder import RunFolder, only_read
 from clusterkit.transport.base import Transport
-from clusterkit.transport.slurm_words import standings
+from clusterkit.transport.slurm_words import asleep_among
 
 _STEP = "clusterkit-top"
 _VIAS = {
@@ -115,8 +115,8 @@ def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
     nodes = tuple(host.name for host in hosts_of(wanted, cluster, via))
     if via == "srun" and wanted.via is None and hosts_of_allocation(os.environ) is None:
         return _through_own_jobs(cluster, nodes)
-    known = standings(nodes) if cluster.kind is ClusterKind.SLURM and via != "local" else {}
-    asleep = {node: why for node in known if (why := known[node].asleep)}
+    on_slurm = cluster.kind is ClusterKind.SLURM and via != "local"
+    asleep = asleep_among(nodes) if on_slurm else {}
     nodes = tuple(node for node in nodes if node not in asleep)
     if via == "ssh":
         part = _ssh(nodes, cluster)

@@ -12,7 +12,7 @@ from clusterkit.errors import RemoteError, UserError
 from clusterkit.hostlist import expand, fold
 from clusterkit.probes.base import Reach, ReachProblem, Unparsed, first_line
 from clusterkit.probes.compound import Compound
-from clusterkit.probes.slurm_nodes import ASLEEP, SOON, asleep, states_of
+from clusterkit.probes.slurm_nodes import ASLEEP, SOON, asleep, faults, states_of
 from clusterkit.transport.base import Reply, Transport
 
 _DEAD = frozenset({"DOWN", "UNKNOWN", "FUTURE", "INVAL", "INVALID_REG", "ERROR", "NOT_RESPONDING"})
@@ -47,7 +47,7 @@ class Standing:
     @property
     def given(self) -> bool:
         """Whether Slurm gives it to new jobs, busy or not, powered down or not."""
-        return not {*self.states} & (_DEAD | _NOT_GIVEN)
+        return not {*faults(self.states)} & (_DEAD | _NOT_GIVEN)
 
     @property
     def partly_taken(self) -> bool:
@@ -61,7 +61,7 @@ class Standing:
 
     def problem(self, *, in_job: bool) -> tuple[ReachProblem, str] | None:
         """Return why no step is to be started there; within a job's allocation `in_job`."""
-        states = {*self.states}
+        states = {*faults(self.states)}
         if states & (_DEAD if in_job else _DEAD | _NOT_GIVEN):
             return ReachProblem.SCHEDULER, self.words
         among = {s: why for s, why in ASLEEP.items() if not (in_job and s in SOON)}
@@ -87,17 +87,28 @@ def standings(nodes: Sequence[str]) -> dict[str, Standing]:
     for line in listed.splitlines():
         node, _, said = line.strip().partition("|")
         state, _, reason = said.partition("|")
-        with suppress(Unparsed):
+        try:
             states = states_of(state)
-            silent = "not responding" if "NOT_RESPONDING" in states else ""
-            why = silent if reason in {"", "none"} else reason
-            found[node] = Standing(states=states, words=f"{state}: {why}" if why else state)
+        except Unparsed:
+            states = ("UNKNOWN",)
+        silent = "not responding" if "NOT_RESPONDING" in states else ""
+        why = silent if reason in {"", "none"} else reason
+        found[node] = Standing(states=states, words=f"{state}: {why}" if why else state)
     if missing := [node for node in nodes if node not in found]:
         hidden = Standing(states=("POWERED_DOWN",), words="powered down")
         stranger = Standing(states=("UNKNOWN",), words="Slurm knows no node of this name")
         known = frozenset(partition_nodes())
         found |= {node: hidden if node in known else stranger for node in missing}
     return found
+
+
+def asleep_among(nodes: Sequence[str]) -> dict[str, str]:
+    """Return those of the nodes that only a job may wake, and why; none where Slurm is silent."""
+    try:
+        found = standings(nodes)
+    except RemoteError:
+        return {}  # nodes are asked another way for that very reason
+    return {node: why for node in found if (why := found[node].asleep)}
 
 
 def out_of_service(nodes: Sequence[str]) -> dict[str, str]:
@@ -174,14 +185,13 @@ class AwakeTransport:
         """Run the script on the nodes that are up; see `Transport.ask`.
 
         Raises:
-            RemoteError: Slurm does not answer, or as the other transport.
+            RemoteError: as the other transport.
         """
         replies: dict[str, Reply] = {}
-        for node, standing in standings(nodes).items():
-            if standing.asleep:
-                why = Reach(problem=ReachProblem.DEFERRED, detail=standing.asleep, complete=False)
-                replies[node] = Reply(node=node, reach=why)
-                heard(replies[node])
+        for node, why in asleep_among(nodes).items():
+            reach = Reach(problem=ReachProblem.DEFERRED, detail=why, complete=False)
+            replies[node] = Reply(node=node, reach=reach)
+            heard(replies[node])
         up = [node for node in nodes if node not in replies]
         asked = self._transport.ask(up, compound, heard=heard) if up else ()
         replies |= {reply.node: reply for reply in asked}
