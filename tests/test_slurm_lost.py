@@ -174,6 +174,19 @@ def test_after_any_other_answer_slurm_has_the_last_word(
 
 
 @pytest.mark.usefixtures("hasty")
+def test_what_slurm_may_have_forgotten_is_not_told_as_never_submitted(
+    fake: Fake, tmp_path: Path
+) -> None:
+    silent(fake)
+    job = unconfirmed(fake, tmp_path)
+    age(job.run, 3600)
+    lists(fake)
+    status = load_job(job.run).status
+    assert status.state is JobState.FAILED
+    assert (status.reason or "").startswith("never ran: ")
+
+
+@pytest.mark.usefixtures("hasty")
 def test_an_sbatch_that_hangs_is_no_refusal(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

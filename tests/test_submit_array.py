@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit import runfolder
+from clusterkit.runfolder import RunFolder
+
 CONFIG = """\
 default_cluster: here
 clusters:
@@ -196,6 +199,30 @@ def test_a_refusal_in_the_middle_says_what_was_submitted_and_how_to_submit_the_r
         "#SBATCH --dependency=afterany:102",
         *["#SBATCH --kill-on-invalid-dep=yes"] * 2,
     ]
+
+
+def test_an_answer_that_proves_nothing_ends_an_array_and_its_job_is_looked_for(desk: Path) -> None:
+    words = "Batch job submission failed: Socket timed out on send/recv operation"
+    path = fake_slurm(desk, f"echo 'sbatch: error: {words}' >&2; exit 1")
+    squeue = desk / "bin" / "squeue"
+    squeue.write_text("#!/bin/sh\n")
+    squeue.chmod(0o755)
+    done = run(desk, "submit", "--json", *TORCHRUN, *FIVE, PATH=path)
+    assert done.returncode == 2
+    document = json.loads(done.stdout)
+    assert document["not_submitted"] == [3, 4]
+    assert "nobody can tell yet whether the job was accepted" in done.stderr
+    name = document["array"]
+    assert f"whether job 2 was accepted tells clusterkit status {name}" in done.stderr
+    (third,) = (path for path in (desk / "runs").glob("*") if _index(path) == 2)
+    squeue.write_text(f"#!/bin/sh\necho '103|/x|clusterkit:{third.name}'\n")
+    jobs = json.loads(run(desk, "status", name, "--json", PATH=path).stdout)["jobs"]
+    assert [job["job_id"] for job in jobs] == ["101", "102", "103"]
+
+
+def _index(path: Path) -> int | None:
+    submission = runfolder.read_submission(RunFolder(path))
+    return submission.index if submission is not None else None
 
 
 def test_an_interrupted_submission_tells_what_became_of_each_job(desk: Path) -> None:

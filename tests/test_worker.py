@@ -8,18 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import cloudpickle
 import pytest
 
 from clusterkit import files, node_results, processes, runfolder
+from clusterkit.commands import Answer
 from clusterkit.errors import UserError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
 from clusterkit.shell import Secret
-from clusterkit.worker import Identity, LaunchTask
+from clusterkit.worker import Identity, LaunchTask, again
 from tests.plans import environment, make_cluster, node_script
 
 QUICK = "LaunchTask({path!r}, Patience(grace_s=4.0, peer_grace_s=0.5, poll_s=0.1))"
@@ -360,3 +361,24 @@ def test_results_are_json_a_person_can_read(run: RunFolder) -> None:
     assert document["exit_code"] == 3
     assert document["node"] == "node-0"
     assert document["attempt"] == 0
+
+
+def test_a_controller_that_does_not_answer_is_asked_for_the_requeue_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def answer(command: Sequence[str], **_: object) -> Answer:
+        asked.append(command)
+        errors = "slurm_requeue error: Socket timed out on send/recv operation"
+        return Answer(code=0) if len(asked) == 2 else Answer(code=1, errors=errors)
+
+    monkeypatch.setattr(again, "run_command", answer)
+    monkeypatch.setattr(again, "_AGAIN_AFTER_S", (0.0, 0.0))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    run = runfolder.create(make_cluster(tmp_path), "toy")
+    me = Identity(job_id="7", rank=0, name="n1", of=1, attempt=0, among=("n1",))
+    again.requeue(run, me, "time limit")
+    assert asked == [["scontrol", "requeue", "7"]] * 2
+    again.requeue(run, me, "time limit")  # another node, or this one, has
+    assert len(asked) == 2

@@ -31,6 +31,8 @@ A request that waits in a socket is sent again after twice the time since it was
 (exponential backoff of TCP), and given up after 100 s (tcp_orphan_retries); one that a controller
 has read is worked off within seconds of its coming back.
 """
+_REMEMBERED_S = 300.0
+"""How long Slurm remembers a job that has ended (MinJobAge, by default)."""
 _NOT_AFTER_S = SBATCH_TIMEOUT_S + 300.0
 """Age at which one answer is enough: munge's credentials are valid for 300 s (munge(1), --ttl)."""
 
@@ -60,8 +62,9 @@ class ProcessId:
     @property
     def here(self) -> bool:
         """Whether its machine, since its last start, and its numbers of processes are ours."""
-        ours = (processes.boot_id(), _pid_namespace())
-        return bool(self.boot_id) and (self.boot_id, self.pid_namespace) == ours
+        # Copies of a virtual machine have the same boot id, hosts of a container the same name.
+        ours = (processes.boot_id(), _pid_namespace(), socket.gethostname())
+        return bool(self.boot_id) and (self.boot_id, self.pid_namespace, self.host) == ours
 
     @property
     def lives(self) -> bool:
@@ -100,6 +103,11 @@ class Handing:
         least, most = _QUIET_S
         quiet = min(max(2 * (self.missing_since - at), least), most)
         return min(self.missing_since + quiet, max(self.missing_since, at + _NOT_AFTER_S))
+
+    @property
+    def looked_late(self) -> bool:
+        """Whether a job that was accepted, and cancelled before it ran, may have been forgotten."""
+        return (self.missing_since or 0.0) - (self.at or self.began_at) > _REMEMBERED_S
 
 
 def read(run: RunFolder) -> Handing | None:

@@ -66,7 +66,7 @@ _UNPROVEN = re.compile(
     r"|unexpected m|insane message|header lengths|entire message|incompatible versions"
     r"|connection (re|forced)|missing socket|rate limit|authenticat|munge|credential|broken pipe"
     r"|standby|not connected|no route to host|network is|temporarily un|interrupted system call"
-    r"|shutting do|communicat",
+    r"|shutting do",
     re.IGNORECASE,
 )
 """Errors of communication: slurm_errno.c below 2000 and from 5000 on, and errno(3)."""

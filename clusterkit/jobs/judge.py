@@ -120,7 +120,8 @@ def _unconfirmed(evidence: Evidence, handing: Handing) -> tuple[JobState, str]:
     if evidence.silence is not None:
         return JobState.UNKNOWN, f"{evidence.silence}; whether it took the job is open: {why}"
     if limit is not None and evidence.now >= limit:
-        return _never(evidence), f"never submitted: {why}, and Slurm knows of no such job"
+        never = "never ran" if handing.looked_late else "never submitted"
+        return _never(evidence), f"{never}: {why}, and Slurm knows of no such job"
     left = "" if limit is None else f" within {limit - evidence.now:.0f} s"
     return JobState.UNKNOWN, f"{why}; Slurm does not list the job, and may still take it{left}"
 

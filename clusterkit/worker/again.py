@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 
 from clusterkit import files, node_results, runfolder
 from clusterkit.commands import run_command
@@ -18,6 +19,8 @@ from clusterkit.worker.identity import Identity
 
 _PING_S = 3.0
 """How long Slurm may take to answer; a node that has lost the network gets none."""
+_AGAIN_AFTER_S = (2.0, 4.0)
+"""Pauses after a controller that did not take a request, or did not answer (10 s by itself)."""
 
 
 def may_requeue(submission: Submission | None, me: Identity) -> bool:
@@ -55,6 +58,11 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
     document = json.dumps({"why": why, "node": me.name, "attempt": me.attempt})
     if not files.create_text(run.again(me.attempt), document):
         return
-    answer = run_command(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
-    if answer.code:
+    # Whoever times out is asked again: a job that is requeued ends this process, or is pending and
+    # takes no second request.
+    for pause_s in (*_AGAIN_AFTER_S, 0.0):
+        answer = run_command(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+        if not answer.code:
+            return
         print(f"clusterkit: scontrol requeue: {answer.errors.strip()}", file=sys.stderr)
+        time.sleep(pause_s)
