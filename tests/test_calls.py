@@ -203,6 +203,16 @@ def test_the_first_node_without_a_network_is_the_one_to_blame(
     assert wired.told() == [LOST_OWN, *[LOST_HEAD] * (count - 1)]
 
 
+def test_a_witness_that_could_accept_nobody_for_a_while_knows_who_is_silent(
+    wires: Callable[[int], Wires], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had run out of descriptors for a minute, which says nothing of its own calls."""
+    monkeypatch.setattr(Listener, "unable_s", lambda _: 60.0)
+    parted = wires(4)
+    parted.part({0}, {1, 2, 3})
+    assert parted.told() == [LOST_OWN, *[LOST_HEAD] * 3]
+
+
 def test_another_node_without_a_network_blames_itself(wires: Callable[[int], Wires]) -> None:
     wired = wires(3)
     wired.part({1}, {0, 2})

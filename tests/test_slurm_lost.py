@@ -288,6 +288,17 @@ def test_a_client_that_was_killed_before_sbatch_has_submitted_nothing(
     assert status.reason.startswith(f"never submitted: its client (process {process.pid} on ")
 
 
+def test_a_client_that_was_stopped_is_still_there(fake: Fake, tmp_path: Path) -> None:
+    """By Ctrl-Z, say, for longer than any question to Slurm takes."""
+    fake("sbatch", SBATCH)
+    run, submission, _ = submit(slurm_plan(tmp_path))
+    runfolder.write_submission(run, dataclasses.replace(submission, job_id=None))
+    lists(fake)
+    client_of(run, began_at=time.time() - 3600)
+    assert load_job(run).status.reason == "being submitted"
+    assert not run.cancelled.exists()
+
+
 def test_a_client_elsewhere_is_given_its_time(fake: Fake, tmp_path: Path) -> None:
     fake("sbatch", SBATCH)
     run, submission, _ = submit(slurm_plan(tmp_path))

@@ -195,6 +195,30 @@ def test_hidden_nodes_are_not_woken(fake: Fake, tmp_path: Path) -> None:
     assert not (tmp_path / "srun").exists()
 
 
+@pytest.mark.parametrize("resume", ["(null)", "/usr/sbin/resume"])
+def test_nodes_that_slurm_shows_to_nobody_are_asked_where_none_can_sleep(
+    fake: Fake, tmp_path: Path, resume: str
+) -> None:
+    """With PrivateData=nodes sinfo lists nothing, too."""
+    fake("sinfo", "exit 0\n")
+    fake("srun", f"echo $* >>{tmp_path}/srun\nexit 1\n")
+    fake(
+        "scontrol",
+        f"""\
+        case "$*" in
+        *config) echo 'PrivateData             = jobs,nodes'
+                 echo 'ResumeProgram           = {resume}' ;;
+        *) echo PartitionName=q Default=YES Nodes=q[1-16] TotalNodes=16 ;;
+        esac
+        """,
+    )
+    (reply,) = ask("q7")
+    asked = resume == "(null)"
+    assert (tmp_path / "srun").exists() is asked
+    assert (reply.reach.problem is ReachProblem.DEFERRED) is not asked
+    assert asked or "PrivateData=nodes" in reply.reach.detail
+
+
 def test_no_step_is_larger_than_allowed(fake: Fake, tmp_path: Path) -> None:
     """Nodes that are powered down between two steps are left alone; free ones come first."""
     fake(

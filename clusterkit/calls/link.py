@@ -146,7 +146,8 @@ class Link:
         if heard.get("doubts") is True:
             self._met[rank] = self._now()
         self.news.hear(heard)
-        head_s = max(0.0, self._now() - self._heard_at) if self.rank else 0.0
+        # By the clock of `_heard_at`: who cannot be called here may still hear the first node.
+        head_s = max(0.0, self._clock.now() - self._heard_at) if self.rank else 0.0
         return {"port": self.port, "go": self._go.is_set(), "head_s": head_s, **self.news.told()}
 
     def _serve(self, connection: Connection) -> None:

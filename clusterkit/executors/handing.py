@@ -152,7 +152,9 @@ def is_under_way(run: RunFolder, handing: Handing, script: str) -> bool:
     young = time.time() - (handing.at or handing.began_at) < _UNDER_WAY_S
     if not handing.client.here:
         return young
-    return (young and handing.client.lives) or _is_sbatch_alive(run.path / script)
+    # Before it hands over, a client may be stopped, or copy files, for as long as it likes.
+    expected = handing.client.lives and (young or handing.at is None)
+    return expected or _is_sbatch_alive(run.path / script)
 
 
 def _begun() -> Handing:

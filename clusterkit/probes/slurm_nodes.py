@@ -35,10 +35,12 @@ ASLEEP = {
     "POWERED_DOWN": "powered down", "POWERING_DOWN": "powering down",
     "POWERING_UP": "powering up", "POWER_UP": "powering up", "POWER": "powered down",
     "REBOOT_ISSUED": "rebooting", "REBOOT": "about to reboot", **SOON,
+    "HIDDEN": "hidden by PrivateData=nodes, perhaps powered down",
 }  # fmt: skip
 """States of a node that a request for it wakes, or that is not up yet; nothing against it.
 
-`POWER` is that of Slurm before 21.08; `REBOOT` is what sinfo says of one about to, or silent.
+`POWER` is that of Slurm before 21.08; `REBOOT` is what sinfo says of one about to, or silent;
+`HIDDEN` is our word for one of which Slurm shows nothing.
 """
 
 

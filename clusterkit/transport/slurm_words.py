@@ -95,10 +95,11 @@ def standings(nodes: Sequence[str]) -> dict[str, Standing]:
         why = silent if reason in {"", "none"} else reason
         found[node] = Standing(states=states, words=f"{state}: {why}" if why else state)
     if missing := [node for node in nodes if node not in found]:
-        hidden = Standing(states=("POWERED_DOWN",), words="powered down")
+        hidden = _hidden()
         stranger = Standing(states=("UNKNOWN",), words="Slurm knows no node of this name")
         known = frozenset(partition_nodes())
-        found |= {node: hidden if node in known else stranger for node in missing}
+        unlisted = {node: hidden if node in known else stranger for node in missing}
+        found |= {node: standing for node, standing in unlisted.items() if standing is not None}
     return found
 
 
@@ -109,6 +110,16 @@ def asleep_among(nodes: Sequence[str]) -> dict[str, str]:
     except RemoteError:
         return {}  # nodes are asked another way for that very reason
     return {node: why for node in found if (why := found[node].asleep)}
+
+
+def _hidden() -> Standing | None:
+    """Return what is to be thought of nodes that sinfo does not list; None where none can sleep."""
+    config = run_command(("scontrol", "show", "config")).output
+    if re.search(r"^ResumeProgram\s*=\s*\(null\)", config, re.MULTILINE):
+        return None
+    private = re.search(r"^PrivateData\s*=.*\bnodes\b", config, re.MULTILINE)
+    state = "HIDDEN" if private else "POWERED_DOWN"
+    return Standing(states=(state,), words=ASLEEP[state])
 
 
 def out_of_service(nodes: Sequence[str]) -> dict[str, str]:

@@ -17,8 +17,12 @@ from clusterkit.model import ClusterKind, NodeResult
 from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.worker.identity import Identity
 
-_PING_S = 3.0
-"""How long Slurm may take to answer; a node that has lost the network gets none."""
+_PING_S = 10.0
+"""How long Slurm may take to answer (MessageTimeout, slurm.conf(5)); a node that has lost the
+network gets no answer."""
+_FIRST = 8
+"""So many nodes ask Slurm at once, and the others only where none of them has started the job."""
+_OTHERS_AFTER_S = 2.0
 _AGAIN_AFTER_S = (2.0, 4.0)
 """Pauses after a controller that did not take a request, or did not answer (10 s by itself)."""
 
@@ -38,7 +42,8 @@ def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
     submission = runfolder.read_submission(run)
     on_slurm = submission is not None and submission.kind is ClusterKind.SLURM
     asks = {0, 1} if lost.among else {1 if lost.node_rank == 0 else 0}
-    if on_slurm and me.rank in asks and not run.again(me.attempt).exists():
+    # Another node may be the one that starts it again, now; else Slurm does when it misses a node.
+    if on_slurm and me.rank in asks and not may_requeue(submission, me):
         run_command(["scancel", os.environ["SLURM_JOB_ID"]])
 
 
@@ -49,8 +54,12 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
     the folder with the others, and would only keep them from it.
     """
     if lost is not None:
-        cut_off = lost.node_rank == me.rank and not lost.among
-        if cut_off or run_command(["scontrol", "ping"], timeout_s=_PING_S).code:
+        if lost.node_rank == me.rank and not lost.among:
+            return
+        if me.rank > _FIRST:
+            time.sleep(_OTHERS_AFTER_S)
+        started = run.again(me.attempt).exists()
+        if started or run_command(["scontrol", "ping"], timeout_s=_PING_S).code:
             return
     left_out = sorted(node_results.left_out(run))
     if left_out:
