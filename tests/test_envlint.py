@@ -174,6 +174,9 @@ def test_rules_of_one_variable(assignment: str, id_: str, words: str) -> None:
         "FI_TCP_IFACE=eth0",
         "RDMAV_FORK_SAFE=0",
         "UCX_AFFINITY=0-7",
+        "UCCL_SOCKET_IFNAME=eth0",
+        "HCCL_SOCKET_IFNAME=eth0",
+        "NCCL_SOCKET_IFNAME=cni0",
         "OFI_NCCL_PROTOCOL=rdma",
         "OFI_NCCL_GDR_FLUSH_DISABLE=True",
         "OFI_NCCL_DISABLE_DMABUF=2",
@@ -264,6 +267,8 @@ def test_what_reaches_no_process() -> None:
     assert ids("set -a\nNCCL_IB_SL=1\n") == []
     assert ids("NCCL_IB_SL=1\nmpirun -x NCCL_IB_SL=$NCCL_IB_SL x\n") == []
     assert ids("declare -x NCCL_IB_SL=1\n") == []
+    assert ids('NCCL_IB_SL=1\nfor n in NCCL_IB_SL; do echo -x "$n=${!n}"; done\n') == []
+    assert ids("NCCL_IB_SL=1\nmpirun -x NCCL_IB_SL x\n") == ["NCCL131"]
     (maybe,) = of("source ./common.sh\nNCCL_IB_SL=1\n")
     assert (maybe.id, maybe.verdict) == ("NCCL131", "warn")
     (surely,) = of("source venv/bin/activate\nNCCL_IB_SL=1\n")

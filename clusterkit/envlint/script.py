@@ -200,8 +200,11 @@ class _Reader:
         """Return `setting` without the charge that nobody exports it, where somebody does."""
         if not {Slip.NOT_EXPORTED, Slip.CHAIN_ENDED} & set(setting.slips):
             return setting
-        used = re.search(rf"\$\{{?{re.escape(setting.name)}\b", text)
-        if setting.name in self.exported or used:
+        name = re.escape(setting.name)
+        used = re.search(rf"\$\{{?{name}\b", text)
+        # `for name in NCCL_DEBUG NCCL_ALGO; do ... "${!name}"`
+        listed = "${!" in text and re.search(rf"(?<![\w$=]){name}(?![\w=])", text)
+        if setting.name in self.exported or used or listed:
             return dataclasses.replace(setting, slips=())
         return setting
 

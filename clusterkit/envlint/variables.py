@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -109,7 +110,9 @@ def meant(name: str) -> str | None:
 def _prefix_mended(name: str) -> str | None:
     """Return the NCCL variable that `name` is but for its prefix (`NCLL_DEBUG`)."""
     prefix, _, rest = name.partition("_")
-    if prefix in {"NCCL", "RCCL"} or not 3 <= len(prefix) <= 5 or f"NCCL_{rest}" not in _table():
+    if not 3 <= len(prefix) <= 5 or f"NCCL_{rest}" not in _table():
+        return None
+    if re.fullmatch("[A-Z]CCL", prefix):  # UCCL, HCCL, MCCL, ...: libraries of others
         return None
     alike = difflib.SequenceMatcher(None, prefix, "NCCL").ratio()
     return f"NCCL_{rest}" if alike >= 0.75 else None

@@ -19,7 +19,7 @@ _HCA = re.compile(r"mlx[45]_\w+|bnxt_re\w*|hfi1_\d+|efa_\d+|irdma\d+|rocep\w+")
 _INTERFACE = re.compile(r"(?:ib|eth|bond|eno|ens)\d+")
 _FEW = re.compile(r"bnxt|irdma|efa|hfi")
 """Kinds of which machines have ten at most."""
-_OWN_ONLY = re.compile(r"=?(lo|docker\d*|virbr\d*|podman\d*|cni\d*)(:|$)")
+_OWN_ONLY = re.compile(r"=?(lo|docker\d*|virbr\d*|podman\d*)(:|$)")
 
 
 def _list(setting: Setting, variable: Variable | None) -> str:
