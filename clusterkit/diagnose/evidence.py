@@ -157,6 +157,11 @@ def steps_after(hit: Hit) -> Mapping[int | None, int]:
     return {rank: len(taken) for rank, taken in steps.items()}
 
 
+def took_steps(text: bytes) -> bool:
+    """Tell whether a part of a log tells of a step."""
+    return any(_steps_in(read_line(raw).text) for raw in text.replace(b"\r", b"\n").split(b"\n"))
+
+
 def _steps_in(text: str) -> set[str]:
     return {match[1] or match[2] for match in _PROGRESS.finditer(text)}
 

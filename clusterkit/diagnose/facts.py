@@ -14,6 +14,7 @@ from typing import Any
 from clusterkit import files, node_results
 from clusterkit.core import reading
 from clusterkit.diagnose.attempt_steps import steps_of_attempts
+from clusterkit.diagnose.extension_locks import old_locks
 from clusterkit.diagnose.opening import text_size
 from clusterkit.diagnose.order import Place
 from clusterkit.diagnose.weigh import Fact, Source
@@ -21,12 +22,13 @@ from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state import Job
 from clusterkit.listing import some_of
 from clusterkit.model import JobState, NodeResult
-from clusterkit.records import count_of, counts_of, texts_of
+from clusterkit.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.runfolder import listed
 from clusterkit.worker.failure import read_rank_failure
 
 _SIGTERM = 143
 _ENDED_FROM_OUTSIDE = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
+_WAITED = _ENDED_FROM_OUTSIDE | {JobState.RUNNING}
 _SENT = frozenset({130, _SIGTERM, 137})
 """Exit codes of whoever is told to end, and is killed where it does not."""
 _MOST_NAMED = 8
@@ -60,7 +62,7 @@ def facts_of(job: Job) -> JobFacts:
     sources, notes = _sources(job, results, _planned_nodes(plan))
     return JobFacts(
         sources=sources,
-        facts=tuple(_facts(job, results, failure)),
+        facts=(*_facts(job, results, failure), *_locks(job, plan)),
         first=_first(job, failure, attempt),
         notes=notes,
         processes=_processes(plan),
@@ -110,6 +112,17 @@ def _attempts(job: Job) -> Iterator[Fact]:
     steps = steps_of_attempts(job.run.log(0))
     each = ", ".join(f"{steps.get(attempt, 0)} steps" for attempt in range(made))
     yield _fact("attempts", f"{made} of {made}, to the time limit" + (f"; {each}" if steps else ""))
+
+
+def _locks(job: Job, plan: Mapping[str, Any]) -> Iterator[Fact]:
+    if job.status.state not in _WAITED or plan.get("container"):
+        return
+    logs = [job.run.log(rank) for rank in ranks_of(job.run)]
+    given = object_of(plan, "env")
+    env = {name: text for name in given if (text := text_of(given, name))}
+    framework = text_of(plan, "framework") or ""
+    for path in old_locks(logs, env, job.submission.submitted_at, framework=framework):
+        yield _fact("lock", path)
 
 
 def _of_node(result: NodeResult) -> Iterator[Fact]:
