@@ -381,6 +381,8 @@ class NodeResult:
     """The rank that failed first, where its launcher told; the exit code is the rank's own then."""
     message: str | None = None
     """The text of its exception, where it wrote torchrun's error file."""
+    unwritten: str | None = None
+    """Why no more than this of its result could be written: the run folder was full, say."""
     ended_before: str | None = None
     """Which rank had ended before that one, with exit code 0: others may have waited for it."""
     tail: tuple[str, ...] = ()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,9 @@ TOLD_TO_END = frozenset({"terminated", "preempted"})
 
 
 _RESULT = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.json")
+_UNWRITTEN = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.unwritten")
+_BRIEF = re.compile(r"([0-9]{1,3}) ([0-9]{1,5}) ([0-9]{1,4}) ([!-~]{1,255})")
+"""What its link says: exit code, nodes of the attempt, errno, name of the node."""
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _MOST_RESULTS = 64 << 20
 """Bytes of all results that are read; of 10,000 nodes, those of two attempts take 40 MiB."""
@@ -69,6 +75,52 @@ def write_result(
         failure = elastic.fatal(there, of=of, least=least)
         if failure is not None:
             note_failure(run, failure, attempt=attempt, of=of)
+
+
+def note_unwritten(
+    run: RunFolder, result: NodeResult, error: UserError, *, attempt: int, of: int
+) -> None:
+    """Leave what matters of a result that could not be written, as the target of a link.
+
+    That stands in the inode, and so has a place on most disks that are full.
+    """
+    cause = error.__cause__
+    number = cause.errno if isinstance(cause, OSError) and cause.errno else errno.EIO
+    brief = f"{result.exit_code} {of} {number} {result.node}"
+    with suppress(UserError):
+        files.create_link(_unwritten(run, result.node_rank, attempt), brief)
+
+
+def _unwritten(run: RunFolder, node_rank: int, attempt: int) -> Path:
+    return run.result(node_rank, attempt).with_suffix(".unwritten")
+
+
+def _read_brief(path: Path, node_rank: int, attempt: int) -> dict[str, Any] | None:
+    try:
+        found = _BRIEF.fullmatch(os.readlink(path))  # noqa: PTH115 - for the text, which is no path
+        at = path.lstat().st_mtime
+    except OSError:
+        return None
+    if found is None:
+        return None
+    result = NodeResult(
+        node_rank=node_rank,
+        node=found[4],
+        exit_code=min(int(found[1]), LOST),
+        started_at=at,
+        ended_at=at,
+        unwritten=os.strerror(int(found[3])),
+    )
+    return document_of(result, attempt, int(found[2]))
+
+
+def unwritten_in_words(results: Iterable[NodeResult]) -> str | None:
+    """Return which nodes could not write how they ended, and why; None where all could."""
+    found = [result for result in results if result.unwritten is not None]
+    if not found:
+        return None
+    who = hostlist.fold_set(result.node for result in found)
+    return f"{who} could not write how the command ended, nor all output: {found[0].unwritten}"
 
 
 def replace_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:
@@ -118,13 +170,19 @@ def note_failure(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -
 
 def read_result(run: RunFolder, node_rank: int, attempt: int) -> NodeResult | None:
     """Return the result of one node in this attempt, if it has ended."""
-    result = result_of(files.read_json(run.result(node_rank, attempt)))
+    document = files.read_json(run.result(node_rank, attempt))
+    if document is None:
+        document = _read_brief(_unwritten(run, node_rank, attempt), node_rank, attempt)
+    result = result_of(document)
     return result if result is not None and result.node_rank == node_rank else None
 
 
 def has_result(run: RunFolder, node_rank: int, attempt: int) -> bool:
     """Tell whether a node has ended in this attempt; asked of a shared folder again and again."""
-    return run.result(node_rank, attempt).name in listed(run.nodes)
+    there = listed(run.nodes)
+    return not there.isdisjoint(
+        {run.result(node_rank, attempt).name, _unwritten(run, node_rank, attempt).name}
+    )
 
 
 def read_results(run: RunFolder, attempt: int | None = None) -> Results:
@@ -141,6 +199,14 @@ def read_attempts(run: RunFolder) -> tuple[Results, ...]:
         result, attempt = result_of(document), count_of(document, "attempt")
         if result is not None and run.result(result.node_rank, attempt).name == name:
             found.setdefault(attempt, []).append((count_of(document, "of"), result))
+    for name in listed(run.nodes):
+        brief = _UNWRITTEN.fullmatch(name)
+        if brief is not None and f"{Path(name).stem}.json" not in names:
+            rank, attempt = int(brief[1]), int(brief[2])
+            told = _read_brief(run.nodes / name, rank, attempt)
+            result = result_of(told)
+            if result is not None and told is not None:
+                found.setdefault(attempt, []).append((count_of(told, "of"), result))
     return tuple(
         Results(
             attempt=attempt,

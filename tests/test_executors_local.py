@@ -177,6 +177,44 @@ def test_cancel_leaves_a_finished_job_as_it_is(runs: Runs) -> None:
     assert not run.cancelled.exists()
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", "size=1m", "own", str(disk)]
+    if subprocess.run(argv, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(("body", "end"), [("true", ("succeeded", 0)), ("exit 7", ("failed", 7))])
+def test_a_run_folder_whose_disk_is_full_is_told(
+    small_disk: Path, body: str, end: tuple[str, int]
+) -> None:
+    runs = Runs(small_disk)
+    fill = f"dd if=/dev/zero of={small_disk}/left bs=4k 2>/dev/null"
+    run = runs.start(f"echo on; sleep 1; [ $CK_NODE_RANK != 0 ] || {fill}; sleep 2; {body}")
+    job = wait(run)
+    assert (job.status.state.value, job.status.exit_code) == end
+    assert "could not write how the command ended" in (job.status.reason or "")
+    assert "No space left on device" in (job.status.reason or "")
+
+
+def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path) -> None:
+    runs = Runs(small_disk)
+    run = runs.start("echo ready; sleep 2")
+    await_line(run, "ready")
+    # Who has a file open for writing keeps that from being done by a remount of the disk.
+    subprocess.run(["mount", "--bind", str(run.path), str(run.path)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(run.path)], check=True)
+        time.sleep(4)
+        assert "Read-only file system" in (load_job(run).status.reason or "")
+    finally:
+        subprocess.run(["umount", "--lazy", str(run.path)], check=True)
+
+
 def test_a_killed_controller_means_unknown_and_can_be_cancelled(runs: Runs) -> None:
     run = runs.start("echo ready; trap '' TERM; sleep 100")
     await_line(run, "ready")

@@ -15,7 +15,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from clusterkit.executors.ssh_slots import Held, Kind, SlotsBusy
 from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.model import JobState, NodeResult
 from clusterkit.runfolder import RunFolder
+from clusterkit.worker.task import say
 
 _LAYOUT_S = 20.0
 """How long to wait for what the client wrote a moment ago."""
@@ -201,7 +203,8 @@ class _Keeper:
             self.news.end()
             if not self.layout.shared:
                 files.remove(self.run.secrets)  # a next attempt brings them again
-            self.write_end(result)
+            with _told_if_unwritten():
+                self.write_end(result)
         finally:
             self.link.leave()
 
@@ -216,7 +219,7 @@ class _Keeper:
                 self.news.look()
                 code = self._work(code)
         except ClusterkitError as error:
-            print(f"clusterkit: {error}", file=sys.stderr, flush=True)
+            say(f"clusterkit: {error}")
             code, fault = 1, str(error)
         result = node_results.read_result(self.run, self.rank, self.layout.attempt)
         if result is None:
@@ -262,10 +265,8 @@ class _Keeper:
 
     def _write(self, result: NodeResult) -> None:
         attempt, of, least = self.layout.attempt, len(self.layout.names), self.layout.least
-        try:
+        with _told_if_unwritten():  # the others hear of it
             node_results.write_result(self.run, result, attempt=attempt, of=of, least=least)
-        except ClusterkitError as error:
-            print(f"clusterkit: {error}", file=sys.stderr, flush=True)  # the others hear of it
 
     def _reason(self) -> str | None:
         """Return why the command ended or was never started, where that was not its own doing."""
@@ -306,6 +307,15 @@ class _Keeper:
             log=Path(layout.logs) / f"{layout.job_id}_{self.rank}_log.out",
             workdir=layout.workdir,
         )
+
+
+@contextmanager
+def _told_if_unwritten() -> Iterator[None]:
+    """Go on where a disk takes no more, which is no reason to leave the other nodes alone."""
+    try:
+        yield
+    except ClusterkitError as error:
+        say(f"clusterkit: {error}")
 
 
 def _state(result: NodeResult) -> JobState:

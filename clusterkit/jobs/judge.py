@@ -80,6 +80,8 @@ def judge(evidence: Evidence) -> JobStatus:
     elastic_job = evidence.submission.least is not None
     if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
         reason = elastic.losses(evidence.rounds, evidence.results.nodes)
+    unwritten = node_results.unwritten_in_words(evidence.results.nodes)
+    reason = "; ".join(part for part in (reason, unwritten) if part) or None
     return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
 
 

@@ -96,7 +96,7 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
     """Judge the evidence; keep the state where it is final and the run is ours."""
     if run.foreign is not None:
         return _job(run, evidence, judge(evidence))
-    status = explained(judge(evidence), evidence, states_of)
+    status = _with_disk(run, evidence, explained(judge(evidence), evidence, states_of))
     scheduled = evidence.scheduled and evidence.scheduler is not None
     if status.state.final and status.exit_code is None and scheduled:
         executor = executor_of(run, evidence.submission, use="ask for its exit code")
@@ -114,6 +114,20 @@ def conclude(run: RunFolder, evidence: Evidence) -> Job:
             for private in (run.secrets, run.shell):
                 files.remove(private)
     return _job(run, evidence, status)
+
+
+def _with_disk(run: RunFolder, evidence: Evidence, status: JobStatus) -> JobStatus:
+    """Say that the run folder takes no more data, where no node has left a word."""
+    if status.state not in {JobState.FAILED, JobState.UNKNOWN} or evidence.results.nodes:
+        return status
+    probe = run.path / ".takes-data"
+    try:
+        files.write_bytes(probe, bytes(4096))
+        files.remove(probe)
+    except UserError as error:
+        reason = "; ".join(filter(None, (status.reason, str(error))))
+        return dataclasses.replace(status, reason=reason)
+    return status
 
 
 def _job(run: RunFolder, evidence: Evidence, status: JobStatus) -> Job:

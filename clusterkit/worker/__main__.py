@@ -21,7 +21,7 @@ from clusterkit.errors import ClusterkitError
 from clusterkit.model import NodeResult
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
-from clusterkit.worker.task import run_node
+from clusterkit.worker.task import run_node, say
 from clusterkit.worker.watch import WATCHED, Patience
 
 
@@ -39,15 +39,15 @@ def main(arguments: list[str]) -> int:
         _adopt_job_id(run, me.job_id)
         result = run_node(run, me, Patience())
     except ClusterkitError as error:
-        print(f"clusterkit: error: {error}", file=sys.stderr)
+        say(f"clusterkit: error: {error}")
         return 2
     except OSError as error:
-        print(f"clusterkit: {error}", file=sys.stderr)
+        say(f"clusterkit: {error}")
         return 1
     try:
         _tell_submitit(run, result)
     except OSError as error:
-        print(f"clusterkit: {error}", file=sys.stderr)  # our own result is written and counts
+        say(f"clusterkit: {error}")  # our own result is written and counts
     return result.exit_code
 
 

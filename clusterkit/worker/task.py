@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,14 +80,21 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
     try:
         node_results.write_result(run, result, attempt=me.attempt, of=me.of, least=least)
     except UserError as error:
-        # The exit code is now the only thing that can tell how the command ended.
-        print(f"clusterkit: {error}", file=sys.stderr)
+        node_results.note_unwritten(run, result, error, attempt=me.attempt, of=me.of)
+        # The exit code may now be the only thing that can tell how the command ended.
+        say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
     if unfit is not None and again.may_requeue(submission, me):
         again.requeue(run, me, f"{me.name} is not fit")
     if result.reason in node_results.TOLD_TO_END:
         _linger(run, patience.linger_s)
     return result
+
+
+def say(words: str) -> None:
+    """Print a line on the standard error, which may lie on a disk that takes no more."""
+    with suppress(OSError):
+        os.write(2, f"{words}\n".encode(errors="replace"))
 
 
 def _why_lost(ending: Ending, keeper: int) -> str | None:

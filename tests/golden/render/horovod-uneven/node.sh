@@ -470,8 +470,8 @@ def tell_first(suffix, document):
     rank = document["rank"]
     draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
     with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
         try:
+            draft.write_text(json.dumps(document), encoding="utf-8")
             Path(path + suffix).hardlink_to(draft)
         finally:
             draft.unlink()
