@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clusterkit.checks import host_torch
+from clusterkit.model import ClusterKind
 from clusterkit.preflight import gate
 from clusterkit.probes.base import PreflightJob
 from clusterkit.scripts import cautions, gpu_use
@@ -131,3 +132,16 @@ def test_a_build_for_cpus_is_judged_by_what_the_job_wants(
     job: dict[str, Any], verdict: str | None
 ) -> None:
     assert host_torch.wants_gpus(PreflightJob(hosts=("n1",), **job)) == verdict
+
+
+def test_the_python_of_the_system_is_that_of_each_node(tmp_path: Path) -> None:
+    """A login node that has no torch says nothing of nodes that have it in /usr."""
+    (tmp_path / "train.py").write_text("import torch\ntorch.cuda.set_device(0)\n")
+    own = tmp_path / "venv" / "bin" / "python3"
+    own.parent.mkdir(parents=True)
+    own.symlink_to("/bin/sh")
+    for python, looked in (("/usr/bin/env", False), (str(own), True)):
+        cluster = make_cluster(tmp_path, kind=ClusterKind.SLURM, python=python)
+        plan = make_plan(cluster, nodes=1, workdir=str(tmp_path))
+        report = gate.examine(plan, gate.Mode.AUTO, heard=lambda _: None)
+        assert bool(report.findings) is looked

@@ -39,6 +39,10 @@ class Mode(StrEnum):
     OFF = "off"
 
 
+_OWN = (("/", "usr"), ("/", "bin"), ("/", "opt"))
+"""Folders that each machine has for itself (hier(7)): a login node often has no torch there."""
+
+
 def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> Report:
     """Return what is to be said about `plan` and the nodes that it may get.
 
@@ -111,4 +115,4 @@ def _has_python_here(plan: LaunchPlan) -> bool:
     # A whole path on a cluster with a shared file system: an environment in a home mostly.
     python = Path(cluster.job_python)
     shared = cluster.kind is ClusterKind.SLURM or cluster.shared_filesystem
-    return shared and python.is_absolute() and python.exists()
+    return shared and python.parts[:2] not in _OWN and python.is_absolute() and python.exists()
