@@ -24,10 +24,17 @@ CLOUD = ("n3", "n4", "n5", "n6")
 CONFIG = """\
 default_cluster: cloud
 clusters:
-  cloud: {{kind: slurm, partition: cloud, gpus_per_node: 2, time: "10", python: {python}, run_dir: runs}}
-  mixed: {{kind: slurm, partition: mixed, gpus_per_node: 2, time: "10", python: {python}, run_dir: runs}}
-  gpu: {{kind: slurm, partition: gpu, gpus_per_node: 2, time: "10", python: {python}, run_dir: runs}}
-"""  # noqa: E501
+"""
+CLUSTER = """\
+  {name}:
+    kind: slurm
+    partition: {name}
+    gpus_per_node: 2
+    time: "10"
+    python: {python}
+    run_dir: runs
+    setup: ["true"]  # so that a torch without GPUs is no fault of the nodes
+"""
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
 JOB = ("--framework", "torchrun", "--gpus-per-node", "1", "--nodes", "2")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -49,7 +56,9 @@ exec {real} "$@"
 @pytest.fixture
 def desk(cloud_lab: Lab, request: pytest.FixtureRequest) -> Desk:
     desk = Desk.of(cloud_lab, re.sub(r"\W+", "-", request.node.name))
-    (desk.folder / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
+    names = ("cloud", "mixed", "gpu")
+    clusters = (CLUSTER.format(name=name, python=sys.executable) for name in names)
+    (desk.folder / "clusterkit.yaml").write_text(CONFIG + "".join(clusters))
     desk.write("hello.py", HELLO)
     return desk
 
