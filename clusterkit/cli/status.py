@@ -212,7 +212,9 @@ def _describe(job: Job) -> None:
     when = datetime.fromtimestamp(submission.submitted_at, tz=UTC).astimezone()
     nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
     console.say(f"{console.bold(name_of(job))}  {said(job)}")
-    for line in last_words(job):
+    from clusterkit.cli.trained_alone import trained_alone
+
+    for line in (*last_words(job), *trained_alone(job)):
         console.say(line)
     console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
     if submission.array is not None:

@@ -12,8 +12,15 @@ _TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
 def why_failed(job: Job) -> list[str]:
-    """Return the last words of a job that did not succeed, and the diagnosis of its logs."""
+    """Return the last words of a job that did not succeed, and the diagnosis of its logs.
+
+    Of one that did, what makes that doubtful.
+    """
     words = last_words(job)
+    if job.status.state is JobState.SUCCEEDED:
+        from clusterkit.cli.trained_alone import trained_alone
+
+        return [*words, *trained_alone(job)]
     if job.status.state not in _TOLD:
         return words
     from clusterkit.cli.diagnose import advice_for

@@ -57,13 +57,23 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
             if missing:
                 yield _problem(script, plan, use.line, *_of_lightning(use.name, missing, plan))
             return
-    if "torch" not in script.imports or not script.imports <= _JOINS_NOTHING or script.relative:
-        return
-    trains = _TRAINS.search(script.text)
-    if trains and not _KNOWS.search(script.text):
+    trains = _trains_alone(script)
+    if trains is not None:
         line = script.text.count("\n", 0, trains.start()) + 1
         what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
         yield _problem(script, plan, line, what, _JOIN)
+
+
+def trains_alone(script: Script) -> bool:
+    """Tell whether a script trains with torch, and nothing in it joins processes."""
+    return _trains_alone(script) is not None
+
+
+def _trains_alone(script: Script) -> re.Match[str] | None:
+    if "torch" not in script.imports or not script.imports <= _JOINS_NOTHING or script.relative:
+        return None
+    trains = _TRAINS.search(script.text)
+    return trains if trains and not _KNOWS.search(script.text) else None
 
 
 def _missing(given: frozenset[str], plan: LaunchPlan) -> list[str]:

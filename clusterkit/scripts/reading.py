@@ -65,9 +65,16 @@ def read_script(text: str) -> Script:
 
 def script_of(plan: LaunchPlan) -> Script | None:
     """Return what is known of the script of a plan; None where it is not here, or not Python."""
-    path = Path(plan.workdir, plan.script)
+    return read_path(plan.workdir, plan.script)
+
+
+def read_path(workdir: str, name: str, *, unchanged_since: float | None = None) -> Script | None:
+    """Return what is known of a script; None where it is not here, not Python, or another now."""
+    path = Path(workdir, name)
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        if unchanged_since is not None and path.stat().st_mtime > unchanged_since:
             return None
         return read_script(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
