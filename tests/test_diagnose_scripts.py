@@ -185,7 +185,7 @@ CALLS = {
     "torch.cuda.nvtx.range_push('x')": "torch-cpu-build",
     "torch.cuda.FloatTensor(1)": "torch-cpu-build",
     "7 % torch.cuda.device_count()": "gpu-count-zero",
-    "torch.zeros(1).pin_memory()": "gpu-missing",
+    "torch.zeros(1).pin_memory()": "gpu-unseen",
 }
 SCRIPT = """\
 import os, traceback, torch
