@@ -13,12 +13,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.desk import Desk
+from tests.lab import Lab
 from tests.lab_jobs import await_true
 
 pytestmark = pytest.mark.lab
@@ -93,10 +95,10 @@ class Struck:
 
 
 @pytest.fixture
-def struck(desk: Desk) -> Iterator[Struck]:
-    found = Struck(desk)
+def struck(lab: Lab) -> Iterator[Struck]:
+    found = Struck(Desk.of(lab, f"struck-{os.getpid()}-{time.time_ns()}"))
     yield found
-    desk.lab.run("head", ["scancel", *found.queued()])
+    lab.run("head", ["scancel", *found.queued()])
 
 
 def test_slurmctld_stops_answering_at_any_moment(struck: Struck) -> None:
@@ -120,17 +122,23 @@ def test_slurmctld_stops_answering_at_any_moment(struck: Struck) -> None:
 
 
 def test_the_client_is_killed_at_any_moment(struck: Struck) -> None:
-    took_s, first = struck.took_s(), Counter[str]()
+    took_s, first, seen = struck.took_s(), Counter[str](), set[str]()
     for number in range(ROUNDS):
         client = struck.submitting()
         time.sleep(took_s * (0.3 + 0.7 * number / ROUNDS))
-        # Also with what it has started, sbatch among it.
-        (os.killpg if number % 2 else os.kill)(client.pid, signal.SIGKILL)
+        if number % 2:  # with what it has started, sbatch among it
+            os.killpg(client.pid, signal.SIGKILL)
+        else:
+            for process in struck.desk.lab.processes("head", "-m clusterkit submit"):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
         client.wait()
         first.update(
-            f"{job['state']}, {'with' if job['job_id'] else 'without'} an id"
-            for job in struck.status()[-1:]
+            f"{job['state']} {'with' if job['job_id'] else 'without'} an id: {job['reason']}"
+            for job in struck.status()
+            if job["run_dir"] not in seen
         )
+        seen.update(map(str, (struck.desk.folder / "runs").iterdir()))
     jobs, seconds = struck.settle()
     runs = len(list((struck.desk.folder / "runs").iterdir()))
     ids = sum(bool(job["job_id"]) for job in jobs)

@@ -137,6 +137,7 @@ def test_a_job_that_runs_after_a_time_out_is_found_by_its_comment(
     assert (job.status.state, job.submission.job_id) == (JobState.UNKNOWN, None)
     assert "Unable to contact slurm controller" in (job.status.reason or "")
     assert "Socket timed out on send/recv operation" in (job.status.reason or "")
+    assert "hint" not in (job.status.reason or "")
     age(job.run, 7200)
     assert load_job(job.run).status.state is JobState.UNKNOWN  # however long Slurm is silent
     lists(fake, "8|/x|clusterkit:other", f"9|/elsewhere/script|{slurm_lost.comment_of(job.run)}")
@@ -246,8 +247,9 @@ def test_a_comment_of_ones_own_stays(fake: Fake, tmp_path: Path) -> None:
 def test_cancel_ends_a_job_without_an_id_as_soon_as_it_is_found(fake: Fake, tmp_path: Path) -> None:
     silent(fake)
     job = unconfirmed(fake, tmp_path)
-    with pytest.raises(RemoteError, match="Slurm does not answer"):
+    with pytest.raises(RemoteError, match="Slurm does not answer") as caught:
         cancel(job.run, timeout_s=1)
+    assert f"clusterkit status {job.run.key}" in (caught.value.hint or "")
     assert load_job(job.run).status.state is JobState.UNKNOWN
     fake("scancel", f'echo "$@" >>{tmp_path}/ended')
     lists(fake, f"9|/x|{slurm_lost.comment_of(job.run)}")

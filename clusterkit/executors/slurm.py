@@ -83,7 +83,12 @@ class SlurmJobs:
 
         A job without an id is ended by whoever finds it, or by itself when it starts.
         """
-        job_id = submission.job_id or self._await_job_id(run, submission)
+        try:
+            job_id = submission.job_id or self._await_job_id(run, submission)
+        except RemoteError as error:
+            later = "it ends as soon as one finds it, or when it starts"
+            hint = f"once Slurm answers, clusterkit status {run.key}, or cancel again: {later}"
+            raise RemoteError(error.message, hint=hint) from error
         if job_id is None:
             return
         answer = run_command(["scancel", job_id])

@@ -99,7 +99,8 @@ def with_job_ids(
         try:
             ids = executor.find_lost(of_kind)
         except (RemoteError, UserError) as error:
-            silent |= dict.fromkeys(of_kind, str(error))
+            why = error.message if isinstance(error, RemoteError) else str(error)
+            silent |= dict.fromkeys(of_kind, why)
             continue
         for run, job_id in ids.items():
             found[run] = dataclasses.replace(of_kind[run], job_id=job_id)
