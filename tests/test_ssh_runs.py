@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -141,6 +142,25 @@ def test_the_first_failure_is_named(run: RunFolder) -> None:
         JobState.FAILED,
         "n2 no longer answers",
     )
+
+
+def test_where_the_disk_was_full_a_keeper_without_a_word_was_not_killed(run: RunFolder) -> None:
+    for rank, code in ((0, 0), (1, 7)):
+        brief = NodeResult(
+            node_rank=rank, node=f"n{rank + 1}", exit_code=code, started_at=0.0, ended_at=1.0
+        )
+        full = UserError("cannot write it")
+        full.__cause__ = OSError(errno.EDQUOT, "x")
+        node_results.note_unwritten(run, brief, full, attempt=0, of=2)
+    found = node_results.read_results(run)
+    assert [(r.node, r.exit_code) for r in found.nodes] == [("n1", 0), ("n2", 7)]
+    told = node_results.unwritten_in_words(found.nodes)
+    assert told == "n[1-2] could not write how the command ended, nor all output: " + os.strerror(
+        errno.EDQUOT
+    )
+    first, second = keeper(0), keeper(1)
+    gone = {first: Life.GONE, second: Life.GONE}
+    assert concluded(run, first, second, lives=gone) == (JobState.FAILED, None)
 
 
 def test_torn_files_and_ends_of_an_earlier_attempt_are_left_out(run: RunFolder) -> None:

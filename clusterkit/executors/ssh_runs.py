@@ -263,8 +263,11 @@ def _of_attempt(
     """Conclude from the keepers of the latest attempt."""
     attempt = keepers[0].attempt
     results = node_results.read_results(run)
-    done = {r.node for r in results.nodes if r.exit_code == 0 and results.attempt == attempt}
-    keepers = [_done(k) if k.node in done and lives.get(k) in _GONE else k for k in keepers]
+    here = results.nodes if results.attempt == attempt else ()
+    done = {r.node: r.exit_code for r in here if r.exit_code == 0 or r.unwritten is not None}
+    keepers = [
+        _done(k, done[k.node]) if k.node in done and lives.get(k) in _GONE else k for k in keepers
+    ]
     open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
     strange = "; ".join(f"{node}: {what}" for node, what in problems.items()) or None
     if Life.ALIVE in open_ended.values():
@@ -308,9 +311,10 @@ def _without_answer(
     return _ended(JobState.UNKNOWN, reason=why + last)
 
 
-def _done(keeper: Keeper) -> Keeper:
-    """Return a keeper whose node has done its work, and whose last word got lost."""
-    return dataclasses.replace(keeper, ended_as=JobState.SUCCEEDED, exit_code=0)
+def _done(keeper: Keeper, exit_code: int) -> Keeper:
+    """Return a keeper whose node says how it ended, and whose own last word got lost."""
+    state = JobState.FAILED if exit_code else JobState.SUCCEEDED
+    return dataclasses.replace(keeper, ended_as=state, exit_code=exit_code)
 
 
 def _together(
