@@ -146,6 +146,8 @@ def test_a_name_that_no_download_asked_for_is_a_host_name(tmp_path: Path) -> Non
     rendezvous = 'File "/env/torch/distributed/rendezvous.py", line 7, in f\n    store = TCPStore('
     found = cause(tmp_path, f"  {rendezvous}\nsocket.gaierror: {NO_NAME}")
     assert found.rule == "host-name"
+    store = cause(tmp_path, f"  {rendezvous}\nTimeoutError: The read operation timed out")
+    assert store.rule == "python-exception"
 
 
 def test_files_of_the_hub_that_are_not_there(tmp_path: Path) -> None:
