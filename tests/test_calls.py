@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -127,6 +128,8 @@ class Wires:
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int, folder: Path) -> None:
         self.cut: set[tuple[int, int]] = set()
+        self.killed: set[int] = set()
+        """Nodes whose machines answer, and where nobody listens any more."""
         self.names = tuple(f"127.0.0.{k + 1}" for k in range(count))
         connect, exchange = peers.connect, Link._exchange
 
@@ -159,6 +162,8 @@ class Wires:
             self.links.append(join(circle, rank, news))
 
     def require(self, one: int, other: int) -> None:
+        if {one, other} & self.killed:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         if (one, other) in self.cut or (other, one) in self.cut:
             raise TimeoutError("timed out")
 
@@ -237,6 +242,19 @@ def test_of_two_parts_of_one_size_none_is_to_blame_alone(
     failure = wired.links[0].news.failure
     assert failure is not None
     assert nodes_to_leave_out([failure, failure]) == frozenset()
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_of_two_nodes_one_whose_machine_refuses_is_to_blame_alone(
+    wires: Callable[[int], Wires], killed: int
+) -> None:
+    """The network is there, and so it is the process that has gone."""
+    parted = wires(2)
+    parted.killed = {killed}
+    other = parted.links[1 - killed].news
+    until(lambda: other.failure)
+    assert other.failure is not None
+    assert node_results.blame(other.failure) == f"127.0.0.{killed + 1} no longer answers"
 
 
 def test_two_nodes_that_the_others_hear_have_lost_each_other(

@@ -76,6 +76,10 @@ def test_an_interpreter_or_a_launcher_is_no_script(
         ("train.py", "#!/bin/sh\n''':'\nexec python3 \"$0\"\n'''\nprint()\n"),
         ("train", "#!/usr/bin/env python3\nprint()\n"),
         ("train", "print()\n"),
+        (
+            "lm_eval",
+            "#!/bin/sh\n'''exec' \"/a/long/python3\" \"$0\" \"$@\"\n' '''\n",
+        ),
         ("train.py", ""),
         ("python.py", "print()\n"),
     ],

@@ -46,6 +46,18 @@ def lost_each_other(
     return node_results.lost(both[0], names[both[0]], words, among=[names[k] for k in both])
 
 
+def refuses(address: tuple[str, int], member: Member, rank: int) -> bool:
+    """Tell whether the machine of a node answers, and nobody listens there any more.
+
+    Then the network is in order, and it is the node's process that has gone. Takes 2 s at most.
+    """
+    try:
+        peers.connect(address, member, rank=rank, timeout_s=_ASK_S).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
+
+
 @dataclass(slots=True, kw_only=True)
 class Views:
     """What the witnesses of a node say in one round, or that they cannot be reached."""

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from clusterkit.calls.apart import GONE, lost_each_other, who_has_gone
-from clusterkit.calls.link import DOUBT_S, SILENCE_S, START_PATIENCE_S, Circle, Link
+from clusterkit.calls.apart import GONE, lost_each_other, refuses, who_has_gone
+from clusterkit.calls.link import DOUBT_S, SILENCE_S, START_PATIENCE_S, Circle, Link, link_port
 from clusterkit.calls.news import News
 from clusterkit.core import peers
 from clusterkit.core.peers import PeerError
 from clusterkit.errors import RemoteError
+from clusterkit.model import NodeResult
 from clusterkit.ports import is_group_free
 
 _DECIDE_S = 3.0
@@ -107,10 +108,18 @@ class Hub(Link):
         elif met:  # it has gone for this node alone
             self.news.blame(lost_each_other(self.circle.names, {0}, met))
         else:
-            for result in who_has_gone(self.circle.names, 0, here, late | doubtful):
+            for result in self._absent(here, late | doubtful):
                 if result.node_rank in late or result.among or result.node_rank == 0:
                     self.news.blame(result)
         self._over |= late
+
+    def _absent(self, here: Collection[int], there: Collection[int]) -> tuple[NodeResult, ...]:
+        names = self.circle.names
+        if len(here) == len(there) == 1 and self.port is not None:
+            (other,) = there
+            if refuses((names[other], link_port(self.port)), self._member, other):
+                return (self.circle.lost(other, GONE),)
+        return who_has_gone(names, 0, here, there)
 
     def _give_up(self, ranks: Collection[int], why: str) -> None:
         for rank in sorted(ranks):

@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterkit import node_results
-from clusterkit.calls.apart import GONE, Views, Witnesses, lost_each_other, who_has_gone
+from clusterkit.calls.apart import (
+    GONE,
+    Views,
+    Witnesses,
+    lost_each_other,
+    refuses,
+    who_has_gone,
+)
 from clusterkit.calls.clock import LivedClock
 from clusterkit.calls.news import News
 from clusterkit.core import peers
@@ -224,14 +231,21 @@ class Link:
             self.news.blame(lost_each_other(names, {0}, {self.rank}))
             return True
         else:
-            here, there = {self.rank, *views.reached}, {0, *views.unreached}
-            if not views.reached and not views.unreached:
-                there = {0}
-            for result in who_has_gone(names, self.rank, here, there):
+            for result in self._gone(views):
                 self.news.blame(result)
             return True
         self.news.lose_touch(self.circle.lost(0, why), me=self.rank)
         return True
+
+    def _gone(self, views: Views) -> tuple[NodeResult, ...]:
+        """Return who is to blame that the first node is silent."""
+        names = self.circle.names
+        if self.port is not None and refuses((names[0], link_port(self.port)), self._member, 0):
+            return (self.circle.lost(0, GONE),)
+        here, there = {self.rank, *views.reached}, {0, *views.unreached}
+        if not views.reached and not views.unreached:
+            there = {0}
+        return who_has_gone(names, self.rank, here, there)
 
     def _has_ended(self, rank: int) -> bool:
         """Tell whether a node's result is in the folder that all of them share."""

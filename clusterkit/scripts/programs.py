@@ -26,6 +26,9 @@ _STARTS = {
 """Launchers, and the framework that calls each of them."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish"})
 _SHEBANG = re.compile(rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*(?:\S+=\S*\s+)*(?:\S*/)?)?([\w.+-]+)")
+_LONG_SHEBANG = b"\n'''exec' "
+"""pip's second line, below `#!/bin/sh`, where the path of Python is too long for a shebang."""
+_LINE = 64
 _ELF = b"\x7fELF"
 _HEAD = 1 << 16
 _CALLED = re.compile(r"^(?![ \t]*#).*?([\w./${}~-]+\.py)\b", re.MULTILINE)
@@ -100,6 +103,8 @@ def _kind_of(name: str, head: bytes) -> str | None:
         return None
     shebang = _SHEBANG.match(head)
     program = shebang[1].decode() if shebang else ""
+    if _LONG_SHEBANG in head[:_LINE]:
+        return None
     if program in _SHELLS or (not _PYTHON.fullmatch(program) and suffix[1:] in _SHELLS):
         return "a shell script"
     return None
