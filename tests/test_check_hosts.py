@@ -58,7 +58,7 @@ def _ssh(**values: object) -> Reach:
     return Reach(via="ssh", **values)
 
 
-@pytest.mark.parametrize("problem", list(ReachProblem))
+@pytest.mark.parametrize("problem", [p for p in ReachProblem if p is not ReachProblem.DEFERRED])
 def test_every_way_not_to_reach_a_node_is_told_apart(problem: ReachProblem) -> None:
     """Each with what it is, what to do, and a command that names the node."""
     found = rulings(
@@ -74,6 +74,12 @@ def test_every_way_not_to_reach_a_node_is_told_apart(problem: ReachProblem) -> N
         for other in ReachProblem
     }
     assert len(said) == len(ReachProblem)
+
+
+def test_a_node_that_is_powered_down_is_checked_later() -> None:
+    down = _ssh(problem=ReachProblem.DEFERRED, detail="powered down")
+    bad = rulings(ssh_reachable.CHECK, _reached(n1=down))["n1"]
+    assert (bad.verdict, bad.summary) == ("skip", "powered down: checked when it starts")
 
 
 def test_a_changed_host_key_is_never_waved_through() -> None:

@@ -119,8 +119,8 @@ def test_what_no_build_for_cpus_can(tmp_path: Path, line: str, use: str | None) 
 @pytest.mark.parametrize(
     ("job", "verdict"),
     [
-        ({"kind": "slurm"}, "fail"),
-        ({"kind": "slurm", "python_is_set_up": True}, "warn"),
+        ({"kind": "slurm"}, None),
+        ({"kind": "slurm", "uses_gpus": True, "python_is_set_up": True}, "warn"),
         ({"kind": "slurm", "uses_gpus": False}, None),
         ({"kind": "slurm", "uses_gpus": False, "gpu_use": "x.py:1 calls f()"}, "warn"),
         ({"kind": "ssh"}, None),

@@ -62,7 +62,7 @@ def judge(evidence: Evidence) -> Judgement:
 
 def wants_gpus(job: PreflightJob) -> Verdict | None:
     """Return how bad a build for CPUs is; a plain shell may have another one than the job."""
-    if job.uses_gpus or (job.kind == "slurm" and job.uses_gpus is None):  # it is given GPUs
+    if job.uses_gpus:
         return Verdict.WARN if job.python_is_set_up else Verdict.FAIL
     return Verdict.WARN if job.gpu_use else None
 
