@@ -263,6 +263,22 @@ def client_of(run: RunFolder, **changes: object) -> None:
     run.handing.write_text(json.dumps(dataclasses.asdict(noted)))
 
 
+def test_who_is_interrupted_before_the_id_is_noted_is_told_not_to_submit_again(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("sbatch", SBATCH)
+    write = runfolder.write_submission
+
+    def interrupted(run: RunFolder, submission: runfolder.Submission) -> None:
+        if submission.job_id is not None:
+            raise KeyboardInterrupt
+        write(run, submission)
+
+    monkeypatch.setattr(runfolder, "write_submission", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="do not submit it again: clusterkit status"):
+        submit(slurm_plan(tmp_path))
+
+
 def test_a_client_that_was_killed_before_sbatch_has_submitted_nothing(
     fake: Fake, tmp_path: Path
 ) -> None:

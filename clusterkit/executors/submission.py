@@ -171,6 +171,8 @@ def submit_plan(
             launched = executor.launch(
                 plan, run, hidden=frozenset(secrets), handing_over=handing_over
             )
+        accepted = dataclasses.replace(submission, job_id=launched.job_id)
+        warnings = (*_write_job_id(run, accepted), *_end_if_cancelled(executor, run, accepted))
     except RefusalError as error:
         _keep_refusal(run, submission, error)
         raise
@@ -183,9 +185,7 @@ def submit_plan(
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(str(UnconfirmedError(why, run))) from error
         raise
-    submission = dataclasses.replace(submission, job_id=launched.job_id)
-    warnings = (*_write_job_id(run, submission), *_end_if_cancelled(executor, run, submission))
-    return submission, dataclasses.replace(launched, messages=(*launched.messages, *warnings))
+    return accepted, dataclasses.replace(launched, messages=(*launched.messages, *warnings))
 
 
 def _hold(plan: LaunchPlan, run: RunFolder, ties: Ties, secrets: Mapping[str, Secret]) -> str:
