@@ -195,12 +195,14 @@ def test_hidden_nodes_are_not_woken(fake: Fake, tmp_path: Path) -> None:
     assert not (tmp_path / "srun").exists()
 
 
+@pytest.mark.parametrize("denied", ["Access/permission denied", ""])
 @pytest.mark.parametrize("resume", ["(null)", "/usr/sbin/resume"])
 def test_nodes_that_slurm_shows_to_nobody_are_asked_where_none_can_sleep(
-    fake: Fake, tmp_path: Path, resume: str
+    fake: Fake, tmp_path: Path, resume: str, denied: str
 ) -> None:
-    """With PrivateData=nodes sinfo lists nothing, too."""
-    fake("sinfo", "exit 0\n")
+    """With PrivateData=nodes slurmctld denies all of them, and not each."""
+    words = f"echo slurm_load_node: {denied} >&2; exit 1\n"
+    fake("sinfo", words if denied else "exit 0\n")
     fake("srun", f"echo $* >>{tmp_path}/srun\nexit 1\n")
     fake(
         "scontrol",

@@ -21,6 +21,8 @@ _NOT_GIVEN = frozenset(
 )
 """States (sinfo(1), NODE STATE CODES) in which running jobs go on, and new ones do not start."""
 _BUSY = frozenset({"ALLOCATED", "COMPLETING"})
+_DENIED = "Access/permission denied"
+"""ESLURM_ACCESS_DENIED."""
 
 _NO_SLURM = re.compile(
     r"unable to contact slurm controller|establish a configuration source|DNS SRV lookup failed"
@@ -172,12 +174,16 @@ def raise_if_no_node_is_to_blame(program: str, errors: str) -> None:
 def _sinfo(nodes: Sequence[str], *words: str) -> str | None:
     """Return what sinfo says of nodes; None where there is no sinfo, or it says nothing of any.
 
+    With PrivateData=nodes (slurm.conf(5)) it has nothing to list.
+
     Raises:
         RemoteError: Slurm does not answer it.
     """
     answer = run_command(("sinfo", "--noheader", "--Node", f"--nodes={fold(nodes)}", *words))
     if answer.code == TIMED_OUT:
         raise RemoteError(f"Slurm does not answer: {answer.errors}", hint="ask by ssh: --via ssh")
+    if answer.code and _DENIED in answer.errors:
+        return ""
     if answer.code not in {0, MISSING}:
         raise_if_no_node_is_to_blame("sinfo", answer.errors)
     return answer.output if answer.code == 0 else None
