@@ -28,7 +28,7 @@ RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+
 ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT)
-_WELL = re.compile(r'"key": "run_stop".*"status": "success"')
+_WELL = ('"key": "run_stop"', '"status": "success"')
 """mlperf_logging: the run as a whole has reached its goal."""
 _BEGUN = '"key": "run_start"'
 _SAID = re.compile(
@@ -181,7 +181,7 @@ class Finds:
             self._of_rules.clear()
         elif _BEGUN in text:
             self._endings.clear()
-        elif (well := _WELL.search(text) is not None) or _SAID.search(text):
+        elif (well := all(words in text for words in _WELL)) or _SAID.search(text):
             self._endings.append(Ending(offset, well))
 
     def ignores(self, line: Line, offset: int) -> bool:
