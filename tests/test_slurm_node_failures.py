@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterkit.executors import slurm_states
-from clusterkit.executors.slurm_node_failures import explain, parse_nodes
+from clusterkit.executors.slurm_node_failures import explain
 from tests.test_executors_slurm import SCRIPT, WANTED, Fake, fake
 
 __all__ = ["fake"]
@@ -77,7 +77,6 @@ def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
     assert slurm_states.query(WANTED)["7"].reason is None
 
 
-def test_lines_that_are_no_nodes_are_passed_over() -> None:
-    assert parse_nodes("nonsense\n\nNodeName=n1\n") == []
-    (node,) = parse_nodes("NodeName=n1 State=DOWN* Reason=bad [disk] 7")
-    assert (node.name, node.reason) == ("n1", "bad [disk] 7")
+def test_lines_that_are_no_nodes_are_passed_over(fake: Fake) -> None:
+    slurm(fake, JOB.format(""), "nonsense", "NodeName=n1", "NodeName=n2 State=DOWN* Reason=disk")
+    assert explain("7").startswith("n2 is down+not_responding, disk")

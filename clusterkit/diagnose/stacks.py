@@ -65,7 +65,7 @@ _CHILD = re.compile(
 )
 _LOCK = re.compile(r"^! lock (?P<age>[0-9]{1,12}) (?P<path>/.*)$", re.MULTILINE)
 _BUILDS = re.compile(
-    r"^\+ [0-9]+ ninja\b|_(?:run_ninja_build|write_ninja_file)\w* \(", re.MULTILINE
+    r"^\+ [0-9]+ ninja\b|_(?:run_ninja_build|write_ninja_file)\w{0,40} \(", re.MULTILINE
 )
 """Who holds the lock of an extension: torch/utils/cpp_extension.py runs ninja meanwhile."""
 _THREAD = re.compile(r"Thread (?:0x)?[0-9A-Fa-f]+ \([^)]*\)(?:: \"(?P<name>.*)\")?")

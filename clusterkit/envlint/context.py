@@ -14,8 +14,8 @@ _PERF = re.compile(
     r"_perf(?:_mpi)?\b"
 )
 _TRAINS = re.compile(
-    r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|horovodrun|run_and_time"
-    r"|\w*(?:train|tune|sft)\w*\.py)\b"
+    r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|horovodrun|run_and_time)\b"
+    r"|(?:train|tune|sft)\w{0,60}\.py\b"
 )
 _ONE_MACHINE = re.compile(
     r"^\s*(?:export\s+)?MASTER_ADDR=[\"']?(?:localhost|127\.0\.0\.1)\b|--standalone\b"

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from contextlib import suppress
 
 from clusterkit import hostlist
 from clusterkit.commands import run_command
 from clusterkit.errors import UserError
+from clusterkit.probes import slurm_nodes
+from clusterkit.probes.base import Unparsed
+from clusterkit.probes.slurm_nodes import SlurmNode
 
 LOST = "a node failed"
 NOT_BOOTED = "a node did not boot"
 OF_NODES = frozenset({LOST, NOT_BOOTED})
 _FIELD = re.compile(r"(?<!\S)(FailedNode|NodeList|Reason)=(\S+)")
-_NODE = re.compile(r"NodeName=(?P<name>\S+).*?(?<!\S)State=(?P<state>\S+)")
-_REASON = re.compile(r"(?<!\S)Reason=(?P<text>.*?)\s*(?:\[[^\[\]\s]*@[^\[\]]*\]|$)")
-_BAD = re.compile(r"DOWN|FAIL|NOT_RESPONDING|NO_RESPOND|INVALID|\*")
+_BAD = frozenset(
+    {"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "NO_RESPOND", "INVAL", "INVALID_REG", "ERROR"}
+)
 _NOTHING = frozenset({"", "(null)", "None", "none"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    name: str
-    state: str
-    reason: str
 
 
 def explain(job_id: str) -> str:
@@ -39,7 +35,7 @@ def explain(job_id: str) -> str:
     if not failed and not listed:
         return f"Slurm's record names no node{because}"
     nodes = _nodes(failed or listed)
-    bad = [node for node in nodes if _BAD.search(node.state)]
+    bad = [node for node in nodes if _BAD & {*node.states}]
     own_link = ", all at once: perhaps the controller's own link was cut"
     if bad:
         all_at_once = own_link if len(bad) == len(nodes) > 1 else ""
@@ -49,21 +45,13 @@ def explain(job_id: str) -> str:
     return f"{of}, {again}{because}"
 
 
-def parse_nodes(text: str) -> list[_Node]:
-    """Read the lines of `scontrol show node -o`."""
-    found = []
-    for line in text.splitlines():
-        node, reason = _NODE.search(line), _REASON.search(line)
-        if node is not None:
-            why = reason["text"] if reason is not None else ""
-            why = "" if why in _NOTHING else why
-            found.append(_Node(name=node["name"], state=node["state"], reason=why))
-    return found
-
-
-def _nodes(listed: str) -> list[_Node]:
+def _nodes(listed: str) -> list[SlurmNode]:
     answer = run_command(["scontrol", "show", "node", "-o", listed])
-    return parse_nodes(answer.output) if answer.code == 0 else []
+    found = []
+    for record in slurm_nodes.split_records(answer.output if answer.code == 0 else "").values():
+        with suppress(Unparsed):
+            found.append(slurm_nodes.parse(record))
+    return found
 
 
 def _accounted(job_id: str) -> str:
@@ -72,11 +60,11 @@ def _accounted(job_id: str) -> str:
     return "" if found in _NOTHING or "\n" in found or found == "None assigned" else found
 
 
-def _told(bad: list[_Node]) -> list[str]:
+def _told(bad: list[SlurmNode]) -> list[str]:
     """Return which nodes are in which state and why, those alike together."""
     alike: dict[tuple[str, str], list[str]] = {}
     for node in bad:
-        alike.setdefault((node.state.lower(), node.reason), []).append(node.name)
+        alike.setdefault(("+".join(node.states).lower(), node.reason), []).append(node.name)
     told = []
     for (state, reason), names in alike.items():
         try:

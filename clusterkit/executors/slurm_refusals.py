@@ -62,8 +62,9 @@ _HINTS: tuple[tuple[str, str], ...] = (
 _FAILED = "Batch job submission failed:"
 """What the real sbatch says last, of every request that it has made (sbatch.c)."""
 _UNPROVEN = re.compile(
-    r"timed out|unable to contact|zero bytes|zero length|(send|receive|connect\w*|shutdown) failure"
-    r"|unexpected m|insane message|header lengths|entire message|incompatible versions"
+    r"timed out|unable to contact|zero bytes|zero length|unexpected m"
+    r"|(send|receive|connect\w{0,9}|shutdown) failure"
+    r"|insane message|header lengths|entire message|incompatible versions"
     r"|connection (re|forced)|missing socket|rate limit|authenticat|munge|credential|broken pipe"
     r"|standby|not connected|no route to host|network is|temporarily un|interrupted system call"
     r"|shutting do",

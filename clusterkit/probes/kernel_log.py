@@ -52,7 +52,7 @@ _BUS = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:
 # NVRM: The NVIDIA GPU 0000:18:00.0 / (PCI ID: ...) installed in this system has / fallen off ...
 _NAMED = "The NVIDIA GPU "
 _LOST = {"fallen off the bus": FALLEN_OFF, "RmInitAdapter failed": NOT_INITIALISED}
-_SEGFAULT = re.compile(r"([^\s\[\]:]{1,40})\[\d+\]: segfault at .* in libnccl")
+_SEGFAULT = re.compile(r"([^\s\[\]:]{1,40})\[\d+\]: segfault at .{0,120} in libnccl")
 _CARRIER = re.compile(r"\b((?:ib|en|eth|rdma|mlx|bond|hsn|roce)[\w.-]{0,30}): [Ll]ost carrier")
 
 

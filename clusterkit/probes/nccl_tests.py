@@ -42,7 +42,7 @@ _FAILURE = re.compile(r"(?<!\S)(\S{1,255}) pid \d{1,10}: Test failure")
 _ERROR = re.compile(r"(\S{1,255}): Test (?:NCCL|CUDA|MPI) failure \S{1,255} '(.{1,300}?)(?: / )?'?")
 _HEAD = re.compile(r"size +count +type\b(?: +(redop))?(?: +(root))? +(?:cpu)?time\b(.*)")
 _PROGRAM = re.compile(r"Collective test (?:starting|concluded): (?:\S*/)?(\w{1,40})")
-_CALLED = re.compile(r"(?<![\w`])(?:\S*/)?([a-z_]{4,20}_perf(?:_mpi)?) +[-\\]")
+_CALLED = re.compile(r"(?<![\w`])(?:[\w.~$/-]{0,80}/)?([a-z_]{4,20}_perf(?:_mpi)?) +[-\\]")
 """In a command line that is echoed before the table."""
 _STARTS = (_HEAD, _RANK, _CALLED, re.compile("Collective test starting:"))
 _UNCHECKED = re.compile(r"nThread .* validation: 0\b.*")

@@ -25,13 +25,14 @@ _STARTS = {
 }
 """Launchers, and the framework that calls each of them."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish"})
-_SHEBANG = re.compile(rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*(?:\S+=\S*\s+)*(?:\S*/)?)?([\w.+-]+)")
+_SHEBANG = re.compile(
+    rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*(?:[^\s=]+=\S*\s+)*(?:\S*/)?)?([\w.+-]+)"
+)
 _LONG_SHEBANG = b"\n'''exec' "
 """pip's second line, below `#!/bin/sh`, where the path of Python is too long for a shebang."""
 _LINE = 64
 _ELF = b"\x7fELF"
 _HEAD = 1 << 16
-_CALLED = re.compile(r"^(?![ \t]*#).*?([\w./${}~-]+\.py)\b", re.MULTILINE)
 
 
 def require_python(plan: LaunchPlan) -> None:
@@ -53,14 +54,21 @@ def require_python(plan: LaunchPlan) -> None:
             head = file.read(_HEAD)
     what = _kind_of(name, head)
     if what is not None:
-        called = _CALLED.search(head.decode(errors="replace"))
+        called = _called(head.decode(errors="replace"))
         raise UserError(
             f"{plan.script} is {what}, and {plan.framework} has Python read it",
-            hint=f"name {called[1] if called else 'the Python file'}, which it starts, with its "
+            hint=f"name {called or 'the Python file'}, which it starts, with its "
             "arguments; what it sets before belongs into `env:` and `setup:` of the cluster,\n"
             "  or into --env; --framework mpi starts any program, and tells each rank who it is",
             key="script",
         )
+
+
+def _called(text: str) -> str | None:
+    """Return the first Python file that a shell script names outside of comments."""
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    words = (word.strip("'\"`;&|()") for line in lines for word in line.split())
+    return next((word for word in words if word.endswith(".py")), None)
 
 
 def _require_no_interpreter(plan: LaunchPlan, name: str) -> None:

@@ -13,7 +13,7 @@ from clusterkit.findings import Verdict
 _LISTS = frozenset({"interfaces", "hcas", "devices"})
 # The kernel and rdma-core count without leading zeros, so mlx5_0 is the prefix of no other; names
 # by place (enp12s0f1, eno8303) are never continued.
-_COUNTED_HCA = re.compile(r"(?:[a-z]+\d*_)*(?:[a-z]+\d?_|[a-z]+)[1-9]")
+_COUNTED_HCA = re.compile(r"(?:[a-z]{1,15}\d{0,3}_){0,3}(?:[a-z]{1,15}\d?_|[a-z]{1,15})[1-9]")
 _COUNTED_INTERFACE = re.compile(r"(?:eth|ib|bond|hsn)1")
 _HCA = re.compile(r"mlx[45]_\w+|bnxt_re\w*|hfi1_\d+|efa_\d+|irdma\d+|rocep\w+")
 _INTERFACE = re.compile(r"(?:ib|eth|bond|eno|ens)\d+")
