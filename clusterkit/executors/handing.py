@@ -135,8 +135,13 @@ def give_up(run: RunFolder, answer: str) -> None:
 
 
 def miss(run: RunFolder, handing: Handing) -> Handing:
-    """Note that a scheduler that answers does not know the job, unless that is known."""
+    """Note that a scheduler that answers does not know the job, unless that is known.
+
+    On another host it may be another scheduler: clusters often share their homes.
+    """
     now = time.time()
+    if handing.client.host != socket.gethostname():
+        return replace(handing, missing_since=None)
     if handing.missing_since is not None and handing.missing_since <= now:
         return handing
     return _change(run, missing_since=now) or handing

@@ -124,8 +124,11 @@ def _unconfirmed(evidence: Evidence, handing: Handing) -> tuple[JobState, str]:
     if limit is not None and evidence.now >= limit:
         never = "never ran" if handing.looked_late else "never submitted"
         return _never(evidence), f"{never}: {why}, and Slurm knows of no such job"
-    left = "" if limit is None else f" within {limit - evidence.now:.0f} s"
-    return JobState.UNKNOWN, f"{why}; Slurm does not list the job, and may still take it{left}"
+    if limit is None:
+        host = handing.client.host
+        return JobState.UNKNOWN, f"{why}; this host's Slurm does not list the job: look on {host}"
+    left = f"within {limit - evidence.now:.0f} s"
+    return JobState.UNKNOWN, f"{why}; Slurm does not list the job, and may still take it {left}"
 
 
 def _never(evidence: Evidence) -> JobState:
