@@ -51,9 +51,10 @@ def test_a_node_without_python_is_named(cluster: Cluster, tmp_path: Path) -> Non
 
 def test_a_node_whose_python_is_another_is_named(cluster: Cluster, tmp_path: Path) -> None:
     other = tmp_path / "python"
-    other.write_text('#!/bin/sh\nexec /usr/bin/python3 -I "$@"\n')
-    other.chmod(0o755)
     real = str(Path(sys.executable).resolve())
+    shutil.copy(real, tmp_path / "bare")  # ours may be /usr/bin/python3, which the mount hides
+    other.write_text(f'#!/bin/sh\nexec {tmp_path}/bare -I "$@"\n')
+    other.chmod(0o755)
     with mounted(cluster.lab, "n2", "--bind", str(other), real):
         said = refusal(cluster)
     assert "n2: " in said

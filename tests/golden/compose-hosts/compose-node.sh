@@ -56,7 +56,7 @@ multi-tenant store is shared within a process: held here as well, it is there un
 left. It listens at the head's own address, and not at all that the machine has.
 
 A word on which rank failed first, by clusterkit_failure.py beside this file. torchrun itself exits
-with 1, whatever its rank died of.
+with 1, whatever its rank died of. And on the first that ended well, which others may wait for.
 
 A folder for its error files that goes when the job ends. torchrun leaves one in /tmp for each job.
 """
@@ -72,6 +72,7 @@ from pathlib import Path
 
 import clusterkit_failure
 from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main
 
@@ -134,6 +135,24 @@ def tell(error):
     )
 
 
+def tell_of_ends(watched=SubprocessContext):
+    """Have each look of the agent at its ranks note which have ended by themselves, and well."""
+    look = getattr(watched, "_poll", None)  # a later torch may call it otherwise
+
+    def looked(ranks):
+        running = getattr(ranks, "_running_local_ranks", set())
+        before = set(running)
+        result = look(ranks)
+        for local_rank in sorted(before - running):
+            if ranks.subprocess_handlers[local_rank].proc.returncode == 0:
+                rank = int(ranks.envs[local_rank]["RANK"])
+                clusterkit_failure.tell_ended(os.environ["CK_NODE_NAME"], rank)
+        return result
+
+    if look is not None:
+        watched._poll = looked  # noqa: SLF001 - nothing else tells
+
+
 def clean_up_later():
     if not KEEPS_LOGS & os.environ.keys():
         os.environ["PET_LOG_DIR"] = str(Path(os.environ["CK_TMP"], "torchelastic"))
@@ -148,6 +167,7 @@ def heed_no_other_rendezvous():
 if __name__ == "__main__":
     heed_no_other_rendezvous()
     clean_up_later()
+    tell_of_ends()
     store = hold_store() if serves_store() else None
     try:
         main()
@@ -159,7 +179,10 @@ if __name__ == "__main__":
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_failure.py <<'CK_FILE'
-"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set."""
+"""Name the first rank of a job to fail, in the file CK_FAILURE, where that is set.
+
+And the first one to end well, in a file beside it: whoever waits for it then fails in its place.
+"""
 
 import json
 import os
@@ -169,15 +192,25 @@ from pathlib import Path
 
 def tell(node, rank, exit_code, **more):
     """Write the file, unless there is one; `exit_code` is as a shell gives it."""
+    tell_first("", {"node": node, "rank": rank, "exit_code": exit_code, **more})
+
+
+def tell_ended(node, rank):
+    """Say that a rank has ended with exit code 0, unless another was first."""
+    tell_first(".ended", {"node": node, "rank": rank})
+
+
+def tell_first(suffix, document):
     path = os.environ.get("CK_FAILURE")
     if not path:
         return
-    document = {"node": node, "rank": rank, "exit_code": exit_code, **more}
+    rank = document["rank"]
     draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
     with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
-        draft.write_text(json.dumps(document), encoding="utf-8")
         try:
-            Path(path).hardlink_to(draft)
+            draft.touch(mode=0o600)  # as all of a run, whatever the umask
+            draft.write_text(json.dumps(document), encoding="utf-8")
+            Path(path + suffix).hardlink_to(draft)
         finally:
             draft.unlink()
 CK_FILE

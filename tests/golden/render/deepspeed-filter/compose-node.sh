@@ -76,6 +76,7 @@ while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
   status=0
   wait "$child" || status=$?
 done
+umask 077 # as all of a run
 if [ "$status" != 0 ]; then
   # How far the output had come, so that what others say who fail next is not taken for its own.
   log=$(stat -L -c '{"inode": %i, "size": %s}' /dev/fd/3 3>&2 2>/dev/null) || log=null

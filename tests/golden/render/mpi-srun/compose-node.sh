@@ -674,6 +674,7 @@ while kill -0 "$child" 2>/dev/null; do # a signal came, and has been passed on
   status=0
   wait "$child" 2>/dev/null || status=$?
 done
+umask 077 # as all of a run
 # MPI knows exit codes of its own; who links its word to the name of all is first, as a link
 # replaces nothing.
 if [ "$status" != 0 ] && [ -n "${CK_FAILURE:-}" ]; then

@@ -671,6 +671,7 @@ def tell_first(suffix, document):
     draft = Path(f"{path}.{rank}.{os.getpid()}")  # a rank and who started it may both tell
     with suppress(OSError):  # unlike a rename, a link replaces nothing: the first rank counts
         try:
+            draft.touch(mode=0o600)  # as all of a run, whatever the umask
             draft.write_text(json.dumps(document), encoding="utf-8")
             Path(path + suffix).hardlink_to(draft)
         finally:
