@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterable
 
 from clusterkit import files
-from clusterkit.core.reading import open_regular
+from clusterkit.core import reading
 from clusterkit.jobs import Job
 from clusterkit.model import JobState
 from clusterkit.records import text_of
-from clusterkit.runfolder import RunFolder
 from clusterkit.scripts.joining import trains_alone
 from clusterkit.scripts.reading import read_path
 
@@ -38,7 +35,8 @@ def trained_alone(job: Job) -> list[str]:
     ranks = sum(count for count in nodes if isinstance(count, int))
     if ranks < 2 or job.submission.nodes > _MOST_LOGS:
         return []
-    text = "\n".join(_ends(job.run, range(job.submission.nodes)))
+    logs = (job.run.log(node) for node in range(job.submission.nodes))
+    text = "\n".join(reading.read_end(log, _WINDOW).decode(errors="replace") for log in logs)
     if len(_LIGHTNING_END.findall(text)) >= ranks and _LIGHTNING_JOINED not in text:
         return [_warning(ranks, "Trainer.fit stopped", "Lightning joined no processes")]
     last = _last_progress(text, ranks)
@@ -51,16 +49,6 @@ def trained_alone(job: Job) -> list[str]:
 
 def _warning(ranks: int, last: str, why: str) -> str:
     return f"warning: each of the {ranks} ranks trained by itself: all printed `{last}`, and {why}"
-
-
-def _ends(run: RunFolder, nodes: Iterable[int]) -> Iterable[str]:
-    for node in nodes:
-        try:
-            with os.fdopen(open_regular(run.log(node)), "rb") as stream:
-                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _WINDOW))
-                yield stream.read(_WINDOW).decode(errors="replace")
-        except OSError:
-            continue
 
 
 def _last_progress(text: str, ranks: int) -> str | None:

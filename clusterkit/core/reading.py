@@ -66,6 +66,16 @@ def read_bytes(path: Path, *, most: int = LARGEST_DOCUMENT, own: bool = False) -
     return data
 
 
+def read_end(path: Path, most: int) -> bytes:
+    """Return the last `most` bytes of the regular file `path`; nothing where it cannot be read."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - most))
+            return stream.read(most)
+    except OSError:
+        return b""
+
+
 def size_of(path: Path) -> int:
     """Return how many bytes the regular file `path` holds; 0 where there is none."""
     try:

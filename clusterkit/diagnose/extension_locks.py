@@ -12,7 +12,6 @@ from pathlib import Path
 
 from clusterkit.core import reading
 from clusterkit.diagnose.evidence import took_steps
-from clusterkit.diagnose.excerpts import read_part
 
 _END = 1 << 16
 _USES = (b"eepspeed", b"DeepSpeed", b"torch_extensions", b"cpp_extension")
@@ -26,7 +25,7 @@ def old_locks(
     They may where they took no step and something tells of extensions; `before` is the time of
     submission, in seconds since the epoch. Only what this machine sees is looked at.
     """
-    ends = [read_part(log, None, max(0, reading.size_of(log) - _END), _END) for log in logs]
+    ends = [reading.read_end(log, _END) for log in logs]
     uses = framework == "deepspeed" or any(word in end for end in ends for word in _USES)
     if not uses or any(took_steps(end) for end in ends):
         return
