@@ -194,14 +194,15 @@ def read_results(run: RunFolder, attempt: int | None = None) -> Results:
 def read_attempts(run: RunFolder) -> tuple[Results, ...]:
     """Return the results of every attempt that any node reports, oldest first."""
     found: dict[int, list[tuple[int, NodeResult]]] = {}
-    names = [name for name in listed(run.nodes) if _RESULT.fullmatch(name)]
+    there = listed(run.nodes)
+    names = [name for name in there if _RESULT.fullmatch(name)]
     for name, document in _read_all(run.nodes, names):
         result, attempt = result_of(document), count_of(document, "attempt")
         if result is not None and run.result(result.node_rank, attempt).name == name:
             found.setdefault(attempt, []).append((count_of(document, "of"), result))
-    for name in listed(run.nodes):
+    for name in there:
         brief = _UNWRITTEN.fullmatch(name)
-        if brief is not None and f"{Path(name).stem}.json" not in names:
+        if brief is not None and f"{Path(name).stem}.json" not in there:
             rank, attempt = int(brief[1]), int(brief[2])
             told = _read_brief(run.nodes / name, rank, attempt)
             result = result_of(told)
