@@ -38,8 +38,9 @@ CLUSTER = """\
 HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
 JOB = ("--framework", "torchrun", "--gpus-per-node", "1", "--nodes", "2")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-SLOW_S, LEFT_S = 30, 10.0
-"""How long a question takes by itself; how long until nothing of it is left once its client is."""
+SLOW_S, LEFT_S = 90, 30.0
+"""How long a question takes by itself; how long until nothing of it is left once its client is:
+a step that SIGTERM met before it had begun is killed KillWait (10 s here) later."""
 SRUN = """\
 #!/bin/bash
 # srun that notes what it is asked for; questions of clusterkit take a while if SLOW_S is set.
