@@ -6,6 +6,7 @@ import errno
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -206,6 +207,19 @@ def test_the_first_node_without_a_network_is_the_one_to_blame(
     wired = wires(count)
     wired.part({0}, set(range(1, count)))
     assert wired.told() == [LOST_OWN, *[LOST_HEAD] * (count - 1)]
+
+
+def test_no_few_nodes_are_asked_by_all(wires: Callable[[int], Wires]) -> None:
+    """Every third node has gone with the first one: the larger part has to see that it is larger."""
+    gone = {0, 1, 4, 7, 10}
+    parted = wires(13)
+    asked = Counter(rank for link in parted.links[1:] for rank in link._witnesses._ranks)
+    assert set(asked.values()) == {8}
+    assert 0 not in asked
+    parted.part(gone, set(range(13)) - gone)
+    told = parted.told()
+    assert [told[rank] for rank in sorted(gone)] == [LOST_OWN] * len(gone)
+    assert {told[rank] for rank in range(13) if rank not in gone} == {LOST_HEAD}
 
 
 def test_a_witness_that_could_accept_nobody_for_a_while_knows_who_is_silent(

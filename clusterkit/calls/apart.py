@@ -16,8 +16,8 @@ from clusterkit.core import peers
 from clusterkit.core.peers import Member, PeerError
 from clusterkit.model import NodeResult
 
-_WITNESSES = 4
-"""Other nodes that a node asks when it no longer hears the first one."""
+_WITNESSES = 8
+"""Other nodes that a node asks when it no longer hears the first one; of a small job, all."""
 _ASK_S = 1.0
 GONE = "no longer answers"
 
@@ -75,11 +75,15 @@ class Witnesses:
     """
 
     def __init__(self, names: tuple[str, ...], tasks: int, member: Member) -> None:
-        """Choose them, far from each other: a rack may be cut off as a whole."""
+        """Choose them, far from each other: a rack may be cut off as a whole.
+
+        Each node asks others, and each is asked by as many: no few of them decide for all.
+        """
         self._names = names
         self._member = member
-        others = [rank for rank in range(1, tasks) if rank != member.rank]
-        self._ranks = others[:: max(1, -(-len(others) // _WITNESSES))]
+        others = [*range(member.rank + 1, tasks), *range(1, min(member.rank, tasks))]
+        count = min(_WITNESSES, len(others))
+        self._ranks = [others[k * len(others) // count] for k in range(count)]
 
     def note_reached(self, port: int) -> None:
         """Keep those that can be reached now."""
