@@ -210,7 +210,7 @@ def test_the_first_node_without_a_network_is_the_one_to_blame(
 
 
 def test_no_few_nodes_are_asked_by_all(wires: Callable[[int], Wires]) -> None:
-    """Every third node has gone with the first one: the larger part has to see that it is larger."""
+    """Every third node has gone with the first one: the larger part has to see that it is so."""
     gone = {0, 1, 4, 7, 10}
     parted = wires(13)
     asked = Counter(rank for link in parted.links[1:] for rank in link._witnesses._ranks)

@@ -418,3 +418,16 @@ def _await(path: Path) -> None:
 def test_a_program_that_is_tied_and_missing_is_missing() -> None:
     with pytest.raises(FileNotFoundError):
         run_fed(["no-such"], "", heard=lambda *_: True, timeout_s=1, orphaned=signal.SIGINT)
+
+
+def test_a_program_that_is_tied_ignores_no_signal() -> None:
+    """Python ignores SIGPIPE, and what is ignored stays so over execve(2)."""
+    ignored = []
+    for orphaned in (None, signal.SIGINT):
+        heard: list[bytes] = []
+        run_fed(
+            ["grep", "SigIgn", "/proc/self/status"], "", timeout_s=60, orphaned=orphaned,
+            heard=lambda _, data, heard=heard: not heard.append(data),
+        )  # fmt: skip
+        ignored.append(b"".join(heard))
+    assert ignored[0] == ignored[1] != b""

@@ -26,19 +26,22 @@ _MOST_ERRORS = 4 << 20
 _TICK_S = 0.1
 
 _TIED = """\
-import os, sys
+import os, signal, sys
 parent, number = int(sys.argv[1]), int(sys.argv[2])
 try:
     import ctypes
     ctypes.CDLL(None).prctl(1, number, 0, 0, 0)
 except (ImportError, OSError, AttributeError):
     pass
+for ignored in signal.SIGPIPE, signal.SIGXFSZ:
+    signal.signal(ignored, signal.SIG_DFL)
 if os.getppid() == parent:
     os.execvp(sys.argv[3], sys.argv[3:])
 """
 """Become a program that the kernel sends a signal when its parent ends, however that ends
 (PR_SET_PDEATHSIG, prctl(2)). Python code between fork and exec would not be safe with threads.
-Where Python has no ctypes, the program runs all the same."""
+Where Python has no ctypes, the program runs all the same. What Python ignores is not ignored in it
+(`restore_signals` of Popen does the same)."""
 
 Heard = Callable[[float, bytes], bool]
 """Called with each piece of standard output and when it came (epoch); false where enough came."""
