@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterkit import files, node_results, processes
-from clusterkit.errors import UserError
-from clusterkit.executors import ssh_runs
-from clusterkit.executors.ssh_layout import read_layout, write_layout
+from clusterkit.errors import RemoteError, UserError
+from clusterkit.executors import handing, ssh_mirror, ssh_runs
+from clusterkit.executors.ssh_layout import LAYOUT, read_layout, write_layout
 from clusterkit.executors.ssh_runs import Keeper, Life, read_keepers, state_of
 from clusterkit.executors.ssh_start import layout_of, require_shared
+from clusterkit.jobs.state import load_jobs
 from clusterkit.model import ClusterKind, JobState, NodeResult
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.runfolder import RunFolder, Submission, write_submission
 from tests.plans import make_cluster, make_plan
 
 
@@ -171,6 +174,56 @@ def test_torn_files_and_ends_of_an_earlier_attempt_are_left_out(run: RunFolder) 
     run.keepers.joinpath("x.json").write_text("{}")
     (found,) = read_keepers(run)
     assert (found.node, found.ended_as) == ("n1", None)
+
+
+def lost(folder: Path, name: str, **cluster: Any) -> RunFolder:
+    """Return a run that was handed over by a client which died before it had noted an id."""
+    run = RunFolder(folder / f"{name}-20261121-120000-abcdef")
+    run.keepers.mkdir(parents=True)
+    plan = make_plan(make_cluster(folder, kind=ClusterKind.SSH, **cluster))
+    plan = dataclasses.replace(plan, node_names=("n1", "n2"))
+    write_layout(run, layout_of(plan, run))
+    write_submission(run, dataclasses.replace(submission(), run_id=run.run_id, name=name))
+    begun = handing.Handing(client=handing.ProcessId.own(), began_at=time.time() - 600)
+    files.write_json(run.handing, dataclasses.replace(begun, at=begun.began_at, answered_at=9.0))
+    return run
+
+
+def test_a_run_that_cannot_be_fetched_silences_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it known then that nothing runs, of runs whose client noted no job id."""
+    dead = RemoteError("no route to host", node="n2")
+    monkeypatch.setattr(ssh_mirror, "on_nodes", lambda *_: {"n2": dead})
+    damaged, well = lost(tmp_path, "damaged"), lost(tmp_path, "well")
+    afar = lost(tmp_path, "afar", shared_filesystem=False)
+    (damaged.path / LAYOUT).write_text("{}")
+    for rank in (0, 1):
+        about = {"node": f"n{rank + 1}", "attempt": 0, "pid": 5, "start_time": "7", "boot_id": "b"}
+        files.write_json(well.keeper(rank), about)
+        files.create_folder(well.ends)
+        files.write_json(well.end(rank), {**about, "state": "succeeded", "exit_code": 0})
+    told = {job.run: job.status for job in load_jobs([damaged, well, afar])}
+    assert told[well].state is JobState.SUCCEEDED
+    assert told[damaged].state is told[afar].state is JobState.UNKNOWN
+    assert "ssh.json is damaged" in (told[damaged].reason or "")
+    assert told[afar].reason == "n2: no route to host"
+
+
+def test_a_damaged_run_hides_no_keeper_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks the nodes of a cluster takes how from one of its runs: from one that can say it."""
+    monkeypatch.setattr(ssh_runs, "look_for", lambda _, all_: dict.fromkeys(all_, Life.ALIVE))
+    well, damaged = lost(tmp_path, "well"), lost(tmp_path, "damaged")
+    for run in (well, damaged):
+        about = {"node": "n1", "attempt": 0, "pid": 5, "start_time": "7", "boot_id": "b"}
+        files.write_json(run.keeper(0), about)
+    (damaged.path / LAYOUT).write_text("{}")
+    os.utime(well.path, (1e9, 1e9))
+    runs = dict.fromkeys((damaged, well), submission())
+    assert ssh_runs.states(runs)[well].state is JobState.RUNNING
+    assert well in ssh_runs.lingering(runs)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from clusterkit.errors import RemoteError
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.model import JobState, LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
 
@@ -92,8 +92,12 @@ class Executor(Protocol):
             UnconfirmedError: nobody can tell whether it was accepted.
         """
 
-    def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
+    def find_lost(
+        self, runs: Mapping[RunFolder, Submission]
+    ) -> Mapping[RunFolder, str | RemoteError | UserError]:
         """Return the ids of the jobs that belong to `runs`, where nobody wrote them down.
+
+        An error stands for a run of which nobody can tell whether there is a job.
 
         Raises:
             RemoteError: nobody could be asked.

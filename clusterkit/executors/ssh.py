@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from clusterkit.errors import RemoteError, UserError
 from clusterkit.executors.base import Launched, SchedulerState
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission
@@ -35,13 +36,15 @@ class SshJobs:
         del hidden  # nothing of this process's environment goes to the nodes
         return ssh_submitting.launch(plan, run, handing_over=handing_over)
 
-    def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
-        """Return the job ids, which follow from the run ids."""
+    def find_lost(
+        self, runs: Mapping[RunFolder, Submission]
+    ) -> Mapping[RunFolder, str | RemoteError | UserError]:
+        """Return the job ids, which follow from the run ids, of runs that have keepers."""
         from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
 
-        for run in runs:
-            self.fetch(run)
-        return {run: ssh_runs.job_id_of(run) for run in runs if ssh_runs.read_keepers(run)}
+        errors = {run: _bring(run) for run in runs}
+        kept = {run: ssh_runs.job_id_of(run) for run in runs if ssh_runs.read_keepers(run)}
+        return {run: error for run, error in errors.items() if error is not None} | kept
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return the state of each job that has keepers, asking each node once."""
@@ -51,15 +54,7 @@ class SshJobs:
 
     def fetch(self, run: RunFolder) -> None:
         """Bring what the nodes have written, where they do not share the run folder."""
-        from clusterkit.executors.ssh_layout import LAYOUT, read_layout  # noqa: PLC0415
-
-        if not (run.path / LAYOUT).exists():
-            return
-        layout = read_layout(run)
-        if not layout.shared:
-            from clusterkit.executors import ssh_mirror  # noqa: PLC0415 - paramiko loads slowly
-
-            ssh_mirror.fetch(run, layout)
+        _fetch(run)
 
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return nothing: the keepers have said what there is to say."""
@@ -85,6 +80,28 @@ class SshJobs:
         from clusterkit.executors import ssh_runs  # noqa: PLC0415 - paramiko loads slowly
 
         return ssh_runs.lingering(runs)
+
+
+def _fetch(run: RunFolder) -> Mapping[str, RemoteError]:
+    """Bring what the nodes have written; return those that could not be asked, and why."""
+    from clusterkit.executors.ssh_layout import LAYOUT, read_layout  # noqa: PLC0415
+
+    if not (run.path / LAYOUT).exists():
+        return {}
+    layout = read_layout(run)
+    if layout.shared:
+        return {}
+    from clusterkit.executors import ssh_mirror  # noqa: PLC0415 - paramiko loads slowly
+
+    return ssh_mirror.fetch(run, layout) or {}
+
+
+def _bring(run: RunFolder) -> RemoteError | UserError | None:
+    """Bring what the nodes have written; return why nobody can tell whether they have anything."""
+    try:
+        return next(iter(_fetch(run).values()), None)
+    except UserError as error:
+        return error
 
 
 EXECUTOR = SshJobs()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -162,7 +162,7 @@ def lingering(runs: Mapping[RunFolder, Submission]) -> set[RunFolder]:
     found = set()
     for cluster in {runs[run].cluster for run in keepers}:
         here = {run: there for run, there in keepers.items() if runs[run].cluster == cluster}
-        lives = look_for(read_layout(next(iter(here))).cluster, chain(*here.values()))
+        lives = look_for(_cluster_of(here), chain(*here.values()))
         found |= {run for run, there in here.items() if Life.ALIVE in map(lives.get, there)}
     return found
 
@@ -212,7 +212,7 @@ def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, L
     open_ended = {run: _given_up_last(run, keepers) for run, keepers in here.items() if keepers}
     if not open_ended:
         return {}
-    cluster = read_layout(max(open_ended, key=lambda run: run.path.stat().st_mtime)).cluster
+    cluster = _cluster_of(open_ended)
     lives = look_for(cluster, [keepers[0] for keepers in open_ended.values()])
     rest = [
         keeper
@@ -221,6 +221,19 @@ def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, L
         for keeper in others
     ]
     return {**lives, **look_for(cluster, rest)}
+
+
+def _cluster_of(runs: Collection[RunFolder]) -> ClusterSpec:
+    """Return how the nodes are reached, by the latest of some runs that can still say it.
+
+    Raises:
+        UserError: none can.
+    """
+    *latest, first = sorted(runs, key=lambda run: run.path.stat().st_mtime, reverse=True)
+    for run in latest:
+        with suppress(UserError):
+            return read_layout(run).cluster
+    return read_layout(first).cluster
 
 
 def _given_up_last(run: RunFolder, keepers: Sequence[Keeper]) -> list[Keeper]:

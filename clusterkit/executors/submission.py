@@ -96,18 +96,26 @@ def with_job_ids(
     for kind in {submission.kind for submission in lost.values()}:
         of_kind = {run: s for run, s in lost.items() if s.kind is kind}
         executor = executor_for(kind)
+        answers: Mapping[RunFolder, str | RemoteError | UserError]
         try:
-            ids = executor.find_lost(of_kind)
+            answers = executor.find_lost(of_kind)
         except (RemoteError, UserError) as error:
-            why = error.message if isinstance(error, RemoteError) else str(error)
-            silent |= dict.fromkeys(of_kind, why)
-            continue
-        for run, job_id in ids.items():
-            found[run] = dataclasses.replace(of_kind[run], job_id=job_id)
+            answers = dict.fromkeys(of_kind, error)
+        for run, said in answers.items():
+            if not isinstance(said, str):
+                silent[run] = _why(said)
+                continue
+            found[run] = dataclasses.replace(of_kind[run], job_id=said)
             with suppress(UserError):
                 runfolder.write_submission(run, found[run])
             _end_if_cancelled(executor, run, found[run])
     return found, silent
+
+
+def _why(error: RemoteError | UserError) -> str:
+    if isinstance(error, UserError):
+        return str(error)
+    return f"{error.node}: {error.message}" if error.node else error.message
 
 
 def fetch(run: RunFolder, submission: Submission) -> None:
@@ -226,7 +234,7 @@ def _end_if_cancelled(
     if run.cancelled.exists():
         try:
             executor.cancel(run, submission)
-        except RemoteError as error:
+        except (RemoteError, UserError) as error:
             return (f"job {submission.job_id} was cancelled meanwhile, but: {error}",)
     return ()
 
