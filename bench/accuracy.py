@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from clusterkit.cli import console
-from clusterkit.cli.estimate_score import lines_of, report
+from clusterkit.cli.estimate.score import lines_of, report
+from clusterkit.cli.frame import console
 from clusterkit.estimate.accuracy.peers import PEERS, Need, Peer, deepspeed
 from clusterkit.estimate.accuracy.score import Scores, Spread, score, spread
 from clusterkit.estimate.accuracy.truth import read_rows

@@ -17,7 +17,7 @@ from typing import Any
 from bench.figures import BenchError, Figures, against, median_ratio
 from bench.output import peak_mib
 from bench.startup import CLUSTERKIT
-from clusterkit.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.rules import own_rules
 
 NODES = 8
 EACH = 1 << 27

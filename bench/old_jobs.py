@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from clusterkit import runfolder
-from clusterkit.model import ClusterKind, ClusterSpec, JobState, JobStatus
-from clusterkit.runfolder import Submission
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobState, JobStatus
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import Submission
 
 JOBS = 500
 

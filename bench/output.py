@@ -13,7 +13,7 @@ from typing import Any
 from bench.figures import BenchError, Figures, against, median_ratio
 from bench.old_jobs import write_old_jobs
 from bench.startup import CLUSTERKIT, CONFIG
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
 
 NODES = 8
 EACH = 1 << 27

@@ -72,7 +72,7 @@ def milestones(typed: float, trace: tuple[Start, ...], ranks: Mapping[str, float
         job=_required("the batch script", _last(trace, "bash slurm_script")),
         task=_required("srun's task", _last(trace, "bash rank")),
         agent=_required("torchrun", _last(trace, "agent.py ", "torchrun ")),
-        worker=_last(trace, "-m clusterkit.worker"),
+        worker=_last(trace, "-m clusterkit.executors.node"),
         node_script=_last(trace, "bash node.sh"),
         first_line=min(ranks.values()),
         all_lines=max(ranks.values()),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         render,
         submit,
     )
-    from clusterkit.errors import ClusterkitError, RemoteError, UserError
+    from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,7 @@ def __dir__() -> list[str]:
 
 
 def _home(name: str) -> str:
-    return "clusterkit.errors" if name in _ERRORS else "clusterkit.api"
+    return "clusterkit.core.errors" if name in _ERRORS else "clusterkit.api"
 
 
 class _Verb(ModuleType):

@@ -14,16 +14,16 @@ import sys
 import time
 from typing import Any
 
-from clusterkit.errors import ClusterkitError
-from clusterkit.files import plain
-from clusterkit.model import Host
-from clusterkit.probes.base import PreflightJob, Probe
-from clusterkit.probes.compound import compose
+from clusterkit.core.errors import ClusterkitError
+from clusterkit.core.files import plain
+from clusterkit.core.model import Host
 from clusterkit.transport.base import Transport
 from clusterkit.transport.local import LocalTransport
+from clusterkit.transport.probe import PreflightJob, Probe
+from clusterkit.transport.script import compose
 from clusterkit.transport.srun import SrunOptions, SrunTransport
-from clusterkit.transport.ssh import SshTransport
-from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.transport import SshTransport
 
 
 def main(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from clusterkit.diagnose.rules import Rule, read_rules
+from clusterkit.observe.diagnose.rules import Rule, read_rules
 
 _REST = {"do": "Do it.", "source": "here", "examples": ["x"], "healthy": ["x"]}
 TEXTS: Mapping[str, Mapping[str, Any]] = {

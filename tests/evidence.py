@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.checks.base import Evidence, NodeFacts
-from clusterkit.probes.base import Output, PreflightJob, Reach
+from clusterkit.preflight.checks.base import Evidence, NodeFacts
+from clusterkit.transport.probe import Output, PreflightJob, Reach
 
 
 def evidence(

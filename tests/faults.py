@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusterkit import files
-from clusterkit.runfolder import RunFolder, read_submission
+from clusterkit.core import files
+from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from tests.lab import Lab
 from tests.lab_jobs import Cluster, await_true, started
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterkit.diagnose.job import sources_of
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.diagnose.verdict import diagnose
+from clusterkit.observe.diagnose.job import sources_of
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import diagnose
 
 
 def assert_healthy(run_dir: str) -> None:

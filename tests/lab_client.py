@@ -10,9 +10,7 @@ import dataclasses
 import json
 import sys
 
-from clusterkit import runfolder
-from clusterkit.executors import submit_plan
-from clusterkit.model import (
+from clusterkit.core.model import (
     ClusterKind,
     ClusterSpec,
     ContainerRuntime,
@@ -20,8 +18,10 @@ from clusterkit.model import (
     Host,
     JobSpec,
 )
-from clusterkit.plan import make_plan
-from clusterkit.render import render
+from clusterkit.executors import submit_plan
+from clusterkit.executors.run import runfolder
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 
 
 def main(run_dir: str, body: str, options: str = "{}") -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.lab import Lab
 
 REPOSITORY = Path(__file__).parents[1]

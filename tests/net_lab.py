@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Sequence
 
-from clusterkit.probes.base import Reach
-from clusterkit.probes.compound import Compound, read_answer
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Reach
+from clusterkit.transport.script import Compound, read_answer
 from tests.lab import Lab
 
 

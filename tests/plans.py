@@ -7,13 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterkit.model import (
-    ClusterKind,
-    ClusterSpec,
-    LaunchPlan,
-    NodeCommand,
-    RenderedFile,
-)
+from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan, NodeCommand, RenderedFile
 
 MINIMAL = {
     "CK_JOB_ID": "local-abcdef",

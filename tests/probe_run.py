@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clusterkit.checks.base import Check, Evidence, Ruling
-from clusterkit.probes.base import Output, PreflightJob, Probe
-from clusterkit.probes.compound import compose, read_answer
+from clusterkit.preflight.checks.base import Check, Evidence, Ruling
+from clusterkit.transport.probe import Output, PreflightJob, Probe
+from clusterkit.transport.script import compose, read_answer
 
 SHELLS = [
     pytest.param(("sh",), id="sh"),

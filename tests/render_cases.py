@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from clusterkit.data import peers_program
-from clusterkit.model import (
+from clusterkit.core.data import peers_program
+from clusterkit.core.model import (
     ClusterKind,
     ClusterSpec,
     ContainerRuntime,
@@ -17,7 +17,7 @@ from clusterkit.model import (
     LaunchPlan,
     NodeOrder,
 )
-from clusterkit.plan import make_plan
+from clusterkit.launch.plan import make_plan
 
 PEERS_PROGRAM = peers_program()["clusterkit_peers.py"].rstrip("\n")
 

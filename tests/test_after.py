@@ -13,21 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, processes, runfolder
-from clusterkit.errors import UserError
+from clusterkit.core import files, processes
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors import SchedulerState, submit_plan
-from clusterkit.executors.slurm_states import parse_squeue
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.dependencies import (
+    After,
+    Ending,
+    Ties,
+    dependency,
+    parse_after,
+    waiting_for,
+)
+from clusterkit.executors.run.node_results import Results
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.slurm.states import parse_squeue
 from clusterkit.jobs import cancel, find_run, find_runs, wait
-from clusterkit.jobs.after import conditions
 from clusterkit.jobs.arrays import cancel_all, wait_for_all
-from clusterkit.jobs.judge import Evidence
-from clusterkit.jobs.never_ran import explained
-from clusterkit.jobs.state import Job, load_job, states_of
-from clusterkit.jobs.tend import is_held, tend
-from clusterkit.model import ClusterKind, JobState, JobStatus
-from clusterkit.node_results import Results
-from clusterkit.runfolder import RunFolder, Submission
-from clusterkit.ties import After, Ending, Ties, dependency, parse_after, waiting_for
+from clusterkit.jobs.dependencies import conditions
+from clusterkit.jobs.start_held import is_held, tend
+from clusterkit.jobs.state.conclude import Evidence
+from clusterkit.jobs.state.load import Job, load_job, states_of
+from clusterkit.jobs.state.never_started import explained
 from tests.plans import make_cluster, make_plan, node_script
 from tests.test_jobs import make_run
 
@@ -202,7 +210,7 @@ def test_why_slurm_ended_a_job_is_found_in_the_jobs_before_it(
 
 def test_slurms_own_words_are_read(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    from clusterkit.executors.slurm_states import Wanted  # noqa: PLC0415
+    from clusterkit.executors.slurm.states import Wanted  # noqa: PLC0415
 
     wanted = {"7": Wanted(script=run.path / "job.sbatch", name="toy", since=0.0)}
     line = f"7|CANCELLED|DependencyNeverSatisfied|{run.path}/job.sbatch\n"

@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 import clusterkit
+from clusterkit.api.arguments import JobWords
 from clusterkit.api.preflighting import PreflightWords
-from clusterkit.api.words import JobWords
-from clusterkit.cli.estimate_flags import EstimateFlags
-from clusterkit.cli.job_flags import JobFlags
-from clusterkit.cli.main import app
-from clusterkit.estimate.asking.words import EstimateWords
-from clusterkit.submitting.gate import NotFitError
+from clusterkit.cli.estimate.flags import EstimateFlags
+from clusterkit.cli.frame.job_options import JobFlags
+from clusterkit.cli.frame.main import app
+from clusterkit.estimate.query.arguments import EstimateWords
+from clusterkit.jobs.submit.preflight import NotFitError
 
 HELLO = """\
 import os, sys
@@ -77,8 +77,8 @@ def test_a_verb_is_a_function_whatever_was_loaded(name: str) -> None:
         "import inspect, sys, clusterkit\n"
         f"first = inspect.signature(clusterkit.{name})\n"
         f"assert callable(clusterkit.{name})\n"
-        "import clusterkit.render, clusterkit.estimate.wish, clusterkit.preflight.gate\n"
-        "from clusterkit.render import render\n"
+        "import clusterkit.render, clusterkit.estimate.request, clusterkit.preflight.gate\n"
+        "from clusterkit.launch.render import render\n"
         f"assert inspect.signature(clusterkit.{name}) == first\n"
         f"clusterkit.{name}(no_such_word=1)\n"
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit import node_results
-from clusterkit.attempts import choose_nodes, nodes_to_leave_out, starts_again
-from clusterkit.errors import RemoteError
-from clusterkit.model import ClusterKind, JobState, NodeResult
-from clusterkit.runfolder import Submission
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import ClusterKind, JobState, NodeResult
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.attempts import choose_nodes, nodes_to_leave_out, starts_again
+from clusterkit.executors.run.runfolder import Submission
 
 LOST = node_results.lost(1, "n2", "no longer answers")
 UNFIT = NodeResult(

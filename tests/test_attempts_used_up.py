@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import node_results, runfolder
-from clusterkit.diagnose.attempt_steps import steps_of_attempts
-from clusterkit.diagnose.job import diagnose_run
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.observe.diagnose.attempt_steps import steps_of_attempts
+from clusterkit.observe.diagnose.job import diagnose_run
+from clusterkit.observe.diagnose.rules import own_rules
 from tests.plans import make_cluster
 
 REQUEUED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T10:0{}:00 DUE TO JOB REQUEUE"

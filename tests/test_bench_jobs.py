@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from clusterkit.cli import main
+from clusterkit.core.model import JobState
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.find import list_runs
-from clusterkit.jobs.state import load_job
-from clusterkit.model import JobState
-from clusterkit.runfolder import RunFolder
-from clusterkit.submitting.one import start
+from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.submit.submit import start
 from tests.desk import CHECKOUT
 from tests.lab_jobs import await_true
 
@@ -143,7 +143,7 @@ def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
         start(*words, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.submitting.attended.start", interrupted)
+    monkeypatch.setattr("clusterkit.jobs.submit.attended.start", interrupted)
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 130

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli import console, main
-from clusterkit.cli.bench_job import _kept
-from clusterkit.collectives.answer import empty_document
-from clusterkit.collectives.document import FILE
+from clusterkit.cli import main
+from clusterkit.cli.bench.job import _kept
+from clusterkit.cli.frame import console
+from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.estimate.factors import load_calibration
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job
-from clusterkit.model import ClusterKind, JobState, JobStatus
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.observe.bench.allreduce.answer import empty_document
+from clusterkit.observe.bench.allreduce.document import FILE
 from tests.recordings import recording
 from tests.test_collectives import A100, OCI, WRONG, torch_run
 

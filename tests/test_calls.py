@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import node_results
-from clusterkit.attempts import nodes_to_leave_out
-from clusterkit.calls import hub
-from clusterkit.calls import link as calls
-from clusterkit.calls.clock import LivedClock
-from clusterkit.calls.hub import join
-from clusterkit.calls.link import Circle, Link
-from clusterkit.calls.news import News
 from clusterkit.core import peers
+from clusterkit.core.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
 from clusterkit.core.peers import Listener, Member
-from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.model import PORT_STRIDE, ClusterKind, ClusterSpec, NodeResult
-from clusterkit.ports import groups
-from clusterkit.runfolder import RunFolder
+from clusterkit.core.ports import groups
+from clusterkit.executors.node import coordinator
+from clusterkit.executors.node import peers as calls
+from clusterkit.executors.node.clock import LivedClock
+from clusterkit.executors.node.coordinator import join
+from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.peers import Circle, Link
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.attempts import nodes_to_leave_out
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh.layout import SshLayout
 from tests.port_ranges import next_range
 
 TOKEN = "f" * 32
@@ -37,7 +37,7 @@ NAMES = ("127.0.0.1", "n2", "n3")
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
-    for module in (calls, hub):
+    for module in (calls, coordinator):
         monkeypatch.setattr(module, "SILENCE_S", 2.0)
         monkeypatch.setattr(module, "DOUBT_S", 1.0)
     monkeypatch.setattr(calls, "HEAD_SILENCE_S", 3.0)
@@ -92,8 +92,8 @@ def failed(rank: int) -> NodeResult:
 
 
 def test_nobody_begins_before_all_are_there(nodes: list[Link]) -> None:
-    hub, second, third = nodes
-    hub.begin()
+    coordinator, second, third = nodes
+    coordinator.begin()
     second.begin()
     time.sleep(1.0)
     assert not second._go.is_set()
@@ -365,10 +365,10 @@ def test_of_nodes_that_a_scheduler_starts_a_silent_one_is_named(shared: Shared) 
 
 
 def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(shared: Shared) -> None:
-    hub, second = shared.begin(0, 1)  # the third may take minutes
+    coordinator, second = shared.begin(0, 1)  # the third may take minutes
     assert second._go.is_set()
     began = time.monotonic()
-    for link in (hub, second):
+    for link in (coordinator, second):
         link.leave()
     assert time.monotonic() - began < 2
     assert node_results.first_failure(shared.run, 0) is None

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import findings_of
-from clusterkit.probes.base import Output, PreflightJob
+from clusterkit.transport.probe import Output, PreflightJob
 from tests.evidence import evidence
 from tests.recordings import recording
 from tests.test_probe_gpu import _ROCM, amd_smi

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterkit.checks import (
+from clusterkit.preflight.checks import (
     env_image,
     env_runtime,
     env_toolkit,
@@ -36,8 +36,8 @@ from clusterkit.checks import (
     ssh_peers,
     ssh_reachable,
 )
-from clusterkit.checks.base import Check, Evidence
-from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem
+from clusterkit.preflight.checks.base import Check, Evidence
+from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
 from tests.evidence import evidence
 from tests.probe_run import rulings, verdicts
 from tests.test_probe_host import DISKS, FOLDERS, LIMITS, NAMES, PYTHON, SYSTEM

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Check, Ruling
-from clusterkit.findings import Verdict
-from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Check, Ruling
+from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob
 from tests.evidence import evidence
 from tests.recordings import recording
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.findings import Finding, Verdict
-from clusterkit.model import ClusterKind, ClusterSpec, GpuRequest
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import findings_of
+from clusterkit.preflight.request import Wanted
 from clusterkit.preflight.targets import aim
-from clusterkit.preflight.wanted import Wanted
-from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob
+from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob
 from tests.evidence import evidence
 from tests.test_probe_gpu import _ROCM
 

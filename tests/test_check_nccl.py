@@ -8,19 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks.base import Check
-from clusterkit.checks.nccl_hcas import CHECK as HCAS
-from clusterkit.checks.nccl_interfaces import CHECK as INTERFACES
-from clusterkit.checks.nccl_job_env import CHECK as JOB_ENV
-from clusterkit.checks.nccl_node_env import CHECK as NODE_ENV
-from clusterkit.checks.nccl_nvlink import CHECK as NVLINK
-from clusterkit.checks.nccl_uniform import CHECK as UNIFORM
-from clusterkit.envlint.matching import select
-from clusterkit.findings import Verdict
-from clusterkit.probes.base import Output, PreflightJob
-from clusterkit.probes.interfaces import PROBE
-from clusterkit.probes.interfaces import parse as parse_interfaces
-from clusterkit.probes.nccl_settings import CONF, ENVIRONMENT, parse_conf, parse_environment
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks.base import Check
+from clusterkit.preflight.checks.nccl_hcas import CHECK as HCAS
+from clusterkit.preflight.checks.nccl_interfaces import CHECK as INTERFACES
+from clusterkit.preflight.checks.nccl_job_env import CHECK as JOB_ENV
+from clusterkit.preflight.checks.nccl_node_env import CHECK as NODE_ENV
+from clusterkit.preflight.checks.nccl_nvlink import CHECK as NVLINK
+from clusterkit.preflight.checks.nccl_uniform import CHECK as UNIFORM
+from clusterkit.preflight.env_lint.matching import select
+from clusterkit.preflight.probes.host.nccl_settings import (
+    CONF,
+    ENVIRONMENT,
+    parse_conf,
+    parse_environment,
+)
+from clusterkit.preflight.probes.net.nccl_interfaces import PROBE
+from clusterkit.preflight.probes.net.nccl_interfaces import parse as parse_interfaces
+from clusterkit.transport.probe import Output, PreflightJob
 from tests.evidence import evidence
 from tests.recordings import recording
 

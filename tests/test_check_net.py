@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.checks import (
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import (
     net_allreduce,
     net_bandwidth,
     net_busbw,
@@ -18,16 +20,14 @@ from clusterkit.checks import (
     net_reach,
     net_rendezvous,
 )
-from clusterkit.checks.base import Check
-from clusterkit.checks.net_evidence import blame
-from clusterkit.findings import Verdict
-from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks.base import Check
+from clusterkit.preflight.checks.net_evidence import blame
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.preflight.network import with_network
-from clusterkit.probes import net_allreduce as allreduce_probe
-from clusterkit.probes import net_links
-from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem, Unparsed
+from clusterkit.preflight.probes.net import allreduce as allreduce_probe
+from clusterkit.preflight.probes.net import links as net_links
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem, Unparsed
 from tests.evidence import evidence
 
 NODES = ("a", "b", "c", "d", "e")

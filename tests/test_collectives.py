@@ -14,24 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from clusterkit.cli.main import app
-from clusterkit.collectives.answer import answer, document
-from clusterkit.collectives.calibrating import learned
-from clusterkit.collectives.document import read_document
-from clusterkit.collectives.nccl_output import read_nccl_tests
-from clusterkit.collectives.operations import (
+from clusterkit.cli.frame.main import app
+from clusterkit.core.errors import UserError
+from clusterkit.estimate.factors import Calibration
+from clusterkit.observe.bench.allreduce.answer import answer, document
+from clusterkit.observe.bench.allreduce.calibrating import learned
+from clusterkit.observe.bench.allreduce.document import read_document
+from clusterkit.observe.bench.allreduce.nccl_output import read_nccl_tests
+from clusterkit.observe.bench.allreduce.operations import (
     MEASURED,
     Operation,
     parse_operations,
     parse_sizes,
     size_in_words,
 )
-from clusterkit.collectives.published import published_for
-from clusterkit.collectives.reading import read_result
-from clusterkit.collectives.result import Result
-from clusterkit.errors import UserError
-from clusterkit.estimate.factors import Calibration
-from clusterkit.probes.base import Unparsed
+from clusterkit.observe.bench.allreduce.reading import read_result
+from clusterkit.observe.bench.allreduce.result import Result
+from clusterkit.preflight.expected_busbw import published_for
+from clusterkit.transport.probe import Unparsed
 from tests.mangling import mangled
 from tests.recordings import recording
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.collectives.document import read_document
-from clusterkit.data import data_dir
+from clusterkit.core.data import data_dir
+from clusterkit.observe.bench.allreduce.document import read_document
 from tests.recordings import recording
 from tests.test_collectives import A100, WRONG
 

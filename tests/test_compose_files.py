@@ -17,7 +17,7 @@ import yaml
 
 from clusterkit.images.catalogue import IMAGES, ROOT_IMAGE, VARIANTS
 from clusterkit.images.names import tag_of
-from clusterkit.render import render
+from clusterkit.launch.render import render
 from tests.render_cases import CASES, plan
 
 ROOT = Path(__file__).resolve().parent.parent

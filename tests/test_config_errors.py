@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.config import load_job_file, load_settings
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "config"
 FILES = sorted(path.name for path in GOLDEN.glob("*.yaml"))

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
-from clusterkit.model import ContainerPlan, ContainerRuntime
-from clusterkit.plan import make_plan
-from clusterkit.render import render
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ContainerPlan, ContainerRuntime
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.render_cases import LOCAL, PLAIN, RACK, WORKDIR, cluster, job
 
 REPOSITORY = Path(__file__).parents[1]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
-from clusterkit.hostfile import filter_slots
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
-from clusterkit.plan import make_plan
-from clusterkit.render import render
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostfile import filter_slots
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.render_cases import PLAIN, RACK
 from tests.test_scripts import Desk
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit import files
-from clusterkit.diagnose import finds, side_by_side
-from clusterkit.diagnose.order import Place
-from clusterkit.diagnose.rules import Rule
-from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose, everybody
-from clusterkit.diagnose.weigh import Fact, Source
+from clusterkit.core import files
+from clusterkit.observe.diagnose import hits, scan_all
+from clusterkit.observe.diagnose.events import Fact, Source
+from clusterkit.observe.diagnose.order import Place
+from clusterkit.observe.diagnose.rules import Rule
+from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose, everybody
 from tests.diagnose_rules import engine_rules
 
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -294,7 +294,7 @@ def test_a_line_that_says_the_opposite_begins_a_sequence_anew(say) -> None:
 
 
 def test_sequences_of_one_file_are_bounded(say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finds, "_MOST_HITS", 2)
+    monkeypatch.setattr(hits, "_MOST_HITS", 2)
     once = "".join(f"[rank{n}]: step 1 loss nan\n" for n in range(3))
     assert say(once * 2).cause is None
     found = say(once * 3)
@@ -379,7 +379,7 @@ def test_large_logs_are_read_side_by_side_and_all_the_same(
 ) -> None:
     logs = (f"{TIMEOUT}\n", f"step 1\n[rank3]: {MEMORY}\n", "step 1\n", f"[rank4]: {MEMORY}\n")
     alone = say(*logs)
-    monkeypatch.setattr(side_by_side, "_WORTH_IT", 1)
+    monkeypatch.setattr(scan_all, "_WORTH_IT", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert json.dumps(files.plain(say(*logs))) == json.dumps(files.plain(alone))
 
@@ -387,8 +387,8 @@ def test_large_logs_are_read_side_by_side_and_all_the_same(
 INTERRUPTED = """\
 import os, sys
 from pathlib import Path
-from clusterkit.diagnose import side_by_side
-from clusterkit.diagnose.rules import own_rules
+from clusterkit.observe.diagnose import scan_all as side_by_side
+from clusterkit.observe.diagnose.rules import own_rules
 
 if __name__ == "__main__":
     side_by_side._WORTH_IT = 0

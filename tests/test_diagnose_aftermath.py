@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.main import app
-from clusterkit.diagnose.lines import time_of
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
-from clusterkit.diagnose.weigh import Fact, Source
+from clusterkit.cli.frame.main import app
+from clusterkit.observe.diagnose.events import Fact, Source
+from clusterkit.observe.diagnose.lines import time_of
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
 
 Say = Callable[..., Diagnosis]
 

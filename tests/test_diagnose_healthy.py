@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.diagnose.verdict import Diagnosis, Known, diagnose
-from clusterkit.diagnose.weigh import Fact, Source
+from clusterkit.observe.diagnose.events import Fact, Source
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
 from tests.recordings import recordings_in
 
 Say = Callable[..., Diagnosis]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files
-from clusterkit.diagnose.job import diagnose_job
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.jobs.state import load_job
-from clusterkit.model import JobState
+from clusterkit.core import files
+from clusterkit.core.model import JobState
+from clusterkit.jobs.state.load import load_job
+from clusterkit.observe.diagnose.job import diagnose_job
+from clusterkit.observe.diagnose.rules import own_rules
 from tests.test_diagnose_verb import job
 
 BUILDS = "[2026-11-22 13:00:00] [INFO] DeepSpeed info: version=0.19.8\n"

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from clusterkit import files
-from clusterkit.cli.main import app
-from clusterkit.diagnose import excerpts, side_by_side
-from clusterkit.diagnose.opening import NotALogError, open_log
-from clusterkit.diagnose.rules import Rule
-from clusterkit.diagnose.verdict import Diagnosis, diagnose
-from clusterkit.diagnose.weigh import Source
+from clusterkit.cli.frame.main import app
+from clusterkit.core import files
+from clusterkit.observe.diagnose import excerpts, scan_all
+from clusterkit.observe.diagnose.events import Source
+from clusterkit.observe.diagnose.open_log import NotALogError, open_log
+from clusterkit.observe.diagnose.rules import Rule
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
 from tests.diagnose_rules import engine_rules
 
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -116,15 +116,15 @@ def test_large_compressed_logs_are_read_side_by_side(
         source.path.write_bytes(gzip.compress(f"{STEPS}{TRACEBACK}".encode()))
     alone = diagnose(rules, sources)
     size = sum(source.path.stat().st_size for source in sources)
-    monkeypatch.setattr(side_by_side, "_WORTH_IT", 5 * size)
-    shared = side_by_side._in_processes
+    monkeypatch.setattr(scan_all, "_WORTH_IT", 5 * size)
+    shared = scan_all._in_processes
     calls = []
 
     def counted(*given: Any) -> Any:
         calls.append(given)
         return shared(*given)
 
-    monkeypatch.setattr(side_by_side, "_in_processes", counted)
+    monkeypatch.setattr(scan_all, "_in_processes", counted)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert files.plain(diagnose(rules, sources)) == files.plain(alone)
     assert len(calls) == 1

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import all_checks, select_checks
-from clusterkit.diagnose.lines import read_line
-from clusterkit.diagnose.rules import (
+from clusterkit.core.errors import UserError
+from clusterkit.observe.diagnose.events import Source
+from clusterkit.observe.diagnose.lines import read_line
+from clusterkit.observe.diagnose.rules import (
     FOLDER,
     Compare,
     Rule,
@@ -18,9 +19,8 @@ from clusterkit.diagnose.rules import (
     read_rule,
     read_rules,
 )
-from clusterkit.diagnose.verdict import diagnose
-from clusterkit.diagnose.weigh import Source
-from clusterkit.errors import UserError
+from clusterkit.observe.diagnose.verdict import diagnose
+from clusterkit.preflight.checks import all_checks, select_checks
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "diagnose.md"
 EXAMPLE = FOLDER / "cuda-out-of-memory.yaml"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.diagnose.verdict import Finding, diagnose
-from clusterkit.diagnose.weigh import Source
+from clusterkit.observe.diagnose.events import Source
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Finding, diagnose
 
 NO_NAME = "[Errno -3] Temporary failure in name resolution"
 CONNECT = f"""\

@@ -15,8 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli.diagnose_stacks import show_stacks
-from clusterkit.diagnose.stacks import (
+from clusterkit.cli.diagnose.stacks import show_stacks
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.jobs.state.load import Job
+from clusterkit.observe.diagnose.stacks import (
     Stack,
     Stacks,
     Trouble,
@@ -24,12 +28,8 @@ from clusterkit.diagnose.stacks import (
     parse_stacks,
     take_stacks,
 )
-from clusterkit.errors import UserError
-from clusterkit.jobs.state import Job
-from clusterkit.model import ClusterKind, JobState, JobStatus
-from clusterkit.probes.base import Output, Probe, Reach, ReachProblem
-from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, Probe, Reach, ReachProblem
 from tests.py_spy import require_py_spy
 
 DUMP = """\
@@ -123,8 +123,8 @@ def test_nodes_in_the_same_trouble_are_folded(
     replies += [reply("n70", "@ 7 1\n! missing\n")]
     found = fold_stacks(PROBE, replies)
     run = RunFolder(tmp_path)
-    monkeypatch.setattr("clusterkit.jobs.state.load_job", job_of)
-    monkeypatch.setattr("clusterkit.diagnose.stacks.take_stacks", lambda _: found)
+    monkeypatch.setattr("clusterkit.jobs.state.load.load_job", job_of)
+    monkeypatch.setattr("clusterkit.observe.diagnose.stacks.take_stacks", lambda _: found)
     assert show_stacks(run, as_json=False) == 2
     lines = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
     said = [line for line in lines if "n[1-64]" in line or "n70: py-spy" in line]

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from clusterkit import files, node_results, runfolder
-from clusterkit.cli.main import app
-from clusterkit.cli.why_failed import why_failed
-from clusterkit.diagnose.advice import advise
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors.local import LocalJobs
-from clusterkit.jobs.state import load_job
-from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.frame.main import app
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.executors.local.executor import LocalJobs
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.jobs.state.load import load_job
+from clusterkit.observe.diagnose.advice import advise
 from tests.plans import make_cluster, make_plan
 
 MEMORY = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.diagnose.verdict import Diagnosis, Finding, diagnose
-from clusterkit.diagnose.weigh import Source
+from clusterkit.observe.diagnose.events import Source
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Diagnosis, Finding, diagnose
 
 Say = Callable[[str], Diagnosis]
 

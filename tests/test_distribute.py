@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime
-from clusterkit.sync import distribute
-from clusterkit.sync.distribute import Distributed, Outcome, distribute_image, require_engines
-from clusterkit.sync.image_archive import ImageFacts
-from clusterkit.sync.image_nodes import EngineFacts
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
+from clusterkit.images.distribute import distribute
+from clusterkit.images.distribute.distribute import (
+    Distributed,
+    Outcome,
+    distribute_image,
+    require_engines,
+)
+from clusterkit.images.distribute.image_archive import ImageFacts
+from clusterkit.images.distribute.image_nodes import EngineFacts
 
 IMAGE = ImageFacts(
     digest="sha256:ab", created="now", architecture="amd64", size=9, layers=("sha256:1",)

@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import RemoteError
-from clusterkit.sync import image_nodes
-from clusterkit.sync.distribute import Delivery, Outcome
-from clusterkit.sync.image_archive import (
+from clusterkit.core.errors import RemoteError
+from clusterkit.images.distribute import image_nodes
+from clusterkit.images.distribute.distribute import Delivery, Outcome
+from clusterkit.images.distribute.image_archive import (
     INSPECT,
     ImageFacts,
     chunks,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import DISTRIBUTION
-from clusterkit.data import data_dir
 from clusterkit.images.catalogue import IMAGES, MATRIX
 from tests.docker.fixtures import MARK, Images
 

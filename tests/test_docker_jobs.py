@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from clusterkit import processes
-from clusterkit.model import ContainerPlan, ContainerRuntime, GpuRequest, NodeCommand
-from clusterkit.render import render
-from clusterkit.runfolder import RunFolder
+from clusterkit.core import processes
+from clusterkit.core.model import ContainerPlan, ContainerRuntime, GpuRequest, NodeCommand
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.launch.render import render
 from tests.docker import Engine
 from tests.docker.engine import MissingEngineError
 from tests.docker.hosts import engine_in, offer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.config import load_settings
-from clusterkit.frameworks.base import Framework, LaunchInputs
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs
 from tests.doc_blocks import PAGES, ROOT, blocks
 
 

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from clusterkit.checks import all_checks
-from clusterkit.explain.topic import first_sentence
+from clusterkit.cli.explain.topic import first_sentence
+from clusterkit.preflight.checks import all_checks
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "preflight.md"
 HEAD = "| id | name | proves that |\n| --- | --- | --- |\n"

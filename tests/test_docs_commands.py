@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks.base import Check
-from clusterkit.findings import Verdict
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.evaluate import findings_of
 from docs.generate.site import BORROWED, written
 from docs.generate.verbs import commands

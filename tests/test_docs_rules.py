@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from clusterkit.diagnose.rules import RuleFile, own_rules
+from clusterkit.observe.diagnose.rules import RuleFile, own_rules
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "diagnose.md"
 HEAD = "| rule | role | what it finds |\n| --- | --- | --- |\n"

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.config.reference import cluster_keys, job_keys
-from clusterkit.envlint import RULES
+from clusterkit.cli.explain.reference import cluster_keys, job_keys
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.env_lint import RULES
 from docs.generate import how_to
 from docs.generate.documents import outline
 from docs.generate.links import relocated, targets

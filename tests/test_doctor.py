@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.main import app
+from clusterkit.cli.frame.main import app
 from clusterkit.config import load_settings
-from clusterkit.config.discover import Answer
-from clusterkit.config.health import Condition, Item, Patient, examine
-from clusterkit.config.health.software import _MAKE_STORE
+from clusterkit.config.doctor import Condition, Item, Patient, examine
+from clusterkit.config.doctor.software import _MAKE_STORE
+from clusterkit.config.init.discover import Answer
 
 
 def _items(

@@ -9,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import elastic, node_results
-from clusterkit.calls import hub
-from clusterkit.calls import link as calls
-from clusterkit.calls.hub import join
-from clusterkit.calls.link import Link
-from clusterkit.calls.news import News
-from clusterkit.errors import UserError
-from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.model import (
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import (
     ClusterKind,
     ClusterSpec,
     GpuRequest,
@@ -25,8 +18,15 @@ from clusterkit.model import (
     JobSpec,
     NodeResult,
 )
-from clusterkit.plan import make_plan
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.node import coordinator
+from clusterkit.executors.node import peers as calls
+from clusterkit.executors.node.coordinator import join
+from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.peers import Link
+from clusterkit.executors.run import elastic, node_results
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh.layout import SshLayout
+from clusterkit.launch.plan import make_plan
 from tests.port_ranges import next_range
 
 NAMES = ("127.0.0.1", "n2", "n3", "n4")
@@ -96,7 +96,7 @@ def test_only_what_ends_the_job_becomes_its_failure(tmp_path: Path) -> None:
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link]]:
     """Four nodes over ssh that share a run folder, and of which two are enough."""
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
-    for module in (calls, hub):
+    for module in (calls, coordinator):
         monkeypatch.setattr(module, "SILENCE_S", 2.0)
     monkeypatch.setattr(calls, "HEAD_SILENCE_S", 4.0)
     monkeypatch.setattr(calls, "START_PATIENCE_S", 3.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.docker_errors import docker_trouble
+from clusterkit.core.docker_errors import docker_trouble
 
 _SOCKET = "dial unix /var/run/docker.sock: connect: permission denied"
 

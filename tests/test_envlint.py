@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.envlint import (
+from clusterkit.preflight.env_lint import (
     RULES,
     Format,
     LintFinding,
@@ -18,8 +18,8 @@ from clusterkit.envlint import (
     lint,
     read_source,
 )
-from clusterkit.envlint.rules.base import strtoll
-from clusterkit.envlint.variables import Kind, find_variable
+from clusterkit.preflight.env_lint.rules.base import strtoll
+from clusterkit.preflight.env_lint.variables import Kind, find_variable
 from tests.recordings import recording
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -516,7 +516,7 @@ def test_the_page_lists_every_rule() -> None:
 
 
 def test_what_replaces_a_name_is_known() -> None:
-    from clusterkit.envlint.variables import _table  # noqa: PLC0415
+    from clusterkit.preflight.env_lint.variables import _table  # noqa: PLC0415
 
     for variable in _table().values():
         if variable.replaced_by and "*" not in variable.replaced_by:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.envlint import Format, guess_format, lint, read_source
+from clusterkit.preflight.env_lint import Format, guess_format, lint, read_source
 
 
 def settings(text: str, name: str = "x.sh") -> list[tuple[str, str | None, int | None]]:

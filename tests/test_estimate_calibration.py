@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.calibration.calibrate import calibrate
 from clusterkit.estimate.calibration.measurement import (
     Measurement,

@@ -9,23 +9,23 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import launch_of
 from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.advice.recommend import Judge, candidates, cautions_of, recommend
-from clusterkit.estimate.asking.reading import read_words
-from clusterkit.estimate.asking.words import EstimateWords
-from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
 from clusterkit.estimate.memory.host import usual_ram
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
 from clusterkit.estimate.models.named import model_named, model_of_params
+from clusterkit.estimate.query.arguments import EstimateWords
+from clusterkit.estimate.query.parse import read_words
+from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.request import Wish, setup_of
 from clusterkit.estimate.setup import Loss, Setup
 from clusterkit.estimate.strategies import Chosen, strategy_named
-from clusterkit.estimate.wish import Wish, setup_of
 
 JUDGE = Judge()
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.launch import launch_of
 from clusterkit.estimate.advice.launched import setup_from_launch
-from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.machines.gpus import gpu_named
+from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.request import Wish, setup_of
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -29,7 +30,6 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
-from clusterkit.estimate.wish import Wish, setup_of
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 MODEL = ModelShape(

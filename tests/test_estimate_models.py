@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.models.model_config import model_of_config, shape_of
 from clusterkit.estimate.models.named import (
     model_named,

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterkit.commands import Answer
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
+from clusterkit.core.commands import Answer
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.models import module
 from clusterkit.estimate.models.module import TracedModel, model_of_module
 from clusterkit.estimate.models.module_shape import Parts, shape_of_parts

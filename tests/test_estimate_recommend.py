@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change
 from clusterkit.estimate.advice.recommend import Judge, candidates, recommend
 from clusterkit.estimate.batch import solve_batch
-from clusterkit.estimate.cautions import warnings_of
-from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.memory.states import model_state_bytes
 from clusterkit.estimate.models.named import model_named, model_of_params
+from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.request import Wish, precision_of, setup_of
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -30,7 +30,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.strategies import STRATEGIES, name_of, strategy_named
-from clusterkit.estimate.wish import Wish, precision_of, setup_of
+from clusterkit.estimate.warnings import warnings_of
 
 JUDGE = Judge()
 LLAMA = model_named("llama-3.1-8b")

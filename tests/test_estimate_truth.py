@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.accuracy.habits import steps_of
 from clusterkit.estimate.accuracy.notation import precision_of, strategy_of
 from clusterkit.estimate.accuracy.score import score

@@ -15,19 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, processes, runfolder
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.core import files, processes
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.core.ports import hold_port
+from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
-from clusterkit.executors.allocation import visible_gpus
-from clusterkit.executors.local_nodes import split_devices
-from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
+from clusterkit.executors.local.nodes import split_devices
+from clusterkit.executors.node.allocation import visible_gpus
+from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
+from clusterkit.executors.node.watch import blocked
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, cancel, wait
-from clusterkit.jobs.state import load_job
-from clusterkit.model import JobState, LaunchPlan
-from clusterkit.ports import hold_port
-from clusterkit.runfolder import RunFolder
-from clusterkit.shell import Secret
-from clusterkit.worker.watch import blocked
+from clusterkit.jobs.state.load import load_job
 from tests.plans import make_cluster, make_plan, node_script
 
 
@@ -124,7 +125,7 @@ def test_the_time_limit_with_a_notice_before_it(runs: Runs) -> None:
 def test_a_notice_waits_for_a_worker_that_is_slow_to_begin(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = "import sys, time\ntime.sleep(3 * ('clusterkit.worker' in sys.orig_argv))\n"
+    slow = "import sys, time\ntime.sleep(3 * ('clusterkit.executors.node' in sys.orig_argv))\n"
     (runs.folder / "slow").mkdir()
     files.write_text(runs.folder / "slow" / "sitecustomize.py", slow)
     monkeypatch.setenv("PYTHONPATH", str(runs.folder / "slow"), prepend=os.pathsep)
@@ -246,7 +247,7 @@ def test_the_job_survives_its_client(runs: Runs, tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, '.')\n"
         "from pathlib import Path\n"
         "from tests.plans import *\n"
-        "from clusterkit import runfolder\n"
+        "from clusterkit.executors.run import runfolder\n"
         "from clusterkit.executors import submit_plan\n"
         f"plan = make_plan(make_cluster(Path({str(tmp_path)!r})))\n"
         "run = runfolder.create(plan.cluster, plan.name)\n"

@@ -14,21 +14,23 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit import runfolder
-from clusterkit.cli.last_words import last_words
-from clusterkit.cli.main import app
-from clusterkit.diagnose.job import diagnose_job
-from clusterkit.diagnose.rules import load_rules
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import executor_for, slurm_limits, slurm_lost, slurm_states, submit_plan
-from clusterkit.executors.slurm_states import Wanted, parse_sacct, parse_squeue, state_of
+from clusterkit.cli.diagnose.log_tail import last_words
+from clusterkit.cli.frame.main import app
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile
+from clusterkit.core.shell import Secret
+from clusterkit.executors import executor_for, submit_plan
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.slurm import limits as slurm_limits
+from clusterkit.executors.slurm import lost_jobs, states
+from clusterkit.executors.slurm.states import Wanted, parse_sacct, parse_squeue, state_of
 from clusterkit.jobs import find_run
 from clusterkit.jobs.document import full_document_of, logs_document
-from clusterkit.jobs.failure import batch_output
-from clusterkit.jobs.state import load_job, load_jobs
-from clusterkit.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile
-from clusterkit.runfolder import RunFolder, Submission
-from clusterkit.shell import Secret
+from clusterkit.jobs.state.failure import batch_output
+from clusterkit.jobs.state.load import load_job, load_jobs
+from clusterkit.observe.diagnose.job import diagnose_job
+from clusterkit.observe.diagnose.rules import load_rules
 from tests.plans import make_cluster, make_plan, node_script
 
 SCRIPT = Path("/runs/a b|c/job.sbatch")
@@ -126,7 +128,7 @@ def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_
     fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|{SCRIPT}"')
     fake("sacct", f'echo "sacct $*" >>{asked}; echo "8|COMPLETED|0:0|toy"')
     wanted = {**WANTED, "8": WANTED["7"]}
-    found = slurm_states.query(wanted)
+    found = states.query(wanted)
     assert {job: state.state.value for job, state in found.items()} == {
         "7": "running",
         "8": "succeeded",
@@ -140,14 +142,14 @@ def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_
 def test_disabled_accounting_is_silent(fake: Fake, capfd: pytest.CaptureFixture[str]) -> None:
     fake("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
     fake("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
-    assert slurm_states.query(WANTED) == {}
+    assert states.query(WANTED) == {}
     assert capfd.readouterr() == ("", "")
 
 
 def test_no_answer_is_not_a_job_that_has_gone(fake: Fake) -> None:
     fake("squeue", 'echo "Unable to contact slurm controller (connect failure)" >&2; exit 1')
     with pytest.raises(RemoteError, match="Unable to contact"):
-        slurm_states.query(WANTED)
+        states.query(WANTED)
 
 
 SBATCH = """
@@ -220,7 +222,7 @@ def test_commands_answer_in_english_and_sbatch_keeps_the_users_language(
 ) -> None:
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|{SCRIPT}'")
-    slurm_states.query(WANTED)
+    states.query(WANTED)
     assert (tmp_path / "lang").read_text() == "C\n"
     fake("sbatch", SBATCH)
     run, _, _ = submit(slurm_plan(tmp_path))
@@ -267,7 +269,7 @@ def test_a_run_reached_through_a_link_is_the_same(fake: Fake, tmp_path: Path) ->
     assert load_job(by_root).status.state is JobState.RUNNING
     submission = runfolder.read_submission(run)
     assert submission is not None
-    assert slurm_lost.find({by_root: submission}) == {by_root: "4711"}
+    assert lost_jobs.find({by_root: submission}) == {by_root: "4711"}
     (tmp_path / "mine").symlink_to(run.path)
     by_name = find_run(str(tmp_path / "mine"), [])
     assert by_name.run_id == run.run_id
@@ -277,10 +279,10 @@ def test_a_run_reached_through_a_link_is_the_same(fake: Fake, tmp_path: Path) ->
 FULL = r"""
     import json, subprocess, sys
     from pathlib import Path
-    from clusterkit import runfolder
-    from clusterkit.errors import UserError
+    from clusterkit.executors.run import runfolder
+    from clusterkit.core.errors import UserError
     from clusterkit.executors import submit_plan
-    from clusterkit.model import ClusterKind, RenderedFile
+    from clusterkit.core.model import ClusterKind, RenderedFile
     from tests.plans import make_cluster, make_plan
 
     mount, options = Path(sys.argv[1]), sys.argv[2:]
@@ -457,7 +459,7 @@ def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path)
 
 
 def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_path: Path) -> None:
-    from clusterkit.executors.slurm_executor import SlurmJob  # noqa: PLC0415
+    from clusterkit.executors.slurm.submitit import SlurmJob  # noqa: PLC0415
 
     fake("sbatch", SBATCH)
     run, _, _ = submit(slurm_plan(tmp_path))

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.checks import all_checks
-from clusterkit.cli.main import app
+from clusterkit.cli.explain import all_topics, find_topic, frameworks
+from clusterkit.cli.frame.main import app
 from clusterkit.config.schema import ClusterModel, ConfigModel
-from clusterkit.errors import UserError
-from clusterkit.explain import all_topics, find_topic, launchers
-from clusterkit.findings import Verdict
-from clusterkit.frameworks import Framework, framework_names, load_framework
-from clusterkit.model import JobState, NodeCommand, Ref, Runtime
+from clusterkit.core.errors import UserError
+from clusterkit.core.findings import Verdict
+from clusterkit.core.model import JobState, NodeCommand, Ref, Runtime
+from clusterkit.jobs.submit.preflight import MODES
+from clusterkit.launch.frameworks import Framework, framework_names, load_framework
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.gate import Mode
-from clusterkit.submitting.gate import MODES
 
 
 def test_everything_is_explained() -> None:
@@ -103,7 +103,7 @@ def test_a_framework_of_others_is_in_the_table_whatever_becomes_of_it() -> None:
         command=lambda _: NodeCommand(argv=()),
         provides=("A_VARIABLE",) * 12,
     )
-    rows = launchers._rows({"ours": ours, "broken": UserError("no module")})
+    rows = frameworks._rows({"ours": ours, "broken": UserError("no module")})
     lines = "\n".join(rows).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-2:] == [f"broken     {'-':<39}  -         -", "           cannot be loaded"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
-from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.model import NodeCommand
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import NodeCommand
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
 
 PRESETS = sorted(data_dir("templates").glob("accelerate/*.yaml"))
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
-from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec
-from clusterkit.plan import make_plan
-from clusterkit.render import summary
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import summary
 
 LAUNCH = data_dir("templates") / "env" / "launch.py"
 RANKS = data_dir("templates") / "ranks"

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from clusterkit.core import peers
-from clusterkit.data import PEERS, data_dir
-from clusterkit.errors import UserError
-from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, NodeCommand
-from clusterkit.plan import make_plan
+from clusterkit.core.data import PEERS, data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, NodeCommand
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.plan import make_plan
 
 TEMPLATES = data_dir("templates") / "mpi"
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")

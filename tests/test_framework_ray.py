@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from clusterkit.core import peers
-from clusterkit.data import PEERS, data_dir
-from clusterkit.errors import UserError
-from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.model import NodeCommand
+from clusterkit.core.data import PEERS, data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import NodeCommand
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from tests.port_ranges import next_range
 
 LAUNCH = data_dir("templates") / "ray" / "launch.py"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core import peers
-from clusterkit.data import PEERS, data_dir
-from clusterkit.errors import UserError
-from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.model import NodeCommand
-from clusterkit.ports import hold_port
+from clusterkit.core.data import PEERS, data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import NodeCommand
+from clusterkit.core.ports import hold_port
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
 
 LAUNCH = data_dir("templates") / "spark" / "launch.py"
 RANKS = data_dir("templates") / "ranks"

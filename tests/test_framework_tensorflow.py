@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from clusterkit.core import peers
-from clusterkit.data import PEERS, data_dir
-from clusterkit.errors import UserError
-from clusterkit.frameworks import LaunchInputs, load_framework
-from clusterkit.model import NodeCommand
-from clusterkit.ports import hold_port
-from clusterkit.render import render
+from clusterkit.core.data import PEERS, data_dir
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import NodeCommand
+from clusterkit.core.ports import hold_port
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.render import render
 from tests.render_cases import PLAIN, job, make_plan
 
 TEMPLATES = data_dir("templates")

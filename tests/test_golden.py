@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusterkit.render import render
+from clusterkit.launch.render import render
 from tests.render_cases import CASES, as_reviewed, plan
 
 ON_SLURM = [case for case, (_, cluster) in CASES.items() if cluster.kind == "slurm"]
@@ -33,7 +33,7 @@ def test_rendered_files_are_as_reviewed(case: str) -> None:
 
 def test_another_process_renders_the_same_bytes() -> None:
     code = (
-        "from tests.render_cases import CASES, plan; from clusterkit.render import render\n"
+        "from tests.render_cases import CASES, plan; from clusterkit.launch.render import render\n"
         "import hashlib; print(hashlib.sha256("
         "repr([render(plan(case)) for case in CASES]).encode()).hexdigest())"
     )

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Evidence, NodeFacts
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.evaluate import findings_of
-from clusterkit.probes.base import PreflightJob, Reach
-from clusterkit.probes.compound import compose, read_answer
+from clusterkit.transport.probe import PreflightJob, Reach
+from clusterkit.transport.script import compose, read_answer
 
 _DOUBLES = Path(__file__).parent / "doubles"
 _CHECKS = [check for check in all_checks() if check.area == "GPU"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from clusterkit.cli.main import VERBS, app
+from clusterkit.cli.frame.main import VERBS, app
 
 
 def _pages() -> Iterator[tuple[str, ...]]:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
-from clusterkit.hostfile import (
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostfile import (
     Format,
     HostFile,
     assign_ranks,
@@ -25,7 +25,7 @@ from clusterkit.hostfile import (
     slot_pool,
     write,
 )
-from clusterkit.model import Host
+from clusterkit.core.model import Host
 
 # A loaded machine must not fail what is right: no time limit on one example.
 settings.register_profile("clusterkit", deadline=None)

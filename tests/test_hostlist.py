@@ -15,8 +15,8 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
-from clusterkit.hostlist import MAX_NAMES, expand, fold, fold_set, parse_tasks_per_node
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import MAX_NAMES, expand, fold, fold_set, parse_tasks_per_node
 
 # A loaded machine must not fail what is right: no time limit on one example.
 settings.register_profile("clusterkit", deadline=None)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import RemoteError
-from clusterkit.sync.image_archive import (
+from clusterkit.core.errors import RemoteError
+from clusterkit.images.distribute.image_archive import (
     Archive,
     ImageFacts,
     chunks,

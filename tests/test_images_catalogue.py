@@ -17,8 +17,8 @@ from pathlib import Path, PurePath
 import pytest
 
 from clusterkit import __version__
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
 from clusterkit.images import driver, names
 from clusterkit.images.bake import bake_document, build_command, build_script
 from clusterkit.images.catalogue import (
@@ -35,7 +35,7 @@ from clusterkit.images.catalogue import (
 from clusterkit.images.context import Context, assemble
 from clusterkit.images.locks import lock_path, read_lock, requirements, source_lock_path
 from clusterkit.images.recipe import Target, Wishes, make_targets
-from clusterkit.images.wheel import pack_wheel
+from clusterkit.transport.sync.wheel import pack_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden" / "images"

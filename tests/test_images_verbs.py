@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import Problem
+from clusterkit.core.errors import Problem
 from clusterkit.images import driver
+from clusterkit.images.build_errors import explain_failure
 from clusterkit.images.catalogue import Variant
 from clusterkit.images.keep import Form, export_command
 from clusterkit.images.progress import Progress, StepState
-from clusterkit.images.trouble import explain_failure
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

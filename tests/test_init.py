@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.init import _report
-from clusterkit.cli.main import app
+from clusterkit.cli.frame.main import app
+from clusterkit.cli.setup.init import _report
 from clusterkit.config import Settings, load_settings
-from clusterkit.config.discover import (
+from clusterkit.config.init.discover import (
     NVIDIA_SMI,
     PARTITIONS,
     SCONTROL_CONFIG,
@@ -25,9 +25,9 @@ from clusterkit.config.discover import (
     parse_sinfo,
     run_command,
 )
-from clusterkit.config.starter import starter_text
-from clusterkit.errors import UserError
-from clusterkit.model import GpuRequest
+from clusterkit.config.init.starter import starter_text
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import GpuRequest
 
 MIXED = """\
 cpu*|40|1-00:00:00|(null)|64|256000
@@ -177,7 +177,7 @@ def test_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = run_command(("sh", "-c", "echo $LC_ALL; echo 'sh: error: no' >&2; exit 3"))
     assert (answer.output, answer.code, answer.complaint) == ("C\n", 3, "no")
     assert not run_command(("no-such-tool",)).found
-    monkeypatch.setattr("clusterkit.config.discover.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("clusterkit.config.init.discover.TIMEOUT_S", 0.1)
     assert run_command(("sleep", "5")).complaint == "no answer within 0.1 s"
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")

@@ -15,18 +15,19 @@ from typing import Any
 
 import pytest
 
-from clusterkit import files, node_results, runfolder
-from clusterkit.cli.status import endings
-from clusterkit.cli.wait import wait_for_run
-from clusterkit.errors import UserError
+from clusterkit.cli.jobs.status import endings
+from clusterkit.cli.jobs.wait import wait_for_run
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.executors import SchedulerState
-from clusterkit.executors.handing import Handing, ProcessId
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.node_results import Results
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
-from clusterkit.jobs.judge import Evidence, judge
 from clusterkit.jobs.logs import LogReader, tail_position
-from clusterkit.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.node_results import Results
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.jobs.state.conclude import Evidence, judge
 from tests.plans import make_cluster, make_plan, node_script
 
 REPOSITORY = Path(__file__).parents[1]
@@ -563,7 +564,7 @@ def test_ctrl_c_while_waiting_names_the_verb_and_who_starts_it_again(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.cli.wait.wait_for", interrupted)
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for", interrupted)
     assert wait_for_run(make_run(tmp_path, **changes), verb="supervise") == 130
     said = capsys.readouterr().err
     assert "7 goes on; come back: clusterkit supervise 7\n" in said

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.judge.fleet import Fleet, fleet
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Tier
-from clusterkit.cli.main import app
-from clusterkit.findings import Verdict
+from clusterkit.cli.frame.main import app
+from clusterkit.core.findings import Verdict
 from clusterkit.preflight.bundle import write_bundle
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Tier
 from clusterkit.preflight.evaluate import evaluate
 
 NODES = 1400

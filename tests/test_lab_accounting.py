@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, node_results, runfolder
-from clusterkit.runfolder import RunFolder
+from clusterkit.core import files
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab, LabError
 from tests.lab.hosts import read_cmdline

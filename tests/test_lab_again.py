@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
 from tests.lab_faults import full_shared_memory

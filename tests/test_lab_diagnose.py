@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from clusterkit.diagnose.facts import facts_of
-from clusterkit.diagnose.rules import own_rules
-from clusterkit.diagnose.verdict import Known, diagnose
-from clusterkit.jobs.state import load_job
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.state.load import load_job
+from clusterkit.observe.diagnose.facts import facts_of
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Known, diagnose
 from tests.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab_failures import FAILURES, sick_host

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab_jobs import await_true
 

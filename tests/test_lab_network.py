@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import (
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import (
     net_allreduce,
     net_bandwidth,
     net_busbw,
@@ -22,16 +24,14 @@ from clusterkit.checks import (
     net_reach,
     net_rendezvous,
 )
-from clusterkit.checks.base import Check
-from clusterkit.findings import Verdict
-from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.network import with_network
+from clusterkit.preflight.probes.net import allreduce as allreduce_probe
+from clusterkit.preflight.probes.net import links
 from clusterkit.preflight.report import Report
-from clusterkit.probes import net_allreduce as allreduce_probe
-from clusterkit.probes import net_links
-from clusterkit.probes.base import PreflightJob, Reach
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import PreflightJob, Reach
 from tests.lab import Lab
 from tests.lab_faults import filtered, shaped
 from tests.net_lab import LabTransport
@@ -88,7 +88,7 @@ def test_one_slow_node_is_named(lab: Lab) -> None:
 
 
 def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_links, "WINDOW_S", 5.0)
+    monkeypatch.setattr(links, "WINDOW_S", 5.0)
     drop = f"ip daddr {lab.layout.address('n1')} tcp dport {PORT} drop"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", drop):
         report = preflight(lab, net_rendezvous.CHECK)
@@ -99,7 +99,7 @@ def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.Mon
 def test_a_firewall_against_one_node_names_that_node(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(net_links, "WINDOW_S", 5.0)
+    monkeypatch.setattr(links, "WINDOW_S", 5.0)
     reject = f"ip saddr {lab.layout.address('n3')} tcp dport {PORT} reject with tcp reset"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", reject):
         report = preflight(lab, net_rendezvous.CHECK)

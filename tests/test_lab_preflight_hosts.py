@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import all_checks, select_checks
-from clusterkit.checks.base import Evidence, NodeFacts
-from clusterkit.findings import Verdict
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks import all_checks, select_checks
+from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.collect import probes_of
 from clusterkit.preflight.evaluate import findings_of
-from clusterkit.probes import slurm_nodes
-from clusterkit.probes.base import Output, PreflightJob, Reach
-from clusterkit.probes.compound import compose, read_answer
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import Output, PreflightJob, Reach
+from clusterkit.transport.script import compose, read_answer
 from tests.lab import Lab
 from tests.lab_faults import drained, full_shared_memory, hosts_file, mounted, wait_for_state
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from clusterkit import node_results
-from clusterkit.model import NodeResult
-from clusterkit.runfolder import RunFolder
+from clusterkit.core.model import NodeResult
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.desk import Desk
 from tests.lab_jobs import await_true
 

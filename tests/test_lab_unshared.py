@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.desk import CHECKOUT, Desk
 from tests.lab import Lab
 from tests.lab_apart import OURS, desk_apart, homes_apart, tiny_wheel, wheelhouse

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import node_results, runfolder
+from clusterkit.executors.run import node_results, runfolder
 from tests.lab import Lab
 from tests.lab_jobs import Cluster, await_true, started
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, node_results, runfolder
-from clusterkit.data import data_dir
-from clusterkit.model import NodeResult
-from clusterkit.runfolder import RunFolder
-from clusterkit.worker import Identity
-from clusterkit.worker.failure import Ending, RankFailure, explain, read_rank_failure
-from clusterkit.worker.last_words import LINES, SIZE, last_words
+from clusterkit.core import files
+from clusterkit.core.data import data_dir
+from clusterkit.core.model import NodeResult
+from clusterkit.executors.node import Identity
+from clusterkit.executors.node.failure import Ending, RankFailure, explain, read_rank_failure
+from clusterkit.executors.node.log_tail import LINES, SIZE, last_words
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.plans import environment, make_cluster
 
 TRACEBACK = """\

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
-from clusterkit.hostlist import expand
-from clusterkit.layout import (
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import expand
+from clusterkit.launch.rank_layout import (
     DIMENSIONS,
     Export,
     Fabric,

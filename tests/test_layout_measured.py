@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterkit.cli import main
-from clusterkit.hostlist import expand
-from clusterkit.layout import Fabric, measured_fabric
-from clusterkit.layout.measured import Pair
+from clusterkit.core.hosts.hostlist import expand
+from clusterkit.launch.rank_layout import Fabric, measured_fabric
+from clusterkit.launch.rank_layout.measured import Pair
 from clusterkit.preflight.bundle import Bundle, write_bundle
-from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
 from tests.test_check_net import links
 from tests.test_layout import laid_out
 

@@ -10,14 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from clusterkit import metrics
-from clusterkit.cli.main import app
-from clusterkit.errors import UserError
-from clusterkit.findings import Finding, Verdict
+from clusterkit.cli.frame.main import app
+from clusterkit.core.errors import UserError
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.model import ClusterKind, JobState, JobStatus
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job
-from clusterkit.model import ClusterKind, JobState, JobStatus
+from clusterkit.observe.prometheus import jobs as metrics
 from clusterkit.preflight.report import Report
-from clusterkit.runfolder import RunFolder, Submission
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.data import data_dir
+from clusterkit.core.data import data_dir
 from clusterkit.preflight.network import FirstPass, disjoint, second_pass
-from clusterkit.probes import net_allreduce, net_links
-from clusterkit.probes.base import PreflightJob
+from clusterkit.preflight.probes.net import allreduce, links
+from clusterkit.transport.probe import PreflightJob
 from tests.probe_run import SHELLS
 
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
@@ -116,11 +116,11 @@ def run(snippet: str, shell: tuple[str, ...], absent: str = "") -> dict[str, tup
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_all_nodes_meet(shell: tuple[str, ...]) -> None:
-    snippet = net_links.links_snippet(PreflightJob(hosts=HOSTS, port=PORT), run="x")
+    snippet = links.links_snippet(PreflightJob(hosts=HOSTS, port=PORT), run="x")
     assert snippet is not None
     for host, (code, out) in run(snippet, shell).items():
         assert code == 0
-        facts = net_links.parse(out)
+        facts = links.parse(out)
         assert facts.node == host
         assert sorted(facts.reach) == [(other, "ok") for other in HOSTS if other != host]
         assert {met.peer for met in facts.meetings} == {*HOSTS} - {host}
@@ -129,12 +129,12 @@ def test_all_nodes_meet(shell: tuple[str, ...]) -> None:
 
 
 def test_an_absent_node_costs_its_partners_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(net_links, "WINDOW_S", 4.0)
-    snippet = net_links.links_snippet(PreflightJob(hosts=HOSTS, port=PORT), run="x")
+    monkeypatch.setattr(links, "WINDOW_S", 4.0)
+    snippet = links.links_snippet(PreflightJob(hosts=HOSTS, port=PORT), run="x")
     assert snippet is not None
     for host, (code, out) in run(snippet, ("sh",), absent=HOSTS[2]).items():
         assert code == 0
-        facts = net_links.parse(out)
+        facts = links.parse(out)
         other = next(h for h in HOSTS[:2] if h != host)
         assert dict(facts.reach) == {other: "ok", HOSTS[2]: "refused"}
         assert {met.peer: met.status for met in facts.meetings} == {
@@ -147,18 +147,18 @@ def test_a_pair_all_reduces_and_the_odd_node_rests() -> None:
     job = PreflightJob(
         hosts=HOSTS, port=PORT, python=sys.executable, env={"GLOO_SOCKET_IFNAME": "lo"}
     )
-    snippet = net_allreduce.allreduce_snippet(job)
+    snippet = allreduce.allreduce_snippet(job)
     assert snippet is not None
     said = run(snippet, ("sh",))
     assert {code for code, _ in said.values()} == {0}
-    facts = {host: net_allreduce.parse(out) for host, (_, out) in said.items()}
+    facts = {host: allreduce.parse(out) for host, (_, out) in said.items()}
     assert [(e.peer, e.status) for e in facts[HOSTS[0]].exercises] == [(HOSTS[1], "ok")]
     assert (facts[HOSTS[0]].exercises[0].bus_bytes_per_s or 0) > 1e6
     assert facts[HOSTS[2]].exercises == ()
 
 
 def test_a_node_that_is_none_of_the_hosts_says_so() -> None:
-    snippet = net_links.links_snippet(PreflightJob(hosts=("198.51.100.1", "198.51.100.2")))
+    snippet = links.links_snippet(PreflightJob(hosts=("198.51.100.1", "198.51.100.2")))
     done = subprocess.run(["sh", "-c", snippet or ""], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "none of the job's hosts" in done.stderr
@@ -166,13 +166,13 @@ def test_a_node_that_is_none_of_the_hosts_says_so() -> None:
 
 def test_one_node_has_nobody_to_meet() -> None:
     job = PreflightJob(hosts=("n1",))
-    assert net_links.links_snippet(job) is None
-    assert net_allreduce.allreduce_snippet(job) is None
+    assert links.links_snippet(job) is None
+    assert allreduce.allreduce_snippet(job) is None
 
 
 def test_a_name_that_leads_to_another_node_is_told() -> None:
     job = PreflightJob(hosts=("127.0.0.2", "localhost"), port=PORT)
-    snippet = net_links.links_snippet(job, run="x")
+    snippet = links.links_snippet(job, run="x")
     done = subprocess.run(
         ["sh", "-c", snippet or ""],
         env={**os.environ, "SLURMD_NODENAME": "127.0.0.2"},
@@ -181,7 +181,7 @@ def test_a_name_that_leads_to_another_node_is_told() -> None:
         check=True,
         timeout=30,
     )
-    assert net_links.parse(done.stdout).reach == (("localhost", "wrong:127.0.0.2"),)
+    assert links.parse(done.stdout).reach == (("localhost", "wrong:127.0.0.2"),)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import processes, runfolder
+from clusterkit.core import processes
 from clusterkit.executors import submit_plan
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.plans import make_cluster, make_plan, node_script
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterkit.core.errors import UserError
 from clusterkit.core.ownership import find_foreign, require_own
-from clusterkit.errors import UserError
 
 STRANGER = 54321
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, runfolder
-from clusterkit.checks import host_packages, host_torch
-from clusterkit.checks.base import Check, Evidence, Ruling
-from clusterkit.errors import UserError
-from clusterkit.findings import Verdict
-from clusterkit.frameworks import framework_names, load_framework
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.findings import Verdict
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.images.catalogue import IMAGES
-from clusterkit.packages import framework_called, image_with, package_of, pip_line
-from clusterkit.probes import job_python
-from clusterkit.probes.base import PreflightJob, read_output
-from clusterkit.runfolder import RunFolder
+from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
+from clusterkit.launch.frameworks import framework_names, load_framework
+from clusterkit.preflight.checks import host_packages, host_torch
+from clusterkit.preflight.checks.base import Check, Evidence, Ruling
+from clusterkit.preflight.probes.host import job_python
+from clusterkit.transport.probe import PreflightJob, read_output
 from tests.evidence import evidence
 from tests.plans import make_cluster, make_plan
 from tests.probe_run import run_probe

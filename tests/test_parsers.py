@@ -10,10 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.checks import all_checks
-from clusterkit.probes import kernel_log, nvidia_list, rdma_tools, slurm_nodes, slurm_sinfo
-from clusterkit.probes.base import Output, Unparsed, read_output
-from clusterkit.topology import NoMatrix, View, parse_topology
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.probes.gpu import kernel_log, nvidia_list
+from clusterkit.preflight.probes.net import rdma_tools
+from clusterkit.preflight.probes.slurm import sinfo
+from clusterkit.preflight.topology import NoMatrix, View, parse_topology
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import Output, Unparsed, read_output
 from tests import test_probe_gpu, test_probe_host, test_probe_rdma
 from tests.mangling import mangled
 from tests.recordings import recording
@@ -93,7 +96,7 @@ OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "dmesg": (kernel_log.read_kernel_log, "dmesg_xid119_h100.txt"),
     "ibstat": (rdma_tools.parse, "ibstat_a100_9ca.txt"),
     "scontrol": (slurm_nodes.split_records, "scontrol_show_node_h100_drain.txt"),
-    "sinfo": (slurm_sinfo.parse, "sinfo_deepops_alloc_idle.txt"),
+    "sinfo": (sinfo.parse, "sinfo_deepops_alloc_idle.txt"),
     "topo -p2p": (lambda text: parse_topology(text, view=View.P2P), "topo_p2p_r_h100x8.txt"),
     "topo -mp": (lambda text: parse_topology(text, view=View.PCIE), "topo_mp_juwels_booster.txt"),
 }

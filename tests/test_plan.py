@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from clusterkit import frameworks
-from clusterkit.directives import OURS
-from clusterkit.errors import UserError
-from clusterkit.frameworks.base import Framework, LaunchInputs
-from clusterkit.model import (
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import (
     ClusterSpec,
     ContainerRuntime,
     GpuRequest,
     HorovodController,
     NodeCommand,
 )
-from clusterkit.plan import make_plan
+from clusterkit.launch import frameworks
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.sbatch_options import OURS
 from tests.render_cases import LOCAL, PLAIN, RACK, SLURM, WORKDIR, cluster, job
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle, read_job
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import evaluate
-from clusterkit.probes.base import Output, PreflightJob, Reach
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, PreflightJob, Reach
 
 
 @pytest.fixture

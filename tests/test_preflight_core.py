@@ -8,17 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import select_checks, ssh_reachable
-from clusterkit.checks.base import About, Check, Evidence, Ruling, each, majority, passed, uniform
-from clusterkit.errors import UserError
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.errors import UserError
+from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
+from clusterkit.preflight.checks import select_checks, ssh_reachable
+from clusterkit.preflight.checks.base import (
+    About,
+    Check,
+    Evidence,
+    Ruling,
+    each,
+    majority,
+    passed,
+    uniform,
+)
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.text import report_lines
-from clusterkit.probes.base import Output, PreflightJob, Probe, Reach, ReachProblem, Unparsed
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, PreflightJob, Probe, Reach, ReachProblem, Unparsed
 
 ABOUT = About(what="W.", why="Y.", how="H.", fix="F.", source="S.")
 

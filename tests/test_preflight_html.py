@@ -15,10 +15,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import NodeFacts
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html import page
 from clusterkit.preflight.html.drawing import draw
@@ -27,9 +27,9 @@ from clusterkit.preflight.html.pairs import FAILED, PairMatrix, packed, slow_nod
 from clusterkit.preflight.html.types import node_types
 from clusterkit.preflight.html.verdicts import AREAS, rows
 from clusterkit.preflight.report import Report
-from clusterkit.probes.base import Output, PreflightJob, Reach, ReachProblem
-from clusterkit.topology import parse_topology
+from clusterkit.preflight.topology import parse_topology
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
 from tests.recordings import recording
 
 VOID = {"meta", "input", "br", "link", "img", "hr"}

@@ -13,22 +13,23 @@ from typing import cast
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit import __version__, files
-from clusterkit.cli.main import app
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.findings import Finding, Verdict
-from clusterkit.model import ClusterKind, ClusterSpec
+from clusterkit import __version__
+from clusterkit.cli.frame.main import app
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.executors.run.runfolder import NODE_CHECKS
+from clusterkit.jobs.submit.preflight import Listener, NotFitError, pass_gate
+from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.drain import drain_commands
 from clusterkit.preflight.report import Report
+from clusterkit.preflight.request import Wanted
 from clusterkit.preflight.targets import aim
-from clusterkit.preflight.wanted import Wanted
-from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
-from clusterkit.runfolder import NODE_CHECKS
-from clusterkit.submitting.gate import Listener, NotFitError, pass_gate
-from clusterkit.submitting.request import JobRequest
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import PreflightJob, Reach, ReachProblem
 from tests.plans import make_cluster, make_plan
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, ContainerRuntime
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
+from clusterkit.preflight.request import Wanted
 from clusterkit.preflight.targets import aim
-from clusterkit.preflight.wanted import Wanted
 
 _RACK = ClusterSpec(name="rack", kind=ClusterKind.SSH)
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.findings import Verdict
-from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, Unparsed, read_output
-from clusterkit.probes.compound import Answer, Compound, compose, read_answer
+from clusterkit.core.findings import Verdict
+from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed, read_output
+from clusterkit.transport.script import Answer, Compound, compose, read_answer
 
 JOB = PreflightJob(hosts=("n1",))
 

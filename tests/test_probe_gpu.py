@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.probes import (
+from clusterkit.preflight.probes.gpu import (
     amd_gpus,
     dcgm_diag,
     kernel_log,
@@ -23,9 +23,14 @@ from clusterkit.probes import (
     nvidia_processes,
     pci_gpus,
 )
-from clusterkit.probes.base import PreflightJob, Unparsed
-from clusterkit.probes.nvidia_nvlink import NvlinkState
-from clusterkit.probes.xid_catalog import XidAction, harmless_lines, xid_action, xid_name
+from clusterkit.preflight.probes.gpu.nvidia_nvlink import NvlinkState
+from clusterkit.preflight.probes.gpu.xid_catalog import (
+    XidAction,
+    harmless_lines,
+    xid_action,
+    xid_name,
+)
+from clusterkit.transport.probe import PreflightJob, Unparsed
 from tests.recordings import recording
 
 _DOUBLES = Path(__file__).parent / "doubles"

@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 
-from clusterkit.probes import (
-    container,
-    host_disks,
-    host_limits,
-    host_names,
-    host_system,
-    job_python,
-    shared_folders,
-    slurm_nodes,
-    ssh_peer,
-)
-from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, read_output
+from clusterkit.preflight.probes.host import container, job_python, shared_folders
+from clusterkit.preflight.probes.host import disks as host_disks
+from clusterkit.preflight.probes.host import limits as host_limits
+from clusterkit.preflight.probes.host import names as host_names
+from clusterkit.preflight.probes.host import system as host_system
+from clusterkit.preflight.probes.net import ssh_peer
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, read_output
 from tests.probe_run import SHELLS, run_compound, run_probe
 
 JOB = PreflightJob(hosts=("n1", "n2"), python=sys.executable, paths=("/tmp",))

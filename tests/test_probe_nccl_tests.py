@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.checks.gpu_all_reduce import CHECK
-from clusterkit.probes.base import Output, PreflightJob, Unparsed
-from clusterkit.probes.nccl_tests import ASK, PROBE, parse
+from clusterkit.preflight.checks.gpu_all_reduce import CHECK
+from clusterkit.preflight.probes.gpu.nccl_tests import ASK, PROBE, parse
+from clusterkit.transport.probe import Output, PreflightJob, Unparsed
 from tests.evidence import evidence
 from tests.mangling import mangled
 from tests.probe_run import SHELLS

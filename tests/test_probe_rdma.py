@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.probes import (
-    gpudirect,
-    net_interfaces,
-    nvidia_topo,
-    rdma_counters,
-    rdma_ports,
-)
-from clusterkit.probes.base import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
-from clusterkit.probes.compound import compose, read_answer
-from clusterkit.probes.rdma import Rdma, number, physical, rate, state
+from clusterkit.preflight.probes.gpu import gpudirect, nvidia_topo
+from clusterkit.preflight.probes.net import interfaces, rdma_counters, rdma_ports
+from clusterkit.preflight.probes.net.rdma import Rdma, number, physical, rate, state
+from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
+from clusterkit.transport.script import compose, read_answer
 from tests.mangling import mangled
 from tests.recordings import recording
 
@@ -29,7 +24,7 @@ PROBES: tuple[Probe[object], ...] = (
     rdma_ports.PROBE,
     rdma_counters.PROBE,
     gpudirect.PROBE,
-    net_interfaces.PROBE,
+    interfaces.PROBE,
     nvidia_topo.PROBE,
 )
 TOOLS = (
@@ -306,10 +301,10 @@ def test_no_rdma_is_not_applicable(
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_interfaces_of_this_machine(shell: tuple[str, ...]) -> None:
-    done = run(shell, snippet(net_interfaces.PROBE))
+    done = run(shell, snippet(interfaces.PROBE))
     assert (done.returncode, done.stderr) == (0, "")
     here = Path("/sys/class/net")
-    for interface in net_interfaces.parse(done.stdout):
+    for interface in interfaces.parse(done.stdout):
         assert interface.mtu == int((here / interface.name / "mtu").read_text())
         assert interface.name != "lo"
 
@@ -324,8 +319,8 @@ def test_interfaces_that_count(shell: tuple[str, ...], tmp_path: Path) -> None:
     ):
         device(tmp_path, name, {"operstate": state_, "mtu": "9000", "speed": speed,
                                 "type": "32" if name == "ib0" else "1"})  # fmt: skip
-    text = snippet(net_interfaces.PROBE).replace("/sys/class/net", str(tmp_path))
-    found = net_interfaces.parse(run(shell, text).stdout)
+    text = snippet(interfaces.PROBE).replace("/sys/class/net", str(tmp_path))
+    found = interfaces.parse(run(shell, text).stdout)
     assert [(i.name, i.speed_mbps, i.infiniband) for i in found] == [
         ("eth0", None, False),
         ("ib0", 400000, True),
@@ -364,7 +359,7 @@ OURS = {
     "gid|mlx5_0|1|3|RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth2\n",
     rdma_counters.PROBE.name: COUNTED,
     gpudirect.PROBE.name: "kernel 5.15.0\nmodule nvidia_peermem\nNVRM version: NVIDIA UNIX\n",
-    net_interfaces.PROBE.name: "eth0|1500|25000|1\nib0|4092|-1|32\n",
+    interfaces.PROBE.name: "eth0|1500|25000|1\nib0|4092|-1|32\n",
 }
 
 

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit import hostlist
-from clusterkit.checks import slurm_features, slurm_gres, slurm_state
-from clusterkit.checks.base import Check
+from clusterkit.core.hosts import hostlist
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import slurm_features, slurm_gres, slurm_state
+from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.evaluate import evaluate
+from clusterkit.preflight.probes.slurm import sinfo
 from clusterkit.preflight.targets import with_slurm
-from clusterkit.probes import slurm_nodes, slurm_sinfo
-from clusterkit.probes.base import Missing, Output, PreflightJob, Reach, Unparsed, read_output
+from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Missing, Output, PreflightJob, Reach, Unparsed, read_output
 from tests.evidence import evidence
 from tests.probe_run import rulings
 from tests.recordings import recording
@@ -176,9 +177,9 @@ def test_mangled_records_are_refused_and_never_guessed(data: st.DataObject) -> N
 )
 def test_sinfo_tables_are_read(file: str, nodes: int, states: dict[str, int]) -> None:
     """Every node that the table names, as a record that the same parser reads."""
-    rows = slurm_sinfo.parse(recording(file))
+    rows = sinfo.parse(recording(file))
     assert all(row.default and row.available for row in rows)
-    records = slurm_sinfo.records(rows)
+    records = sinfo.records(rows)
     found = [slurm_nodes.parse(record).states[0] for record in records.values()]
     assert len(found) == nodes
     assert {state: found.count(state) for state in found} == states
@@ -195,7 +196,7 @@ def test_sinfo_states_are_translated() -> None:
         "gpu*         up 1-00:00:00      1    mix n3\n"
         "gpu*         up 1-00:00:00      0    n/a n/a\n"
     )
-    records = slurm_sinfo.records(slurm_sinfo.parse(table))
+    records = sinfo.records(sinfo.parse(table))
     nodes = {name: {"slurm-node": text} for name, text in records.items()}
     ruled = rulings(slurm_state.CHECK, evidence(nodes, job=_slurm(*nodes)))
     assert {name: str(r.verdict) for name, r in ruled.items()} == {
@@ -237,7 +238,7 @@ def test_sinfo_answers_where_there_is_no_scontrol(
 
 def test_a_sinfo_that_says_something_else_is_unknown() -> None:
     output = Output(stdout="slurm_load_partitions: Unable to contact slurm controller\n")
-    assert slurm_sinfo.as_records(output) is output
+    assert sinfo.as_records(output) is output
 
 
 def test_the_hostlists_of_the_recording_expand_as_the_index_says() -> None:

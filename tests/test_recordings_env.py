@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.envlint import lint, read_source
+from clusterkit.preflight.env_lint import lint, read_source
 from tests.recordings import recording
 
 FRESH = "fresh-2026-11/"

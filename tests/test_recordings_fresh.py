@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.checks import all_checks
-from clusterkit.findings import Finding
+from clusterkit.core.findings import Finding
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import findings_of
-from clusterkit.probes import kernel_log
-from clusterkit.probes.base import PreflightJob
-from clusterkit.topology import NoMatrix, Topology, nearest_nics, parse_topology, summary, warnings
+from clusterkit.preflight.probes.gpu import kernel_log
+from clusterkit.preflight.topology import (
+    NoMatrix,
+    Topology,
+    nearest_nics,
+    parse_topology,
+    summary,
+    warnings,
+)
+from clusterkit.transport.probe import PreflightJob
 from tests.evidence import evidence
 from tests.recordings import recording
 

@@ -8,10 +8,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.main import app
-from clusterkit.collectives.operations import Operation
-from clusterkit.collectives.reading import read_result
-from clusterkit.errors import UserError
+from clusterkit.cli.frame.main import app
+from clusterkit.core.errors import UserError
+from clusterkit.observe.bench.allreduce.operations import Operation
+from clusterkit.observe.bench.allreduce.reading import read_result
 from tests.recordings import recording
 
 FRESH = "fresh-2026-11/"

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pytest
 
-from clusterkit.checks import slurm_state
-from clusterkit.probes import slurm_nodes, slurm_sinfo
-from clusterkit.probes.base import Output, PreflightJob, Unparsed
+from clusterkit.preflight.checks import slurm_state
+from clusterkit.preflight.probes.slurm import sinfo
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import Output, PreflightJob, Unparsed
 from tests.evidence import evidence
 from tests.probe_run import rulings
 from tests.recordings import recording
@@ -17,13 +18,13 @@ from tests.recordings import recording
 FOLDER = "fresh-2026-11/"
 
 
-def rows(name: str) -> tuple[slurm_sinfo.Row, ...]:
-    return slurm_sinfo.parse(recording(f"{FOLDER}sinfo_{name}.txt"))
+def rows(name: str) -> tuple[sinfo.Row, ...]:
+    return sinfo.parse(recording(f"{FOLDER}sinfo_{name}.txt"))
 
 
 def judged(text: str) -> dict[str, tuple[str, str]]:
     """Return what SLURM001 says of each node of a table: verdict and summary."""
-    output = slurm_sinfo.as_records(Output(stdout=text))
+    output = sinfo.as_records(Output(stdout=text))
     records = slurm_nodes.split_records(output.stdout)
     seen = evidence(
         {name: {"slurm-node": record} for name, record in records.items()},
@@ -70,7 +71,7 @@ def test_a_table_that_does_not_add_up_is_refused() -> None:
     """Mended, its nodes that power up or down are neither fit nor unfit."""
     text = recording(f"{FOLDER}sinfo_azure_autoscale.txt")
     with pytest.raises(Unparsed, match="2 nodes announced, 3 named"):
-        slurm_sinfo.parse(text)
+        sinfo.parse(text)
     for wrong, right in (("2 alloc#", "3 alloc#"), ("28  idle~ d", "25  idle~ d")):
         text = text.replace(wrong, right)
     text = re.sub(r"30( +(?:mix|idle%))", r"1\1", text).replace("30  idle~ hb", "28  idle~ hb")

@@ -11,23 +11,20 @@ from typing import Any
 
 import pytest
 
-from clusterkit.cli.bench_scaling import _exit_code, _tell
-from clusterkit.cli.bench_scaling_report import lines_of
-from clusterkit.drawing import require_drawing
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
-from clusterkit.plan import make_plan
-from clusterkit.probes import yardstick
-from clusterkit.probes.base import PreflightJob, read_output
-from clusterkit.probes.vitals_host_text import read_host
-from clusterkit.probes.yardstick import Yardstick
-from clusterkit.runfolder import RunFolder
-from clusterkit.scaling.causes import causes_of
-from clusterkit.scaling.evidence import GpuEvidence, NodeEvidence, evidence_of
-from clusterkit.scaling.lines import ThroughputLog
-from clusterkit.scaling.nodes import aim
-from clusterkit.scaling.page import page
-from clusterkit.scaling.rates import (
+from clusterkit.cli.bench.scaling import _exit_code, _tell
+from clusterkit.cli.bench.scaling_report import lines_of
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.core.plots import require_drawing
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.launch.plan import make_plan
+from clusterkit.observe.bench.scaling import yardstick
+from clusterkit.observe.bench.scaling.causes import causes_of
+from clusterkit.observe.bench.scaling.evidence import GpuEvidence, NodeEvidence, evidence_of
+from clusterkit.observe.bench.scaling.lines import ThroughputLog
+from clusterkit.observe.bench.scaling.nodes import aim
+from clusterkit.observe.bench.scaling.page import page
+from clusterkit.observe.bench.scaling.rates import (
     Bounds,
     Rate,
     Reading,
@@ -38,10 +35,13 @@ from clusterkit.scaling.rates import (
     rates,
     stalled,
 )
-from clusterkit.scaling.result import Cause, Row, Scaling, document
-from clusterkit.scaling.sizes import By, Size, chosen_by, doubling, parse_at, sizes_of
-from clusterkit.throughput import Throughput, Unit
-from clusterkit.vitals import NodeSample
+from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling, document
+from clusterkit.observe.bench.scaling.sizes import By, Size, chosen_by, doubling, parse_at, sizes_of
+from clusterkit.observe.bench.scaling.yardstick import Yardstick
+from clusterkit.observe.throughput import Throughput, Unit
+from clusterkit.observe.vitals import NodeSample
+from clusterkit.observe.vitals.probes.host_text import read_host
+from clusterkit.transport.probe import PreflightJob, read_output
 from tests.probe_run import SHELLS, run_probe
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -457,7 +457,7 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="--plot draws with it: pip install matplotlib")
-    from clusterkit.scaling.plot import draw  # noqa: PLC0415
+    from clusterkit.observe.bench.scaling.plot import draw  # noqa: PLC0415
 
     found, _ = example()
     draw(tmp_path / "scaling.png", found)
@@ -484,7 +484,7 @@ def test_what_was_measured_is_printed_whatever_comes_of_the_files(
     def draw(path: Path, found: Scaling) -> None:
         raise error
 
-    monkeypatch.setattr("clusterkit.scaling.plot.draw", draw)
+    monkeypatch.setattr("clusterkit.observe.bench.scaling.plot.draw", draw)
     page = tmp_path / "scaling.html"
     places = {"plot": tmp_path / "scaling.png", "html": page}
     if isinstance(error, UserError):

@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from clusterkit import processes
+from clusterkit.core import processes
+from clusterkit.core.model import JobState
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import cancel
 from clusterkit.jobs.find import list_runs
-from clusterkit.jobs.state import load_job
-from clusterkit.model import JobState
-from clusterkit.runfolder import RunFolder
-from clusterkit.scaling.measure import Wishes, measure
-from clusterkit.scaling.rates import Bounds
-from clusterkit.scaling.sized import Ladder, SizedJob, ladder
-from clusterkit.submitting.gate import Listener
-from clusterkit.submitting.one import start
-from clusterkit.submitting.request import read_request
+from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.submit.request import read_request
+from clusterkit.jobs.submit.submit import start
+from clusterkit.observe.bench.scaling.measure import Wishes, measure
+from clusterkit.observe.bench.scaling.rates import Bounds
+from clusterkit.observe.bench.scaling.sized import Ladder, SizedJob, ladder
 
 SCRIPT = """
 import os, sys, time
@@ -177,7 +177,7 @@ def test_a_run_that_hangs_is_not_measured_by_what_it_told_before(bench: Bench) -
 def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterkit.scaling.rates._LONG_S", 1.0)
+    monkeypatch.setattr("clusterkit.observe.bench.scaling.rates._LONG_S", 1.0)
     enders: list[threading.Thread] = []
 
     def end(run: RunFolder) -> None:
@@ -229,7 +229,7 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
         start(*words, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.submitting.attended.start", interrupted)
+    monkeypatch.setattr("clusterkit.jobs.submit.attended.start", interrupted)
     wishes = Wishes(
         bounds=Bounds(warmup=1), patience_s=60, global_batch=False, command_line=("this", "test")
     )

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from clusterkit.checks import host_torch
-from clusterkit.model import ClusterKind
+from clusterkit.core.model import ClusterKind
+from clusterkit.launch.scripts import cautions, gpu_use
 from clusterkit.preflight import gate
-from clusterkit.probes.base import PreflightJob
-from clusterkit.scripts import cautions, gpu_use
+from clusterkit.preflight.checks import host_torch
+from clusterkit.transport.probe import PreflightJob
 from tests.plans import make_cluster, make_plan
 from tests.test_script_kinds import warned
 

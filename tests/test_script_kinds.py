@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.scripts import cautions, read_script, strayed_flags
+from clusterkit.launch.scripts import cautions, read_script, strayed_flags
 from tests.plans import make_cluster, make_plan
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("train_*.py"))

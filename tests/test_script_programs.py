@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import UserError
-from clusterkit.scripts import require_python
+from clusterkit.core.errors import UserError
+from clusterkit.launch.scripts import require_python
 from tests.plans import make_cluster, make_plan
 
 SHELL = (

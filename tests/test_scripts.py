@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from clusterkit.frameworks import framework_names
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec
-from clusterkit.plan import make_plan
-from clusterkit.render import render
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.launch.frameworks import framework_names
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.render_cases import NASTY, NASTY_ARGS
 
 FAKE_SRUN = f"""#!{sys.executable}

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import runfolder
-from clusterkit.commands import Answer
-from clusterkit.errors import RemoteError
-from clusterkit.executors import handing, slurm_lost
+from clusterkit.core.commands import Answer
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import JobState
 from clusterkit.executors.base import RefusalError, UnconfirmedError
-from clusterkit.executors.handing import Handing, ProcessId
-from clusterkit.executors.slurm_refusals import refusal
+from clusterkit.executors.run import runfolder, submit_journal
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.run.submit_journal import Handing, ProcessId
+from clusterkit.executors.slurm import lost_jobs
+from clusterkit.executors.slurm.refusals import refusal
 from clusterkit.jobs import cancel
-from clusterkit.jobs.state import Job, load_job
-from clusterkit.model import JobState
-from clusterkit.runfolder import RunFolder
+from clusterkit.jobs.state.load import Job, load_job
 from tests.test_executors_slurm import SBATCH, Fake, fake, slurm_plan, submit
 
 __all__ = ["fake"]
@@ -103,7 +103,7 @@ def silent(fake: Fake) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_SILENT_S", "_UNLISTED_S", "_PAUSE_S"):
-        monkeypatch.setattr(slurm_lost, name, 0.0)
+        monkeypatch.setattr(lost_jobs, name, 0.0)
 
 
 def unconfirmed(fake: Fake, tmp_path: Path, body: str = f"echo '{OPEN[0]}' >&2; exit 1") -> Job:
@@ -120,7 +120,7 @@ def unconfirmed(fake: Fake, tmp_path: Path, body: str = f"echo '{OPEN[0]}' >&2; 
 
 def age(run: RunFolder, seconds: float) -> None:
     """Let what was noted of handing the job over be older."""
-    noted = handing.read(run)
+    noted = submit_journal.read(run)
     assert noted is not None
     moments = ("began_at", "at", "answered_at", "missing_since")
     older = {name: getattr(noted, name) and getattr(noted, name) - seconds for name in moments}
@@ -140,7 +140,7 @@ def test_a_job_that_runs_after_a_time_out_is_found_by_its_comment(
     assert "hint" not in (job.status.reason or "")
     age(job.run, 7200)
     assert load_job(job.run).status.state is JobState.UNKNOWN  # however long Slurm is silent
-    lists(fake, "8|/x|clusterkit:other", f"9|/elsewhere/script|{slurm_lost.comment_of(job.run)}")
+    lists(fake, "8|/x|clusterkit:other", f"9|/elsewhere/script|{lost_jobs.comment_of(job.run)}")
     job = load_job(job.run)
     assert (job.status.state, job.submission.job_id) == (JobState.PENDING, "9")
 
@@ -191,7 +191,7 @@ def test_what_slurm_may_have_forgotten_is_not_told_as_never_submitted(
 def test_an_sbatch_that_hangs_is_no_refusal(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterkit.executors.slurm_executor.SBATCH_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("clusterkit.executors.slurm.submitit.SBATCH_TIMEOUT_S", 0.5)
     lists(fake)
     job = unconfirmed(fake, tmp_path, "exec sleep 10")
     assert "no answer in" in (job.status.reason or "")
@@ -214,12 +214,12 @@ def test_the_first_of_several_is_ours(fake: Fake, tmp_path: Path) -> None:
     """A script that somebody submits again by hand has the same path, and not our comment."""
     lists(fake)
     job = unconfirmed(fake, tmp_path)
-    script, comment = job.run.path / "job.sbatch", slurm_lost.comment_of(job.run)
+    script, comment = job.run.path / "job.sbatch", lost_jobs.comment_of(job.run)
     wanted = {job.run: job.submission}
     lists(fake, f"11|{script}|a|b", f"12|{script}|(null)", f"13|/x|y|{comment}")
-    assert slurm_lost.find(wanted) == {job.run: "13"}
+    assert lost_jobs.find(wanted) == {job.run: "13"}
     lists(fake, f"11|{script}|a|b", f"12|{script}|(null)")
-    assert slurm_lost.find(wanted) == {job.run: "11"}
+    assert lost_jobs.find(wanted) == {job.run: "11"}
 
 
 @pytest.mark.usefixtures("hasty")
@@ -229,11 +229,11 @@ def test_a_job_that_slurm_has_forgotten_is_known_by_its_log_or_by_accounting(
     lists(fake)
     job = unconfirmed(fake, tmp_path)
     wanted = {job.run: job.submission}
-    mark = f"--comment={slurm_lost.comment_of(job.run)}"
+    mark = f"--comment={lost_jobs.comment_of(job.run)}"
     fake("sacct", f"echo '3|sbatch --parsable {mark}2 /x'; echo '5|sbatch {mark} /x'")
-    assert slurm_lost.find(wanted) == {job.run: "5"}
+    assert lost_jobs.find(wanted) == {job.run: "5"}
     (job.run.submitit / "6_batch.out").touch()
-    assert slurm_lost.find(wanted) == {job.run: "6"}
+    assert lost_jobs.find(wanted) == {job.run: "6"}
 
 
 @pytest.mark.usefixtures("hasty")
@@ -252,7 +252,7 @@ def test_cancel_ends_a_job_without_an_id_as_soon_as_it_is_found(fake: Fake, tmp_
     assert f"clusterkit status {job.run.key}" in (caught.value.hint or "")
     assert load_job(job.run).status.state is JobState.UNKNOWN
     fake("scancel", f'echo "$@" >>{tmp_path}/ended')
-    lists(fake, f"9|/x|{slurm_lost.comment_of(job.run)}")
+    lists(fake, f"9|/x|{lost_jobs.comment_of(job.run)}")
     assert load_job(job.run).status.state is JobState.PENDING
     assert (tmp_path / "ended").read_text() == "9\n"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.executors import slurm_states
-from clusterkit.executors.slurm_node_failures import explain
+from clusterkit.executors.slurm import states
+from clusterkit.executors.slurm.node_failures import explain
 from tests.test_executors_slurm import SCRIPT, WANTED, Fake, fake
 
 __all__ = ["fake"]
@@ -70,11 +70,11 @@ def test_accounting_knows_the_nodes_of_a_job_that_slurm_has_forgotten(fake: Fake
 def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
     slurm(fake, JOB.format(""), UP.format("n1"), DOWN.format("n2"))
     fake("squeue", f"echo '7|NODE_FAIL|NodeDown|{SCRIPT}'")
-    reason = slurm_states.query(WANTED)["7"].reason
+    reason = states.query(WANTED)["7"].reason
     assert reason is not None
     assert reason.startswith("a node failed: n2 is down")
     fake("squeue", f"echo '7|RUNNING|None|{SCRIPT}'")
-    assert slurm_states.query(WANTED)["7"].reason is None
+    assert states.query(WANTED)["7"].reason is None
 
 
 def test_lines_that_are_no_nodes_are_passed_over(fake: Fake) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from clusterkit.probes.base import PreflightJob, Probe, ReachProblem
-from clusterkit.probes.compound import Compound, compose
-from clusterkit.transport import ssh
-from clusterkit.transport.ssh import SshTransport
-from clusterkit.transport.ssh_client import JumpFailed, Line, SshClient
-from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.probe import PreflightJob, Probe, ReachProblem
+from clusterkit.transport.script import Compound, compose
+from clusterkit.transport.ssh import transport as ssh
+from clusterkit.transport.ssh.client import JumpFailed, Line, SshClient
+from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.transport import SshTransport
 
 HERE = "127.0.0.1"
 

@@ -14,7 +14,7 @@ from submitit.core.job_environment import JobEnvironment
 from submitit.core.utils import DelayedSubmission
 
 from clusterkit.executors.base import REQUEUED
-from clusterkit.executors.ssh_executor import SshJobEnvironment
+from clusterkit.executors.ssh.submitit import SshJobEnvironment
 
 SLOW = ("paramiko", "fabric", "invoke", "pydantic", "clusterkit.transport")
 
@@ -51,7 +51,7 @@ def interrupted(folder: Path, function: object, *, nodes: int = 1) -> tuple[int,
     environment = {f"SUBMITIT_SSH_{name}": str(value) for name, value in given.items()}
     here = str(Path(__file__).parents[1])
     process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "clusterkit.executors.ssh_function", str(folder)],
+        [sys.executable, "-u", "-m", "clusterkit.executors.ssh.function", str(folder)],
         env={**os.environ, **environment, "SUBMITIT_EXECUTOR": "ssh", "PYTHONPATH": here},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_the_plugin_loads_nothing_of_ssh() -> None:
     look = f"print(sorted(set({SLOW}) & {{*sys.modules}}))"
-    code = f"import sys, clusterkit.executors.ssh_executor; {look}"
+    code = f"import sys, clusterkit.executors.ssh.submitit; {look}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

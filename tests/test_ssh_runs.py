@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-from clusterkit import files, node_results, processes
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import handing, ssh_mirror, ssh_runs
-from clusterkit.executors.ssh_layout import LAYOUT, read_layout, write_layout
-from clusterkit.executors.ssh_runs import Keeper, Life, read_keepers, state_of
-from clusterkit.executors.ssh_start import layout_of, require_shared
-from clusterkit.jobs.state import load_jobs
-from clusterkit.model import ClusterKind, JobState, NodeResult
-from clusterkit.runfolder import RunFolder, Submission, write_submission
+from clusterkit.core import files, processes
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, JobState, NodeResult
+from clusterkit.executors.run import node_results, submit_journal
+from clusterkit.executors.run.runfolder import RunFolder, Submission, write_submission
+from clusterkit.executors.ssh import fetch
+from clusterkit.executors.ssh import states as ssh_runs
+from clusterkit.executors.ssh.layout import LAYOUT, read_layout, write_layout
+from clusterkit.executors.ssh.start import layout_of, require_shared
+from clusterkit.executors.ssh.states import Keeper, Life, read_keepers, state_of
+from clusterkit.jobs.state.load import load_jobs
 from tests.plans import make_cluster, make_plan
 
 
@@ -184,7 +186,9 @@ def lost(folder: Path, name: str, **cluster: Any) -> RunFolder:
     plan = dataclasses.replace(plan, node_names=("n1", "n2"))
     write_layout(run, layout_of(plan, run))
     write_submission(run, dataclasses.replace(submission(), run_id=run.run_id, name=name))
-    begun = handing.Handing(client=handing.ProcessId.own(), began_at=time.time() - 600)
+    begun = submit_journal.Handing(
+        client=submit_journal.ProcessId.own(), began_at=time.time() - 600
+    )
     files.write_json(run.handing, dataclasses.replace(begun, at=begun.began_at, answered_at=9.0))
     return run
 
@@ -194,7 +198,7 @@ def test_a_run_that_cannot_be_fetched_silences_no_other(
 ) -> None:
     """Nor is it known then that nothing runs, of runs whose client noted no job id."""
     dead = RemoteError("no route to host", node="n2")
-    monkeypatch.setattr(ssh_mirror, "on_nodes", lambda *_: {"n2": dead})
+    monkeypatch.setattr(fetch, "on_nodes", lambda *_: {"n2": dead})
     damaged, well = lost(tmp_path, "damaged"), lost(tmp_path, "well")
     afar = lost(tmp_path, "afar", shared_filesystem=False)
     (damaged.path / LAYOUT).write_text("{}")

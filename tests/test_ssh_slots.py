@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import RemoteError
-from clusterkit.executors.ssh_slots import Held, SlotsBusy, take
+from clusterkit.core.errors import RemoteError
+from clusterkit.executors.ssh.slots import Held, SlotsBusy, take
 
 HOLD = """
 import os, sys, time
-from clusterkit.executors.ssh_slots import take
+from clusterkit.executors.ssh.slots import take
 held = take(2, 3, job="theirs", node="n1", space=sys.argv[1])
 if sys.argv[2] == "leave":
     if os.fork():

@@ -12,30 +12,24 @@ from typing import Any
 
 import pytest
 
-from clusterkit import files, node_results, processes, runfolder
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import (
-    ssh_again,
-    ssh_ask,
-    ssh_copy,
-    ssh_held,
-    ssh_keeper,
-    ssh_runs,
-    ssh_slots,
-    ssh_start,
-    submit_plan,
-)
+from clusterkit.core import files, processes
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, Host, JobState
+from clusterkit.executors import submit_plan
 from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.ssh_ask import NodesBusy, NodesRefuse
-from clusterkit.executors.ssh_layout import SshLayout, read_layout, write_layout
-from clusterkit.executors.ssh_nodes import NodeAnswer
-from clusterkit.executors.ssh_willing import on_willing_nodes
-from clusterkit.jobs import tend
-from clusterkit.jobs.state import Job, load_job
-from clusterkit.model import ClusterKind, Host, JobState
-from clusterkit.probes.base import Output
-from clusterkit.runfolder import RunFolder, Submission
-from clusterkit.ties import Ties
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.dependencies import Ties
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh import agent, ask, requeue, slots, start, states
+from clusterkit.executors.ssh import held as ssh_held
+from clusterkit.executors.ssh import send as ssh_copy
+from clusterkit.executors.ssh.ask import NodesBusy, NodesRefuse
+from clusterkit.executors.ssh.choose_nodes import on_willing_nodes
+from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
+from clusterkit.executors.ssh.nodes import NodeAnswer
+from clusterkit.jobs import start_held
+from clusterkit.jobs.state.load import Job, load_job
+from clusterkit.transport.probe import Output
 from tests.plans import make_cluster, make_plan, node_script
 
 FREE, BUSY, BROKEN = "free", "busy", "broken"
@@ -103,7 +97,7 @@ class Machines:
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     made = Machines()
-    for module in (ssh_ask, ssh_start):
+    for module in (ask, start):
         monkeypatch.setattr(module, "ask_nodes", made.answer)
     yield made
     for keeper in made.keepers.values():
@@ -130,7 +124,7 @@ def submitted(
     if array:
         return run, submit_plan(plan, [node_script("true")], run, secrets={}, ties=ties)[0]
     files.write_json(run.plan, files.plain(plan))
-    write_layout(run, ssh_start.layout_of(plan, run))
+    write_layout(run, start.layout_of(plan, run))
     submission = Submission(
         run_id=run.run_id, name=plan.name, cluster="rack", kind=ClusterKind.SSH,
         framework="torchrun", nodes=plan.nodes, max_nodes=plan.max_nodes, tasks=plan.nodes,
@@ -193,9 +187,9 @@ def test_the_next_attempt_of_an_elastic_job_needs_no_node_for_itself(
     run, submission = submitted(tmp_path, machines, nodes=2, max_nodes=3)
     node_results.note_failure(run, node_results.lost(0, "n1", "has gone"), attempt=0, of=3)
     state = SchedulerState(state=JobState.FAILED)
-    monkeypatch.setattr(ssh_runs, "states", lambda runs: dict.fromkeys(runs, state))
+    monkeypatch.setattr(states, "states", lambda runs: dict.fromkeys(runs, state))
     machines.are["n1"] = BROKEN
-    ssh_again.start_again(run, submission)
+    requeue.start_again(run, submission)
     assert (names_of(run), read_layout(run).attempt) == (("n2", "n3"), 1)
     assert set(machines.keepers) == {"n2", "n3"}
 
@@ -238,11 +232,11 @@ def test_a_client_that_dies_while_it_starts_leaves_nothing_to_start_again(
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ssh_start, "tell_keepers", dies)
+    monkeypatch.setattr(start, "tell_keepers", dies)
     with pytest.raises(KeyboardInterrupt):
         ssh_held.release(run, submission)
     assert not run.held.exists()
-    state = ssh_runs.state_of(run, dataclasses.replace(submission, submitted_at=0.0), (), {})
+    state = states.state_of(run, dataclasses.replace(submission, submitted_at=0.0), (), {})
     assert state is not None  # as young as its start
     assert state.word == "starting"
 
@@ -304,13 +298,13 @@ def test_a_busy_node_is_not_noted_as_lost(tmp_path: Path, machines: Machines) ->
     files.write_json(run.keeper(0), old)
     machines.late["n2"] = BUSY
     with pytest.raises(NodesBusy):
-        ssh_start.start(run, layout, handing_over=lambda: None)
+        start.start(run, layout, handing_over=lambda: None)
     assert not list(run.failures.iterdir())
     assert files.read_json(run.keeper(0)) == old  # as if there had been no attempt
     machines.late["n1"] = BROKEN
     machines.late["n2"] = BUSY
     with pytest.raises(NodesRefuse):
-        ssh_start.start(run, layout, handing_over=lambda: None)
+        start.start(run, layout, handing_over=lambda: None)
     (failure,) = node_results.read_failures(run)
     assert failure.node == "n1"
 
@@ -319,11 +313,11 @@ def test_a_node_says_whether_it_would_be_taken_whatever_its_rank(
     tmp_path: Path, machines: Machines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = submitted(tmp_path, machines)
-    assert ssh_keeper.main([str(run.path), "--check", "n4", "1"]) == 0
+    assert agent.main([str(run.path), "--check", "n4", "1"]) == 0
     assert "free" in json.loads(capsys.readouterr().out)
     layout = dataclasses.replace(read_layout(run), version="0.0")
     write_layout(run, layout)
-    assert ssh_keeper.main([str(run.path), "--check", "n4", "1"]) == ssh_keeper.REFUSED
+    assert agent.main([str(run.path), "--check", "n4", "1"]) == agent.REFUSED
     assert "0.0 here" in json.loads(capsys.readouterr().out)["refused"]
 
 
@@ -337,8 +331,8 @@ def test_a_keeper_that_comes_too_late_does_not_take_part_in_another_attempt(
     layout = dataclasses.replace(read_layout(run), attempt=1)
     # That of the attempt before is seen a little longer.
     monkeypatch.setattr(time, "sleep", lambda _: write_layout(run, layout))
-    assert ssh_keeper._layout_of(run, attempt=1) == layout
-    assert ssh_keeper.main([str(run.path), "0", "0"]) == ssh_keeper.REFUSED
+    assert agent._layout_of(run, attempt=1) == layout
+    assert agent.main([str(run.path), "0", "0"]) == agent.REFUSED
     assert "this is attempt 1, and 2 is to run" in json.loads(capsys.readouterr().out)["refused"]
 
 
@@ -346,8 +340,8 @@ def test_a_keeper_leaves_the_end_of_its_rank_to_who_has_it_now(
     tmp_path: Path, machines: Machines
 ) -> None:
     run, _ = submitted(tmp_path, machines)
-    held = ssh_slots.take(1, 1, job="mine", node="n1", space=tmp_path.name)
-    keeper = ssh_keeper._Keeper(run, read_layout(run), 0, held)
+    held = slots.take(1, 1, job="mine", node="n1", space=tmp_path.name)
+    keeper = agent._Keeper(run, read_layout(run), 0, held)
     held.release()
     files.create_folder(run.keepers)
     files.create_folder(run.ends)
@@ -376,6 +370,6 @@ def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
             if run == runs[2]:
                 raise RemoteError("busy")
 
-    monkeypatch.setattr(tend, "holder_of", lambda *_: Holder())
-    assert "waits: damaged" in (tend.tend(jobs) or "")
+    monkeypatch.setattr(start_held, "holder_of", lambda *_: Holder())
+    assert "waits: damaged" in (start_held.tend(jobs) or "")
     assert seen == runs[:3]

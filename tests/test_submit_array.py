@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import runfolder
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 
 CONFIG = """\
 default_cluster: here

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clusterkit
-from clusterkit.data import read_data
-from clusterkit.layout import near_first
-from clusterkit.model import NodeOrder
+from clusterkit.core.data import read_data
+from clusterkit.core.model import NodeOrder
+from clusterkit.launch.rank_layout import near_first
 
 CONFIG = """\
 clusters:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
-from clusterkit.plan import make_plan
-from clusterkit.submitting.job_python import require_package
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.jobs.submit.packages import require_package
+from clusterkit.launch.plan import make_plan
 
 CONFIG = """\
 default_cluster: a100

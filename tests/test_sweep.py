@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.config.sweepfile import read_sweep
-from clusterkit.errors import UserError
-from clusterkit.model import JobSpec
-from clusterkit.placeholders import fill, jobs_of
-from clusterkit.sweep import MOST, choose, fold_numbers, numbered, parse_spec
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import JobSpec
+from clusterkit.launch.array.expand import fill, jobs_of
+from clusterkit.launch.array.file import read_sweep
+from clusterkit.launch.array.spec import MOST, choose, fold_numbers, numbered, parse_spec
 
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters=",;%=", exclude_categories=["C", "Z"]), min_size=1)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.images.wheel import WHEEL_NAME
-from clusterkit.model import ClusterKind, ClusterSpec
-from clusterkit.shell import quote_path
-from clusterkit.sync import prepare
-from clusterkit.sync.deliver import Delivered, Place, deliver
-from clusterkit.sync.helper import Helper, NoPython
-from clusterkit.sync.ingredients import Ingredients, read_ingredients
-from clusterkit.sync.manifest import Manifest, manifest_of, read_manifest
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.core.shell import quote_path
+from clusterkit.transport.sync import virtualenv
+from clusterkit.transport.sync.deliver import Delivered, Place, deliver
+from clusterkit.transport.sync.helper import Helper, NoPython
+from clusterkit.transport.sync.ingredients import Ingredients, read_ingredients
+from clusterkit.transport.sync.manifest import Manifest, manifest_of, read_manifest
+from clusterkit.transport.sync.wheel import WHEEL_NAME
 from tests.here import SessionHere
 
 ODD = ("with space", "new\nline", "quote'\"$(x)", "ünï", os.fsdecode(b"\xff\xfe"), "-rf", "a\\b")
@@ -253,7 +253,7 @@ def test_a_folder_of_something_else_is_never_made_an_environment(here: SessionHe
     (data / "precious").write_text("")
     wanted = Ingredients(venv="~/data", python=sys.executable, files=manifest_of({}))
     with pytest.raises(RemoteError, match="data is no virtual environment, and not empty"):
-        prepare._prepare(here, wanted)
+        virtualenv._prepare(here, wanted)
     assert (data / "precious").exists()
 
 
@@ -278,8 +278,8 @@ def test_requirements_that_name_other_files_are_refused(tmp_path: Path) -> None:
 
 def test_what_pip_did_already_is_no_hint() -> None:
     said = "ERROR: No matching distribution found for rich"
-    assert "--index" in str(prepare._hint(said, index=False))
-    assert prepare._hint(said, index=True) == "give a wheel of it: --wheels DIR"
+    assert "--index" in str(virtualenv._hint(said, index=False))
+    assert virtualenv._hint(said, index=True) == "give a wheel of it: --wheels DIR"
 
 
 def test_a_python_that_is_not_there_is_told_from_one_that_fails(here: SessionHere) -> None:

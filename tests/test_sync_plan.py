@@ -11,15 +11,9 @@ from typing import Any
 
 import pytest
 
-from clusterkit import files, node_results
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors.ssh_ask import NodesBusy, Refusal, refused
-from clusterkit.executors.ssh_claims import decide_first_failure, settle
-from clusterkit.executors.ssh_inbox import relative
-from clusterkit.executors.ssh_layout import SshLayout
-from clusterkit.executors.ssh_node_files import NodeFiles, Progress
-from clusterkit.executors.ssh_runs import read_keepers
-from clusterkit.model import (
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import (
     ClusterKind,
     ClusterSpec,
     ContainerRuntime,
@@ -28,8 +22,15 @@ from clusterkit.model import (
     NodeResult,
     SyncPlan,
 )
-from clusterkit.plan import make_plan
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh.ask import NodesBusy, Refusal, refused
+from clusterkit.executors.ssh.claims import decide_first_failure, settle
+from clusterkit.executors.ssh.inbox import relative
+from clusterkit.executors.ssh.layout import SshLayout
+from clusterkit.executors.ssh.node_files import NodeFiles, Progress
+from clusterkit.executors.ssh.states import read_keepers
+from clusterkit.launch.plan import make_plan
 from tests.here import SessionHere
 
 APART = ClusterSpec(

@@ -10,12 +10,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit import shell
-from clusterkit.errors import UserError
-from clusterkit.model import Ref
-from clusterkit.plan import make_plan
-from clusterkit.render import render
-from clusterkit.templating import FILTERS, render_template, template_path
+from clusterkit.core import shell
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import Ref
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
+from clusterkit.launch.templates import FILTERS, render_template, template_path
 from tests.render_cases import PLAIN, WORKDIR, cluster, job
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))

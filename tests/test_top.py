@@ -15,29 +15,29 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from clusterkit import files
-from clusterkit.cli.main import app
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.findings import Verdict
+from clusterkit.cli.frame.main import app
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.findings import Verdict
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobState, JobStatus
+from clusterkit.core.text.listing import cut
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job
 from clusterkit.jobs.logs import LogReader
-from clusterkit.listing import cut
-from clusterkit.model import ClusterKind, ClusterSpec, JobState, JobStatus
-from clusterkit.node_metrics import write_nodes
-from clusterkit.preflight.wanted import Wanted
-from clusterkit.probes.base import Output, Reach, ReachProblem
-from clusterkit.probes.compound import Compound
-from clusterkit.runfolder import RunFolder, Submission
-from clusterkit.throughput import Throughput
-from clusterkit.top import JobNow, NodeNow, Snapshot, Watcher
-from clusterkit.top.document import document_of
-from clusterkit.top.remarks import remarks_on
-from clusterkit.top.subject import Part, Subject, of_cluster, of_job
-from clusterkit.top.table import lines_of
-from clusterkit.top.training import LastLines, Training, latest
-from clusterkit.top.units import bars, short
+from clusterkit.observe.prometheus.nodes import write_nodes
+from clusterkit.observe.throughput import Throughput
+from clusterkit.observe.top import JobNow, NodeNow, Snapshot, Watcher
+from clusterkit.observe.top.document import document_of
+from clusterkit.observe.top.table import lines_of
+from clusterkit.observe.top.targets import Part, Subject, of_cluster, of_job
+from clusterkit.observe.top.training import LastLines, Training, latest
+from clusterkit.observe.top.units import bars, short
+from clusterkit.observe.top.warnings import remarks_on
+from clusterkit.observe.vitals import NodeSample, rates
+from clusterkit.preflight.request import Wanted
 from clusterkit.transport.base import Reply
-from clusterkit.vitals import NodeSample, rates
+from clusterkit.transport.probe import Output, Reach, ReachProblem
+from clusterkit.transport.script import Compound
 from tests.test_vitals import LATER, READING, RUN, UNITS, gpu, sample
 
 JOB = JobNow(

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.probes.base import Unparsed
-from clusterkit.probes.nvidia_topo import parse as parse_probe
-from clusterkit.topology import (
+from clusterkit.preflight.probes.gpu.nvidia_topo import parse as parse_probe
+from clusterkit.preflight.topology import (
     NoMatrix,
     Topology,
     View,
@@ -26,6 +25,7 @@ from clusterkit.topology import (
     typical,
     warnings,
 )
+from clusterkit.transport.probe import Unparsed
 from tests.mangling import mangled
 from tests.recordings import recording
 

@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
-from clusterkit import files, node_results, runfolder
-from clusterkit.cli.last_words import last_words
-from clusterkit.errors import UserError
-from clusterkit.executors import ssh_runs
-from clusterkit.executors.ssh_layout import write_layout
-from clusterkit.executors.ssh_nodes import NodeAnswer
-from clusterkit.executors.ssh_start import layout_of
+from clusterkit.cli.diagnose.log_tail import last_words
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, Host, JobState, NodeResult
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh import states
+from clusterkit.executors.ssh.layout import write_layout
+from clusterkit.executors.ssh.nodes import NodeAnswer
+from clusterkit.executors.ssh.start import layout_of
 from clusterkit.jobs import list_runs, load_jobs, read_logs
 from clusterkit.jobs.document import full_document_of
 from clusterkit.jobs.find import find_run
-from clusterkit.jobs.state import load_job
-from clusterkit.model import ClusterKind, Host, JobState, NodeResult
-from clusterkit.probes.base import Output
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.jobs.state.load import load_job
+from clusterkit.transport.probe import Output
 from tests.plans import make_cluster, make_plan
 
 FAKE_SQUEUE = """#!/bin/sh
@@ -71,7 +72,7 @@ def _nobody_knows_more(
     (programs / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
     gone = NodeAnswer(output=Output(exit_code=0, stdout="gone\n" * 9, stderr="", seconds=0.0))
-    monkeypatch.setattr(ssh_runs, "ask_nodes", lambda _, asked, **__: dict.fromkeys(asked, gone))
+    monkeypatch.setattr(states, "ask_nodes", lambda _, asked, **__: dict.fromkeys(asked, gone))
 
 
 def make_run(folder: Path, kind: ClusterKind, code: int, *, kept: bool) -> RunFolder:

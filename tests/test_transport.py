@@ -15,26 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit import files
-from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, Host
-from clusterkit.probes.base import PreflightJob, Probe, Reach, ReachProblem
-from clusterkit.probes.compound import Compound, compose
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, Host
 from clusterkit.transport.base import Reply
 from clusterkit.transport.fanout import visit_all
-from clusterkit.transport.known_hosts import HostKeyRefused, KnownHosts
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.names import check_names
+from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
 from clusterkit.transport.process import run_fed
+from clusterkit.transport.script import Compound, compose
 from clusterkit.transport.srun import SrunOptions, step_argv
-from clusterkit.transport.srun_answers import StepReader
-from clusterkit.transport.ssh_config import (
-    SshOptions,
-    Target,
-    load_config,
-    resolve,
-    resolve_jump,
-)
+from clusterkit.transport.srun_replies import StepReader
+from clusterkit.transport.ssh.config import SshOptions, Target, load_config, resolve, resolve_jump
+from clusterkit.transport.ssh.known_hosts import HostKeyRefused, KnownHosts
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIB8eHRwbGhkYFxYVFBMSERAPDg0MCwoJCAcGBQQDAgEA"
@@ -383,7 +377,7 @@ def test_a_program_is_told_when_its_client_is_killed(tmp_path: Path) -> None:
 
 _ENDED = """
 import signal, sys
-from clusterkit.cli.interrupts import ended_as_by_ctrl_c
+from clusterkit.cli.frame.interrupts import ended_as_by_ctrl_c
 from clusterkit.transport.process import run_fed
 with ended_as_by_ctrl_c():
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from clusterkit.errors import RemoteError
-from clusterkit.probes.base import PreflightJob, Probe, Reach, ReachProblem
-from clusterkit.probes.compound import Compound, compose
+from clusterkit.core.errors import RemoteError
 from clusterkit.transport.base import Reply
-from clusterkit.transport.slurm_words import AwakeTransport, Standing, standings
+from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
+from clusterkit.transport.script import Compound, compose
+from clusterkit.transport.slurm_errors import AwakeTransport, Standing, standings
 from clusterkit.transport.srun import SrunOptions, SrunTransport
 
 Fake = Callable[[str, str], None]

@@ -14,13 +14,14 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from clusterkit import files, node_results, processes, runfolder
-from clusterkit.commands import Answer
-from clusterkit.errors import UserError
-from clusterkit.model import NodeResult
-from clusterkit.runfolder import RunFolder
-from clusterkit.shell import Secret
-from clusterkit.worker import Identity, LaunchTask, again
+from clusterkit.core import files, processes
+from clusterkit.core.commands import Answer
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import NodeResult
+from clusterkit.core.shell import Secret
+from clusterkit.executors.node import Identity, LaunchTask, requeue
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.plans import environment, make_cluster, node_script
 
 QUICK = "LaunchTask({path!r}, Patience(grace_s=4.0, peer_grace_s=0.5, poll_s=0.1))"
@@ -49,7 +50,7 @@ def start(
 def launch(run: RunFolder, rank: int = 0, nodes: int = 1, **env: str) -> subprocess.Popen[bytes]:
     """Start LaunchTask in a process of its own, as submitit would."""
     code = (
-        "from clusterkit.worker import LaunchTask; from clusterkit.worker.watch import Patience; "
+        "from clusterkit.executors.node import LaunchTask; from clusterkit.executors.node.watch import Patience; "
         f"print({QUICK.format(path=str(run.path))}())"
     )
     variables = {**os.environ, **environment(rank, nodes), **env}
@@ -302,7 +303,7 @@ def test_identity_names_what_is_missing() -> None:
 
 
 def run_module(run: RunFolder, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m clusterkit.worker` as the executors do."""
+    """Run `python -m clusterkit.executors.node` as the executors do."""
     variables = {
         **os.environ,
         **environment(),
@@ -311,7 +312,7 @@ def run_module(run: RunFolder, **env: str) -> subprocess.CompletedProcess[str]:
         **env,
     }
     return subprocess.run(
-        [sys.executable, "-m", "clusterkit.worker", str(run.path)],
+        [sys.executable, "-m", "clusterkit.executors.node", str(run.path)],
         env=variables,
         check=False,
         capture_output=True,
@@ -373,12 +374,12 @@ def test_a_controller_that_does_not_answer_is_asked_for_the_requeue_again(
         errors = "slurm_requeue error: Socket timed out on send/recv operation"
         return Answer(code=0) if len(asked) == 2 else Answer(code=1, errors=errors)
 
-    monkeypatch.setattr(again, "run_command", answer)
-    monkeypatch.setattr(again, "_AGAIN_AFTER_S", (0.0, 0.0))
+    monkeypatch.setattr(requeue, "run_command", answer)
+    monkeypatch.setattr(requeue, "_AGAIN_AFTER_S", (0.0, 0.0))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     run = runfolder.create(make_cluster(tmp_path), "toy")
     me = Identity(job_id="7", rank=0, name="n1", of=1, attempt=0, among=("n1",))
-    again.requeue(run, me, "time limit")
+    requeue.requeue(run, me, "time limit")
     assert asked == [["scontrol", "requeue", "7"]] * 2
-    again.requeue(run, me, "time limit")  # another node, or this one, has
+    requeue.requeue(run, me, "time limit")  # another node, or this one, has
     assert len(asked) == 2

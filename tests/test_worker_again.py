@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import node_results, runfolder
-from clusterkit.model import ClusterKind
-from clusterkit.runfolder import RunFolder, Submission
-from clusterkit.worker import again
-from clusterkit.worker.identity import Identity
+from clusterkit.core.model import ClusterKind
+from clusterkit.executors.node import requeue as again
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 NAMES = tuple(f"n{k}" for k in range(16))
 LOST = node_results.lost(3, "n3", "no longer answers")

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.cluster import practice_cluster
 from bench.fanout.client import script
 from bench.figures import BenchError
-from clusterkit.hostlist import fold
+from clusterkit.core.hosts.hostlist import fold
 from tests.lab.fanout import FanOut, fanned_out
 from tests.lab.lab import Lab
 

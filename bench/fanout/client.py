@@ -10,12 +10,12 @@ import resource
 import sys
 import time
 
-from clusterkit.hostlist import expand
-from clusterkit.probes.base import PreflightJob, Probe
-from clusterkit.probes.compound import Compound, compose, new_token
+from clusterkit.core.hosts.hostlist import expand
 from clusterkit.transport.base import Reply
-from clusterkit.transport.ssh import SshTransport
-from clusterkit.transport.ssh_config import SshOptions
+from clusterkit.transport.probe import PreflightJob, Probe
+from clusterkit.transport.script import Compound, compose, new_token
+from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.transport import SshTransport
 
 LOOKS = {
     "kernel": "uname -a",

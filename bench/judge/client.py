@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from bench.judge.fleet import fleet
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Tier
 from clusterkit.preflight.bundle import write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Tier
 from clusterkit.preflight.evaluate import evaluate
 
 

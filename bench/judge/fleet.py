@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.judge import texts
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Tier
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Tier
 from clusterkit.preflight.collect import probes_of
-from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Reach, ReachProblem
-from clusterkit.probes.compound import compose, read_answer
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Reach, ReachProblem
+from clusterkit.transport.script import compose, read_answer
 
 _DOUBLES = Path(__file__).resolve().parents[2] / "tests" / "doubles"
 _EVERY = 100

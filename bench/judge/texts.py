@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from clusterkit.probes.base import PreflightJob
-from clusterkit.probes.host_names import asked
+from clusterkit.preflight.probes.host.names import asked
+from clusterkit.transport.probe import PreflightJob
 
 XID = (
     "[81234.512345] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, "

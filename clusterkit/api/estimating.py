@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.api.words import takes
-from clusterkit.estimate.asking.answer import Answer, answer
-from clusterkit.estimate.asking.document import document
-from clusterkit.estimate.asking.words import EstimateWords
-from clusterkit.files import versioned
+from clusterkit.api.arguments import takes
+from clusterkit.core.files import versioned
+from clusterkit.estimate.query.answer import Answer, answer
+from clusterkit.estimate.query.arguments import EstimateWords
+from clusterkit.estimate.query.document import document
 
 _COLUMNS = ("strategy", "fits", "GB a GPU", "tokens/s a GPU", "MFU")
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterkit.api.arguments import JobWords, RenderWords, SubmitWords, several, takes
 from clusterkit.api.results import html_table, warn
-from clusterkit.api.words import JobWords, RenderWords, SubmitWords, several, takes
 from clusterkit.config import load_settings
-from clusterkit.errors import UserError
-from clusterkit.files import versioned
+from clusterkit.core.errors import UserError
+from clusterkit.core.files import versioned
+from clusterkit.core.model import LaunchPlan, RenderedFile
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import cancel, find_run, follow, read_logs, run_roots, wait
 from clusterkit.jobs.document import document_of, full_document_of, name_of
-from clusterkit.jobs.state import load_job
-from clusterkit.model import LaunchPlan, RenderedFile
-from clusterkit.render import render as render_files
-from clusterkit.runfolder import RunFolder
-from clusterkit.scripts import cautions
-from clusterkit.submitting.gate import Listener
-from clusterkit.submitting.one import prepare, start
-from clusterkit.submitting.rendering import check_kinds, rendering_document, write_files
-from clusterkit.submitting.request import JobRequest, read_request
+from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.submit.render import check_kinds, rendering_document, write_files
+from clusterkit.jobs.submit.request import JobRequest, read_request
+from clusterkit.jobs.submit.submit import prepare, start
+from clusterkit.launch.render import render as render_files
+from clusterkit.launch.scripts import cautions
 
 
 @dataclass(frozen=True, slots=True)

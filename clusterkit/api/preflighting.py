@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from clusterkit.api.arguments import several, takes
 from clusterkit.api.results import warn
-from clusterkit.api.words import several, takes
 from clusterkit.config import load_settings
-from clusterkit.errors import UserError
-from clusterkit.files import versioned
-from clusterkit.findings import Finding
+from clusterkit.core.errors import UserError
+from clusterkit.core.files import versioned
+from clusterkit.core.findings import Finding
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
+from clusterkit.preflight.request import Wanted
 from clusterkit.preflight.selection import checks_to_ask, checks_to_judge
 from clusterkit.preflight.targets import aim, gather
 from clusterkit.preflight.text import report_lines
-from clusterkit.preflight.wanted import Wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,6 @@ its docstring is its help. It prints through `cli.console` and raises `UserError
 `main` turns those into messages and exit codes.
 """
 
-from clusterkit.cli.main import main
+from clusterkit.cli.frame.main import main
 
 __all__ = ["main"]

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterkit.config.jobfile import load_job_file
     from clusterkit.config.load import load_settings
     from clusterkit.config.settings import Layer, Origin, Settings
+    from clusterkit.launch.jobfile import load_job_file
 
 __all__ = ["Layer", "Origin", "Settings", "load_job_file", "load_settings"]
 

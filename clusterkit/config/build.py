@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit import hostfile, shell
 from clusterkit.config.document import read_own_text
 from clusterkit.config.merge import Given, Merge
 from clusterkit.config.schema import ClusterModel
 from clusterkit.config.sources import display, expand_home
-from clusterkit.core import ownership
-from clusterkit.errors import Problem, UserError, did_you_mean
-from clusterkit.model import ClusterKind, ClusterSpec, Host
+from clusterkit.core import ownership, shell
+from clusterkit.core.errors import Problem, UserError, did_you_mean
+from clusterkit.core.hosts import hostfile
+from clusterkit.core.model import ClusterKind, ClusterSpec, Host
 
 PATHS = ("run_dir", "templates")
 """Keys whose relative paths count from the file that they stand in."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from clusterkit.core import ownership
-from clusterkit.errors import Position, Problem, UserError
+from clusterkit.core.errors import Position, Problem, UserError
 
 KeyPath = tuple[str | int, ...]
 Value = str | None | list["Value"] | dict[str, "Value"]

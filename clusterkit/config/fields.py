@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from clusterkit.config import units
-from clusterkit.errors import UserError
-from clusterkit.hostlist import MAX_NAMES, expand, fold_set
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import MAX_NAMES, expand, fold_set
 
 MAX_HOSTS = 4 * MAX_NAMES
 """Of all clusters of a file together."""

@@ -26,8 +26,8 @@ from clusterkit.config.merge import Given, Merge, lay_file
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
 from clusterkit.config.validate import complaint, validate
-from clusterkit.errors import Position, Problem, UserError, choices_hint
-from clusterkit.model import ClusterKind, ClusterSpec
+from clusterkit.core.errors import Position, Problem, UserError, choices_hint
+from clusterkit.core.model import ClusterKind, ClusterSpec
 
 LOCAL = "local"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)

@@ -10,7 +10,7 @@ from typing import Any
 from clusterkit.config.document import Document
 from clusterkit.config.schema import ClusterModel
 from clusterkit.config.settings import Origin
-from clusterkit.errors import Position, Problem
+from clusterkit.core.errors import Position, Problem
 
 EXCLUSIVE = {"hosts": "hostfile", "hostfile": "hosts"}
 """Keys that say the same in two ways: giving one takes back the other of a weaker layer."""

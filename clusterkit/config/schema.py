@@ -11,7 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from clusterkit.config import fields
-from clusterkit.model import ClusterKind, ContainerRuntime, GpuRequest, HorovodController, ShareRuns
+from clusterkit.core.model import (
+    ClusterKind,
+    ContainerRuntime,
+    GpuRequest,
+    HorovodController,
+    ShareRuns,
+)
 
 SLURM = (ClusterKind.SLURM,)
 SSH = (ClusterKind.SSH,)

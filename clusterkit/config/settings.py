@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from clusterkit.errors import Problem, UserError, choices_hint
-from clusterkit.model import ClusterSpec
+from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.core.model import ClusterSpec
 
 
 class Layer(StrEnum):

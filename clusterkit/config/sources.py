@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import shell
-from clusterkit.errors import Position, Problem, UserError, did_you_mean
+from clusterkit.core import shell
+from clusterkit.core.errors import Position, Problem, UserError, did_you_mean
 
 FILE_NAME = "clusterkit.yaml"
 PREFIX = "CLUSTERKIT_"

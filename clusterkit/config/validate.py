@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from clusterkit.config.document import Document, KeyPath, Value, dotted
 from clusterkit.config.fields import Room, ValueProblemError
-from clusterkit.errors import Problem, choices_hint, did_you_mean
+from clusterkit.core.errors import Problem, choices_hint, did_you_mean
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 
 PRIVATE_FOLDER = 0o700
 LARGEST = 16 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

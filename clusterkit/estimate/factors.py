@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from clusterkit import files
 from clusterkit.config.sources import user_file
-from clusterkit.core import ownership
-from clusterkit.errors import Position, UserError
+from clusterkit.core import files, ownership
+from clusterkit.core.errors import Position, UserError
 
 SCHEMA = 1
 

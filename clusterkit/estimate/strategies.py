@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,

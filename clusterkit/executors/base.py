@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.model import JobState, LaunchPlan
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 RUN_FOLDER_VARIABLE = "CLUSTERKIT_RUN_FOLDER"
 PYTHON_VARIABLE = "CLUSTERKIT_WORKER_PYTHON"

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from clusterkit import files, runfolder
-from clusterkit.directives import notice_of
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.executors import handing
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
+from clusterkit.core.shell import Secret
 from clusterkit.executors.base import (
     Executor,
     Launched,
@@ -22,16 +22,16 @@ from clusterkit.executors.base import (
     UnconfirmedError,
     tasks_of,
 )
-from clusterkit.executors.holding import Holder, has_to_wait, holder_for
-from clusterkit.model import ClusterKind, JobState, JobStatus, LaunchPlan, RenderedFile
-from clusterkit.runfolder import RunFolder, Submission, only_read
-from clusterkit.shell import Secret
-from clusterkit.ties import Ties
+from clusterkit.executors.held import Holder, has_to_wait, holder_for
+from clusterkit.executors.run import runfolder, submit_journal
+from clusterkit.executors.run.dependencies import Ties
+from clusterkit.executors.run.runfolder import RunFolder, Submission, only_read
+from clusterkit.launch.sbatch_options import notice_of
 
 _EXECUTORS = {
-    ClusterKind.LOCAL: "clusterkit.executors.local",
-    ClusterKind.SLURM: "clusterkit.executors.slurm",
-    ClusterKind.SSH: "clusterkit.executors.ssh",
+    ClusterKind.LOCAL: "clusterkit.executors.local.executor",
+    ClusterKind.SLURM: "clusterkit.executors.slurm.executor",
+    ClusterKind.SSH: "clusterkit.executors.ssh.executor",
 }
 
 
@@ -161,7 +161,7 @@ def submit_plan(
     handed_over = threading.Event()
 
     def handing_over() -> None:
-        handing.hand_over(run)
+        submit_journal.hand_over(run)
         handed_over.set()
 
     try:
@@ -189,7 +189,7 @@ def submit_plan(
             files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         elif not isinstance(error, UnconfirmedError):  # which has noted what was said
             why = str(error) or "interrupted"
-            handing.give_up(run, why)
+            submit_journal.give_up(run, why)
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(str(UnconfirmedError(why, run))) from error
         raise
@@ -277,7 +277,7 @@ def _prepare(
         index=ties.index,
         after=ties.after,
     )
-    handing.begin(run)
+    submit_journal.begin(run)
     document = {"schema": runfolder.SCHEMA, **files.plain(plan)}
     files.write_json(run.plan, document, mode=files.PRIVATE)
     for file in rendered:

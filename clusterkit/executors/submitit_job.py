@@ -10,13 +10,12 @@ from typing import Any, cast
 from submitit.core import core
 from submitit.core.utils import DelayedSubmission, JobPaths
 
-from clusterkit import files
-from clusterkit.core import ownership
+from clusterkit.core import files, ownership
+from clusterkit.core.model import JobState
 from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.pickles import kept_private, load_own
+from clusterkit.executors.run.pickles import kept_private, load_own
+from clusterkit.executors.run.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
 from clusterkit.executors.submission import executor_of
-from clusterkit.model import JobState
-from clusterkit.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
 
 RUNS = "runs"
 """In submitit's folder: the run folders of jobs that are no training."""

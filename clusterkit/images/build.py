@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import files
-from clusterkit.errors import RemoteError
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError
 from clusterkit.images import engine
 from clusterkit.images.bake import BAKE_FILE, SCRIPT, bake_document, build_command, build_script
+from clusterkit.images.build_errors import explain_failure
 from clusterkit.images.engine import Engine
 from clusterkit.images.progress import Progress, Step, StepState
 from clusterkit.images.recipe import Target, Wishes
-from clusterkit.images.trouble import explain_failure
 
 Listener = Callable[[str, Step | str], None]
 """Is told the name of a target and a step that changed, or a raw line."""

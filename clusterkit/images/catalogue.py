@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.core.errors import UserError, choices_hint
 
 
 class Variant(StrEnum):

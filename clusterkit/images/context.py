@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import files
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError
+from clusterkit.core import files
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError
 from clusterkit.images.catalogue import Image, Variant
 from clusterkit.images.locks import lock_command, lock_path, source_lock_path
-from clusterkit.images.wheel import WHEEL_NAME, pack_wheel
+from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 
 _NOT_SENT = frozenset({"lock", "README.md"})
 

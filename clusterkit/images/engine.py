@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.commands import MISSING, Answer, run_command
-from clusterkit.docker_errors import docker_trouble
-from clusterkit.errors import UserError
+from clusterkit.core.commands import MISSING, Answer, run_command
+from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.errors import UserError
 
 _ASK_S = 30.0
 _NEEDS_BUILDX = 23

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterkit.commands import TIMED_OUT, Answer
-from clusterkit.data import data_dir
-from clusterkit.errors import Problem, UserError
+from clusterkit.core.commands import TIMED_OUT, Answer
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import Problem, UserError
 from clusterkit.images import driver, engine
 from clusterkit.images.catalogue import Image, Variant, lineage
 from clusterkit.images.inside import PYTHON

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from clusterkit import __version__
+from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import normal_name
-from clusterkit.data import data_dir
-from clusterkit.errors import RemoteError
+from clusterkit.core.errors import RemoteError
 from clusterkit.images import engine
 from clusterkit.images.engine import Present
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from clusterkit import files
-from clusterkit.commands import run_command
-from clusterkit.docker_errors import docker_trouble
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.core import files
+from clusterkit.core.commands import run_command
+from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.images import engine
 from clusterkit.images.engine import Present
 from clusterkit.images.names import LABEL_IMAGE

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import files
-from clusterkit.commands import run_command
+from clusterkit.core import files
+from clusterkit.core.commands import run_command
+from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import normal_name, own_requirements
-from clusterkit.data import data_dir
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.images.catalogue import MATRIX, Image, Variant, lineage
 
 SOURCE_LOCK = "source.txt"

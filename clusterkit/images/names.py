@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from clusterkit import __version__
 from clusterkit.core.distribution import normal_name
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.images.catalogue import (
     MATRIX,
     Image,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.images import names
 from clusterkit.images.catalogue import (
     EPOCH,

@@ -15,7 +15,7 @@ from clusterkit.jobs.find import (
     runs_of_others,
 )
 from clusterkit.jobs.logs import follow, read_logs
-from clusterkit.jobs.state import Job, load_jobs
+from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import cancel, wait
 
 __all__ = [

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from clusterkit import files
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import JobState
 from clusterkit.executors import executor_of
-from clusterkit.jobs.state import Job, load_jobs
-from clusterkit.jobs.tend import end_held, is_held, needs_client, ready, tend
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.start_held import end_held, is_held, needs_client, ready, tend
+from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import (
     CANCEL_PATIENCE_S,
     RESULTS_EVERY_S,
@@ -19,8 +21,6 @@ from clusterkit.jobs.watch import (
     count_results,
     patience_s,
 )
-from clusterkit.model import JobState
-from clusterkit.runfolder import RunFolder
 
 _BUSY_PAUSE_S = 15.0
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterkit import node_results
-from clusterkit.jobs.failure import batch_output, failure_of
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.logs import ranks_of, read_logs
-from clusterkit.jobs.state import Job, load_job
-from clusterkit.runfolder import RunFolder
+from clusterkit.jobs.state.failure import batch_output, failure_of
+from clusterkit.jobs.state.load import Job, load_job
 
 
 def document_of(job: Job) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from clusterkit import files, runfolder
-from clusterkit.errors import UserError, did_you_mean
-from clusterkit.model import ClusterSpec
-from clusterkit.records import text_of
-from clusterkit.runfolder import RunFolder, read_submission
-from clusterkit.sweep import fold_numbers
-from clusterkit.ties import ARRAY_ID
+from clusterkit.core import files
+from clusterkit.core.errors import UserError, did_you_mean
+from clusterkit.core.model import ClusterSpec
+from clusterkit.core.records import text_of
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.dependencies import ARRAY_ID
+from clusterkit.executors.run.runfolder import RunFolder, read_submission
+from clusterkit.launch.array.spec import fold_numbers
 
 LATEST = "latest"
 _SHOWN_CANDIDATES = 5

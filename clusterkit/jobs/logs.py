@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from clusterkit.core.errors import UserError
 from clusterkit.core.reading import open_regular
-from clusterkit.errors import UserError
-from clusterkit.escapes import harmless
+from clusterkit.core.text.escapes import harmless
+from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs.watch import Observer
-from clusterkit.runfolder import RunFolder, listed, read_submission
 
 _CHUNK = 1 << 18
 _FARTHEST = 1 << 30

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from clusterkit import files
-from clusterkit.errors import RemoteError, UserError
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, JobState
 from clusterkit.executors import executor_of
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs.state import Job, load_job
-from clusterkit.jobs.tend import end_held, needs_client, tend
-from clusterkit.model import ClusterKind, JobState
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.jobs.start_held import end_held, needs_client, tend
+from clusterkit.jobs.state.load import Job, load_job
 
 RESULTS_EVERY_S = 0.2
 SCHEDULER_EVERY_S = {ClusterKind.LOCAL: 0.0, ClusterKind.SLURM: 1.0, ClusterKind.SSH: 5.0}

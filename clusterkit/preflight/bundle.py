@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit import __version__, files
-from clusterkit.errors import UserError
+from clusterkit import __version__
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
 from clusterkit.preflight.masking import masked
-from clusterkit.probes.base import PreflightJob
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import PreflightJob
 
 SCHEMA = 1
 MANIFEST = "manifest.json"

@@ -13,14 +13,15 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from clusterkit import __version__, files
-from clusterkit.bounds import LATEST_S
-from clusterkit.errors import UserError
+from clusterkit import __version__
+from clusterkit.core import files
+from clusterkit.core.bounds import LATEST_S
+from clusterkit.core.errors import UserError
 from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle
-from clusterkit.preflight.garbage import uncollected
-from clusterkit.probes.base import Output, PreflightJob, Reach
-from clusterkit.probes.compound import LIMITS
+from clusterkit.preflight.no_gc import uncollected
 from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import Output, PreflightJob, Reach
+from clusterkit.transport.script import LIMITS
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
 """Names of nodes and probes, which are names of files."""

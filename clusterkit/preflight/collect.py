@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusterkit import files
-from clusterkit.checks.base import Check, Tier
-from clusterkit.errors import UserError
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.probes.base import PreflightJob, Probe
-from clusterkit.probes.compound import compose, new_token
+from clusterkit.preflight.checks.base import Check, Tier
 from clusterkit.transport.base import Reply, Transport
+from clusterkit.transport.probe import PreflightJob, Probe
+from clusterkit.transport.script import compose, new_token
 
 
 def collect(

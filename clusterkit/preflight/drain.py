@@ -6,12 +6,12 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 
-from clusterkit import hostlist
-from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import ClusterKind
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.report import Report
-from clusterkit.probes.base import PreflightJob
+from clusterkit.transport.probe import PreflightJob
 
 _REASON = 200
 """Characters of a reason that stay readable in sinfo."""

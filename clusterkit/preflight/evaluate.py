@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from clusterkit import hostlist
-from clusterkit.checks import ssh_reachable
-from clusterkit.checks.base import Check, Evidence, NodeFacts, Ruling, Tier
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.hosts import hostlist
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.garbage import uncollected
+from clusterkit.preflight.checks import ssh_reachable
+from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Ruling, Tier
+from clusterkit.preflight.no_gc import uncollected
 from clusterkit.preflight.report import Report
-from clusterkit.probes.base import Missing, Probe, ReachProblem
+from clusterkit.transport.probe import Missing, Probe, ReachProblem
 
 _TRIES = 3
 """Answers from which on it can be told that a node talks nonsense."""

@@ -9,12 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from clusterkit.checks import all_checks, host_torch, nccl_job_env
-from clusterkit.checks.base import Check, Tier
-from clusterkit.errors import RemoteError
-from clusterkit.model import ClusterKind, GpuRequest, LaunchPlan
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import ClusterKind, GpuRequest, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.bundle_reader import read_job
+from clusterkit.preflight.checks import all_checks, host_torch, nccl_job_env
+from clusterkit.preflight.checks.base import Check, Tier
 from clusterkit.preflight.collect import collect
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report

@@ -6,14 +6,14 @@ import os
 import shlex
 from pathlib import Path
 
-from clusterkit import hostlist
-from clusterkit.commands import run_command
 from clusterkit.core import ownership
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.hostfile import hosts_of_allocation, parse
-from clusterkit.model import ClusterKind, ClusterSpec, Host
-from clusterkit.preflight.wanted import Wanted
-from clusterkit.transport.slurm_words import asleep_among, partition_nodes
+from clusterkit.core.commands import run_command
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.hosts.hostfile import hosts_of_allocation, parse
+from clusterkit.core.model import ClusterKind, ClusterSpec, Host
+from clusterkit.preflight.request import Wanted
+from clusterkit.transport.slurm_errors import asleep_among, partition_nodes
 
 LOCALHOST = "localhost"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from clusterkit.envlint.variables import concerns_us
-from clusterkit.probes import dcgm_diag, nccl_tests
-from clusterkit.probes.base import PreflightJob
+from clusterkit.preflight.env_lint.variables import concerns_us
+from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
+from clusterkit.transport.probe import PreflightJob
 
 MASK = "(not kept)"
 _ASKS = frozenset({nccl_tests.ASK, dcgm_diag.ASK})

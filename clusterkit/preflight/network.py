@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
 
-from clusterkit.checks.base import Check, Evidence, NodeFacts, Tier
-from clusterkit.checks.net_evidence import BAD, SLOW, Pair, facts_of, far, read_links
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.probes import net_allreduce, net_links
-from clusterkit.probes.base import NOT_APPLICABLE, Output, PreflightJob, Probe
-from clusterkit.probes.compound import compose, new_token
+from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Tier
+from clusterkit.preflight.checks.net_evidence import BAD, SLOW, Pair, facts_of, far, read_links
+from clusterkit.preflight.probes.net import allreduce
+from clusterkit.preflight.probes.net import links as net_links
 from clusterkit.transport.base import Reply, Transport
+from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob, Probe
+from clusterkit.transport.script import compose, new_token
 
 _MOST_LINKS_AGAIN = 8
 """Rounds of the second look at links."""
@@ -55,8 +56,8 @@ def with_network(
     stage = _Stage(bundle=bundle, transport=transport, heard=heard, most=most)
     if net_links.PROBE.name in asked:
         stage = _links(stage.without_others(net_links.PROBE))
-    if net_allreduce.PROBE.name in asked:
-        stage = _all_reduces(stage.without_others(net_allreduce.PROBE))
+    if allreduce.PROBE.name in asked:
+        stage = _all_reduces(stage.without_others(allreduce.PROBE))
     seconds = stage.bundle.seconds + time.monotonic() - began
     return dataclasses.replace(stage.bundle, seconds=seconds)
 
@@ -153,14 +154,14 @@ def _links(stage: _Stage) -> _Stage:
 
 def _all_reduces(stage: _Stage) -> _Stage:
     if (why := _cannot(stage)) is not None:
-        return stage.skipped(net_allreduce.PROBE, why)
-    stage = stage.ask(net_allreduce.PROBE, net_allreduce.allreduce_snippet(stage.job))
+        return stage.skipped(allreduce.PROBE, why)
+    stage = stage.ask(allreduce.PROBE, allreduce.allreduce_snippet(stage.job))
     first = _sorted_out(stage.evidence)
     rounds = second_pass(first, order=stage.nodes)
     if not rounds:
         return stage
-    again = net_allreduce.allreduce_snippet(stage.job, rounds=_written(rounds))
-    return stage.ask(net_allreduce.AGAIN, again)
+    again = allreduce.allreduce_snippet(stage.job, rounds=_written(rounds))
+    return stage.ask(allreduce.AGAIN, again)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +176,7 @@ class FirstPass:
 
 
 def _sorted_out(evidence: Evidence) -> FirstPass:
-    facts = facts_of(evidence, net_allreduce.PROBE)
+    facts = facts_of(evidence, allreduce.PROBE)
     # A node may name anybody as its partner.
     said = [
         (node, e)
@@ -207,7 +208,7 @@ def second_pass(first: FirstPass, *, order: Sequence[str]) -> Rounds:
     wanted = {*first.suspect, *(first.untried if first.good else ())}
     guests = sorted(wanted, key=order.index)
     pairs = [(guest, partners[k % len(partners)]) for k, guest in enumerate(guests) if partners]
-    return disjoint(_indices([*sorted(first.slow), *pairs], order), most=net_allreduce.MOST_ROUNDS)
+    return disjoint(_indices([*sorted(first.slow), *pairs], order), most=allreduce.MOST_ROUNDS)
 
 
 def _indices(pairs: Collection[Pair], order: Sequence[str]) -> Iterator[tuple[int, int]]:

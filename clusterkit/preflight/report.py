@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
 
 _BAD = frozenset({Verdict.FAIL})
 _BAD_IF_STRICT = frozenset({Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN})

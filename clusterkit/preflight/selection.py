@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterkit.checks import all_checks, select_checks, ssh_peers
-from clusterkit.checks.base import Check, Tier
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import all_checks, select_checks, ssh_peers
+from clusterkit.preflight.checks.base import Check, Tier
 
 
 def checks_to_ask(

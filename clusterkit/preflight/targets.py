@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import __version__, hostlist
-from clusterkit.checks.base import Check, Tier
-from clusterkit.commands import MISSING, run_command
-from clusterkit.directives import gpu_request
-from clusterkit.errors import UserError, choices_hint
-from clusterkit.model import (
+from clusterkit import __version__
+from clusterkit.core.commands import MISSING, run_command
+from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import (
     ClusterKind,
     ClusterSpec,
     ContainerRuntime,
@@ -21,14 +20,17 @@ from clusterkit.model import (
     Host,
     LaunchPlan,
 )
+from clusterkit.launch.sbatch_options import gpu_request
+from clusterkit.launch.scripts import gpu_use
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks.base import Check, Tier
 from clusterkit.preflight.collect import collect
 from clusterkit.preflight.hosts import hosts_of
-from clusterkit.preflight.wanted import Wanted, refuse_nonsense
-from clusterkit.probes import slurm_nodes, slurm_sinfo
-from clusterkit.probes.base import Output, PreflightJob
-from clusterkit.scripts import gpu_use
+from clusterkit.preflight.probes.slurm import sinfo
+from clusterkit.preflight.request import Wanted, refuse_nonsense
+from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import Reply, Transport
+from clusterkit.transport.probe import Output, PreflightJob
 
 VIAS = ("ssh", "srun", "local")
 _USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
@@ -170,7 +172,7 @@ def gather(
 
 def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
     """Return the hosts that Slurm gives to jobs; all, where those are too few: to be told why."""
-    from clusterkit.transport.slurm_words import out_of_service  # noqa: PLC0415 - as in _transport
+    from clusterkit.transport.slurm_errors import out_of_service  # noqa: PLC0415 - as in _transport
 
     without = out_of_service(hosts) if hosts else {}
     left = tuple(host for host in hosts if host not in without)
@@ -205,9 +207,9 @@ def _transport(
 ) -> Transport:
     # Each of them loads what the others do not need: paramiko takes a tenth of a second.
     if via == "ssh":
-        from clusterkit.transport.slurm_words import AwakeTransport  # noqa: PLC0415
-        from clusterkit.transport.ssh import SshTransport  # noqa: PLC0415
-        from clusterkit.transport.ssh_config import SshOptions  # noqa: PLC0415
+        from clusterkit.transport.slurm_errors import AwakeTransport  # noqa: PLC0415
+        from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
+        from clusterkit.transport.ssh.transport import SshTransport  # noqa: PLC0415
 
         known = dataclasses.replace(cluster, hosts=tuple(hosts))
         options = dataclasses.replace(SshOptions.of(known), connect_timeout_s=wanted.timeout_s)
@@ -274,10 +276,10 @@ def with_slurm(bundle: Bundle) -> Bundle:
     answer = run_command(slurm_nodes.query(hosts))
     no_scontrol = answer.code == MISSING
     if no_scontrol:
-        answer = run_command(slurm_sinfo.query(hosts))
+        answer = run_command(sinfo.query(hosts))
     output = Output(stdout=answer.output, stderr=answer.errors, exit_code=answer.code)
     if no_scontrol:
-        output = slurm_sinfo.as_records(output)
+        output = sinfo.as_records(output)
     records = slurm_nodes.answers(hosts, output)
     name = slurm_nodes.PROBE.name
     replies = tuple(

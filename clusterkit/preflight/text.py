@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from clusterkit import hostlist
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.shell import quote
 from clusterkit.preflight.report import Report
-from clusterkit.shell import quote
 
 Line = tuple[Verdict | None, str]
 """A line, and the verdict that its first word states (None: it states none)."""

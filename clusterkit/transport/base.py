@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from clusterkit.probes.base import Output, Reach, ReachProblem
-from clusterkit.probes.compound import AnswerReader, Compound
+from clusterkit.transport.probe import Output, Reach, ReachProblem
+from clusterkit.transport.script import AnswerReader, Compound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

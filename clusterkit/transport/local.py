@@ -6,12 +6,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
-from clusterkit.errors import RemoteError
-from clusterkit.probes.base import Reach, ReachProblem, first_line
-from clusterkit.probes.compound import AnswerReader, Compound
+from clusterkit.core.errors import RemoteError
 from clusterkit.transport.base import Reply, fault_of
 from clusterkit.transport.names import check_names
+from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import run_fed
+from clusterkit.transport.script import AnswerReader, Compound
 
 _MARGIN_S = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGKILL)

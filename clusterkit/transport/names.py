@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from clusterkit.errors import Problem, UserError
+from clusterkit.core.errors import Problem, UserError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "a name has letters, digits, dots, dashes and underscores, and no dash or dot in front"

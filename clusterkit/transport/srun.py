@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterkit.errors import RemoteError
-from clusterkit.hostlist import fold
-from clusterkit.model import ClusterSpec
-from clusterkit.probes.base import Reach, ReachProblem, first_line
-from clusterkit.probes.compound import Compound
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.hosts.hostlist import fold
+from clusterkit.core.model import ClusterSpec
 from clusterkit.transport.base import Reply
 from clusterkit.transport.names import check_names
+from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import Ended, run_fed
-from clusterkit.transport.slurm_words import raise_if_no_node_is_to_blame, standings
-from clusterkit.transport.srun_answers import StepReader
+from clusterkit.transport.script import Compound
+from clusterkit.transport.slurm_errors import raise_if_no_node_is_to_blame, standings
+from clusterkit.transport.srun_replies import StepReader
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

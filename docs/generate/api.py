@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import clusterkit
-from clusterkit import errors
+from clusterkit.core import errors
 from docs.generate.page import Page, blocks, fenced
 
 _INTRO = (
@@ -20,7 +20,7 @@ def pages(root: Path) -> Iterator[Page]:
     del root
     parts = []
     for name in clusterkit.__all__:
-        home = "clusterkit.errors" if hasattr(errors, name) else "clusterkit.api"
+        home = "clusterkit.core.errors" if hasattr(errors, name) else "clusterkit.api"
         kind = "class" if name[0].isupper() else "function"
         kind = "exception" if name.endswith(("Error", "Warning")) else kind
         lines = [f".. auto{kind}:: {home}.{name}"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Check
-from clusterkit.explain.checks import AREAS, VERDICTS, WHEN
-from clusterkit.explain.topic import first_sentence
+from clusterkit.cli.explain.checks import AREAS, VERDICTS, WHEN
+from clusterkit.cli.explain.topic import first_sentence
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Check
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from clusterkit.config.reference import KeyDoc, cluster_keys, file_keys, job_keys
-from clusterkit.explain.config_keys import key_facts
+from clusterkit.cli.explain.config_keys import key_facts
+from clusterkit.cli.explain.reference import KeyDoc, cluster_keys, file_keys, job_keys
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 _ORDER = (

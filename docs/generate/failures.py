@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.diagnose.rules import ENGINE_FIELDS, Role, Rule, own_rules
+from clusterkit.observe.diagnose.rules import ENGINE_FIELDS, Role, Rule, own_rules
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 _ROLES = {

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import clusterkit.frameworks
-from clusterkit.frameworks import Framework
-from clusterkit.packages import image_with
+
+from clusterkit.images.packages import image_with
+from clusterkit.launch.frameworks import Framework
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 _HEAD = ("framework", "starts", "package", "nodes", "slots")
@@ -47,7 +48,7 @@ def pages(root: Path) -> Iterator[Page]:
 def _own() -> Iterator[Framework]:
     """Yield the frameworks of clusterkit itself, and not those that others installed here."""
     for module in pkgutil.iter_modules(clusterkit.frameworks.__path__):
-        loaded = importlib.import_module(f"{clusterkit.frameworks.__name__}.{module.name}")
+        loaded = importlib.import_module(f"{clusterkit.launch.frameworks.__name__}.{module.name}")
         if isinstance(found := getattr(loaded, "FRAMEWORK", None), Framework):
             yield found
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.envlint import RULES
-from clusterkit.envlint.variables import NEWEST_NCCL, Variable, all_variables
-from clusterkit.explain.variables import FAMILIES, KINDS
+from clusterkit.cli.explain.variables import FAMILIES, KINDS
+from clusterkit.preflight.env_lint import RULES
+from clusterkit.preflight.env_lint.variables import NEWEST_NCCL, Variable, all_variables
 from docs.generate.page import Page, anchor, blocks, code, prose, table
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from jinja2 import meta
 
-from clusterkit import model, templating
+from clusterkit.core import model
+from clusterkit.launch import templates
 from docs.generate.page import Page, blocks, code, prose, table
 
 _COMMENT = re.compile(r"^\s*(?:#|//|/\*|\{##)+\s*(.+?)\s*(?:\*/|##\})?\s*$")
@@ -39,7 +40,7 @@ def pages(root: Path) -> Iterator[Page]:
                 zip((code(_name(path, folder)) for path in rendered), variables, strict=True),
             ),
             "## Filters",
-            f"An expression without one of these does not render: {_listed(templating.FILTERS)}.",
+            f"An expression without one of these does not render: {_listed(templates.FILTERS)}.",
             "## The plan",
             "`plan` is a `LaunchPlan`, `plan.cluster` a `ClusterSpec`, `plan.command` a "
             "`NodeCommand`, `plan.container` a `ContainerPlan` or nothing.",
@@ -63,7 +64,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _variables(path: Path) -> list[str]:
-    environment = templating.strict_environment()
+    environment = templates.strict_environment()
     return sorted(meta.find_undeclared_variables(environment.parse(path.read_text("utf-8"))))
 
 

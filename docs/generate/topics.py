@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.explain import find_topic
-from clusterkit.explain.exit_codes import CODES, JOB_CODES
-from clusterkit.explain.states import MEANING
+from clusterkit.cli.explain import find_topic
+from clusterkit.cli.explain.exit_codes import CODES, JOB_CODES
+from clusterkit.cli.explain.states import MEANING
 from docs.generate.page import Page, blocks, code, fenced, prose, table
 
 _AS_TOLD = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from clusterkit.cli.main import VERBS, app
+from clusterkit.cli.frame.main import VERBS, app
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 _HEAD = ("option", "meaning")

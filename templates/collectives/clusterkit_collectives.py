@@ -2,7 +2,7 @@
 
 Started by torchrun on every node, with its wishes as JSON in the one argument. Rank 0 writes
 collectives.json into the folder of results, again after each size, so that what was measured before
-a failure is kept; clusterkit/collectives/document.py reads it.
+a failure is kept; clusterkit/observe/bench/allreduce/document.py reads it.
 """
 
 import json

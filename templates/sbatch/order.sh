@@ -2,7 +2,7 @@
 # ck_order TOGETHER RANKS SWITCH...
 # Puts ck_nodes into rank order: taken switch by switch, each of which gives its nodes in multiples
 # of TOGETHER, then those that are left over, then those behind no SWITCH; and each gets its place in RANKS
-# (clusterkit/layout/placement.py: near_first).
+# (clusterkit/launch/rank_layout/placement.py: near_first).
 ck_order() {
   local together=$1 switch node number full
   local -a ranks here whole=() rest=() unknown=()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli.main import main
+from clusterkit.cli.frame.main import main
 
 Cli = Callable[..., tuple[int, str, str]]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from clusterkit.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.rules import own_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 _USES = {
@@ -19,14 +19,14 @@ _USES = {
     **dict.fromkeys(("finditer", "findall", "split", "sub", "subn"), "finditer"),
 }
 TABLES = {
-    "clusterkit/bounds.py": (),
-    "clusterkit/collectives/published.py": (),
-    "clusterkit/diagnose/lines.py": (),
-    "clusterkit/diagnose/rules.py": (),
+    "clusterkit/core/bounds.py": (),
+    "clusterkit/preflight/expected_busbw.py": (),
+    "clusterkit/observe/diagnose/lines.py": (),
+    "clusterkit/observe/diagnose/rules.py": (),
     "clusterkit/estimate/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
     "clusterkit/estimate/accuracy/units.py": ("_FORMS",),
-    "clusterkit/executors/slurm_refusals.py": ("_HINTS",),
-    "clusterkit/images/trouble.py": ("_KNOWN",),
+    "clusterkit/executors/slurm/refusals.py": ("_HINTS",),
+    "clusterkit/images/build_errors.py": ("_KNOWN",),
     "templates/mpi/launch.py": ("SAYS",),
 }
 """Files that search for what stands in a table: names of those that hold texts and no patterns."""
@@ -156,7 +156,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _is_matching(node: ast.AST) -> TypeGuard[ast.Call]:
-    """Tell whether a call makes a bound of `clusterkit.bounds` from a regular expression."""
+    """Tell whether a call makes a bound of `clusterkit.core.bounds` from a regular expression."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit import files, processes, runfolder
-from clusterkit.executors.local_runs import MODULE
-from clusterkit.executors.ssh_layout import LAYOUT, write_layout
-from clusterkit.executors.ssh_start import layout_of
-from clusterkit.model import ClusterKind, Host
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.core import files, processes
+from clusterkit.core.model import ClusterKind, Host
+from clusterkit.executors.local.runs import MODULE
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh.layout import LAYOUT, write_layout
+from clusterkit.executors.ssh.start import layout_of
 from tests.plans import make_cluster, make_plan
 
 STRANGER = 54321

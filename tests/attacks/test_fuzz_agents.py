@@ -13,19 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit import files, node_results
-from clusterkit.errors import ClusterkitError
-from clusterkit.executors import ssh_ask, ssh_claims, ssh_runs
-from clusterkit.executors.ssh_layout import SshLayout, read_layout, write_layout
-from clusterkit.executors.ssh_node_files import NodeFiles, Progress
-from clusterkit.executors.ssh_nodes import NodeAnswer
-from clusterkit.executors.ssh_runs import Life, read_keepers, state_of
-from clusterkit.model import ClusterKind, ClusterSpec, Host
-from clusterkit.probes.base import Output
-from clusterkit.records import record_of
-from clusterkit.runfolder import RunFolder, Submission
-from clusterkit.sync.helper import Helper
-from clusterkit.transport.ssh_session import Talk
+from clusterkit.core import files
+from clusterkit.core.errors import ClusterkitError
+from clusterkit.core.model import ClusterKind, ClusterSpec, Host
+from clusterkit.core.records import record_of
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh import ask, claims, states
+from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
+from clusterkit.executors.ssh.node_files import NodeFiles, Progress
+from clusterkit.executors.ssh.nodes import NodeAnswer
+from clusterkit.executors.ssh.states import Life, read_keepers, state_of
+from clusterkit.transport.probe import Output
+from clusterkit.transport.ssh.session import Talk
+from clusterkit.transport.sync.helper import Helper
 
 RUN_ID = "job-20261121-120000-abcdef"
 NAMES = ("n1", "n2", "n3")
@@ -140,7 +141,7 @@ def test_any_files_in_a_run_folder_give_a_state(data: st.DataObject) -> None:
         for keeper in keepers:
             assert keeper.node in NAMES
             said = subprocess.run(
-                ["sh", "-n", "-c", ssh_runs.question(keeper)], capture_output=True, check=False
+                ["sh", "-n", "-c", states.question(keeper)], capture_output=True, check=False
             )
             assert said.returncode == 0
         lives = {keeper: data.draw(st.sampled_from(list(Life))) for keeper in keepers}
@@ -149,8 +150,8 @@ def test_any_files_in_a_run_folder_give_a_state(data: st.DataObject) -> None:
         node_results.read_failures(run)
         node_results.read_rounds(run, 0)
         node_results.latest_attempt(run)
-        ssh_claims.settle(run, layout(), NAMES)
-        ssh_claims.decide_first_failure(run, layout())
+        claims.settle(run, layout(), NAMES)
+        claims.decide_first_failure(run, layout())
 
 
 @CALM
@@ -221,9 +222,9 @@ def test_any_reply_to_the_offer_of_a_job_is_a_yes_or_a_refusal(
     said: str, errors: str, code: int
 ) -> None:
     answer = NodeAnswer(output=Output(exit_code=code, stdout=said, stderr=errors))
-    refusal = ssh_ask._refusal("n2", answer, layout())
+    refusal = ask._refusal("n2", answer, layout())
     if refusal is None:
         assert code == 0
     else:
         assert refusal.hint is None or "touch" not in refusal.hint
-        str(ssh_ask.refused({"n2": refusal}, layout())).encode(errors="replace")
+        str(ask.refused({"n2": refusal}, layout())).encode(errors="replace")

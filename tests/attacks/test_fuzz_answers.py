@@ -19,21 +19,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit import files
-from clusterkit.checks import all_checks
-from clusterkit.checks.base import Tier
-from clusterkit.diagnose.stacks import fold_stacks
-from clusterkit.errors import UserError
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.observe.diagnose.stacks import fold_stacks
+from clusterkit.observe.vitals import ONCE, PROBES, rates, read_samples
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Tier
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html import page
 from clusterkit.preflight.network import with_network
 from clusterkit.preflight.text import report_lines
-from clusterkit.probes.base import Missing, Output, PreflightJob, Probe, Reach, read_output
-from clusterkit.probes.compound import LIMITS, AnswerReader, Compound
 from clusterkit.transport.base import Reply
-from clusterkit.vitals import ONCE, PROBES, rates, read_samples
+from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Reach, read_output
+from clusterkit.transport.script import LIMITS, AnswerReader, Compound
 from tests.mangling import mangled
 from tests.test_parsers import OURS
 

@@ -13,11 +13,11 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.config.jobfile import JobFile, load_job_file
 from clusterkit.config.load import load_settings
 from clusterkit.config.schema import ClusterModel
-from clusterkit.config.sweepfile import load_sweep_file
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
+from clusterkit.launch.array.file import load_sweep_file
+from clusterkit.launch.jobfile import JobFile, load_job_file
 
 ODD = st.sampled_from(
     [

@@ -22,21 +22,23 @@ import typer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from clusterkit import files, node_results
-from clusterkit.cli import arrays, console
-from clusterkit.cli.status import status
-from clusterkit.cli.why_failed import why_failed
-from clusterkit.diagnose.job import diagnose_run
-from clusterkit.diagnose.rules import load_rules
-from clusterkit.errors import ClusterkitError
+from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.frame import console
+from clusterkit.cli.jobs import arrays
+from clusterkit.cli.jobs.status import status
+from clusterkit.core import files
+from clusterkit.core.errors import ClusterkitError
+from clusterkit.core.model import ClusterKind, NodeResult
+from clusterkit.executors.run import node_results
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import find_run, list_runs, load_jobs, read_logs
 from clusterkit.jobs.document import full_document_of, logs_document
-from clusterkit.jobs.state import load_job
-from clusterkit.jobs.tend import may_need_client
-from clusterkit.metrics import write_jobs
-from clusterkit.model import ClusterKind, NodeResult
-from clusterkit.runfolder import RunFolder
-from clusterkit.top.training import Training
+from clusterkit.jobs.start_held import may_need_client
+from clusterkit.jobs.state.load import load_job
+from clusterkit.observe.diagnose.job import diagnose_run
+from clusterkit.observe.diagnose.rules import load_rules
+from clusterkit.observe.prometheus.jobs import write_jobs
+from clusterkit.observe.top.training import Training
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap
 

@@ -19,11 +19,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from clusterkit import files, processes, runfolder
-from clusterkit.executors.ssh_inbox import Inbox, NotWritten
-from clusterkit.executors.ssh_layout import SshLayout, write_layout
-from clusterkit.model import ClusterKind, ClusterSpec, Host
-from clusterkit.runfolder import RunFolder, Submission
+from clusterkit.core import files, processes
+from clusterkit.core.model import ClusterKind, ClusterSpec, Host
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh.inbox import Inbox, NotWritten
+from clusterkit.executors.ssh.layout import SshLayout, write_layout
 from tests.attacks import agents
 from tests.attacks.nodes import Farm, Ran, farm
 from tests.attacks.test_hostile_nodes import require_calm
@@ -72,7 +73,7 @@ def healthy_home(folder: Path, name: str, rank: int) -> subprocess.Popen[bytes]:
         (there / one).mkdir(parents=True)
     (ours / "venv").symlink_to(sys.prefix)
     (there / "logs" / f"node-{rank}.log").write_text(WORDS)
-    asleep = ["bash", "-c", f"exec -a 'clusterkit.executors.ssh_keeper {there}' sleep 300"]
+    asleep = ["bash", "-c", f"exec -a 'clusterkit.executors.ssh.agent {there}' sleep 300"]
     keeper = subprocess.Popen(asleep, start_new_session=True)
     about = {
         "node": name,

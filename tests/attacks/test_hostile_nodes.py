@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.diagnose.stacks import fold_stacks
-from clusterkit.errors import RemoteError
-from clusterkit.probes.base import PreflightJob, Probe, ReachProblem
-from clusterkit.probes.compound import compose, new_token
-from clusterkit.sync.helper import Helper
-from clusterkit.sync.image_archive import ImageFacts
-from clusterkit.sync.image_nodes import EngineFacts, look
-from clusterkit.transport.srun_answers import StepReader
-from clusterkit.transport.ssh import SshTransport
-from clusterkit.transport.ssh_config import SshOptions
-from clusterkit.transport.ssh_session import on_nodes
+from clusterkit.core.errors import RemoteError
+from clusterkit.images.distribute.image_archive import ImageFacts
+from clusterkit.images.distribute.image_nodes import EngineFacts, look
+from clusterkit.observe.diagnose.stacks import fold_stacks
+from clusterkit.transport.probe import PreflightJob, Probe, ReachProblem
+from clusterkit.transport.script import compose, new_token
+from clusterkit.transport.srun_replies import StepReader
+from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.session import on_nodes
+from clusterkit.transport.ssh.transport import SshTransport
+from clusterkit.transport.sync.helper import Helper
 from tests.attacks.nodes import HEALTHY, LISTENERS, PLAIN, PROGRAMS, SLOW, Farm, Ran, farm
 
 MOST_MIB = 300
@@ -187,7 +187,7 @@ def test_a_node_that_drips_ends_at_the_deadline(dripping: Farm) -> None:
 def test_a_conversation_ends_at_its_deadline_though_bytes_come(
     dripping: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterkit.sync.helper._GREETING_S", 3.0)
+    monkeypatch.setattr("clusterkit.transport.sync.helper._GREETING_S", 3.0)
     began = time.monotonic()
     with dripping.as_user():
         found = on_nodes(

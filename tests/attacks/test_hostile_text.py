@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.errors import UserError
-from clusterkit.escapes import NOT_IN_A_LINE
-from clusterkit.hostlist import expand
-from clusterkit.templating import FILTERS, UnquotedError
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts.hostlist import expand
+from clusterkit.core.text.escapes import NOT_IN_A_LINE
+from clusterkit.launch.templates import FILTERS, UnquotedError
 from tests.attacks.in_process import Cli, cli
 
 __all__ = ["cli"]  # a fixture

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from clusterkit.core import peers
+from clusterkit.core.data import data_dir
 from clusterkit.core.peers import Member, PeerError
-from clusterkit.data import data_dir
-from clusterkit.ports import hold_port
+from clusterkit.core.ports import hold_port
 from tests import test_framework_ray as ray
 from tests import test_framework_spark as spark
 from tests import test_framework_tensorflow as tensorflow

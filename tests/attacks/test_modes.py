@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from clusterkit import files, runfolder
-from clusterkit.core import permissions
-from clusterkit.errors import UserError
-from clusterkit.executors.pickles import dump_private, load_own
-from clusterkit.executors.ssh_inbox import Inbox, NotWritten
-from clusterkit.model import ClusterKind, ClusterSpec, ShareRuns
+from clusterkit.core import files, permissions
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, ShareRuns
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.pickles import dump_private, load_own
+from clusterkit.executors.ssh.inbox import Inbox, NotWritten
 
 STRANGER = 54321
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -123,7 +123,7 @@ def work(run: runfolder.RunFolder) -> subprocess.CompletedProcess[str]:
         "SUBMITIT_EXECUTOR": "local", "SUBMITIT_LOCAL_JOB_ID": "7",
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, "-P", "-m", "clusterkit.worker", str(run.path)],
+        [sys.executable, "-P", "-m", "clusterkit.executors.node", str(run.path)],
         env={**os.environ, **about}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 

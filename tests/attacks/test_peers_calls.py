@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from clusterkit.calls import hub
-from clusterkit.calls import link as calls
-from clusterkit.calls.hub import join
-from clusterkit.calls.link import Circle, Link
-from clusterkit.calls.news import News
 from clusterkit.core import peers
+from clusterkit.core.files import plain
+from clusterkit.core.model import PORT_STRIDE, NodeResult
 from clusterkit.core.peers import Member
-from clusterkit.files import plain
-from clusterkit.model import PORT_STRIDE, NodeResult
-from clusterkit.ports import groups
-from clusterkit.runfolder import RunFolder
+from clusterkit.core.ports import groups
+from clusterkit.executors.node import coordinator
+from clusterkit.executors.node import peers as calls
+from clusterkit.executors.node.coordinator import join
+from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.peers import Circle, Link
+from clusterkit.executors.run.runfolder import RunFolder
 from tests.attacks.test_peers import no_descriptors, squatter, stranger, until
 from tests.port_ranges import next_range
 
@@ -34,7 +34,7 @@ SILENCE_S = 1.0
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
-    for module in (calls, hub):
+    for module in (calls, coordinator):
         monkeypatch.setattr(module, "SILENCE_S", SILENCE_S)
     monkeypatch.setattr(calls, "HEAD_SILENCE_S", SILENCE_S + 0.5)
 

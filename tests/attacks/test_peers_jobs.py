@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterkit.model import ClusterSpec, ContainerRuntime
-from clusterkit.plan import make_plan
-from clusterkit.render import render
+from clusterkit.core.model import ClusterSpec, ContainerRuntime
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.render_cases import PLAIN, RACK, job
 from tests.test_framework_mpi import MPIRUN
 

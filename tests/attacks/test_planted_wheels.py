@@ -13,23 +13,23 @@ import pip
 import pytest
 
 from clusterkit import __version__
-from clusterkit.checks import all_checks, host_clusterkit
 from clusterkit.config import load_settings
-from clusterkit.config.discover import Answer
-from clusterkit.config.health import Condition, Patient, examine
+from clusterkit.config.doctor import Condition, Patient, examine
+from clusterkit.config.init.discover import Answer
 from clusterkit.core.distribution import DISTRIBUTION
-from clusterkit.errors import RemoteError, UserError
-from clusterkit.frameworks import framework_names, load_framework
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.images.catalogue import IMAGES, Variant
 from clusterkit.images.context import assemble
-from clusterkit.images.wheel import WHEEL_NAME, pack_wheel
-from clusterkit.model import ClusterKind, ClusterSpec
-from clusterkit.packages import package_of, remedies
-from clusterkit.probes import job_python
-from clusterkit.probes.base import PreflightJob
-from clusterkit.sync import prepare
-from clusterkit.sync.ingredients import Ingredients, kept_wheel, read_ingredients
-from clusterkit.sync.prepare import Prepared, Readiness
+from clusterkit.images.packages import package_of, remedies
+from clusterkit.launch.frameworks import framework_names, load_framework
+from clusterkit.preflight.checks import all_checks, host_clusterkit
+from clusterkit.preflight.probes.host import job_python
+from clusterkit.transport.probe import PreflightJob
+from clusterkit.transport.sync import virtualenv
+from clusterkit.transport.sync.ingredients import Ingredients, kept_wheel, read_ingredients
+from clusterkit.transport.sync.virtualenv import Prepared, Readiness
+from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 from tests.attacks.planted import VERSIONS, Index, plant, plant_source, serve
 from tests.evidence import evidence
 from tests.here import SessionHere
@@ -94,7 +94,7 @@ def python(tmp_path: Path) -> str:
 
 def made(session: SessionHere, ingredients: Ingredients) -> Prepared:
     try:
-        return prepare._prepare(session, ingredients)
+        return virtualenv._prepare(session, ingredients)
     finally:
         session.leave()
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import pytest
 
-from clusterkit.diagnose.lines import LONGEST
-from clusterkit.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.lines import LONGEST
+from clusterkit.observe.diagnose.rules import own_rules
 from tests.attacks.patterns import TABLES, of_files, of_rules
 from tests.attacks.worst_cases import slow
 

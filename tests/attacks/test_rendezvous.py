@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import UserError
-from clusterkit.model import ClusterKind, ClusterSpec, JobSpec
-from clusterkit.plan import make_plan
-from clusterkit.render import render
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
 from tests.port_ranges import next_range
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")

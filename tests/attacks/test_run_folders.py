@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 
 import clusterkit as api
-from clusterkit import files, runfolder
-from clusterkit.errors import UserError
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors import executor_of
-from clusterkit.executors.ssh_runs import read_keepers
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh.states import read_keepers
 from clusterkit.jobs import cancel, find_run, list_runs, load_jobs, read_logs, runs_of_others, wait
-from clusterkit.jobs.state import load_job, states_of
-from clusterkit.jobs.tend import tend
-from clusterkit.model import ClusterKind, JobState, JobStatus
-from clusterkit.runfolder import RunFolder
+from clusterkit.jobs.start_held import tend
+from clusterkit.jobs.state.load import load_job, states_of
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap, bystander, clusterkit, control, prepare
 from tests.measured import wait_measured
@@ -260,7 +261,7 @@ def test_no_number_in_a_file_is_a_group_of_processes(
     control(run, os.getpid())
     files.write_json(run.controller, {**json.loads(run.controller.read_text()), "pid": pid})
     killed = []
-    monkeypatch.setattr("clusterkit.processes.send", lambda *words: killed.append(words))
+    monkeypatch.setattr("clusterkit.core.processes.send", lambda *words: killed.append(words))
     load_job(run)
     assert killed == []
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit import files, processes
-from clusterkit.errors import RemoteError
-from clusterkit.executors import ssh_keeper, ssh_slots
-from clusterkit.executors.ssh_layout import CHECK
-from clusterkit.executors.ssh_runs import Keeper, order_to_end
-from clusterkit.executors.ssh_slots import SameMachine, SlotsBusy
-from clusterkit.runfolder import RunFolder
-from clusterkit.sync.helper import Helper
+from clusterkit.core import files, processes
+from clusterkit.core.errors import RemoteError
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh import agent, slots
+from clusterkit.executors.ssh.layout import CHECK
+from clusterkit.executors.ssh.slots import SameMachine, SlotsBusy
+from clusterkit.executors.ssh.states import Keeper, order_to_end
+from clusterkit.transport.sync.helper import Helper
 from tests.here import SessionHere
 
 MALLORY = 65_534
@@ -117,7 +117,7 @@ def test_a_job_in_the_folder_of_somebody_else_is_not_started(
     folder.mkdir()
     (folder / "ssh.json").write_text("{}")
     os.chown(folder if planted == "folder" else folder / planted, MALLORY, MALLORY)
-    assert ssh_keeper.main([str(folder), CHECK, "n1", "1"]) == ssh_keeper.REFUSED
+    assert agent.main([str(folder), CHECK, "n1", "1"]) == agent.REFUSED
     assert "belongs to" in json.loads(capsys.readouterr().out)["refused"]
 
 
@@ -158,10 +158,10 @@ def space(tmp_path: Path) -> str:
 
 def test_a_name_signed_by_somebody_else_keeps_no_job_from_its_slots(space: str) -> None:
     with squatter(f"{space}-owner 0 root 1 {RUN_ID}"):
-        held = ssh_slots.take(1, 2, job=RUN_ID, node="n1", space=space)
+        held = slots.take(1, 2, job=RUN_ID, node="n1", space=space)
     assert held.slots == (0,)
     with pytest.raises(SameMachine):
-        ssh_slots.take(1, 2, job=RUN_ID, node="n1", space=space)
+        slots.take(1, 2, job=RUN_ID, node="n1", space=space)
     held.release()
 
 
@@ -177,7 +177,7 @@ def test_what_others_sign_is_told_whatever_it_is(space: str) -> None:
         squatter(f"{space}-slot 0", f"{space}-slot 1", *odd),
         pytest.raises(SlotsBusy, match="1 slot wanted, 0 of 2 free") as refused,
     ):
-        ssh_slots.take(1, 2, job=RUN_ID, node="n1", space=space)
+        slots.take(1, 2, job=RUN_ID, node="n1", space=space)
     json.dumps({"refused": refused.value.message}).encode()
 
 

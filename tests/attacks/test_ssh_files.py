@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.errors import UserError
-from clusterkit.transport.known_hosts import HostKeyRefused, KnownHosts
-from clusterkit.transport.ssh_config import SshOptions, load_config, resolve
+from clusterkit.core.errors import UserError
+from clusterkit.transport.ssh.config import SshOptions, load_config, resolve
+from clusterkit.transport.ssh.known_hosts import HostKeyRefused, KnownHosts
 
 STRANGER = 54321
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGRfYQ0X1Yd0m0mZk2rI0dN8wJ0kQyq3p6q5x0u0Jm2v"

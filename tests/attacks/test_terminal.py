@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.escapes import harmless
+from clusterkit.core.text.escapes import harmless
 
 PAYLOADS = {
     "title": "\x1b]0;owned\x07",
@@ -60,7 +60,7 @@ def on_terminal(argv: list[str], cwd: Path) -> str:
 def test_the_printer_lets_no_control_character_through(verb: str) -> None:
     words = {"bold": "console.say(console.bold(text))"}.get(verb, f"console.{verb}(text)")
     program = (
-        "from clusterkit.cli import console\n"
+        "from clusterkit.cli.frame import console\n"
         f"for payload in {list(PAYLOADS.values())!r}:\n    text = 'a' + payload + 'b'; {words}\n"
     )
     tty = on_terminal([sys.executable, "-c", program], Path("/"))
@@ -90,7 +90,7 @@ def test_an_evidence_of_a_log_does_not_colour_the_terminal(tmp_path: Path) -> No
 
 def test_json_is_ascii_and_valid_whatever_is_in_it() -> None:
     program = (
-        "from clusterkit.cli import console; console.json_document("
+        "from clusterkit.cli.frame import console; console.json_document("
         "{'names': ['\\ud800\\x1b[2J\\u202e\\u2028', {'\\udfff': float('inf')}, 'ü\\U0001f600']})"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)

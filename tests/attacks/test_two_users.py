@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.model import ClusterKind
+from clusterkit.core.model import ClusterKind
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap, prepare
 

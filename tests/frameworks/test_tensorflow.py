@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.data import data_dir
+from clusterkit.core.data import data_dir
 from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left, python_of
 from tests.healthy import assert_healthy

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.accuracy.habits import HABITS, Habits, habits_of, steps_of
 from clusterkit.estimate.accuracy.notation import (
     UNSAID,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.accuracy.notation import pairs_of, whole_number
 from clusterkit.estimate.accuracy.truth_table import Row
 from clusterkit.estimate.models.named import model_named, model_of_params

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from clusterkit.errors import Position, Problem, UserError
-from clusterkit.files import explained
+from clusterkit.core.errors import Position, Problem, UserError
+from clusterkit.core.files import explained
 
 _WHOLE = ("n_gpus", "seq", "micro_batch")
 

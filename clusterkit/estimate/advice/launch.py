@@ -26,7 +26,7 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
-from clusterkit.presets import preset_text
+from clusterkit.launch.deepspeed_presets import preset_text
 
 SUBMIT = "submit.sh"
 DS_CONFIG = "ds_config.json"

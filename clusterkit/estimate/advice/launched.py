@@ -9,7 +9,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
-from clusterkit.errors import UserError, choices_hint, did_you_mean
+from clusterkit.core.errors import UserError, choices_hint, did_you_mean
 from clusterkit.estimate.advice import launch
 from clusterkit.estimate.advice.megatron import settings_of
 from clusterkit.estimate.machines.gpus import Gpu

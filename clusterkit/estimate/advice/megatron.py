@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from clusterkit.errors import UserError
-from clusterkit.estimate.legality import last_stage
+from clusterkit.core.errors import UserError
+from clusterkit.estimate.refusals import last_stage
 from clusterkit.estimate.setup import (
     Checkpointing,
     Library,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterkit.drawing import make_bare, new_figure, require_drawing, write_figure
+from clusterkit.core.plots import make_bare, new_figure, require_drawing, write_figure
 from clusterkit.estimate.memory.parts import peak_parts_of
 from clusterkit.estimate.results import Kind
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from clusterkit.errors import Problem, UserError
-from clusterkit.estimate.cautions import warnings_of
+from clusterkit.core.errors import Problem, UserError
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.legality import problems_of
 from clusterkit.estimate.memory.host import usual_disk, usual_ram
 from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.request import Wish, ladder, setup_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
 from clusterkit.estimate.speed.step_time import speed_of
 from clusterkit.estimate.strategies import Chosen, Strategy, base_named
-from clusterkit.estimate.wish import Wish, ladder, setup_of
+from clusterkit.estimate.warnings import warnings_of
 
 MUCH_FASTER = 1.25
 """From this factor on a strategy is worth more trouble than a simpler one."""

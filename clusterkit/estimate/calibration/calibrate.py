@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.calibration.measurement import AllReduce, Measurement
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.interconnects import Fabric, group_of

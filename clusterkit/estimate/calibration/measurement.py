@@ -25,18 +25,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clusterkit import files
-from clusterkit.errors import Position, Problem, UserError, choices_hint
+from clusterkit.core import files
+from clusterkit.core.errors import Position, Problem, UserError, choices_hint
 from clusterkit.estimate.factors import SCHEMA
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
 from clusterkit.estimate.models.model_config import shape_of
 from clusterkit.estimate.models.named import model_named, model_of_params
+from clusterkit.estimate.request import Wish, setup_of
 from clusterkit.estimate.results import GIB
 from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Precision, Setup
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import strategy_named
-from clusterkit.estimate.wish import Wish, setup_of
 
 T = TypeVar("T")
 E = TypeVar("E", Checkpointing, Loss, Optimizer, Precision)

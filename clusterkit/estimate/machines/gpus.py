@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 
-from clusterkit.errors import Problem, UserError, choices_hint
+from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.machines.gpu_table import ALIASES, TABLE
 
 _GIB = 1 << 30

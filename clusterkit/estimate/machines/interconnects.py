@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from clusterkit.errors import Problem, UserError, choices_hint
+from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.machines.gpus import Gpu
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clusterkit.errors import Problem, UserError
+from clusterkit.core.errors import Problem, UserError
 
 LARGEST = 10**8
 """No width, count or vocabulary is larger: the file means something else, then."""

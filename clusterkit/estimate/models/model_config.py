@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.models import config_keys as keys
 from clusterkit.estimate.models.config_keys import Config
 from clusterkit.estimate.models.families import FAMILIES, Family, family_of

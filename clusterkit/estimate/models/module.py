@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from clusterkit.commands import TIMED_OUT, Answer, run_command
-from clusterkit.data import data_dir
-from clusterkit.errors import UserError, choices_hint
+from clusterkit.core.commands import TIMED_OUT, Answer, run_command
+from clusterkit.core.data import data_dir
+from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
 from clusterkit.estimate.shapes import ModelShape
 

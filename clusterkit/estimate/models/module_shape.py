@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterkit.errors import UserError
+from clusterkit.core.errors import UserError
 from clusterkit.estimate.models import config_keys as keys
 from clusterkit.estimate.models.families import FAMILIES
 from clusterkit.estimate.models.model_config import shape_of

@@ -11,8 +11,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from clusterkit.data import read_data
-from clusterkit.errors import UserError, did_you_mean
+from clusterkit.core.data import read_data
+from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.estimate.models.model_config import llama_ffn, model_of_config, shape_of
 from clusterkit.estimate.shapes import ModelShape
 

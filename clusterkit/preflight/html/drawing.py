@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from clusterkit.topology import Topology, closeness, islands, pcie_groups
+from clusterkit.preflight.topology import Topology, closeness, islands, pcie_groups
 
 _NEAR = closeness("PXB")
 _FAR = closeness("SYS")

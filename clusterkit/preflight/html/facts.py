@@ -8,20 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from clusterkit.checks.base import NodeFacts
-from clusterkit.hostlist import fold_set
-from clusterkit.probes import (
-    amd_gpus,
-    host_disks,
-    host_limits,
-    host_system,
-    job_python,
-    net_interfaces,
-    nvidia_gpus,
-    rdma_ports,
-)
-from clusterkit.probes.base import Missing, Probe
-from clusterkit.probes.rdma import Rdma
+from clusterkit.core.hosts.hostlist import fold_set
+from clusterkit.preflight.checks.base import NodeFacts
+from clusterkit.preflight.probes.gpu import amd_gpus, nvidia_gpus
+from clusterkit.preflight.probes.host import disks, job_python
+from clusterkit.preflight.probes.host import limits as host_limits
+from clusterkit.preflight.probes.host import system as host_system
+from clusterkit.preflight.probes.net import interfaces, rdma_ports
+from clusterkit.preflight.probes.net.rdma import Rdma
+from clusterkit.transport.probe import Missing, Probe
 
 T = TypeVar("T")
 
@@ -140,11 +135,11 @@ def _rdma(facts: Rdma) -> str | None:
     return ", ".join([*parts, f"{idle} down"] if idle else parts) or None
 
 
-def _shm(facts: host_disks.Disks) -> str | None:
+def _shm(facts: disks.Disks) -> str | None:
     return None if facts.shm is None else _size(facts.shm.size_kib)
 
 
-def _interfaces(facts: tuple[net_interfaces.Interface, ...]) -> str | None:
+def _interfaces(facts: tuple[interfaces.Interface, ...]) -> str | None:
     """Return the fastest interfaces; the others carry management."""
     fastest = max((nic.speed_mbps or 0 for nic in facts), default=0)
     if not fastest:
@@ -182,14 +177,14 @@ FACTS = (
     Fact(label="CPUs", of=_from(host_system.PROBE, lambda s: f"{s.cpus} {s.arch}")),
     Fact(label="governor", of=_from(host_system.PROBE, lambda s: " ".join(s.governors) or None)),
     Fact(label="memory", of=_from(host_system.PROBE, lambda system: _size(system.memory_kib))),
-    Fact(label="shared memory", of=_from(host_disks.PROBE, _shm)),
+    Fact(label="shared memory", of=_from(disks.PROBE, _shm)),
     Fact(label="memlock", of=_from(host_limits.PROBE, lambda limits: _limit(limits.locked_bytes))),
     Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),
     Fact(label="AMD GPUs", of=_from(amd_gpus.PROBE, _amd)),
     Fact(label="driver", of=_from(nvidia_gpus.PROBE, lambda facts: facts.driver)),
     Fact(label="hottest", of=_from(nvidia_gpus.PROBE, _hottest), measured=True),
     Fact(label="RDMA ports", of=_from(rdma_ports.PROBE, _rdma)),
-    Fact(label="interfaces", of=_from(net_interfaces.PROBE, _interfaces)),
+    Fact(label="interfaces", of=_from(interfaces.PROBE, _interfaces)),
     Fact(label="Python", of=_from(job_python.PROBE, _python)),
     Fact(label="torch", of=_from(job_python.PROBE, _torch)),
     Fact(label="NCCL", of=_from(job_python.PROBE, _nccl)),

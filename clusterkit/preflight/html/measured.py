@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 
-from clusterkit.checks.base import Evidence
-from clusterkit.checks.net_evidence import Pair, read_links
+from clusterkit.preflight.checks.base import Evidence
+from clusterkit.preflight.checks.net_evidence import Pair, read_links
 from clusterkit.preflight.html.pairs import FAILED, PairMatrix
 
 

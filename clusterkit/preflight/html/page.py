@@ -11,17 +11,17 @@ from typing import Any
 from markupsafe import Markup
 
 from clusterkit import __version__
-from clusterkit.checks.base import Evidence, NodeFacts
-from clusterkit.data import read_data
-from clusterkit.findings import Finding, Verdict
-from clusterkit.hostlist import fold_set
-from clusterkit.pages import environment, policy
+from clusterkit.core.data import read_data
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.hosts.hostlist import fold_set
+from clusterkit.core.html import environment, policy
+from clusterkit.core.shell import quote
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.html import measured, types, verdicts
 from clusterkit.preflight.html.facts import fact_table
 from clusterkit.preflight.html.pairs import PairMatrix, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.report import Report
-from clusterkit.shell import quote
 
 _QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
 _WORST_FIRST = tuple(sorted(Verdict, key=verdicts.rank, reverse=True))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterkit.checks.base import NodeFacts
-from clusterkit.findings import Verdict
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.html.drawing import Drawing, draw
-from clusterkit.probes import nvidia_topo
-from clusterkit.probes.base import Missing
-from clusterkit.topology import UNKNOWN, Topology, View, closeness, summary, warnings
+from clusterkit.preflight.probes.gpu import nvidia_topo
+from clusterkit.preflight.topology import UNKNOWN, Topology, View, closeness, summary, warnings
+from clusterkit.transport.probe import Missing
 
 _MOST_DRAWN = 12
 """A cluster has a few types; where there are more, something else is wrong."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from clusterkit.findings import Finding, Verdict
+from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.report import Report
 
 AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")

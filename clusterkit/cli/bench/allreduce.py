@@ -1,0 +1,249 @@
+"""`clusterkit bench allreduce`: how fast all-reduces are, and whether their results are right."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.job_options import JobFlags, takes_some_job_flags
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
+from clusterkit.cli.jobs.submit_options import (
+    DryRunFlag,
+    ExcludeUnfitFlag,
+    ForceFlag,
+    PreflightFlag,
+)
+from clusterkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.cli.bench.job import Finished
+    from clusterkit.observe.bench.allreduce.answer import Answer
+    from clusterkit.observe.bench.allreduce.result import Result
+
+_JOB = (
+    *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set_"),
+    *("image", "container", "mount"),
+)
+_FROM_HELP = (
+    "Read what all_reduce_perf printed, or collectives.json of a run, instead; - for stdin."
+)
+
+
+def _option(*names: str, help_text: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    shown: typer.models.OptionInfo = typer.Option(
+        *names,
+        help=help_text,
+        metavar=metavar,
+        show_default=False,
+        rich_help_panel="Measurement",
+    )
+    return shown
+
+
+@takes_some_job_flags(*_JOB)
+def allreduce(
+    flags: JobFlags,
+    ops: Annotated[
+        str,
+        _option(
+            "--ops",
+            help_text="all-reduce (unless said), all-gather, reduce-scatter; with commas, or all.",
+            metavar="LIST",
+        ),
+    ] = "all-reduce",
+    sizes: Annotated[
+        str | None,
+        _option(
+            "--sizes",
+            help_text="Message sizes, doubling: 1M:1G unless said; with gloo, 1M:64M.",
+            metavar="FIRST:LAST",
+        ),
+    ] = None,
+    iterations: Annotated[
+        int,
+        _option("--iters", help_text="Timed collectives of a size, at most: 20.", metavar="N"),
+    ] = 20,
+    seconds: Annotated[
+        int,
+        _option("--seconds", help_text="How long to measure, at most: 60.", metavar="S"),
+    ] = 60,
+    backend: Annotated[
+        str,
+        _option(
+            "--backend",
+            help_text="auto: nccl where the nodes have GPUs, else gloo.",
+            metavar="auto|nccl|gloo",
+        ),
+    ] = "auto",
+    by: Annotated[
+        str,
+        _option(
+            "--by",
+            help_text="auto: nccl-tests where they are on PATH and one node has all ranks.",
+            metavar="auto|torch|nccl-tests",
+        ),
+    ] = "auto",
+    from_: Annotated[str | None, _option("--from", help_text=_FROM_HELP, metavar="FILE|-")] = None,
+    interconnect: Annotated[
+        str | None,
+        _option(
+            "--interconnect",
+            help_text="What joins the nodes, to compare with (clusterkit explain interconnects).",
+            metavar="NAME",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        _option("--gpu", help_text="The GPU, where FILE does not say it.", metavar="NAME"),
+    ] = None,
+    save: Annotated[
+        bool,
+        _option("--save", help_text="Let `estimate` start from what was measured, on --cluster."),
+    ] = False,
+    preflight: PreflightFlag = None,
+    exclude_unfit: ExcludeUnfitFlag = False,
+    force: ForceFlag = False,
+    dry_run: DryRunFlag = False,
+    json: JsonFlag = False,
+) -> None:
+    """Measure collectives between the ranks of a job, and check their results.
+
+    Bandwidths are those of nccl-tests. The largest message is compared with what
+    `estimate` assumes, the best with what is published for such GPUs.
+
+    Exit code 1 if a result was wrong or the job failed.
+    """
+    from clusterkit.cli.bench.job import Wanted, run_job
+    from clusterkit.observe.bench.allreduce.answer import answer
+
+    wanted = Wanted.of(
+        ops=ops, sizes=sizes, iterations=iterations, seconds=seconds, backend=backend, by=by
+    )
+    _check_names(interconnect, gpu)
+    if save and backend == "gloo":
+        raise UserError("--save: estimates are of GPUs and nccl", hint="leave out one of the two")
+    if save and flags.cluster is not None:
+        from clusterkit.config import load_settings
+
+        load_settings().cluster(flags.cluster)  # a wrong name is to be told before hours of waiting
+    job: Finished | None = None
+    if from_ is not None:
+        result = _read(from_, flags)
+    else:
+        job = run_job(
+            flags,
+            wanted,
+            preflight=preflight,
+            exclude_unfit=exclude_unfit,
+            force=force,
+            dry_run=dry_run,
+            as_json=json,
+        )
+        if job.result is None:
+            raise typer.Exit(_show_failure(job, as_json=json))
+        result = job.result
+    found = answer(result, interconnect=interconnect, gpu=gpu)
+    cluster = flags.cluster if job is None else job.job.submission.cluster
+    kept, refused = _keep(found, cluster) if save else (None, None)
+    _show(found, job, kept, refused, as_json=json)
+    if refused is not None:
+        console.error(str(refused))
+    wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
+    code = job.exit_code if job is not None else 0
+    raise typer.Exit(code or wrong or (EXIT_COULD_NOT if refused is not None else 0))
+
+
+def _check_names(interconnect: str | None, gpu: str | None) -> None:
+    from clusterkit.estimate.machines.gpus import gpu_named
+    from clusterkit.estimate.machines.interconnects import interconnect_named
+
+    if interconnect is not None:
+        interconnect_named(interconnect)
+    if gpu is not None:
+        gpu_named(gpu)
+
+
+def _read(source: str, flags: JobFlags) -> Result:
+    from clusterkit.core import files
+    from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.observe.bench.allreduce.document import FILE
+    from clusterkit.observe.bench.allreduce.reading import read_result
+
+    nodes, slots = (_number(flag, getattr(flags, flag)) for flag in ("nodes", "gpus_per_node"))
+    if source == "-":
+        result = read_result(sys.stdin.buffer, source="standard input")
+    else:
+        path = Path(source)
+        if (kept := RunFolder(path).results / FILE).is_file():
+            path = kept
+        with files.explained(path, "read"), path.open("rb") as stream:
+            result = read_result(stream, source=source)
+    ranks = nodes * slots if nodes and slots else None
+    return result.on(ranks=ranks, node_count=nodes)
+
+
+def _number(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not int(text):
+        name = flag.replace("_", "-")
+        raise UserError(f"--{name} {text}: with --from, one number", hint=f"--{name} 8")
+    return int(text)
+
+
+def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | None]:
+    """Write down what the result says of the links of a cluster; return where, or why not."""
+    from clusterkit.estimate.factors import calibration_file, load_calibration, save_calibration
+    from clusterkit.estimate.query.answer import LOCAL
+    from clusterkit.observe.bench.allreduce.calibrating import learned
+
+    try:
+        place = calibration_file(cluster or LOCAL, os.environ)
+        save_calibration(place, learned(found.result, found.place, before=load_calibration(place)))
+    except UserError as error:
+        return None, error  # what was measured is to be shown all the same
+    return place, None
+
+
+def _show(
+    found: Answer,
+    job: Finished | None,
+    kept: Path | None,
+    refused: UserError | None,
+    *,
+    as_json: bool,
+) -> None:
+    from clusterkit.cli.bench.allreduce_report import lines_of
+    from clusterkit.observe.bench.allreduce.answer import document
+
+    if as_json:
+        told = {"job": job.document if job is not None else None, "calibration": kept}
+        error = {} if refused is None else {"error": error_document(refused)}
+        console.json_document({**document(found), **told, **error})
+        return
+    for line in lines_of(found):
+        console.say(line)
+    if kept is not None:
+        console.say(f"kept for estimates: {kept}")
+    if job is not None and not job.succeeded:
+        job.tell()
+
+
+def _show_failure(job: Finished, *, as_json: bool) -> int:
+    """Tell why a job has measured nothing, and return the exit code."""
+    from clusterkit.observe.bench.allreduce.answer import empty_document
+
+    if as_json:
+        console.json_document({**empty_document(), "job": job.document, "calibration": None})
+    job.tell()
+    if job.succeeded:
+        console.error(
+            f"the job succeeded and left no result\nhint: clusterkit logs {job.name} shows why"
+        )
+    return job.exit_code or EXIT_COULD_NOT

@@ -1,0 +1,193 @@
+"""Measured collectives as a terminal of 80 columns shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from clusterkit.cli.estimate.units import paragraph
+from clusterkit.cli.frame import console
+from clusterkit.core.hosts import hostlist
+from clusterkit.observe.bench.allreduce.answer import Answer
+from clusterkit.observe.bench.allreduce.operations import Operation, size_in_words
+from clusterkit.observe.bench.allreduce.result import LeftOut, Measured, Result
+
+_LABEL = "  {:<11} "
+_INDENT = 14
+_SLOW = 0.85
+"""Below this share of what was expected, where to look is said."""
+_FALLS = 0.8
+_UNSTEADY = 1.5
+_MOST_WRONG = 8
+_UNSEEN = "nobody has looked at the results"
+_NO_TRAFFIC = "none: one rank has nobody to exchange anything with"
+_TOO_SMALL = (
+    "unknown: nccl-tests prints two decimals of GB/s; with --nodes and --gpus-per-node it is "
+    "computed from the time"
+)
+
+
+def lines_of(found: Answer) -> Iterator[str]:
+    """Yield the lines of an answer."""
+    result = found.result
+    yield from _headline(result)
+    unit, scale = _unit(result)
+    for op in result.operations:
+        yield ""
+        yield from _table(result, op, unit, scale)
+        yield from _summary(found, op)
+    if result.perhaps:
+        others = " or ".join(op.words for op in result.perhaps)
+        yield from paragraph(f"the table fits {others} as well: it does not say which of them ran")
+    if result.left_out:
+        yield ""
+        yield from _left_out(result.left_out)
+    yield ""
+    yield from _verdict(result)
+
+
+def _headline(result: Result) -> Iterator[str]:
+    many = "s" * (result.ranks != 1)
+    ranks = f"{result.ranks} rank{many}" if result.ranks else "ranks unknown"
+    if result.node_count:
+        ranks += f" on {result.node_count} node" + "s" * (result.node_count > 1)
+    names = f": {hostlist.fold_set(result.nodes)}" if result.nodes else ""
+    yield from paragraph(console.bold(ranks) + names)
+    what = ", ".join(filter(None, (result.backend, result.device, *result.versions)))
+    yield from paragraph(f"{what}; measured by {result.source}")
+
+
+def _unit(result: Result) -> tuple[str, float]:
+    best = max((one.busbw or one.algbw for one in result.measured), default=0.0)
+    return ("GB/s", 1e9) if best >= 1e9 else ("MB/s", 1e6)
+
+
+def _table(result: Result, op: Operation, unit: str, scale: float) -> Iterator[str]:
+    spread = any(one.fastest for one in result.of(op))
+    head = f"{op.words:<16}{'time':>12}{'algbw':>10}{'busbw':>10}"
+    yield console.dim(head + (f"{'slowest':>12}{'fastest':>10}" if spread else "") + f"  {unit}")
+    for one in result.of(op):
+        cells = f"{size_in_words(one.bytes):>14}  {_time(one.seconds):>12}"
+        cells += f"{_figure(one.algbw / scale):>10}{_figure(one.busbw / scale):>10}"
+        if one.slowest is not None and one.fastest is not None:
+            cells += f"{_figure(one.slowest / scale):>12}{_figure(one.fastest / scale):>10}"
+        yield cells
+
+
+def _summary(found: Answer, op: Operation) -> Iterator[str]:
+    result = found.result
+    best, large = result.best(op), result.large(op)
+    if not best.busbw:
+        yield from _labelled("best", _NO_TRAFFIC if result.ranks == 1 else _TOO_SMALL)
+        return
+    yield _LABEL.format("best") + f"{_rate(best.busbw)} at {size_in_words(best.bytes)}"
+    if large.bytes != best.bytes:
+        fall = large.busbw / best.busbw
+        note = f", {fall:.0%} of the best" if fall < _FALLS else ""
+        yield (
+            _LABEL.format("largest") + f"{_rate(large.busbw)} at {size_in_words(large.bytes)}{note}"
+        )
+    assumption = found.assumptions.get(op)
+    if assumption is not None:
+        yield from _labelled(
+            "estimate",
+            f"{assumption.share:.0%} of the {_rate(assumption.busbw)} that it assumes for "
+            f"{size_in_words(assumption.bytes)} over {assumption.over}",
+        )
+        if assumption.share < _SLOW:
+            yield from _labelled("", _advice(result))
+    known, share = found.published, found.published_share
+    if op is Operation.ALL_REDUCE and known is not None and share is not None:
+        yield from _labelled(
+            "published",
+            f"{share:.0%} of {known.gbs:g} GB/s, {known.system} ({known.source}), 1 GiB and more",
+        )
+        if share < _SLOW <= (assumption.share if assumption is not None else 1.0):
+            yield from _labelled("", _advice(result))
+    if _is_unsteady(large):
+        yield from _labelled(
+            "unsteady", "repeats of the largest message differ: others use the nodes or the network"
+        )
+
+
+def _advice(result: Result) -> str:
+    if result.backend == "gloo":
+        return (
+            "gloo goes through the processor: look at its load, and at GLOO_SOCKET_IFNAME; "
+            "clusterkit preflight --network measures each link"
+        )
+    return (
+        "NCCL_DEBUG=INFO shows the adapters and the path it takes; "
+        "clusterkit preflight --network compares each two nodes"
+    )
+
+
+def _is_unsteady(one: Measured) -> bool:
+    if one.fastest is None or one.slowest is None:
+        return False
+    return one.fastest > _UNSTEADY * one.slowest
+
+
+def _left_out(left_out: tuple[LeftOut, ...]) -> Iterator[str]:
+    for op, why in dict.fromkeys((one.op, one.why) for one in left_out):
+        sizes = [one.bytes for one in left_out if (one.op, one.why) == (op, why)]
+        first, last = size_in_words(min(sizes)), size_in_words(max(sizes))
+        what = first if first == last else f"{first} to {last}"
+        yield from paragraph(f"not measured: {op.words} of {what}: {why}", indent=2)
+
+
+def _verdict(result: Result) -> Iterator[str]:
+    if result.correct:
+        yield console.coloured("the results are right on all ranks", "green")
+        return
+    if result.error is not None and result.correct is None:
+        yield console.coloured("the run failed", "red")
+        yield from paragraph(result.error, indent=2)
+        return
+    if result.correct is None:
+        what = "the results were right so far" if result.checked else _UNSEEN
+        end = "" if result.complete else ", and the end is missing"
+        yield console.coloured(what + end, "yellow")
+        return
+    yield console.coloured("WRONG RESULTS: data was corrupted on its way", "red")
+    for one in result.wrong[:_MOST_WRONG]:
+        where = f"rank {one.rank} on {one.node}: " if one.rank is not None else ""
+        detail = f", the first: {one.detail}" if one.detail else ""
+        yield from paragraph(
+            f"{where}{one.op.words} of {size_in_words(one.bytes)}, {one.elements} elements{detail}",
+            indent=2,
+        )
+    if len(result.wrong) > _MOST_WRONG:
+        yield f"  and {len(result.wrong) - _MOST_WRONG} more: --json has all"
+    suspects = hostlist.fold_set(result.suspects)
+    yield from paragraph(
+        f"do not train on {suspects or 'these nodes'}; clusterkit preflight --network finds the "
+        "node that gives wrong sums with every other",
+        indent=2,
+    )
+
+
+def _labelled(label: str, text: str) -> Iterator[str]:
+    yield from paragraph(text, first=_LABEL.format(label), indent=_INDENT)
+
+
+def _rate(bytes_per_s: float) -> str:
+    """Return a rate as memory and as networks are sold."""
+    bits = bytes_per_s * 8
+    if bytes_per_s >= 1e9:
+        return f"{_figure(bytes_per_s / 1e9)} GB/s"
+    in_bits = f"{bits / 1e9:.3g} Gbit/s" if bits >= 1e9 else f"{bits / 1e6:.3g} Mbit/s"
+    return f"{_figure(bytes_per_s / 1e6)} MB/s ({in_bits})"
+
+
+def _figure(number: float) -> str:
+    """Return a number with three figures, or all that stand before the point."""
+    if 0 < number < 1e-4:
+        return f"{number:.6f}"
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _time(seconds: float) -> str:
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= unit:
+            return f"{_figure(seconds / unit)} {name}"
+    return f"{_figure(seconds * 1e6)} us"

@@ -1,0 +1,255 @@
+"""The job that `clusterkit bench allreduce` measures with: what it is asked, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.job_args import exit_code_of, said
+from clusterkit.cli.frame.job_options import JobFlags, given
+from clusterkit.cli.frame.main import EXIT_INTERRUPTED
+from clusterkit.core import files
+from clusterkit.core.data import data_dir, read_data
+from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.executors.run.runfolder import RunFolder, listed
+from clusterkit.executors.submission import fetch
+from clusterkit.jobs import Job, cancel
+from clusterkit.jobs import wait as wait_for
+from clusterkit.jobs.document import full_document_of, name_of
+from clusterkit.observe.bench.allreduce.document import FILE, read_document
+from clusterkit.observe.bench.allreduce.operations import Operation, parse_operations, parse_sizes
+from clusterkit.observe.bench.allreduce.result import Result
+from clusterkit.transport.probe import Unparsed
+
+if TYPE_CHECKING:
+    from clusterkit.jobs.submit.program import ProgramRequest
+
+_FOLDER = "collectives"
+_SCRIPT = "clusterkit_collectives.py"
+_PROGRAM = (_SCRIPT, "clusterkit_collective.py")
+_BACKENDS = ("auto", "nccl", "gloo")
+_BY = ("auto", "torch", "nccl-tests")
+_USUAL_SIZES = {"gloo": "1M:64M", "nccl": "1M:1G"}
+_AROUND_S = 600
+"""For importing torch and meeting, before and after the measurement."""
+_LATE_S = 30.0
+"""How long the result of a job that succeeded may take to be seen here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be measured, and for how long."""
+
+    ops: tuple[Operation, ...]
+    sizes: tuple[int, ...]
+    """In bytes; empty for the usual ones of the backend, which the nodes choose."""
+    iterations: int
+    seconds: int
+    backend: str
+    by: str
+
+    @classmethod
+    def of(
+        cls, *, ops: str, sizes: str | None, iterations: int, seconds: int, backend: str, by: str
+    ) -> Wanted:
+        """Return what the flags ask for.
+
+        Raises:
+            UserError: one of them makes no sense.
+        """
+        for flag, word, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
+            if word not in known:
+                raise UserError(f"--{flag} {word}: unknown", hint=choices_hint(word, known))
+        for flag, number, least, most in (
+            ("iters", iterations, 2, 100_000),
+            ("seconds", seconds, 1, 86_400),
+        ):
+            if not least <= number <= most:
+                nearest = least if number < least else most
+                raise UserError(
+                    f"--{flag} {number}: from {least} to {most:,}", hint=f"--{flag} {nearest}"
+                )
+        if by == "nccl-tests" and backend == "gloo":
+            raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
+        return cls(
+            ops=parse_operations(ops),
+            sizes=parse_sizes(sizes) if sizes is not None else (),
+            iterations=iterations,
+            seconds=seconds,
+            backend=backend,
+            by=by,
+        )
+
+    def argument(self) -> str:
+        """Return the one argument of the program."""
+        usual = {name: parse_sizes(text) for name, text in _USUAL_SIZES.items()}
+        return json.dumps(
+            {
+                "ops": [op.value for op in self.ops],
+                "sizes": dict.fromkeys(usual, self.sizes) if self.sizes else usual,
+                "iterations": self.iterations,
+                "seconds": self.seconds,
+                "backend": self.backend,
+                "by": self.by,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A job that has ended."""
+
+    job: Job
+    result: Result | None
+    """What was measured, perhaps only a part of it; None where nothing was."""
+
+    @property
+    def name(self) -> str:
+        """What to call the job on the command line."""
+        return name_of(self.job)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it came to its end."""
+        return self.job.status.state is JobState.SUCCEEDED
+
+    @property
+    def exit_code(self) -> int:
+        """That of a verb which waited for it."""
+        return exit_code_of(self.job)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What `--json` tells of it."""
+        return full_document_of(self.job)
+
+    def tell(self) -> None:
+        """Say how it ended, and why where it failed."""
+        console.note(f"{self.name} {said(self.job)}")
+        for line in why_failed(self.job):
+            console.note(line)
+
+
+def run_job(
+    flags: JobFlags,
+    wanted: Wanted,
+    *,
+    preflight: str | None,
+    exclude_unfit: bool,
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> Finished:
+    """Submit the job, wait for its end, and return what it measured.
+
+    Raises:
+        UserError, RemoteError: it cannot be submitted.
+        typer.Exit: it was only to be shown, preflight refused it, or the user has interrupted it.
+    """
+    from clusterkit.cli.jobs.submit import show_plan
+    from clusterkit.cli.jobs.submit_preflight import listening, showing_refusal
+    from clusterkit.jobs.submit.attended import start_attended
+    from clusterkit.jobs.submit.submit import prepare
+    from clusterkit.launch.render import summary
+
+    prepared = prepare(_request(flags, wanted), preflight=preflight, after=())
+    _check_slots(prepared.plan)
+    if dry_run:
+        show_plan(prepared.plan, as_json=as_json)
+        raise typer.Exit
+    with showing_refusal(as_json=as_json), listening() as listener:
+        plan, run, submission = start_attended(
+            prepared,
+            exclude_unfit=exclude_unfit,
+            force=force,
+            listener=listener,
+            command_line=sys.argv,
+        )
+    name = submission.job_id or run.key
+    console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
+    console.note(f"  run folder  {run.path}")
+    job = _wait(run, name)
+    return Finished(job=job, result=_result(job))
+
+
+def _wait(run: RunFolder, name: str) -> Job:
+    try:
+        return wait_for(run, troubled=console.warn)
+    except KeyboardInterrupt:
+        with suppress(OSError):  # the terminal may be what has gone
+            console.note(f"\n{name} is being cancelled")
+        cancel(run)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _result(job: Job) -> Result | None:
+    document = _kept(job)
+    if document is None:
+        return None
+    try:
+        result = read_document(document)
+    except Unparsed as error:
+        console.warn(f"{job.run.results / FILE}: {error}")
+        return None
+    return result if result.measured or result.wrong or result.left_out else None
+
+
+def _kept(job: Job) -> dict[str, Any] | None:
+    """Return what the program has written down.
+
+    Of a job that succeeded, that is waited for: what nodes keep comes back after they have told how
+    they ended, and a file server may show it late.
+    """
+    run, deadline = job.run, time.monotonic() + _LATE_S
+    while True:
+        document = files.read_json(run.results / FILE) if FILE in listed(run.results) else None
+        whole = document is not None and document.get("complete") is True
+        if whole or job.status.state is not JobState.SUCCEEDED or time.monotonic() > deadline:
+            return document
+        fetch(run, job.submission)
+        time.sleep(0.5)
+
+
+def _request(flags: JobFlags, wanted: Wanted) -> ProgramRequest:
+    from clusterkit.jobs.submit.program import ProgramRequest
+
+    words = {
+        "name": "bench-allreduce",
+        "time": str(math.ceil((wanted.seconds * len(wanted.ops) + _AROUND_S) / 60)),
+        **given(flags),
+        "framework": "torchrun",
+        "script": str(data_dir("templates") / _FOLDER / _SCRIPT),
+        "args": [wanted.argument()],
+    }
+    program = {name: read_data("templates", _FOLDER, name) for name in _PROGRAM}
+    return ProgramRequest(
+        verb="bench allreduce", flags=words, file=None, warn=console.warn, program=program
+    )
+
+
+def _check_slots(plan: LaunchPlan) -> None:
+    """Refuse a job with nothing to measure.
+
+    Raises:
+        UserError: that is so.
+    """
+    if plan.max_nodes is not None:
+        raise UserError(
+            f"--nodes {plan.nodes}:{plan.max_nodes}: what is measured has a fixed size",
+            hint=f"--nodes {plan.max_nodes}",
+        )
+    if plan.processes < 2:
+        raise UserError(
+            "one slot has nobody to exchange anything with",
+            hint="--nodes 2, or --gpus-per-node 2 to measure within a node",
+        )

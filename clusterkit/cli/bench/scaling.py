@@ -1,0 +1,298 @@
+"""`clusterkit bench scaling`: how much faster a script is on more nodes, and why not faster."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.job_options import JobFlags, request_of, takes_some_job_flags
+from clusterkit.cli.frame.main import (
+    EXIT_COULD_NOT,
+    EXIT_FINDINGS,
+    EXIT_INTERRUPTED,
+    error_document,
+)
+from clusterkit.cli.jobs.submit_options import (
+    ExcludeUnfitFlag,
+    ForceFlag,
+    PreflightFlag,
+    remark_on_script,
+)
+
+if TYPE_CHECKING:
+    from clusterkit.core.errors import ClusterkitError, UserError
+    from clusterkit.estimate.machines.interconnects import Network
+    from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.observe.bench.scaling.measure import Wishes
+    from clusterkit.observe.bench.scaling.rates import Bounds
+    from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling
+    from clusterkit.observe.bench.scaling.sized import Ladder, SizedJob
+
+    Causes = Mapping[int, tuple[Cause, ...]]
+
+_STEPS = 100
+_SECONDS = 60
+_WARMUP = 10
+_PATIENCE_S = 600
+
+_NOT_FOR_ONE_RUN = frozenset({"array", "at_once", "elements", "processes", "requeue", "spares"})
+_JOB = tuple(f.name for f in dataclasses.fields(JobFlags) if f.name not in _NOT_FOR_ONE_RUN)
+
+
+def _option(name: str, help_text: str, metavar: str, **more: Any) -> Any:
+    return typer.Option(
+        name,
+        help=help_text,
+        metavar=metavar,
+        show_default=False,
+        rich_help_panel="Measurement",
+        **more,
+    )
+
+
+@takes_some_job_flags(*_JOB)
+def scaling(
+    flags: JobFlags,
+    at: Annotated[
+        str | None,
+        _option("--at", "Sizes to run at, unless 1, 2, 4 ... up to that of the job.", "1,2,4"),
+    ] = None,
+    by: Annotated[
+        str | None,
+        _option("--by", "What sizes count; slots for a job of one node.", "nodes|slots"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        _option("--steps", f"End each run after so many steps ({_STEPS}).", "N", min=1),
+    ] = None,
+    seconds: Annotated[
+        int | None,
+        _option("--seconds", f"End each run after that time ({_SECONDS}).", "S", min=1),
+    ] = None,
+    warmup: Annotated[
+        int,
+        _option("--warmup", f"Steps that do not count at first ({_WARMUP}).", "N", min=0),
+    ] = _WARMUP,
+    patience: Annotated[
+        int,
+        _option(
+            "--patience", f"Give up a run that is silent for so long ({_PATIENCE_S}).", "S", min=1
+        ),
+    ] = _PATIENCE_S,
+    global_batch: Annotated[
+        bool,
+        typer.Option(
+            "--global-batch",
+            help="One batch is divided among all slots; for scripts that tell steps alone.",
+            rich_help_panel="Measurement",
+        ),
+    ] = False,
+    interconnect: Annotated[
+        str | None,
+        _option(
+            "--interconnect",
+            "What joins the nodes, to compare their traffic with (as for estimate).",
+            "NAME",
+        ),
+    ] = None,
+    preflight: PreflightFlag = None,
+    exclude_unfit: ExcludeUnfitFlag = False,
+    force: ForceFlag = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            help="Draw it into this file (png, svg, pdf).",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Write it as one page, with what the nodes did.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Run a script on more and more nodes, and tell how well it scales.
+
+    Each size is a job, which ends once enough steps were seen. The script prints
+    its speed, such as `step 60 samples/s 431.2`; so do most trainers.
+
+    Exit code 1 if a run failed, hung or falls short of 90 % of what its size
+    should give, or a node is behind the others; 2 if none could be measured,
+    and that not because a job failed.
+    """
+    from clusterkit.estimate.machines.interconnects import interconnect_named
+    from clusterkit.observe.bench.scaling.causes import causes_of
+    from clusterkit.observe.bench.scaling.measure import Wishes
+    from clusterkit.observe.bench.scaling.sized import ladder
+
+    _check_places(plot, html)
+    network = interconnect_named(interconnect) if interconnect is not None else None
+    request = request_of(flags, verb="bench scaling")
+    jobs = ladder(request, by=by, at=at, preflight=preflight or request.from_file.get("preflight"))
+    remark_on_script(jobs.plan)
+    wishes = Wishes(
+        bounds=_bounds(steps, seconds, warmup),
+        patience_s=patience,
+        global_batch=global_batch,
+        exclude_unfit=exclude_unfit,
+        force=force,
+        command_line=tuple(sys.argv),
+    )
+    found, trouble, interrupted = _run(jobs, wishes, network)
+    causes = {row.size.count: causes_of(found, row) for row in found.rows}
+    troubles = _tell(found, causes, trouble, plot=plot, html=html, as_json=json)
+    for one in troubles:
+        console.error(str(one))
+    if troubles:
+        raise typer.Exit(EXIT_COULD_NOT)
+    raise typer.Exit(EXIT_INTERRUPTED if interrupted else _exit_code(found, causes))
+
+
+def _bounds(steps: int | None, seconds: int | None, warmup: int) -> Bounds:
+    from clusterkit.observe.bench.scaling.rates import Bounds
+
+    if steps is None and seconds is None:
+        steps, seconds = _STEPS, _SECONDS
+    return Bounds(warmup=warmup, steps=steps, seconds=seconds)
+
+
+def _check_places(plot: Path | None, html: Path | None) -> None:
+    """Refuse what could not be written after all the runs."""
+    from clusterkit.core import files
+
+    if plot is not None:
+        from clusterkit.core.plots import require_drawing
+
+        require_drawing(plot)
+    for path in filter(None, (plot, html)):
+        files.require_place(path)
+
+
+def _run(
+    jobs: Ladder, wishes: Wishes, network: Network | None
+) -> tuple[Scaling, ClusterkitError | None, bool]:
+    """Return what was measured, also where that came to an end of its own."""
+    from clusterkit.cli.jobs.submit_preflight import listening
+    from clusterkit.core.errors import ClusterkitError
+    from clusterkit.core.model import ClusterKind
+    from clusterkit.observe.bench.scaling.measure import measure
+    from clusterkit.observe.bench.scaling.result import Scaling
+
+    rows: list[Row] = []
+    trouble: ClusterkitError | None = None
+    interrupted = False
+    try:
+        with listening() as listener:
+            for row in measure(jobs, wishes, listener=listener, started=_started(jobs)):
+                rows.append(row)
+                _progress(jobs, row)
+    except KeyboardInterrupt:
+        interrupted = True
+        console.note("\ninterrupted; the job that ran has been cancelled")
+    except ClusterkitError as error:
+        trouble = error
+    plan = jobs.plan
+    found = Scaling(
+        script=plan.script,
+        framework=plan.framework,
+        cluster=plan.cluster.name,
+        shares_machine=plan.cluster.kind is ClusterKind.LOCAL,
+        by=jobs.by,
+        rows=tuple(rows),
+        interrupted=interrupted,
+        interconnect=network.name if network else None,
+        node_bytes_per_s=network.node_gbs(max(plan.slots)) * 1e9 if network else None,
+    )
+    return found, trouble, interrupted
+
+
+def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
+    def started(job: SizedJob, run: RunFolder) -> None:
+        from clusterkit.observe.bench.scaling.sizes import in_words
+
+        console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
+
+    return started
+
+
+def _progress(jobs: Ladder, row: Row) -> None:
+    from clusterkit.observe.bench.scaling.rates import UNITS
+    from clusterkit.observe.bench.scaling.sizes import in_words
+    from clusterkit.observe.bench.scaling.units import figure
+
+    unit = next((unit for unit in UNITS if unit in row.rates), None)
+    said = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]
+    console.note(f"{in_words(jobs.by, row.size.count)}: {said}")
+
+
+def _tell(
+    found: Scaling,
+    causes: Causes,
+    trouble: ClusterkitError | None,
+    *,
+    plot: Path | None,
+    html: Path | None,
+    as_json: bool,
+) -> list[ClusterkitError]:
+    """Print what was measured and write the files; return what went wrong, `trouble` first.
+
+    What was measured is printed whatever comes of the files.
+    """
+    from clusterkit.cli.bench.scaling_report import lines_of
+    from clusterkit.observe.bench.scaling.result import document
+
+    troubles = [trouble] if trouble is not None else []
+    if not as_json:
+        for line in lines_of(found, causes) if found.rows else ():
+            console.say(line)
+        return [*troubles, *_write(found, causes, plot=plot, html=html)]
+    try:
+        troubles += _write(found, causes, plot=plot, html=html)
+    finally:
+        error = {"error": error_document(troubles[0])} if troubles else {}
+        console.json_document({**document(found, causes), **error})
+    return troubles
+
+
+def _write(
+    found: Scaling, causes: Causes, *, plot: Path | None, html: Path | None
+) -> list[UserError]:
+    """Write each file that can be written; return why others cannot."""
+    from clusterkit.core import files
+    from clusterkit.core.errors import UserError
+    from clusterkit.observe.bench.scaling.page import page
+    from clusterkit.observe.bench.scaling.plot import draw
+
+    refused = []
+    for path in filter(None, (plot if found.base is not None else None, html)):
+        try:
+            if path == plot:
+                draw(path, found)
+            else:
+                files.write_text(path, page(found, causes), mode=files.output())
+        except UserError as error:
+            refused.append(error)
+        else:
+            console.note(f"wrote {path}")
+    return refused
+
+
+def _exit_code(found: Scaling, causes: Causes) -> int:
+    if found.base is None:
+        return EXIT_FINDINGS if any(row.failed for row in found.rows) else EXIT_COULD_NOT
+    troubled = any(row.problem for row in found.rows)
+    return EXIT_FINDINGS if troubled or any(causes.values()) else 0

@@ -1,0 +1,288 @@
+"""`clusterkit diagnose`: why a job failed, from the logs of all its ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
+from clusterkit.core.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.observe.diagnose.advice import Advice
+    from clusterkit.observe.diagnose.job import JobDiagnosis
+    from clusterkit.observe.diagnose.rules import Rule
+    from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
+
+
+def diagnose(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A job, as for `clusterkit status`; or log files, folders of them, - for stdin.",
+            metavar="JOB|FILE...",
+            show_default=False,
+        ),
+    ] = None,
+    stacks: Annotated[
+        bool,
+        typer.Option(
+            "--stacks", help="Show where the ranks of a running job stand (py-spy), folded."
+        ),
+    ] = False,
+    rules: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--rules",
+            help="Read the rules of this folder, too; repeat it for more.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    list_rules: Annotated[
+        bool, typer.Option("--list-rules", help="List what is looked for, and exit.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the evidence of everything found.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Say why a job failed: what happened, on which node and rank, and what to do.
+
+    Tells the first failure over all ranks from what followed from it.
+
+    Exit code 1 if there is a failure, 0 if there is none.
+    """
+    from clusterkit.observe.diagnose.rules import load_rules
+
+    known = load_rules(rules or ())
+    if list_rules:
+        _list(known, as_json=json)
+        return
+    if not words:
+        raise UserError("diagnose what?", hint="clusterkit diagnose latest, or name log files")
+    run = _run_of(words)
+    if stacks:
+        from clusterkit.cli.diagnose.stacks import show_stacks
+
+        if run is None:
+            raise UserError("--stacks looks at a running job", hint="clusterkit status lists them")
+        raise typer.Exit(show_stacks(run, as_json=json))
+    if run is not None:
+        raise typer.Exit(_diagnose_job(run, known, as_json=json, verbose=verbose))
+    raise typer.Exit(_diagnose_files(words, known, as_json=json, verbose=verbose))
+
+
+def _run_of(words: Sequence[str]) -> RunFolder | None:
+    """Return the job that is meant; None where it is files."""
+    from clusterkit.cli.frame.job_args import run_named
+    from clusterkit.executors.run.runfolder import RunFolder
+    from clusterkit.jobs import NoSuchJobError
+
+    if "" in words:
+        raise UserError(
+            "an empty word names no job and no file",
+            hint="clusterkit diagnose latest; was a variable of the shell not set?",
+        )
+    jobs = [word for word in words if _is_job(word)]
+    if not jobs:
+        return None
+    if len(words) > 1:
+        also = "" if len(jobs) > 1 else f", and {jobs[0]} is no file"
+        raise UserError(f"one job at a time, or files{also}", hint=f"clusterkit diagnose {jobs[0]}")
+    path = Path(jobs[0])
+    if path.is_dir():
+        return RunFolder(path.resolve())
+    try:
+        return run_named(jobs[0])
+    except NoSuchJobError as error:
+        here = (other.name for other in Path().iterdir() if other.is_file())
+        problem = error.problems[0]
+        raise UserError(
+            f"{problem.message}, and no file of that name",
+            hint=did_you_mean(jobs[0], here) or problem.hint,
+        ) from error
+
+
+def _is_job(word: str) -> bool:
+    from clusterkit.observe.diagnose.job import named_as_log
+
+    path = Path(word)
+    try:
+        if path.is_dir():
+            return (path / "submission.json").exists()
+        named = "/" in word or named_as_log(path.name)
+        return word != "-" and not path.exists() and not named
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbose: bool) -> int:
+    from clusterkit.cli.frame.job_args import note_owner
+    from clusterkit.jobs.document import document_of
+    from clusterkit.observe.diagnose.job import diagnose_run
+
+    note_owner(run)
+    found = diagnose_run(run, rules)
+    advice = advice_for(found)
+    if as_json:
+        from clusterkit.cli.diagnose.report import document
+
+        job = document_of(found.job)
+        console.json_document({"job": job, **document(found.diagnosis, advice)})
+    else:
+        _say_job(found, advice, verbose=verbose)
+    return _exit_code(found)
+
+
+def advice_for(found: JobDiagnosis) -> Advice | None:
+    """Return what the engine's own hooks have to add to the cause."""
+    from clusterkit.observe.diagnose.advice import advise
+
+    cause = found.diagnosis.cause
+    wanted = cause is not None and cause.advice == "estimate"
+    return advise(found.job.run) if wanted else None
+
+
+def _exit_code(found: JobDiagnosis) -> int:
+    from clusterkit.core.model import JobState
+
+    state = found.job.status.state
+    cause = found.diagnosis.cause
+    if state is JobState.CANCELLED and cause is not None and cause.rule == "cancelled":
+        return 0  # as was asked for
+    if cause is not None:
+        return EXIT_FINDINGS
+    if state is JobState.UNKNOWN:
+        return EXIT_COULD_NOT
+    healthy = {JobState.SUCCEEDED, JobState.CANCELLED}
+    return EXIT_FINDINGS if state.final and state not in healthy else 0
+
+
+def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> None:
+    from clusterkit.cli.diagnose.log_tail import last_words
+    from clusterkit.cli.frame.job_args import said
+    from clusterkit.core.model import JobState
+    from clusterkit.jobs.document import name_of
+    from clusterkit.observe.diagnose.rules import Role
+
+    job = found.job
+    console.note(f"{name_of(job)} {said(job)}")
+    cause = found.diagnosis.cause
+    if cause is None:
+        console.say(_nothing(found.diagnosis))
+    _say(found.diagnosis, advice, verbose=verbose)
+    if cause is None or not cause.evidence.line:
+        for line in last_words(job):
+            console.say(line)
+    if job.status.state is JobState.RUNNING and (cause is None or cause.role is not Role.CAUSE):
+        console.note(f"where its ranks stand now: clusterkit diagnose --stacks {name_of(job)}")
+
+
+def _diagnose_files(
+    words: Sequence[str], rules: Sequence[Rule], *, as_json: bool, verbose: bool
+) -> int:
+    from clusterkit.observe.diagnose.job import sources_of
+    from clusterkit.observe.diagnose.verdict import diagnose as look
+
+    with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
+        spools: dict[Path, str] = {}
+        paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
+        given = sources_of(paths)
+        found = _as_typed(look(rules, given.sources), spools)
+    found = replace(found, notes=(*given.notes, *found.notes))
+    if as_json:
+        from clusterkit.cli.diagnose.report import document
+
+        console.json_document({"job": None, **document(found, None)})
+    else:
+        if found.cause is None:
+            console.say(_nothing(found) if found.files else "there is nothing to read")
+        _say(found, None, verbose=verbose)
+    if found.cause is None and not found.files:
+        return EXIT_COULD_NOT
+    return EXIT_FINDINGS if found.cause is not None else 0
+
+
+def _readable(word: str, folder: Path, spools: dict[Path, str]) -> Path:
+    """Return a file that can be read twice, and by another process.
+
+    Of stdin and pipes that is one in `folder` with their text; `spools` keeps what was typed.
+    """
+    path = Path("/dev/stdin" if word == "-" else word)
+    spool = folder / f"{len(spools)}.log"
+    try:
+        if word == "-" and path.is_file() and os.access(real := path.resolve(), os.R_OK):
+            return real
+        if path.exists() and (word == "-" or not (path.is_file() or path.is_dir())):
+            with path.open("rb") as source, spool.open("wb") as stream:
+                shutil.copyfileobj(source, stream)
+            spools[spool] = word
+            return spool
+    except (OSError, ValueError) as error:
+        raise UserError(f"{word[:200]} cannot be read: {error}") from error
+    return path
+
+
+def _as_typed(found: Diagnosis, spools: Mapping[Path, str]) -> Diagnosis:
+    """Name what was piped in as the user did: the spools are gone when the answer is read."""
+
+    def named(one: Finding) -> Finding:
+        file = one.evidence.file
+        return replace(one, evidence=replace(one.evidence, file=Path(spools.get(file, file))))
+
+    def renamed(note: str) -> str:
+        for spool, word in spools.items():
+            note = note.replace(str(spool), word)
+        return note
+
+    cause = None if found.cause is None else named(found.cause)
+    others, notes = tuple(map(named, found.others)), tuple(map(renamed, found.notes))
+    return replace(found, cause=cause, others=others, notes=notes)
+
+
+def _nothing(found: Diagnosis) -> str:
+    if not found.files:
+        return "there is nothing to read: no output yet"
+    size = found.bytes / (1 << 20)
+    amount = f"{size:.1f} MiB" if size >= 0.1 else f"{found.bytes} bytes"
+    logs = "1 log" if found.files == 1 else f"{found.files} logs"
+    return f"no failure known to clusterkit in {logs} ({amount})"
+
+
+def _say(found: Diagnosis, advice: Advice | None, *, verbose: bool) -> None:
+    from clusterkit.cli.diagnose import report
+
+    if found.cause is not None:
+        for line in report.answer(found.cause, advice):
+            console.say(line)
+        console.say()
+        shown: tuple[Finding, ...] = (found.cause, *(found.others if verbose else ()))
+        for one in shown:
+            for line in report.evidence(one):
+                console.say(line)
+        for line in report.others(found.others):
+            console.say(line)
+    for note in found.notes:
+        console.warn(note)
+
+
+def _list(rules: Sequence[Rule], *, as_json: bool) -> None:
+    if as_json:
+        keys = ("id", "title", "role", "priority", "says", "do", "source")
+        listed: list[dict[str, Any]] = [{key: getattr(r, key) for key in keys} for r in rules]
+        console.json_document({"rules": listed})
+        return
+    from clusterkit.cli.explain.topic import table
+
+    console.say(table((rule.id, f"{rule.general_title} ({rule.role})") for rule in rules))

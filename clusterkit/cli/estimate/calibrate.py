@@ -1,0 +1,66 @@
+"""`clusterkit estimate --calibrate`: learn from a measured step, for all estimates that follow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from clusterkit.cli.estimate.units import gb, paragraph, rounded
+from clusterkit.cli.frame import console
+from clusterkit.estimate.calibration.calibrate import calibrate
+from clusterkit.estimate.calibration.measurement import Measurement, read_measurement
+from clusterkit.estimate.factors import (
+    Calibration,
+    calibration_file,
+    load_calibration,
+    save_calibration,
+)
+from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.speed.step_time import speed_of
+
+
+def learn(path: Path, cluster: str, *, as_json: bool) -> None:
+    """Read a measurement, keep what it says of `cluster`, and say how far the estimate was off."""
+    measurement = read_measurement(path)
+    place = calibration_file(cluster, os.environ)
+    found = calibrate(measurement, before=load_calibration(place))
+    save_calibration(place, found)
+    if as_json:
+        console.json_document({"cluster": cluster, "file": place, "calibration": found})
+        return
+    console.say(console.bold(f"Measured: {measurement.subject}"))
+    for line in _compared(measurement, found):
+        console.say(line)
+    if found.note:
+        console.note(found.note)
+    for line in paragraph(
+        f"Estimates of {measurement.setup.gpu.name} on the cluster {cluster} start from this now; "
+        f"it is kept in {place}"
+    ):
+        console.say(line)
+
+
+def _compared(measurement: Measurement, found: Calibration) -> list[str]:
+    setup = measurement.setup
+    before, after = memory_of(setup), memory_of(setup, calibration=found)
+    lines = [f"  {'':<12}{'measured':>10}{'estimated':>12}{'from now on':>13}"]
+    for name, measured, first, then in (
+        ("allocated", measurement.allocated_bytes, before.allocated, after.allocated),
+        ("reserved", measurement.reserved_bytes, before.reserved.likely, after.reserved.likely),
+    ):
+        if measured is not None:
+            lines.append(f"  {name:<12}{gb(measured):>10}{gb(first):>12}{gb(then):>13}  GB")
+    if measurement.step_s is not None:
+        first, then = (speed_of(setup, calibration=one).step_s.likely for one in (None, found))
+        figures = (rounded(number) for number in (measurement.step_s, first, then))
+        cells = "".join(
+            f"{figure:>{width}}" for figure, width in zip(figures, (10, 12, 13), strict=True)
+        )
+        lines.append(f"  {'step':<12}{cells}  s")
+    for where, scale in (
+        ("within a node", found.intra_busbw_scale),
+        ("between nodes", found.inter_busbw_scale),
+    ):
+        if scale != 1.0:
+            lines.append(f"  all-reduce {where}: {scale:.2f} of the bandwidth that was assumed")
+    return lines

@@ -1,0 +1,100 @@
+"""The documentation of the keys, as data: for `clusterkit explain` and the reference page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+
+from clusterkit.config.build import kinds_of
+from clusterkit.config.load import SCALAR_KEYS
+from clusterkit.config.schema import ClusterModel, ConfigModel
+from clusterkit.config.sources import variable
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.launch.jobfile import JobFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDoc:
+    """One key: what it means, where it applies, and what it is when nobody sets it."""
+
+    name: str
+    description: str
+    example: str
+    kinds: tuple[ClusterKind, ...] = ()
+    choices: tuple[str, ...] = ()
+    default: str = ""
+    variable: str = ""
+    """The environment variable that sets it, where there is one."""
+
+
+def cluster_keys() -> Mapping[str, KeyDoc]:
+    """Return the keys of one cluster, in the order of the schema."""
+    defaults = {field.name: plain_default(field) for field in dataclasses.fields(ClusterSpec)}
+    return {
+        doc.name: dataclasses.replace(
+            doc,
+            kinds=kinds_of(doc.name),
+            default=defaults.get(doc.name, ""),
+            variable=variable(doc.name) if doc.name in SCALAR_KEYS else "",
+        )
+        for doc in _documented(ClusterModel)
+    }
+
+
+def file_keys() -> Mapping[str, KeyDoc]:
+    """Return the top-level keys of `clusterkit.yaml`."""
+    return {doc.name: doc for doc in _documented(ConfigModel)}
+
+
+def job_keys() -> Mapping[str, KeyDoc]:
+    """Return the keys of a job file."""
+    return {doc.name: doc for doc in _documented(JobFile)}
+
+
+def plain_default(field: Any) -> str:
+    """Return the default of a field of `ClusterSpec` as a file would spell it; "" for none."""
+    value = field.default
+    if value is dataclasses.MISSING or value is None or value == ():
+        return ""
+    return spell(value)
+
+
+def spell(value: Any) -> str:
+    """Return a value of a `ClusterSpec` on one line, as YAML would spell it."""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name}: {text}" for name, text in value.items()) + "}"
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], int):
+            return "-".join(map(str, value))
+        return "[" + ", ".join(str(getattr(item, "name", item)) for item in value) + "]"
+    return "-" if value is None else str(value)
+
+
+def _documented(model: type[BaseModel]) -> tuple[KeyDoc, ...]:
+    return tuple(
+        KeyDoc(
+            name=name,
+            description=field.description or "",
+            example=str((field.examples or [""])[0]),
+            choices=_choices(field.annotation),
+        )
+        for name, field in model.model_fields.items()
+    )
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return tuple(str(member.value) for member in annotation)
+    if get_origin(annotation) is Literal:
+        return tuple(map(str, get_args(annotation)))
+    found = [_choices(part) for part in get_args(annotation)]
+    return next((choices for choices in found if choices), ())

@@ -1,0 +1,41 @@
+"""`clusterkit explain`: what a word of clusterkit means."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+
+
+def explain(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="A key, a check, a state, a framework, a variable, or one of the listed topics.",
+            metavar="TOPIC",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""
+    from clusterkit.cli.explain import all_topics, find_topic
+    from clusterkit.cli.explain.topic import table
+
+    if topic is not None:
+        found = find_topic(topic)
+        if json:
+            console.json_document({"topic": found})
+            return
+        console.say(console.bold(found.name))
+        console.say(found.text)
+        return
+    topics = all_topics()
+    if json:
+        console.json_document({"topics": tuple(topics.values())})
+        return
+    console.say(table((t.name, t.summary) for t in topics.values() if t.group is None))
+    console.say("\nand each single one of these: clusterkit explain gpu_request")

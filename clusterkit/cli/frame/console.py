@@ -1,0 +1,113 @@
+"""What a verb prints: answers on stdout, everything else on stderr, colour only on a terminal.
+
+All that is printed passes here, and most of it has parts that somebody else wrote: a node, a log,
+a file. No control character of theirs reaches the terminal. Our own colours do, as their escape
+characters carry a mark that nobody else can know.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from clusterkit.core.files import versioned
+from clusterkit.core.text.escapes import LONE_SURROGATE, harmless
+
+_MARK = f"\x1b[{10_000_000 + secrets.randbelow(90_000_000)};"
+"""How a colour of ours begins until it is printed: as another one, with a number before it."""
+
+
+def say(text: str = "") -> None:
+    """Print part of the answer on stdout."""
+    _print(text, sys.stdout)
+
+
+def note(text: str) -> None:
+    """Print something beside the answer (progress, warnings) on stderr."""
+    _print(text, sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    note(_styled("warning: ", fg="yellow", bold=True) + text)
+
+
+def error(text: str) -> None:
+    """Print an error on stderr."""
+    note(_styled("error: ", fg="red", bold=True) + text)
+
+
+def bold(text: str) -> str:
+    """Return `text` in bold; plain where the output is no terminal."""
+    return _styled(text, bold=True)
+
+
+def dim(text: str) -> str:
+    """Return `text` dimmed; plain where the output is no terminal."""
+    return _styled(text, dim=True)
+
+
+def coloured(text: str, colour: str) -> str:
+    """Return `text` in the named ANSI colour; plain where the output is no terminal."""
+    return _styled(text, fg=colour)
+
+
+def _styled(text: str, **style: Any) -> str:
+    # What is coloured already stays so.
+    parts = (harmless(part) for part in text.split(_MARK))
+    return typer.style(_MARK.join(parts), **style).replace("\x1b[", _MARK)
+
+
+def _print(text: str, stream: Any) -> None:
+    shown = "\x1b[".join(harmless(part) for part in text.split(_MARK))
+    try:
+        typer.echo(shown, file=stream, color=use_colour(stream))
+    except UnicodeEncodeError:  # a terminal that knows fewer characters than the text has
+        known = shown.encode(stream.encoding or "ascii", errors="replace")
+        typer.echo(known.decode(stream.encoding or "ascii"), file=stream, color=use_colour(stream))
+
+
+def use_colour(stream: Any) -> bool:
+    """Tell whether `stream` is a terminal whose user has not set NO_COLOR.
+
+    NO_COLOR counts when set to anything but the empty string (no-color.org).
+    """
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
+
+
+def json_document(document: Mapping[str, Any]) -> None:
+    """Print the one JSON document of this run, with its schema number first.
+
+    Infinity and what is no number are null: JSON has no words for them. Halves of surrogate pairs,
+    which many readers refuse, are replaced.
+    """
+    told = versioned(document)
+    try:
+        text = _json(told)
+    except ValueError:  # rare, so that large documents are not looked through each time
+        text = _json(_known_to_json(told))
+    if "\\ud" in text:
+        text = _json(_known_to_json(told))
+    say(text)
+
+
+def _json(document: Any) -> str:
+    # ASCII alone: what a node has said may hold anything, and a terminal is to show it.
+    return json.dumps(document, indent=2, allow_nan=False)
+
+
+def _known_to_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_known_to_json(key): _known_to_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_known_to_json(item) for item in value]
+    if isinstance(value, str):
+        return LONE_SURROGATE.sub("\ufffd", value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,78 @@
+"""What the verbs about submitted jobs have in common: the JOB argument, the answer, exit codes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
+from clusterkit.config import load_settings
+from clusterkit.core.model import JobState
+from clusterkit.executors.run.dependencies import ARRAY_ID
+from clusterkit.executors.run.runfolder import RunFolder, only_read
+from clusterkit.jobs import Job, find_run, list_runs, run_roots, runs_of_others
+
+JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
+JobArgument = Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")]
+JobOrNone = Annotated[str | None, typer.Argument(help=JOB_HELP, metavar="JOB", show_default=False)]
+
+_COLOURS = {
+    JobState.SUCCEEDED: "green",
+    JobState.RUNNING: "cyan",
+    JobState.PENDING: "yellow",
+    JobState.REQUEUED: "yellow",
+    JobState.UNKNOWN: "magenta",
+}
+
+
+def run_named(word: str) -> RunFolder:
+    """Return the run that the user means.
+
+    Raises:
+        UserError: there is none, or several.
+    """
+    return find_run(word, run_roots(load_settings().clusters.values()))
+
+
+def note_owner(run: RunFolder) -> None:
+    """Say of a run of somebody else whose it is, and that nothing was done with it."""
+    foreign = run.foreign
+    if foreign is not None:
+        console.note(only_read(run, foreign))
+
+
+def note_others() -> None:
+    """Say how many runs of other users stand among those that are listed."""
+    others = runs_of_others(run_roots(load_settings().clusters.values()))
+    if others:
+        count = f"{len(others)} run{'s' * (len(others) > 1)}"
+        console.note(f"{count} of other users not shown; name one by its folder to look at it")
+
+
+def is_array(word: str) -> bool:
+    """Tell whether the user means all jobs of an array."""
+    match = ARRAY_ID.fullmatch(word)
+    return match is not None and match["index"] is None
+
+
+def all_runs() -> list[RunFolder]:
+    """Return every run of this user on every cluster, oldest first."""
+    return list_runs(run_roots(load_settings().clusters.values()))
+
+
+def said(job: Job) -> str:
+    """Return the state of a job in one phrase, such as `failed (exit 3): n2 exited with 3`."""
+    status = job.status
+    text = console.coloured(status.state.value, _COLOURS.get(status.state, "red"))
+    if status.exit_code:
+        text += f" (exit {status.exit_code})"
+    return f"{text}: {status.reason}" if status.reason else text
+
+
+def exit_code_of(job: Job) -> int:
+    """Return the exit code of a verb that waited for this job."""
+    if job.status.state is JobState.SUCCEEDED:
+        return 0
+    return EXIT_FINDINGS if job.status.state.final else EXIT_COULD_NOT

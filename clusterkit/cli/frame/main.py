@@ -1,0 +1,296 @@
+"""Find the verb, run it, and turn every ending into an exit code and a message."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from clusterkit import __version__
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.interrupts import ended_as_by_ctrl_c
+from clusterkit.core import files
+from clusterkit.core.encoding import require_utf8
+from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
+
+VERBS = (
+    "init",
+    "doctor",
+    "estimate",
+    "layout",
+    "render",
+    "preflight",
+    "submit",
+    "status",
+    "logs",
+    "diagnose",
+    "top",
+    "wait",
+    "supervise",
+    "cancel",
+    "bench",
+    "nodes",
+    "hostfile",
+    "lint-env",
+    "topo",
+    "images",
+    "config",
+    "explain",
+)
+"""In the order in which a new user meets them."""
+
+EXIT_FINDINGS = 1
+EXIT_COULD_NOT = 2
+EXIT_INTERRUPTED = 130
+
+_MOST_PROBLEMS = 12
+"""A file that is none of its kind has one in each line."""
+_UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+"""What the disk behind stdout may say; for files of ours `files` explains it."""
+
+_OF_A_FILE = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR,
+        errno.E2BIG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE,
+        errno.EMFILE, errno.ENFILE,
+    }
+)  # fmt: skip
+"""What a system says of a file or program that somebody named, whichever verb met it first."""
+_LONGEST_NAME = 120
+_HELP = frozenset({"--help", "-h"})
+
+
+class VerbGroup(TyperGroup):
+    """A command group that imports a verb's module when that verb is asked for."""
+
+    def __init__(self, **attrs: Any) -> None:
+        """Know the verbs by name, so that a misspelt one gets a suggestion."""
+        super().__init__(**attrs)
+        self.commands = cast(Any, dict.fromkeys(VERBS))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of verb `cmd_name`, or None where there is no such verb."""
+        if cmd_name not in self.commands:
+            return None
+        if self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _load_verb(cmd_name)
+        return self.commands[cmd_name]
+
+
+def _load_verb(name: str) -> Any:
+    attribute = name.replace("-", "_")
+    module = importlib.import_module(f"clusterkit.cli.{attribute}")
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        settings = getattr(module, "CONTEXT_SETTINGS", None)
+        app.command(name, context_settings=settings)(getattr(module, attribute))
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.say(f"clusterkit {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=VerbGroup,
+    name="clusterkit",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 nothing to report, 1 findings, 2 could not do it, 130 interrupted.",
+)
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks.", envvar="CLUSTERKIT_DEBUG")
+    ] = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config-file",
+            help="Read this file, whoever owns it, instead of the nearest clusterkit.yaml.",
+            metavar="FILE",
+            envvar="CLUSTERKIT_CONFIG_FILE",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Take a distributed training job from a script to every node, at full speed."""
+    gone = None if _HELP & set(sys.argv) else _no_working_folder()
+    if gone is not None:
+        raise gone
+    if debug:
+        os.environ["CLUSTERKIT_DEBUG"] = "1"
+    if config_file is not None:
+        os.environ["CLUSTERKIT_CONFIG_FILE"] = str(config_file)
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    require_utf8()
+    try:
+        with ended_as_by_ctrl_c():
+            sys.exit(_run())
+    except typer.Abort:  # a question was not answered, or answered with no
+        console.note("nothing done")
+        sys.exit(EXIT_COULD_NOT)
+    except TyperException as error:
+        if error.format_message():  # without one it was the help, and that has been shown
+            from clusterkit.cli.frame.usage import usage_error
+
+            _report(usage_error(error, sys.argv[1:]))
+        sys.exit(EXIT_COULD_NOT)
+    except ClusterkitError as error:
+        _report(error)
+        sys.exit(EXIT_COULD_NOT)
+    except KeyboardInterrupt as error:
+        _report_interrupt(error)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        _give_up_stdout()  # the reader of our output (`| head`) has gone
+        sys.exit(EXIT_COULD_NOT)
+    except OSError as error:
+        _report_os_error(error)
+        sys.exit(EXIT_COULD_NOT)
+    except MemoryError:
+        _report(UserError("out of memory", hint="give fewer nodes, processes or files at once"))
+        sys.exit(EXIT_COULD_NOT)
+    except Exception as error:  # the one place that may: a bug must not reach the user raw
+        _report_bug(error)
+        sys.exit(EXIT_COULD_NOT)
+
+
+def _run() -> int | None:
+    """Run the verb and return its exit code; what it has printed is on its way.
+
+    Raises:
+        BrokenPipeError: the reader of our output has gone.
+    """
+    try:
+        code: int | None = app(prog_name="clusterkit", standalone_mode=False)
+        sys.stdout.flush()  # here its failure can still be told
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # typer makes it an exit code of its own
+            raise error.__context__ from None
+        raise
+    return code
+
+
+def _give_up_stdout() -> None:
+    # Python would complain of what is left in its buffer once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(error: ClusterkitError) -> None:
+    if os.environ.get("CLUSTERKIT_DEBUG"):
+        traceback.print_exc()
+    if _wants_json():
+        console.json_document({"error": error_document(error)})
+    if isinstance(error, UserError):
+        for problem in error.problems[:_MOST_PROBLEMS]:
+            console.error(str(problem))
+        if (left := len(error.problems) - _MOST_PROBLEMS) > 0:
+            console.note(f"and {left} more errors")
+    else:
+        console.error(str(error))
+
+
+def _report_interrupt(error: KeyboardInterrupt) -> None:
+    """Say what was left open, if anything was."""
+    for words in error.args:
+        console.error(str(words))
+
+
+def _wants_json() -> bool:
+    from clusterkit.cli.frame.usage import wants_json
+
+    return wants_json(sys.argv[1:], typer.main.get_command(app))
+
+
+def error_document(error: ClusterkitError) -> dict[str, Any]:
+    """Return what `--json` tells of an error, under the key `error`."""
+    if isinstance(error, UserError):
+        return {"problems": [files.plain(problem) for problem in error.problems]}
+    if isinstance(error, RemoteError):
+        return {"message": error.message, "node": error.node, "hint": error.hint}
+    return {"message": str(error)}
+
+
+def _no_working_folder() -> UserError | None:
+    """Return what to say where the folder that this shell is in cannot be used; else None."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        why = "has been removed" if error.errno == errno.ENOENT else error.strerror
+        return UserError(
+            f"the folder that you are in, {os.environ.get('PWD', '.')}: {why}",
+            hint='cd to one that is there; one that was made anew under that name: cd "$PWD"',
+        )
+    return None
+
+
+def _report_os_error(error: OSError) -> None:
+    gone = _no_working_folder()
+    if gone is not None:
+        _report(gone)
+    elif error.filename is not None and error.errno in _OF_A_FILE:
+        _report(_unusable(error))
+    elif error.filename is not None or error.errno not in _UNWRITTEN:
+        _report_bug(error)
+    else:
+        _give_up_stdout()
+        why = error.strerror or str(error)
+        _report(UserError(f"cannot write the output: {why}", hint="send it somewhere else"))
+
+
+def _unusable(error: OSError) -> UserError:
+    name = str(error.filename)
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}... ({len(name)} characters)"
+    hint = "look at it with `ls -ld`, at your user and groups with `id`, at limits with `ulimit -a`"
+    if error.errno == errno.ENAMETOOLONG:
+        hint = "names have at most 255 bytes, paths 4,095: give a shorter one"
+    if error.errno == errno.E2BIG:
+        hint = "the arguments and the environment are too long for a program: write them to a file"
+    return UserError(f"cannot use {name}: {error.strerror}", hint=hint)
+
+
+def _report_bug(error: Exception) -> None:
+    if os.environ.get("CLUSTERKIT_DEBUG"):
+        traceback.print_exc()
+        return
+    if _wants_json():
+        console.json_document({"error": {"message": f"{type(error).__name__}: {error}"}})
+    told = f"clusterkit {__version__}\nPython {sys.version}\n{' '.join(sys.argv)}\n\n"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="clusterkit-crash-", suffix=".log", delete=False,
+            encoding="utf-8", errors="backslashreplace",
+        ) as log:  # fmt: skip
+            log.write(told + traceback.format_exc())
+        where = f"the traceback is in {log.name}; please report it, or run again with --debug"
+    except OSError:  # nowhere to write to
+        where = "please report it with what --debug shows"
+    console.error(f"clusterkit has a bug: {type(error).__name__}: {error}\nhint: {where}")

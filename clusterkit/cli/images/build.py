@@ -1,0 +1,222 @@
+"""`clusterkit images build`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.images.flags import (
+    Network,
+    PipConf,
+    Registry,
+    VariantFlag,
+    read_epoch,
+    size_words,
+)
+from clusterkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.images.build import Built, Listener
+    from clusterkit.images.progress import Step
+    from clusterkit.images.recipe import Target, Wishes
+
+
+def build(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Images; those they are built on come along.", metavar="NAME..."),
+    ],
+    variant: VariantFlag = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            "--root",
+            help="Build `base` on this image of Debian 12 instead of the pinned one.",
+            envvar="CLUSTERKIT_IMAGES_ROOT",
+            metavar="IMAGE",
+            show_default=False,
+        ),
+    ] = None,
+    registry: Registry = "",
+    push: Annotated[bool, typer.Option("--push", help="Push what was built.")] = False,
+    platform: Annotated[
+        str | None,
+        typer.Option(
+            "--platform", help="Such as linux/amd64.", metavar="PLATFORM", show_default=False
+        ),
+    ] = None,
+    build_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--build-arg",
+            help="An argument of the Dockerfiles.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Build the named images anew.")
+    ] = False,
+    network: Network = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca",
+            help="Certificates (PEM) to trust while building. They are in no image.",
+            envvar="CLUSTERKIT_IMAGES_CA",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    pip_conf: PipConf = None,
+    apt_sources: Annotated[
+        Path | None,
+        typer.Option(
+            "--apt-sources",
+            help="Sources of Debian packages (deb822). They are in no image.",
+            envvar="CLUSTERKIT_IMAGES_APT_SOURCES",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Build nothing: write contexts, a bake file and a script here.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show all that the builds print.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Build images, with those they are built on.
+
+    Proxies are taken from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, and leave nothing behind.
+    """
+    from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE
+    from clusterkit.images.names import check_registry, read_name
+    from clusterkit.images.recipe import PROXY_VARIABLES, Wishes, make_targets
+
+    wanted = [read_name(name, variant) for name in names]
+    arguments = _arguments(build_arg or ())
+    if push and not registry:
+        raise UserError("--push without a registry", hint="--registry HOST[:PORT][/PATH]")
+    epoch = read_epoch()
+    secrets = {"ca": ca, "pip": pip_conf, "apt": apt_sources}
+    wishes = Wishes(
+        root=root or arguments.pop("PARENT", ROOT_IMAGE),
+        registry=check_registry(registry) if registry else "",
+        platform=platform,
+        network=network,
+        arguments=arguments,
+        no_cache=no_cache,
+        secrets={name: path.absolute() for name, path in secrets.items() if path is not None},
+        proxies=tuple(name for name in PROXY_VARIABLES if os.environ.get(name)),
+        epoch=EPOCH if epoch is None else epoch,
+    )
+    targets = make_targets(wanted, wishes)
+    if output is not None:
+        _write(targets, wishes, output, json=json)
+    else:
+        _build(targets, wishes, push=push, verbose=verbose, json=json)
+
+
+def _arguments(words: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UserError(f"--build-arg {word}: no value", hint="--build-arg NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _write(targets: tuple[Target, ...], wishes: Wishes, output: Path, *, json: bool) -> None:
+    from clusterkit.images.bake import BAKE_FILE, SCRIPT
+    from clusterkit.images.build import write_folder
+
+    write_folder(targets, wishes, output)
+    if json:
+        console.json_document(
+            {"output": str(output), "targets": [target.folder for target in targets]}
+        )
+        return
+    console.say(f"{output}: {', '.join(target.name for target in targets)}")
+    console.say(f"build them: sh {output / SCRIPT}")
+    console.say(f"or:         cd {output} && docker buildx bake --file {BAKE_FILE} --load")
+
+
+def _build(
+    targets: tuple[Target, ...], wishes: Wishes, *, push: bool, verbose: bool, json: bool
+) -> None:
+    from clusterkit.images.build import build as build_all
+    from clusterkit.images.engine import require_builder
+
+    builder = require_builder()
+    done: list[Built] = []
+    try:
+        with _listener(verbose=verbose) as listen:
+            done += build_all(targets, wishes, builder=builder, push=push, listen=listen)
+    finally:
+        # Not between the steps: what shows them on a terminal takes stdout as well.
+        if not json:
+            for built in done:
+                console.say(_end_line(built))
+    if json:
+        console.json_document({"images": done})
+
+
+def _end_line(built: Built) -> str:
+    cached = f", {built.cached_steps} of {built.steps} steps cached" if built.cached_steps else ""
+    pushed = "  pushed" if built.pushed else ""
+    name = console.bold(built.tag)
+    size = size_words(built.size_bytes)
+    return f"{name}  {size}  {built.digest[:19]}  in {built.seconds:.0f} s{cached}{pushed}"
+
+
+@contextmanager
+def _listener(*, verbose: bool) -> Iterator[Listener]:
+    """Show each step on stderr as it ends; on a terminal also the one that runs."""
+    if not sys.stderr.isatty() or verbose:
+        yield lambda name, news: _tell(name, news, verbose=verbose)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("building") as status:
+
+        def show(name: str, news: Step | str) -> None:
+            if isinstance(news, str):
+                return
+            if news.state == "running":
+                status.update(escape(f"{name}  {_short(news.name)}"))
+            _tell(name, news, verbose=False)
+
+        yield show
+
+
+def _tell(name: str, news: Step | str, *, verbose: bool) -> None:
+    if isinstance(news, str):
+        if verbose:
+            console.note(f"{name}  {news}")
+    elif not verbose and news.state not in {"running", "failed"} and not news.internal:
+        how = "cached" if news.state == "cached" else f"{news.seconds:.1f} s"
+        console.note(console.dim(f"{name}  {_short(news.name)}  {how}"))
+
+
+def _short(text: str, width: int = 56) -> str:
+    line = re.sub(r"(?<!\S)--mount=\S+ ", "", " ".join(text.split()))
+    return line if len(line) <= width else line[: width - 3] + "..."

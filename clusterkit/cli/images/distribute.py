@@ -1,0 +1,158 @@
+"""`clusterkit images distribute`: the same build of an image on every node, without a registry."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, cluster_option
+from clusterkit.cli.images.flags import Registry, VariantFlag, size_words
+from clusterkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.images.distribute.distribute import Distributed, Outcome, Watch
+
+EXIT_FINDINGS = 1
+_COLOURS = {"there already": "green", "sent": "green", "failed": "red"}
+_EVERY_S = 0.2
+_SLOW_S = 10.0
+_MB = 10**6
+_SHORT = len("sha256:") + 12
+
+
+def distribute(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Image of the catalogue, or any reference that `docker image ls` shows.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ],
+    cluster: Annotated[str | None, cluster_option("Cluster of clusterkit.yaml.")] = None,
+    hosts: OnlyHostsFlag = None,
+    variant: VariantFlag = None,
+    registry: Registry = "",
+    json: JsonFlag = False,
+) -> None:
+    """Bring an image of this machine's Docker to that of every node, by SSH.
+
+    Nodes that have this very build are left alone; the others are sent the layers that they lack.
+    To run it again is safe. Exit code 1 where a node does not have it in the end.
+    """
+    from clusterkit.config import load_settings
+    from clusterkit.images.distribute.distribute import Outcome, distribute_image, require_engines
+    from clusterkit.images.distribute.image_archive import find_image
+    from clusterkit.preflight.hosts import hosts_of
+    from clusterkit.preflight.request import Wanted
+
+    reference, is_ours = _reference(name, variant, registry)
+    spec = load_settings().cluster(cluster)
+    require_engines(spec)
+    build = f"clusterkit images build {reference.rpartition('/')[2]}"
+    image = find_image(reference, hint=build if is_ours else None)
+    nodes = tuple(host.name for host in hosts_of(Wanted(hosts=hosts), spec, "ssh"))
+    with _progress(reference, len(nodes)) as watch:
+        done = distribute_image(reference, image, spec, nodes, watch=watch)
+    if json:
+        console.json_document(
+            {"cluster": spec.name, "image": reference, "digest": image.digest, "nodes": done}
+        )
+    else:
+        _report(f"{reference}  {image.digest[:_SHORT]}", done)
+    if any(one.outcome is Outcome.FAILED for one in done):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool]:
+    """Return what Docker calls the image, and whether the catalogue has it."""
+    from clusterkit.images.catalogue import IMAGES, VARIANTS
+    from clusterkit.images.names import read_name, tag_of
+
+    word, colon, behind = name.removeprefix("clusterkit/").partition(":")
+    if word in IMAGES and (not colon or behind in VARIANTS):
+        return tag_of(*read_name(name, variant), registry), True
+    if variant not in {None, os.environ.get("CLUSTERKIT_IMAGES_VARIANT")}:
+        raise UserError(
+            f"--variant {variant}: {name} is no image of the catalogue",
+            hint="leave it out; the catalogue: clusterkit images list",
+        )
+    return name, False
+
+
+@contextmanager
+def _progress(reference: str, nodes: int) -> Iterator[Watch]:
+    """Show on a terminal how far it is."""
+    live = sys.stderr.isatty()
+    began = shown = 0.0
+
+    def watch(what: str, sent: int, total: int) -> None:
+        nonlocal began, shown
+        now = time.monotonic()
+        if not live or (sent and sent < total and now - shown < _EVERY_S):
+            return
+        began, shown = began if sent else now, now
+        text = _step(what, reference, nodes, sent, total, now - began)
+        sys.stderr.write(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K")
+        sys.stderr.flush()
+
+    try:
+        yield watch
+    finally:
+        if live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds: float) -> str:
+    match what:
+        case "asking":
+            return f"asking {nodes} nodes what they have of {reference}"
+        case "saving":
+            return f"docker save {reference}"
+        case _ if sent >= total:
+            return f"{size_words(sent)} sent; the engines unpack it"
+    rate = f", {sent / 1e6 / seconds:.0f} MB/s" if seconds >= 1 else ""
+    return f"{reference}  {sent / total:.0%}  {size_words(sent)} of {size_words(total)}{rate}"
+
+
+def _report(image: str, done: Iterable[Distributed]) -> None:
+    """Print one line for all nodes of which the same is to be said, the worst last."""
+    from clusterkit.core.hosts.hostlist import fold_set
+    from clusterkit.images.distribute.distribute import Outcome
+
+    groups: dict[tuple[Outcome, int, str | None, str, str | None], list[Distributed]] = {}
+    for one in done:
+        key = (one.outcome, one.bytes, one.replaced, one.detail, one.hint)
+        groups.setdefault(key, []).append(one)
+    severity = list(Outcome)
+    rows = sorted(groups.values(), key=lambda row: severity.index(row[0].outcome))
+    names = [fold_set(one.node for one in row) for row in rows]
+    width = max(map(len, names), default=0)
+    for name, row in zip(names, rows, strict=True):
+        outcome = row[0].outcome
+        word = console.coloured(outcome.value, _COLOURS[outcome.value])
+        about = "" if outcome is Outcome.FAILED else f"  {image}"
+        console.say(f"{name:<{width}}{about}  {word}{_details(row)}")
+        if row[0].hint:
+            console.say(f"{'':<{width}}  hint: {row[0].hint}")
+
+
+def _details(row: list[Distributed]) -> str:
+    one = row[0]
+    words = [one.detail] if one.detail else []
+    if one.bytes:
+        seconds = max(each.seconds for each in row)
+        size = size_words(one.bytes) if one.bytes >= _MB else f"{one.bytes / 1e3:.0f} kB"
+        words.append(f"{size} in {seconds:.{int(seconds < _SLOW_S)}f} s")
+    if one.replaced:
+        words.append(f"in place of {one.replaced[:_SHORT]}")
+    return f"  {', '.join(words)}" if words else ""

@@ -1,0 +1,74 @@
+"""Flags that several of the verbs `images ...` have."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clusterkit.core.errors import UserError
+
+VariantFlag = Annotated[
+    str | None,
+    typer.Option(
+        "--variant",
+        help="cpu, cuda or rocm, of names without :VARIANT. Without it, cuda.",
+        envvar="CLUSTERKIT_IMAGES_VARIANT",
+        metavar="VARIANT",
+        show_default=False,
+    ),
+]
+Registry = Annotated[
+    str,
+    typer.Option(
+        "--registry",
+        help="HOST\\[:PORT]\\[/PATH] that goes before the images' names.",
+        envvar="CLUSTERKIT_IMAGES_REGISTRY",
+        metavar="REGISTRY",
+        show_default=False,
+    ),
+]
+PipConf = Annotated[
+    Path | None,
+    typer.Option(
+        "--pip-conf",
+        help="A pip.conf with your package index. It is in no image.",
+        envvar="CLUSTERKIT_IMAGES_PIP_CONF",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        help="Network of the containers, such as host.",
+        envvar="CLUSTERKIT_IMAGES_NETWORK",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    str, typer.Argument(help="An image of `clusterkit images list`.", show_default=False)
+]
+
+
+def read_epoch() -> int | None:
+    """Return SOURCE_DATE_EPOCH of the environment, in seconds.
+
+    Raises:
+        UserError: it is no number.
+    """
+    text = os.environ.get("SOURCE_DATE_EPOCH")
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise UserError(f"SOURCE_DATE_EPOCH is no number of seconds: {text!r}")
+    return int(text)
+
+
+def size_words(size_bytes: int) -> str:
+    """Return a size as people read it: `812 MB`, `1.4 GB`."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"

@@ -1,0 +1,125 @@
+"""`clusterkit images lock`, `images prune` and `images export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.cli.images.flags import Name, PipConf, Registry, VariantFlag, size_words
+from clusterkit.core.errors import UserError, choices_hint
+
+
+def lock(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Images; without any, all.", metavar="[NAME]...", show_default=False),
+    ] = None,
+    variant: VariantFlag = None,
+    pip_conf: PipConf = None,
+    json: JsonFlag = False,
+) -> None:
+    """Choose the version of every Python package anew, and write the lock files.
+
+    pip's own settings on this machine do not count: only --pip-conf does.
+    """
+    from clusterkit.core import files
+    from clusterkit.images.catalogue import IMAGES
+    from clusterkit.images.locks import below, lock_path, read_lock, render_lock, resolve
+    from clusterkit.images.names import read_name
+
+    pairs = [read_name(word, variant) for word in names or IMAGES]
+    rows = []
+    for image, kind in sorted(pairs, key=lambda pair: list(IMAGES).index(pair[0].name)):
+        path = lock_path(image, kind)
+        before = read_lock(path) if path.exists() else {}
+        pins = resolve(image, below(image, kind), pip_conf)
+        files.create_output_folder(path.parent)
+        files.write_text(path, render_lock(image, kind, pins), mode=files.output())
+        after = {pin.name: pin.version for pin in pins}
+        changed = {
+            name: [before.get(name), after.get(name)]
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
+        }
+        rows.append({"name": image.name, "variant": kind, "path": path, "changed": changed})
+        if not json:
+            console.say(f"{image.name}:{kind}  {len(pins)} packages, {len(changed)} changed")
+            for name, (old, new) in changed.items():
+                console.say(f"  {name}  {old or '-'} -> {new or '-'}")
+    if json:
+        console.json_document({"locks": rows})
+
+
+def prune(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also those that no later build has replaced.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and let it be.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Remove images of older builds from the engine; what containers use stays."""
+    from clusterkit.images.keep import Removed, remove, superseded
+
+    found = superseded(everything=everything)
+    if dry_run:
+        gone = tuple(
+            Removed(id=image.id, tags=image.tags, size_bytes=image.size_bytes, refused=None)
+            for image in found
+        )
+    else:
+        gone = remove(found)
+    if json:
+        console.json_document({"removed": gone, "dry_run": dry_run})
+    else:
+        for image in gone:
+            name = image.tags[0] if image.tags else image.id[:19]
+            why = f"  stays: {image.refused}" if image.refused else ""
+            console.say(f"{name}  {size_words(image.size_bytes)}{why}")
+        verb = "would go" if dry_run else "gone"
+        console.say(f"{sum(image.refused is None for image in gone)} {verb}")
+        if gone and not dry_run:
+            console.note("the cache of builds is kept: docker builder prune")
+    if any(image.refused for image in gone):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def export(
+    name: Name,
+    to: Annotated[str, typer.Option("--to", help="tar, enroot or apptainer.", metavar="FORM")],
+    variant: VariantFlag = None,
+    registry: Registry = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            help="Without it, NAME-VARIANT.tar, .sqsh or .sif here.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write an image into a file that Docker, enroot or Apptainer starts."""
+    from clusterkit.images.keep import Form, default_path
+    from clusterkit.images.keep import export as write
+    from clusterkit.images.names import read_name, tag_of
+
+    if to not in Form.__members__.values():
+        raise UserError(f"nothing is exported to {to!r}", hint=choices_hint(to, map(str, Form)))
+    form = Form(to)
+    image, kind = read_name(name, variant)
+    path = output or default_path(image.name, kind, form)
+    done = write(tag_of(image, kind, registry), form, path, force=force)
+    if json:
+        console.json_document({"tag": done.tag, "to": form, "path": path,
+                               "size_bytes": done.size_bytes, "sha256": done.sha256})  # fmt: skip
+    else:
+        console.say(f"{path}  {size_words(done.size_bytes)}  sha256:{done.sha256}")

@@ -1,0 +1,129 @@
+"""`clusterkit logs`: the output of the nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.job_args import JobArgument, exit_code_of, note_owner, run_named, said
+from clusterkit.cli.frame.main import EXIT_INTERRUPTED
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import JobState
+from clusterkit.core.ownership import find_foreign
+from clusterkit.core.text.escapes import harmless
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs import Job, read_logs
+from clusterkit.jobs import follow as follow_output
+from clusterkit.jobs.document import logs_document, name_of
+from clusterkit.jobs.state.failure import batch_output
+from clusterkit.jobs.state.load import load_job
+
+
+def logs(
+    job: JobArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
+    ] = False,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            "--node", help="Only this node: K or node-K, from 0.", metavar="K", show_default=False
+        ),
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(
+            "--tail",
+            min=0,
+            help="Begin with the last N lines of each node.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print what the nodes of a job print; follow it with -f."""
+    if json and follow:
+        raise UserError(
+            "--follow has no end that one JSON document could wait for",
+            hint=f"clusterkit wait {job}, then clusterkit logs --json {job}",
+        )
+    rank = _rank(node) if node is not None else None
+    run = run_named(job)
+    note_owner(run)
+    if json:
+        console.json_document(logs_document(run, rank, tail))
+        return
+    if follow:
+        raise typer.Exit(follow_run(run, node=rank, tail=tail))
+    if not _print(_shown(run, read_logs(run, rank, tail=tail))):
+        _say_of_nothing(load_job(run))
+
+
+def _say_of_nothing(job: Job) -> None:
+    """Say how it is that no node has printed anything, with what the batch script has."""
+    batch = batch_output(job)
+    yet = "" if job.status.state.final else " yet"
+    console.note(f"nothing printed{yet}; the job is {said(job)}")
+    if batch:
+        console.note(f"its batch script ended with ({job.run.submitit}):")
+    for line in batch:
+        console.say(line)
+
+
+def _rank(node: str) -> int:
+    """Return the number of a node as it is typed (`0`) or as its lines begin (`node-0`)."""
+    number = node.removeprefix("node-")
+    if not (number.isascii() and number.isdigit()):
+        raise UserError(
+            f"--node {node}: nodes are chosen by their number", hint="--node 0 is the first"
+        )
+    return int(number)
+
+
+def follow_run(run: RunFolder, *, node: int | None = None, tail: int | None = None) -> int:
+    """Print the output of a job until it is over; return the exit code of the verb.
+
+    Ctrl-C ends the looking on, not the job.
+    """
+    try:
+        _print(_shown(run, follow_output(run, node, tail=tail)))
+        job = load_job(run)
+    except KeyboardInterrupt:
+        name = name_of(load_job(run))
+        console.note(
+            f"\n{name} goes on\n  come back  clusterkit logs -f {name}\n"
+            f"  end it     clusterkit cancel {name}"
+        )
+        return EXIT_INTERRUPTED
+    console.note(f"{name_of(job)} {said(job)}")
+    for line in why_failed(job):
+        console.note(line)
+    if job.status.state is JobState.UNKNOWN:
+        console.note(f"its files: {run.path}")
+    return exit_code_of(job)
+
+
+def _shown(run: RunFolder, pieces: Iterator[str]) -> Iterator[str]:
+    """Return the output as it is; that of somebody else without what moves a terminal's cursor."""
+    return pieces if find_foreign(run.path) is None else map(harmless, pieces)
+
+
+def _print(pieces: Iterator[str]) -> bool:
+    """Write as it comes; a log in another encoding must not stop a terminal that knows less."""
+    some = False
+    for piece in pieces:
+        some = True
+        try:
+            sys.stdout.write(piece)
+        except UnicodeEncodeError:
+            encoding = sys.stdout.encoding or "ascii"
+            sys.stdout.write(piece.encode(encoding, errors="replace").decode(encoding))
+        sys.stdout.flush()
+    return some

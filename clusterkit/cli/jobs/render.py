@@ -1,0 +1,146 @@
+"""`clusterkit render`: write the files that would run."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.job_options import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
+from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.core.model import LaunchPlan
+    from clusterkit.launch.array.spec import Sweep
+
+__all__ = ["CONTEXT_SETTINGS", "render"]
+
+
+@takes_job_flags
+def render(
+    flags: JobFlags,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder to write into.", metavar="DIR")
+    ] = Path("rendered"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", help="sbatch, hostfile, compose, node or config; repeatable.", metavar="KIND"
+        ),
+    ] = None,
+    stdout: Annotated[
+        bool, typer.Option("--stdout", help="Print the files instead of writing them.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Compare with the files in the folder; write nothing.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Write the sbatch script, node script, hostfile and compose file of a job.
+
+    sbatch, bash and docker compose run them with no clusterkit on the nodes.
+    """
+    from clusterkit.cli.jobs.submit_options import remark_on_script
+    from clusterkit.jobs.submit.render import check_kinds, rendering_document
+    from clusterkit.launch.render import render as render_files
+
+    kinds = check_kinds(only or ())
+    request = request_of(flags, verb="render")
+    sweep = request.sweep()
+    if sweep is not None:
+        if stdout or diff:
+            raise UserError(
+                f"{'--stdout' if stdout else '--diff'} is for one job, and this is an array",
+                hint="--output DIR writes each job into a folder of its own",
+            )
+        plans = request.plans(sweep)
+        remark_on_script(plans[0])
+        _render_array(sweep, plans, kinds, output=None if json else output)
+        return
+    plan = request.plan()
+    remark_on_script(plan)
+    if not (Path(plan.workdir) / plan.script).is_file():
+        console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
+    rendered = render_files(plan, only=kinds)
+    if diff:
+        _diff(rendered, output, as_json=json)
+    elif json:
+        console.json_document(rendering_document(plan, rendered))
+    elif stdout:
+        for file in rendered:
+            sys.stdout.write(file.text)
+    else:
+        _write(rendered, output)
+    for kind in kinds if only else ():
+        _explain_absence(kind, plan, rendered)
+
+
+def _render_array(
+    sweep: Sweep, plans: Sequence[LaunchPlan], kinds: Sequence[str], *, output: Path | None
+) -> None:
+    """Write each job into `output/INDEX`; without `output`, print all of them as JSON."""
+    from clusterkit.jobs.submit.render import rendering_document
+    from clusterkit.launch.render import render as render_files
+
+    documents = []
+    for element, plan in zip(sweep.elements, plans, strict=True):
+        rendered = render_files(plan, only=kinds)
+        if output is None:
+            about = {"index": element.index, "values": element.values}
+            documents.append({**about, **rendering_document(plan, rendered)})
+        else:
+            _write(rendered, output / str(element.index))
+    if output is None:
+        console.json_document({"elements": documents})
+
+
+def _write(rendered: Any, output: Path) -> None:
+    from clusterkit.jobs.submit.render import write_files
+
+    for path in write_files(rendered, output):
+        console.say(str(path))
+
+
+def _diff(rendered: Any, output: Path, *, as_json: bool) -> None:
+    changes = {}
+    for file in rendered:
+        path = output / file.name
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True),
+            file.text.splitlines(keepends=True),
+            fromfile=str(path),
+            tofile=f"{path} (rendered)",
+        )
+        changes[file.name] = "".join(lines)
+    changes = {name: text for name, text in changes.items() if text}
+    if as_json:
+        console.json_document({"changed": sorted(changes), "diff": changes})
+    else:
+        for text in changes.values():
+            console.say(text.rstrip("\n"))
+    if changes:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _explain_absence(kind: str, plan: Any, rendered: Any) -> None:
+    names = {file.name for file in rendered}
+    if kind == "sbatch" and "job.sbatch" not in names:
+        console.note(
+            f"no sbatch script: cluster {plan.cluster.name} is {plan.cluster.kind};\n"
+            "hint: --cluster NAME of a Slurm cluster"
+        )
+    if kind == "hostfile" and "hostfile" not in names:
+        console.note(
+            f"no hostfile: the nodes of a {plan.cluster.kind} cluster are known in the job only\n"
+            "hint: clusterkit hostfile --hostlist NODES --slots N makes one by hand"
+        )
+    if kind == "config" and "ds_config.json" not in names:
+        console.note("no configuration: ask for one with --ds-preset NAME")

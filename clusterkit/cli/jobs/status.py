@@ -1,0 +1,260 @@
+"""`clusterkit status`: what became of the jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clusterkit.cli.diagnose.log_tail import last_words
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, cluster_option
+from clusterkit.cli.frame.job_args import (
+    JobOrNone,
+    all_runs,
+    exit_code_of,
+    is_array,
+    note_others,
+    note_owner,
+    run_named,
+    said,
+)
+from clusterkit.config import load_settings
+from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import JobState, JobStatus, NodeResult
+from clusterkit.core.text.listing import cut, some_of
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs import Job, load_jobs
+from clusterkit.jobs.document import document_of, full_document_of, name_of
+from clusterkit.jobs.state.load import load_job
+from clusterkit.observe.prometheus import jobs as metrics
+
+_UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
+
+
+def status(
+    job: JobOrNone = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            "-s",
+            help="List only jobs in these states: " + ", ".join(JobState) + ".",
+            metavar="STATE,...",
+            show_default=False,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, cluster_option("List only jobs of this cluster.", variable=None)
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.", metavar="N")
+    ] = 20,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            "--prometheus",
+            help="Write these jobs as metrics too, for node exporter's textfile collector.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Tell the state of a job, or list the recent ones, newest last."""
+    wanted = _states(state)
+    if job is None:
+        _list(limit, wanted, cluster, as_json=json, prometheus=prometheus)
+        return
+    if prometheus is not None:
+        raise UserError(
+            "--prometheus tells of all jobs, and JOB is one",
+            hint=f"clusterkit status --limit 0 --prometheus {prometheus}",
+        )
+    if wanted or cluster:
+        raise UserError(
+            "--state and --cluster choose from the list of jobs, and JOB is one",
+            hint=f"clusterkit status {job}",
+        )
+    if is_array(job):
+        from clusterkit.cli.jobs.arrays import show_array
+
+        raise typer.Exit(show_array(job, as_json=json))
+    found = load_job(run_named(job))
+    note_owner(found.run)
+    if json:
+        console.json_document(full_document_of(found))
+    else:
+        _describe(found)
+    if found.status.state not in _UNDER_WAY:
+        raise typer.Exit(exit_code_of(found))
+
+
+def _states(text: str | None) -> frozenset[JobState]:
+    words = [word.strip().lower() for word in (text or "").split(",")]
+    names = [word for word in words if word]
+    for name in names:
+        if name not in set(JobState):
+            raise UserError(
+                f"--state {name}: there is no such state",
+                hint=choices_hint(name, [state.value for state in JobState]),
+            )
+    return frozenset(JobState(name) for name in names)
+
+
+def _list(
+    limit: int,
+    states: frozenset[JobState],
+    cluster: str | None,
+    *,
+    as_json: bool,
+    prometheus: Path | None = None,
+) -> None:
+    if prometheus is not None:
+        metrics.require_metrics(prometheus)
+    runs = all_runs()
+    note_others()
+    total = len(runs)
+    if states or cluster:  # known of a job once it has been looked at, so all of them are
+        jobs = load_jobs(runs)
+        if cluster is not None:
+            _check_cluster(cluster, jobs)
+        jobs = [job for job in jobs if _matches(job, states, cluster)]
+        total = len(jobs)
+        jobs = jobs[-limit:] if limit else jobs
+    else:
+        jobs = load_jobs(runs[-limit:] if limit else runs)
+    _warn_of_damage(runs if states or cluster or not limit else runs[-limit:], jobs)
+    if prometheus is not None:
+        metrics.write_jobs(prometheus, jobs, now=time.time())
+    if as_json:
+        console.json_document({"jobs": [document_of(job) for job in jobs], "total": total})
+        return
+    if not jobs and runs:
+        console.note("no such jobs; clusterkit status lists them all")
+        return
+    if not jobs:
+        console.note("no jobs yet; start one: clusterkit submit --framework torchrun train.py")
+        return
+    if limit and total > limit:
+        console.note(f"{total - limit} older jobs not shown (--limit 0 lists all)")
+    _table(jobs)
+    unknown = [name_of(job) for job in jobs if job.status.state is JobState.UNKNOWN]
+    if unknown:
+        console.note(f"of {some_of(unknown, 3)} nobody can tell: clusterkit status JOB says why")
+
+
+def _warn_of_damage(runs: Iterable[RunFolder], jobs: Iterable[Job]) -> None:
+    """Name the runs of which nothing can be told; one without the file is just being made."""
+    told = {job.run for job in jobs}
+    for run in (run for run in runs if run not in told):
+        told_of = run.state.exists() or not run.submission.exists()
+        if not told_of and runfolder.read_submission(run) is None:
+            console.warn(f"{run.submission} is damaged: its job is not listed")
+
+
+def _matches(job: Job, states: frozenset[JobState], cluster: str | None) -> bool:
+    return (not states or job.status.state in states) and (
+        cluster is None or job.submission.cluster == cluster
+    )
+
+
+def _check_cluster(name: str, jobs: Iterable[Job]) -> None:
+    """Refuse a cluster that neither the configuration nor any job knows.
+
+    Raises:
+        UserError: with the name that was meant.
+    """
+    known = {*load_settings().clusters, *(job.submission.cluster for job in jobs)}
+    if name not in known:
+        raise UserError(f"unknown cluster {name!r}", hint=choices_hint(name, known))
+
+
+def _table(jobs: list[Job]) -> None:
+    width = shutil.get_terminal_size().columns
+    ids = max(len("JOB"), *(len(name_of(job)) for job in jobs))
+    clusters = max(len("CLUSTER"), *(len(job.submission.cluster) for job in jobs))
+    clusters = min(clusters, 12)
+    room = max(8, width - (ids + clusters + 36))
+    head = f"{'JOB':<{ids}}  {'STATE':<9}  {'EXIT':>4}  {'NODES':>5}  {'CLUSTER':<{clusters}}"
+    console.say(console.bold(f"{head}  {'SUBMITTED':<11}  NAME"))
+    for job in jobs:
+        code = job.status.exit_code
+        when = datetime.fromtimestamp(job.submission.submitted_at, tz=UTC).astimezone()
+        state = said_in(job, 9)
+        console.say(
+            f"{name_of(job):<{ids}}  {state}  {'' if code is None else code:>4}  "
+            f"{job.submission.nodes:>5}  {cut(job.submission.cluster, clusters):<{clusters}}  "
+            f"{when:%m-%d %H:%M}  {cut(_named(job), room)}"
+        )
+
+
+def _named(job: Job) -> str:
+    """Return the name of a job, with its array where it is one of many."""
+    array = job.submission.array
+    return f"{job.submission.name} ({array})" if array else job.submission.name
+
+
+def said_in(job: Job, width: int) -> str:
+    """Return the state, coloured and padded to `width`."""
+    word = dataclasses.replace(job, status=JobStatus(state=job.status.state))
+    return said(word) + " " * (width - len(job.status.state.value))
+
+
+def _describe(job: Job) -> None:
+    submission = job.submission
+    when = datetime.fromtimestamp(submission.submitted_at, tz=UTC).astimezone()
+    nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
+    console.say(f"{console.bold(name_of(job))}  {said(job)}")
+    from clusterkit.cli.jobs.trained_alone import trained_alone
+
+    for line in (*last_words(job), *trained_alone(job)):
+        console.say(line)
+    console.say(f"  name       {submission.name} ({submission.framework}, {nodes})")
+    if submission.array is not None:
+        console.say(f"  array      {submission.array}/{submission.index}")
+    console.say(f"  cluster    {submission.cluster}")
+    console.say(f"  submitted  {when:%Y-%m-%d %H:%M:%S}")
+    console.say(f"  folder     {job.run.path}")
+    attempts = node_results.read_attempts(job.run)
+    for attempt in attempts:
+        if len(attempts) > 1:
+            console.say(f"  attempt {attempt.attempt + 1} of at most {submission.requeue + 1}")
+        for line in endings(attempt.nodes):
+            console.say(f"  {'  ' * (len(attempts) > 1)}{line}")
+    if job.status.state is JobState.UNKNOWN:
+        again = "looks again until it is known" + (
+            "; do not submit it again" * (not submission.job_id)
+        )
+        console.say(f"  next       clusterkit wait {name_of(job)} {again}")
+    follow = "" if job.status.state.final else "-f "
+    console.say(f"  output     clusterkit logs {follow}{name_of(job)}")
+
+
+def endings(results: Iterable[NodeResult]) -> list[str]:
+    """Return a line for each way in which nodes have ended, the worst last."""
+    alike: dict[tuple[int, str | None], list[NodeResult]] = {}
+    for result in results:
+        how = result.unfit or result.reason
+        alike.setdefault((result.exit_code, how), []).append(result)
+    rows = []
+    for (code, reason), nodes in sorted(alike.items(), key=lambda item: _badness(*item[0])):
+        names = hostlist.fold_set(node.node for node in nodes)
+        why = f" ({reason})" if reason else ""
+        seconds = max(node.ended_at - node.started_at for node in nodes)
+        rows.append((names, f"exit {code}{why} after {seconds:.0f} s"))
+    width = min(40, max((len(names) for names, _ in rows), default=0))
+    return [f"{names:<{width}}  {how}" for names, how in rows]
+
+
+def _badness(code: int, reason: str | None) -> tuple[bool, bool, int]:
+    """Sort success first, then those that others brought down, then those that failed alone."""
+    return code != 0, reason is None, code

@@ -1,0 +1,297 @@
+"""`clusterkit submit --array`: one job for each element of a sweep."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
+from clusterkit.cli.jobs.submit_options import Wishes, remark_on_script
+from clusterkit.cli.jobs.submit_preflight import listening, showing_refusal
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.executors.base import RefusalError
+from clusterkit.executors.run.dependencies import After, Ending, Ties
+from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable, tied
+from clusterkit.jobs.submit.packages import require_package
+from clusterkit.jobs.submit.preflight import chosen_mode, pass_gate
+from clusterkit.launch.array.spec import Element, Sweep, fold_numbers
+
+if TYPE_CHECKING:
+    from clusterkit.core.model import LaunchPlan
+    from clusterkit.executors.run.runfolder import RunFolder, Submission
+    from clusterkit.jobs.submit.preflight import Passed
+    from clusterkit.jobs.submit.request import JobRequest
+
+Trouble = UserError | RemoteError | KeyboardInterrupt
+"""What may end a submission in the middle."""
+
+_SHOWN_FIRST, _SHOWN_LAST = 10, 2
+_WIDEST = 40
+_MOST_CONDITIONS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Array:
+    """What is to be handed over, in order."""
+
+    array: str
+    elements: tuple[Element, ...]
+    plans: tuple[LaunchPlan, ...]
+    at_once: int | None
+    after: tuple[After, ...]
+
+    def ties(self, position: int, before: Sequence[Submission], runs: Sequence[RunFolder]) -> Ties:
+        """Return what the job at this position waits for: `--after`, and its turn.
+
+        With K at once each job follows the one K places before it, however that ends; then never
+        more than K run, and neither Slurm nor a client has to count.
+        """
+        after = self.after
+        if self.at_once is not None and position >= self.at_once:
+            other = position - self.at_once
+            after += (
+                After(
+                    run_dir=str(runs[other].path),
+                    job_id=before[other].job_id or runs[other].run_id,
+                    ending=Ending.ANY,
+                ),
+            )
+        return Ties(array=self.array, index=self.elements[position].index, after=after)
+
+
+def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
+    """Plan every job of the array, check the first for all of them, and hand them over in order.
+
+    Raises:
+        UserError, RemoteError: nothing was submitted.
+        typer.Exit: some were, or the array was waited for.
+    """
+    if wishes.follow:
+        raise UserError(
+            "--follow prints the output of one job, and this is an array",
+            hint="--wait, or clusterkit logs -f ARRAY/0",
+        )
+    plans = request.plans(sweep)
+    with request.placing():
+        mode = chosen_mode(wishes.preflight, plans[0])
+        require_runnable(plans[0])
+        after = conditions_of(wishes.after, plans[0])
+    _require_few_conditions(after, len(plans))
+    remark_on_script(plans[0])
+    if wishes.dry_run:
+        _show(sweep, plans, after, as_json=wishes.json)
+        return
+    require_package(plans[0])
+    with showing_refusal(as_json=wishes.json), listening() as listener:
+        passed = pass_gate(
+            request,
+            plans[0],
+            mode,
+            exclude_unfit=wishes.exclude_unfit,
+            force=wishes.force,
+            listener=listener,
+        )
+    if passed.without:
+        plans = request.plans(sweep, also_exclude=passed.without)
+    array = _Array(
+        array=f"array-{secrets.token_hex(3)}",
+        elements=sweep.elements,
+        plans=plans,
+        at_once=sweep.at_once,
+        after=after,
+    )
+    runs, trouble = _hand_over_all(array, passed)
+    if not wishes.wait:
+        _start_ready(runs)
+    _tell(array, runs, trouble, wishes)
+
+
+def _require_few_conditions(after: Sequence[After], count: int) -> None:
+    """Refuse what nobody could look through any more: every job of many after every one of many.
+
+    Raises:
+        UserError: it is too much.
+    """
+    if len(after) * count > _MOST_CONDITIONS:
+        raise UserError(
+            f"{count} jobs after {len(after)} others each: more than clusterkit keeps track of",
+            hint="submit one small job --after the others, and the array --after that one",
+        )
+
+
+def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trouble | None]:
+    """Return the run folders of what was submitted, and what kept the rest from it."""
+    runs: list[RunFolder] = []
+    submissions: list[Submission] = []
+    for position, plan in enumerate(array.plans):
+        ties = array.ties(position, submissions, runs)
+        try:
+            run, submission = hand_over(
+                plan,
+                passed,
+                ties,
+                command_line=sys.argv,
+                note=console.note,
+                check_limits=position == 0,
+            )
+        except (UserError, RemoteError, KeyboardInterrupt) as error:
+            if not runs:
+                raise
+            return runs, error
+        runs.append(run)
+        submissions.append(submission)
+        _count(len(runs), len(array.plans))
+    return runs, None
+
+
+def _start_ready(runs: Sequence[RunFolder]) -> None:
+    """Start what can start at once of jobs that a client has to start."""
+    from clusterkit.jobs import load_jobs
+    from clusterkit.jobs.start_held import is_held, tend
+
+    held = [job for job in load_jobs(runs) if is_held(job)]
+    if held:
+        tend(held)
+
+
+def _count(done: int, of: int) -> None:
+    """Show on a terminal how far it is; hundreds of jobs take a while."""
+    if console.use_colour(sys.stderr) and of > _SHOWN_FIRST:
+        sys.stderr.write(f"\r{done} of {of} submitted" if done < of else "\r\033[K")
+        sys.stderr.flush()
+
+
+def _tell(
+    array: _Array,
+    runs: Sequence[RunFolder],
+    trouble: Trouble | None,
+    wishes: Wishes,
+) -> None:
+    if trouble is not None:
+        _tell_trouble(array, runs, trouble, as_json=wishes.json)
+        interrupted = isinstance(trouble, KeyboardInterrupt)
+        raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_COULD_NOT)
+    if wishes.json and not wishes.wait:
+        console.json_document(_document(array, runs))
+    elif not wishes.json:
+        _announce(array, runs)
+    if wishes.wait:
+        from clusterkit.cli.jobs.arrays import wait_for_array
+
+        raise typer.Exit(wait_for_array(array.array, runs, as_json=wishes.json))
+
+
+def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
+    from clusterkit.jobs import load_jobs
+    from clusterkit.jobs.document import document_of
+
+    return {"array": array.array, "jobs": [document_of(job) for job in load_jobs(runs)]}
+
+
+def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
+    from clusterkit.executors.run.dependencies import waiting_for
+    from clusterkit.launch.render import summary
+
+    plan = array.plans[0]
+    limit = f"; {array.at_once} at once" if array.at_once else ""
+    jobs = f"{len(runs)} job{'s' * (len(runs) != 1)}"
+    console.note(
+        f"{console.bold(array.array)}  {jobs}: {summary(plan)}, cluster {plan.cluster.name}{limit}"
+    )
+    if array.after:
+        console.note(f"  start       {waiting_for(array.after)}")
+    if any(run.held.exists() for run in runs):
+        console.note(f"  rest        waits until clusterkit supervise {array.array} (or wait) runs")
+    console.note(f"  run folders {runs[0].path.parent}")
+    console.note(f"  look        clusterkit status {array.array}")
+    console.note(f"  follow      clusterkit logs -f {array.array}/{array.elements[0].index}")
+    console.note(f"  cancel      clusterkit cancel {array.array}")
+    console.say(array.array)
+
+
+def _tell_trouble(
+    array: _Array,
+    runs: Sequence[RunFolder],
+    trouble: Trouble,
+    *,
+    as_json: bool,
+) -> None:
+    """Say which jobs were submitted, which were not, and how to submit the others."""
+    numbers = [element.index for element in array.elements]
+    done, failed = numbers[: len(runs)], numbers[len(runs)]
+    why = str(trouble) or "interrupted"
+    certain = isinstance(trouble, UserError | RefusalError)
+    rest = numbers[len(runs) :] if certain else numbers[len(runs) + 1 :]
+    what = f"{array.array}: {len(done)} of {len(numbers)} jobs submitted ({fold_numbers(done)})"
+    hints = [f"the rest: the same command with --elements {fold_numbers(rest)}"] if rest else []
+    if not certain:
+        hints.insert(0, f"whether job {failed} was accepted tells clusterkit status {array.array}")
+    hints.append(f"or end what was submitted: clusterkit cancel {array.array}")
+    if as_json:
+        error = {"message": what, "reason": why, "hint": "\n".join(hints)}
+        document = _document(array, runs)
+        console.json_document({**document, "not_submitted": rest, "error": error})
+    console.error(f"job {failed}: {why}")
+    console.error(f"{what}\nhint: " + "\n      ".join(hints))
+
+
+def _show(
+    sweep: Sweep, plans: Sequence[LaunchPlan], after: tuple[After, ...], *, as_json: bool
+) -> None:
+    """Print a table of the jobs and the script of the first."""
+    from clusterkit.cli.jobs.submit import show_plan
+    from clusterkit.launch.render import render
+
+    first = tied(plans[0], after)
+    if as_json:
+        elements = [
+            {"index": element.index, "name": plan.name, "values": element.values}
+            for element, plan in zip(sweep.elements, plans, strict=True)
+        ]
+        console.json_document(
+            {
+                "dry_run": True,
+                "elements": elements,
+                "at_once": sweep.at_once,
+                "plan": first,
+                "files": render(first),
+            }
+        )
+        return
+    show_plan(first, as_json=False)
+    limit = f", {sweep.at_once} at once" if sweep.at_once else ""
+    jobs = f"{len(plans)} jobs{limit}; above is the first of them"
+    console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}; above is its script'}")
+    rows = [
+        [str(element.index), plan.name, *(element.values.get(key, "") for key in sweep.keys)]
+        for element, plan in zip(sweep.elements, plans, strict=True)
+    ]
+    for line in _table([["JOB", "NAME", *sweep.keys], *rows]):
+        console.note(line)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return aligned lines, those in the middle of many left out."""
+    shown = [[_cut(cell) for cell in row] for row in rows]
+    folded = len(shown) > 1 + _SHOWN_FIRST + _SHOWN_LAST + 1
+    kept = [*shown[: 1 + _SHOWN_FIRST], *shown[-_SHOWN_LAST:]] if folded else shown
+    widths = [max(len(row[column]) for row in kept) for column in range(len(kept[0]))]
+    lines = [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in kept
+    ]
+    if folded:
+        lines.insert(1 + _SHOWN_FIRST, f"... {len(shown) - len(kept)} more")
+    return lines
+
+
+def _cut(text: str) -> str:
+    """Return a value as it fits into a line; a file may give any text."""
+    safe = "".join(char if char.isprintable() else " " for char in text)
+    return safe if len(safe) <= _WIDEST else safe[: _WIDEST - 1] + "…"

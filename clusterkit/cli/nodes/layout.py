@@ -1,0 +1,224 @@
+"""`clusterkit layout`: which rank of a parallel training job sits where."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, hosts_option
+from clusterkit.core.errors import Problem, UserError, choices_hint
+
+if TYPE_CHECKING:
+    from clusterkit.launch.rank_layout import Export, Fabric, Islands, Layout, Wish
+
+EXIT_FINDINGS = 1
+
+_GPUS_PER_NODE = 8
+
+
+def _size(flag: str, what: str) -> Any:
+    return typer.Option(flag, help=what, metavar="N", show_default=False)
+
+
+def layout(
+    tp: Annotated[int, _size("--tp", "Ranks that divide each layer (tensor parallel).")] = 1,
+    pp: Annotated[int, _size("--pp", "Stages of the pipeline.")] = 1,
+    dp: Annotated[int | None, _size("--dp", "Copies of the model (what the GPUs give).")] = None,
+    cp: Annotated[int, _size("--cp", "Ranks that divide each sequence (context parallel).")] = 1,
+    ep: Annotated[int, _size("--ep", "Ranks of cp x dp that divide the experts.")] = 1,
+    nodes: Annotated[int | None, _size("--nodes", "Machines (as many as --hosts).")] = None,
+    gpus_per_node: Annotated[
+        int, _size("--gpus-per-node", f"GPUs of each machine ({_GPUS_PER_NODE}).")
+    ] = _GPUS_PER_NODE,
+    order: Annotated[
+        str,
+        typer.Option("--order", help="Order of ranks, the fastest first.", metavar="A-B-.."),
+    ] = "tp-cp-ep-dp-pp",
+    hosts: Annotated[str | None, hosts_option("The machines, such as n[1-8].")] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            help="What `scontrol show topology` printed: puts the machines into a better order.",
+            metavar="FILE|-",
+            show_default=False,
+        ),
+    ] = None,
+    bundle: Annotated[
+        str | None,
+        typer.Option(
+            "--bundle",
+            help="What `preflight --network --save` measured: likewise, without a topology.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    keep_order: Annotated[
+        bool, typer.Option("--keep-order", help="Take --hosts in their order nevertheless.")
+    ] = False,
+    island: Annotated[
+        str | None,
+        typer.Option(
+            "--island",
+            help="GPUs that NVLink joins, or what `nvidia-smi topo -m` printed (all of a machine).",
+            metavar="N|FILE",
+            show_default=False,
+        ),
+    ] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            help="Print this only: env, megatron, deepspeed or devicemesh.",
+            metavar="WHAT",
+            show_default=False,
+        ),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show which rank sits where, and who has to talk over the network.
+
+    Exits with 1 where a layout slows training down.
+    """
+    from clusterkit.launch.rank_layout import Wish, arrange, cautions, parse_order, place
+    from clusterkit.launch.rank_layout import export as exported
+
+    target = _target(export)
+    fabric = _fabric(topology, bundle)
+    names = _names(hosts, fabric, nodes)
+    count = nodes if nodes is not None else len(names)
+    if nodes is None and not names:
+        count = _enough_nodes(tp * pp * cp, dp, gpus_per_node)
+    wish = Wish(nodes=count, gpus_per_node=gpus_per_node, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
+                order=parse_order(order))  # fmt: skip
+    parallelism = arrange(wish)
+    found = place(
+        parallelism,
+        hosts=names or tuple(f"node-{number}" for number in range(count)),
+        gpus_per_node=gpus_per_node,
+        islands=_islands(island, wish),
+        fabric=fabric,
+        keep_order=keep_order,
+    )
+    text = exported(parallelism, target) if target else None
+    odd = cautions(found)
+    if json:
+        from clusterkit.cli.nodes.layout_report import document
+
+        more: Mapping[str, Any] = {} if text is None else {"export": text}
+        console.json_document({**document(found, odd, assumed=island is None), **more})
+    elif text is not None:
+        console.say(text.rstrip("\n"))
+        for problem in odd:
+            console.warn(str(dataclasses.replace(problem, key=None)))
+    else:
+        _show(found, odd, assumed=island is None)
+    if odd:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
+    from clusterkit.cli.nodes.layout_report import headline, picture, reaches, wrapped_warning
+
+    console.say(console.bold(headline(found)))
+    for block in (picture(found), reaches(found, assumed=assumed)):
+        if block:
+            console.say()
+            console.say("\n".join(block))
+    if odd:
+        console.say()
+    for problem in odd:
+        label = console.coloured("warning:", "yellow")
+        console.say(wrapped_warning(problem).replace("warning:", label, 1))
+
+
+def _target(word: str | None) -> Export | None:
+    from clusterkit.launch.rank_layout import Export
+
+    if word is None:
+        return None
+    known = {str(target): target for target in Export}
+    if word not in known:
+        raise UserError(f"--export {word} is not known", hint=choices_hint(word, known))
+    return known[word]
+
+
+def _names(hosts: str | None, fabric: Fabric | None, nodes: int | None) -> tuple[str, ...]:
+    """Return the machines by name; none where nothing names them."""
+    from clusterkit.core.hosts.hostlist import expand, fold
+
+    if hosts is None and fabric is None:
+        return ()
+    names = expand(hosts, source="--hosts") if hosts is not None else fabric.nodes if fabric else ()
+    known = "--bundle" if fabric is not None and fabric.measured else "the topology"
+    where = "--hosts" if hosts is not None else known
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(f"{where} names {fold(twice)} twice", hint="name every machine once")
+    if not names or (nodes is not None and len(names) != nodes):
+        wanted = f", and --nodes says {nodes}" if nodes is not None else ""
+        some = fold(names[:nodes]) if nodes and len(names) > nodes else "LIST"
+        raise UserError(
+            f"{where} has {len(names)} nodes{wanted}",
+            hint=f"--hosts {some}" + (f", or --nodes {len(names)}" if names else ""),
+        )
+    return names
+
+
+def _enough_nodes(model: int, dp: int | None, gpus_per_node: int) -> int:
+    """Return how many machines hold `dp` copies of a model of `model` GPUs."""
+    if dp is None:
+        raise UserError("how many machines are there?", hint="--nodes N, or --hosts LIST, or --dp")
+    return max(1, -(-model * dp // max(gpus_per_node, 1)))
+
+
+def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
+    """Return what is known of the network; None where nothing is."""
+    from clusterkit.launch.rank_layout import parse_fabric
+
+    if topology is None and bundle is not None:
+        from clusterkit.preflight.network_distance import measured_in
+
+        return measured_in(Path(bundle))
+    if topology is None:
+        return None
+    if bundle is not None:
+        raise UserError(
+            "--topology and --bundle both say which machines are near each other",
+            hint="leave one out; switches are surer than measurements",
+        )
+    source = "<stdin>" if topology == "-" else topology
+    what = "- or a file with what `scontrol show topology` printed"
+    text = sys.stdin.read() if topology == "-" else _text(topology, what=what)
+    return parse_fabric(text, source=source)
+
+
+def _text(file: str, *, what: str) -> str:
+    """Return a file that a flag names; what the flag takes is told where there is none."""
+    from clusterkit.config.document import read_text
+
+    if not Path(file).exists():
+        raise UserError(f"there is no file {file}", hint=what)
+    return read_text(Path(file), source=file)
+
+
+def _islands(island: str | None, wish: Wish) -> Islands:
+    from clusterkit.launch.rank_layout import even_islands, islands_of_groups
+    from clusterkit.preflight.topology import NoMatrix, islands, parse_topology
+
+    if island is None or island.isdecimal():
+        return even_islands(int(island or wish.gpus_per_node), wish.gpus_per_node)
+    what = "--island N, or a file with what `nvidia-smi topo -m` printed"
+    try:
+        matrix = parse_topology(_text(island, what=what))
+    except NoMatrix as error:
+        raise UserError(f"{island} holds no topology matrix: {error}", hint=what) from error
+    groups = [[matrix.gpus.index(gpu) for gpu in joined.gpus] for joined in islands(matrix)]
+    return islands_of_groups(groups, wish.gpus_per_node, gpus=len(matrix.gpus), source=island)

@@ -1,0 +1,142 @@
+"""`clusterkit nodes`: make the machines of a cluster of kind ssh ready for jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, cluster_option
+from clusterkit.cli.frame.main import EXIT_FINDINGS
+from clusterkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterkit.core.model import ClusterSpec
+    from clusterkit.transport.sync.virtualenv import Prepared
+
+app = typer.Typer(
+    help="Make machines reached by SSH ready for jobs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_COLOURS = {"up to date": "green", "ready": "green", "failed": "red"}
+
+
+@app.callback()
+def nodes() -> None:
+    """Keep `prepare` a word of its own; typer would drop the only one there is."""
+
+
+@app.command()
+def prepare(
+    cluster: Annotated[
+        str | None, cluster_option("Cluster of clusterkit.yaml, of kind ssh.")
+    ] = None,
+    hosts: OnlyHostsFlag = None,
+    wheels: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--wheels",
+            help="Wheels to install from, or folders of them: no network needed there. Repeatable.",
+            metavar="DIR|FILE",
+            show_default=False,
+        ),
+    ] = None,
+    requirements: Annotated[
+        Path | None,
+        typer.Option(
+            "--requirements",
+            "-r",
+            help="More to install, as for pip.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            "--python",
+            help="Python that the environment is made with, as the nodes know it.",
+            metavar="PYTHON",
+            show_default="python3",
+        ),
+    ] = None,
+    index: Annotated[
+        bool,
+        typer.Option("--index", help="With --wheels: let pip look in its index as well."),
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Make or update the virtual environment on every node.
+
+    Nodes that have it already are left alone. Exit code 1 where one is not ready.
+    """
+    from clusterkit.config import load_settings
+    from clusterkit.transport.sync.ingredients import read_ingredients
+    from clusterkit.transport.sync.virtualenv import Readiness, prepare_nodes
+
+    spec = load_settings().cluster(cluster)
+    names = _hosts(spec, hosts)
+    ingredients = read_ingredients(
+        spec, wheels=wheels or (), requirements=requirements, python=python, index=index
+    )
+    if spec.shared_filesystem:
+        console.note(
+            f"note: {spec.name} shares a file system, so its keepers use this machine's Python; "
+            "the environment is used only where `python:` names it"
+        )
+    prepared = prepare_nodes(spec, names, ingredients)
+    if json:
+        console.json_document({"cluster": spec.name, "venv": spec.venv, "nodes": prepared})
+    else:
+        _report(prepared)
+    if any(one.readiness is Readiness.FAILED for one in prepared):
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:
+    from clusterkit.core.hosts.hostlist import expand
+    from clusterkit.core.model import ClusterKind
+
+    if spec.kind is not ClusterKind.SSH:
+        raise UserError(
+            f"cluster {spec.name} is of kind {spec.kind.value}, and needs no preparing",
+            hint="name one of kind ssh: --cluster NAME",
+        )
+    if listed is not None and not listed.strip():
+        raise UserError("--hosts: the list is empty", hint="leave it out for all hosts")
+    known = tuple(dict.fromkeys(host.name for host in spec.hosts))
+    names = tuple(dict.fromkeys(expand(listed, source="--hosts"))) if listed else known
+    strangers = [name for name in names if name not in known]
+    if strangers:
+        raise UserError(
+            f"cluster {spec.name} has no host {strangers[0]}",
+            hint=f"its hosts: clusterkit hostfile --cluster {spec.name} --format names",
+        )
+    return names
+
+
+def _report(prepared: Iterable[Prepared]) -> None:
+    """Print one line for all nodes of which the same is to be said, the worst last."""
+    from clusterkit.core.hosts.hostlist import fold_set
+    from clusterkit.transport.sync.virtualenv import Readiness
+
+    groups: dict[tuple[Readiness, str, str | None], list[str]] = {}
+    for one in prepared:
+        groups.setdefault((one.readiness, one.detail, one.hint), []).append(one.node)
+    severity = list(Readiness)
+    rows = sorted(groups, key=lambda row: severity.index(row[0]))
+    names = {row: fold_set(groups[row]) for row in rows}
+    width = max((len(name) for name in names.values()), default=0)
+    for row in rows:
+        readiness, detail, hint = row
+        word = console.coloured(readiness.value, _COLOURS[readiness.value])
+        console.say(f"{names[row]:<{width}}  {word}  {detail}".rstrip())
+        if hint:
+            console.say(f"{'':<{width}}  hint: {hint}")

@@ -1,0 +1,131 @@
+"""`clusterkit config`: the settings in force, and where each of them came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, cluster_option
+
+if TYPE_CHECKING:
+    from clusterkit.config import Settings
+    from clusterkit.core.errors import Problem
+    from clusterkit.core.model import ClusterSpec
+
+app = typer.Typer(
+    help="Show the configuration, and where it came from.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Row = tuple[str, str, str]
+"""Key, value and origin."""
+
+
+@app.command()
+def show(
+    cluster: Annotated[
+        str | None, cluster_option("Show this cluster alone.", variable=None)
+    ] = None,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Say where each value came from.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Show the effective values of every cluster."""
+    from clusterkit.config import load_settings
+
+    settings = load_settings()
+    names = [settings.cluster(cluster).name] if cluster else list(settings.clusters)
+    for problem in _warnings(settings, names):
+        console.warn(str(problem))
+    if json:
+        console.json_document(_document(settings, names))
+        return
+    sections = {name: [*_rows(settings, settings.clusters[name])] for name in names}
+    default = settings.origin("default_cluster")
+    top: Row = ("default_cluster", settings.default_cluster, str(default))
+    for line in _lines([top], origin=origin):
+        console.say(line)
+    for name, rows in sections.items():
+        console.say("\n" + console.bold(name))
+        for line in _lines(rows, origin=origin, indent="  "):
+            console.say(line)
+
+
+@app.command()
+def path(json: JsonFlag = False) -> None:
+    """Print the files that are read, the strongest first."""
+    from clusterkit.config import load_settings
+
+    files = load_settings().files
+    if json:
+        console.json_document({"files": files})
+        return
+    for file in files:
+        console.say(str(file))
+    if not files:
+        console.note("no configuration file; `clusterkit init` writes one")
+
+
+def _document(settings: Settings, names: list[str]) -> dict[str, Any]:
+    from clusterkit.config.build import as_mapping
+
+    prefixes = tuple(f"clusters.{name}." for name in names)
+    return {
+        "default_cluster": settings.default_cluster,
+        "files": settings.files,
+        "clusters": {name: as_mapping(settings.clusters[name]) for name in names},
+        "origins": {
+            key: value
+            for key, value in settings.origins.items()
+            if key.startswith((*prefixes, "default_cluster"))
+        },
+        "warnings": _warnings(settings, names),
+    }
+
+
+def _warnings(settings: Settings, names: list[str]) -> tuple[Problem, ...]:
+    return settings.warnings + tuple(w for name in names for w in settings.warnings_of(name))
+
+
+def _rows(settings: Settings, spec: ClusterSpec) -> Iterator[Row]:
+    from clusterkit.cli.explain.reference import spell
+    from clusterkit.config.build import as_mapping, kinds_of
+    from clusterkit.core.hosts.hostlist import fold
+
+    for key, value in as_mapping(spec).items():
+        place = f"clusters.{spec.name}.{key}"
+        if spec.kind not in kinds_of(key) or value in (None, (), {}):
+            continue
+        if isinstance(value, dict):
+            for name, text in value.items():
+                yield f"{key}.{name}", text, str(settings.origin(f"{place}.{name}"))
+        elif key == "hosts":
+            place = place if place in settings.origins else f"clusters.{spec.name}.hostfile"
+            yield key, fold(host.name for host in value), str(settings.origin(place))
+        else:
+            yield key, spell(value), str(settings.origin(place))
+
+
+def _lines(rows: list[Row], *, origin: bool, indent: str = "") -> Iterator[str]:
+    keys = max(len(key) for key, _, _ in rows)
+    room = 80 - len(indent) - keys - 4 - max(len(source) for _, _, source in rows)
+    values = max((len(v) for _, v, _ in rows if len(v) <= room), default=0)
+    for key, value, source in rows:
+        line = f"{indent}{key:<{keys}}  {_shown(value)}"
+        if not origin:
+            yield line
+        elif len(value) <= values:
+            yield f"{indent}{key:<{keys}}  {_shown(value):<{values}}  {source}"
+        else:  # too long for its column: the origin moves below it
+            yield line
+            yield f"{indent}{'':<{keys}}  {'':<{values}}  {source}"
+
+
+def _shown(value: str) -> str:
+    return value if value.isprintable() else repr(value)

@@ -1,0 +1,76 @@
+"""`clusterkit doctor`: what this machine can and cannot do, with the fix."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.core.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from clusterkit.config import Settings
+    from clusterkit.config.doctor import Item
+
+_COLOURS = {"ok": "green", "warn": "yellow", "missing": "red", "fail": "red"}
+
+
+_WIDTH = 80
+
+
+def doctor(
+    json: JsonFlag = False,
+) -> None:
+    """Say what this machine can and cannot do, with the fix to type."""
+    from clusterkit.config.doctor import Patient, examine
+    from clusterkit.config.init.discover import run_command
+
+    settings, problems = _settings()
+    patient = Patient(settings=settings, run=run_command, problems=problems)
+    items = [*examine(patient)]
+    findings = sum(item.finding for item in items)
+    if json:
+        console.json_document({"items": items, "findings": findings})
+    else:
+        _print(items, findings)
+    if findings:
+        raise typer.Exit(1)
+
+
+def _settings() -> tuple[Settings, tuple[Problem, ...]]:
+    """Return the settings; where they have errors, the built-in ones and the errors."""
+    from clusterkit.config.load import builtin_settings, load_settings
+
+    try:
+        return load_settings(), ()
+    except UserError as error:
+        return builtin_settings(), error.problems
+
+
+def _print(items: list[Item], findings: int) -> None:
+    width = max((len(item.name) for item in items if len(item.name) <= 12), default=0)
+    for item in items:
+        for line in _lines(item, width):
+            console.say(line)
+    counts = {item.condition: 0 for item in items}
+    for item in items:
+        counts[item.condition] += 1
+    listed = ", ".join(f"{count} {condition}" for condition, count in counts.items())
+    end = f"; {findings} in the way" if findings else "; nothing in the way"
+    console.say(f"\n{listed}{end}")
+
+
+def _lines(item: Item, width: int) -> Iterator[str]:
+    condition = console.coloured(f"{item.condition:<7}", _COLOURS[item.condition])
+    start, indent = f"{item.name:<{width}}  ", " " * (7 + 2 + width + 2)
+    first, *more = textwrap.wrap(
+        item.summary, _WIDTH - len(indent), break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    yield f"{condition}  {start}{first}"
+    yield from (indent + line for line in more)
+    if item.fix is not None:  # never wrapped: it is there to be copied
+        yield f"{indent}fix: {item.fix}"

@@ -1,0 +1,176 @@
+"""`clusterkit top`: what the nodes of a job, or of a cluster, are doing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import cluster_option, hosts_option
+from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, said
+from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
+from clusterkit.core.errors import UserError
+
+if TYPE_CHECKING:
+    from clusterkit.observe.top import Snapshot, Watcher
+    from clusterkit.observe.top.targets import Subject
+
+_EVERY_S = 2.0
+_STEPS_EVERY_S = 5.0
+"""Slurm keeps a record of each step, and a job may have only so many (40,000 by default)."""
+_LEAST_S, _MOST_S = 0.5, 86_400.0
+
+
+def top(
+    job: JobOrNone = None,
+    cluster: Annotated[
+        str | None, cluster_option("Without JOB: the nodes of this cluster, or local.")
+    ] = None,
+    hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].")] = None,
+    via: Annotated[
+        str | None,
+        typer.Option(
+            "--via",
+            help="ssh, srun or local; else what fits the cluster.",
+            metavar="HOW",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(
+            "--interval",
+            "-i",
+            help="Seconds from one look to the next.",
+            metavar="S",
+            show_default="2; through srun 5",
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print it, and leave.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every GPU, link and process, too.")
+    ] = False,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            "--prometheus",
+            help="Write metrics at each look, for node exporter's textfile collector.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Look once, and print one JSON document.")
+    ] = False,
+) -> None:
+    """Show what nodes are doing: GPUs, processors, memory, network, and how fast a job trains.
+
+    Without JOB: the nodes of the cluster (on Slurm, those of your own jobs). Ctrl-C leaves.
+
+    Exit code with --once: 0, or 1 where a node does not answer or is in trouble.
+    """
+    from clusterkit.observe.prometheus.jobs import require_metrics
+    from clusterkit.observe.top import Watcher
+
+    if interval is not None and not interval >= _LEAST_S:  # also where it is no number
+        raise UserError(
+            f"--interval {interval:g}: nodes are asked twice a second at most",
+            hint=f"--interval {_LEAST_S:g}",
+        )
+    if interval is not None and interval > _MOST_S:  # threads cannot wait for ever
+        raise UserError(
+            f"--interval {interval:g}: nodes are asked once a day at least",
+            hint=f"--interval {_MOST_S:.0f}",
+        )
+    if prometheus is not None:
+        require_metrics(prometheus)
+    subject = _job(job, hosts, via) if job is not None else _cluster(cluster, hosts, via)
+    with closing(Watcher(subject)) as watcher:
+        if once or json:
+            raise typer.Exit(_look_once(watcher, prometheus, as_json=json, verbose=verbose))
+        every_s = interval or (_STEPS_EVERY_S if subject.steps else _EVERY_S)
+        raise typer.Exit(_look_on(watcher, subject, every_s, prometheus, verbose=verbose))
+
+
+def _job(word: str, hosts: str | None, via: str | None) -> Subject:
+    from clusterkit.config import load_settings
+    from clusterkit.jobs.state.load import load_job
+    from clusterkit.observe.top.targets import of_job
+
+    if hosts is not None:
+        raise UserError("--hosts and JOB both say which nodes", hint=f"clusterkit top {word}")
+    job = load_job(run_named(word))
+    note_owner(job.run)
+    return of_job(job, load_settings().clusters.get(job.submission.cluster), via=via)
+
+
+def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
+    from clusterkit.config import load_settings
+    from clusterkit.observe.top.targets import of_cluster
+    from clusterkit.preflight.request import Wanted
+
+    settings = load_settings()
+    spec = settings.cluster(name)
+    for problem in settings.warnings_of(spec.name):
+        console.warn(str(problem))
+    return of_cluster(spec, Wanted(hosts=hosts, via=via))
+
+
+def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:
+    from clusterkit.core.findings import Verdict
+    from clusterkit.observe.top.document import document_of
+    from clusterkit.observe.top.warnings import remarks_on
+
+    snapshot = watcher.refresh(patience_s=None)
+    _write(prometheus, snapshot)
+    if as_json:
+        console.json_document(document_of(snapshot))
+    else:
+        _print(snapshot, verbose=verbose)
+    bad = any(remark.verdict is not Verdict.WARN for remark in remarks_on(snapshot))
+    return EXIT_FINDINGS if bad else 0
+
+
+def _look_on(
+    watcher: Watcher, subject: Subject, every_s: float, prometheus: Path | None, *, verbose: bool
+) -> int:
+    """Look until the job ends, or Ctrl-C; return the exit code of the verb."""
+    from clusterkit.cli.top.screen import plain, screen
+    from clusterkit.jobs.state.load import load_job
+
+    last: Snapshot | None = None
+    on_screen = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    interrupted = False
+    try:
+        with (screen if on_screen else plain)(verbose=verbose) as show:
+            for snapshot in watcher.snapshots(every_s):
+                last = snapshot
+                _write(prometheus, snapshot)
+                show(snapshot)
+    except KeyboardInterrupt:
+        interrupted = True
+    if on_screen and last is not None:
+        _print(last, verbose=verbose)  # the screen has gone, and the figures with it
+    if interrupted or subject.run is None:
+        return EXIT_INTERRUPTED
+    job = load_job(subject.run)
+    console.note(f"{job.submission.job_id or job.run.key} {said(job)}")
+    return exit_code_of(job)
+
+
+def _print(snapshot: Snapshot, *, verbose: bool) -> None:
+    from clusterkit.cli.top.screen import say
+
+    say(snapshot, verbose=verbose)
+
+
+def _write(path: Path | None, snapshot: Snapshot) -> None:
+    from clusterkit.observe.prometheus.nodes import write_nodes
+
+    if path is not None:
+        write_nodes(path, snapshot)

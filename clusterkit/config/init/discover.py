@@ -1,0 +1,243 @@
+"""What this machine can tell about the clusters around it: one runner, and parsers of its answers.
+
+Everything takes the runner as an argument, so that recorded answers can stand in for the tools.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit.config.document import read_text
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts import hostfile
+from clusterkit.core.model import GpuRequest, Host
+from clusterkit.core.ownership import find_foreign
+
+TIMEOUT_S = 10
+"""A controller that does not answer lets Slurm's commands wait for much longer."""
+
+SINFO = ("sinfo", "--noheader", "--format=%P|%D|%l|%G|%c|%m")
+PARTITIONS = ("scontrol", "show", "partition", "--oneliner")
+"""Where sinfo is refused: `PrivateData=nodes` shows nodes to operators alone, partitions to all."""
+SCONTROL_CONFIG = ("scontrol", "show", "config")
+NVIDIA_SMI = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+
+SYSTEM_HOSTFILES = (Path("/job/hostfile"), Path("/etc/mpi/hostfile"), Path("/etc/hostfile"))
+"""Where DeepSpeed looks, where Kubeflow's MPI operator writes, and where people put one."""
+
+_TRES_GPU = re.compile(r"\bgres/gpu(?::([^=,]+))?=(\d+)")
+_SPEAKER = re.compile(r"^[a-z]+: (?:error|fatal): ")
+_GPU = re.compile(r"gpu:(?:(?P<type>[^:,()]+):)?(?P<count>\d+)(?:\([^()]*\))?(?=,|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of running a command."""
+
+    found: bool
+    """Whether there is such a command."""
+    code: int | None = None
+    """Its exit code; None where it was not found or did not end in time."""
+    output: str = ""
+    errors: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and ended well."""
+        return self.code == 0
+
+    @property
+    def complaint(self) -> str:
+        """The first line of what went wrong, without the name of the tool."""
+        if self.found and self.code is None:
+            return f"no answer within {TIMEOUT_S} s"
+        lines = (self.errors.strip() or self.output.strip()).splitlines()
+        return _SPEAKER.sub("", lines[0].strip()) if lines else f"exit code {self.code}"
+
+
+Run = Callable[[Sequence[str]], Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A Slurm partition; of nodes that differ, what the best-equipped have."""
+
+    name: str
+    default: bool
+    nodes: int
+    time: str
+    """Its time limit as Slurm writes it."""
+    gpus: int = 0
+    gpu_types: tuple[str, ...] = ()
+    cpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hostfile:
+    """A hostfile that was found and can be read."""
+
+    path: Path
+    hosts: tuple[Host, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Everything that was found."""
+
+    cluster_name: str = "cluster"
+    partitions: tuple[Partition, ...] = ()
+    gpu_request: GpuRequest = GpuRequest.GPUS_PER_NODE
+    gpus: tuple[str, ...] = ()
+    """Names of the GPUs of this machine."""
+    hostfiles: tuple[Hostfile, ...] = ()
+    no_sinfo: str | None = None
+    """What sinfo said where it is there and lists nothing; then GPUs may not be known."""
+    left_out: tuple[str, ...] = ()
+    """Hostfiles that others can write, and why they do not count."""
+
+
+def run_command(argv: Sequence[str]) -> Answer:
+    """Run a command without a shell, in the C locale, for at most `TIMEOUT_S`."""
+    path = shutil.which(argv[0])
+    if path is None:
+        return Answer(found=False)
+    try:
+        done = subprocess.run(
+            [path, *argv[1:]],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            env={**os.environ, "LC_ALL": "C"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(found=True)
+    except OSError as error:
+        return Answer(found=True, code=126, errors=str(error))
+    return Answer(
+        found=True,
+        code=done.returncode,
+        output=done.stdout.decode(errors="replace"),
+        errors=done.stderr.decode(errors="replace"),
+    )
+
+
+def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) -> Found:
+    """Return what the tools and files of this machine tell; nothing is an answer too."""
+    sinfo = run(SINFO)
+    partitions = parse_sinfo(sinfo.output) if sinfo.ok else ()
+    if sinfo.found and not partitions:
+        partitions = parse_partitions(_output(run, PARTITIONS))
+    config = parse_config(_output(run, SCONTROL_CONFIG)) if partitions else {}
+    name = re.sub(r"[^A-Za-z0-9_.-]", "", config.get("ClusterName", "")).lstrip("_.-")
+    hostfiles, left_out = _hostfiles(cwd, system)
+    modern = config.get("SelectType", "").endswith("cons_tres")
+    return Found(
+        cluster_name=name if name and name != "local" else "cluster",
+        partitions=partitions,
+        no_sinfo=None if sinfo.ok or not sinfo.found else sinfo.complaint,
+        gpu_request=GpuRequest.GPUS_PER_NODE if modern else GpuRequest.GRES,
+        gpus=tuple(line.strip() for line in _output(run, NVIDIA_SMI).splitlines() if line.strip()),
+        hostfiles=hostfiles,
+        left_out=left_out,
+    )
+
+
+def parse_sinfo(text: str) -> tuple[Partition, ...]:
+    """Return the partitions that `SINFO` lists; lines of one partition are taken together."""
+    partitions: dict[str, Partition] = {}
+    for line in text.splitlines():
+        fields = line.strip().split("|") if line.isprintable() else []
+        if len(fields) != 6 or not fields[0] or not fields[1].isdigit():
+            continue
+        name = fields[0].removesuffix("*")
+        types, gpus = parse_gres(fields[3])
+        known = partitions.get(name)
+        partitions[name] = Partition(
+            name=name,
+            default=fields[0].endswith("*"),
+            nodes=int(fields[1]) + (known.nodes if known else 0),
+            time=fields[2],
+            gpus=max(gpus, known.gpus if known else 0),
+            gpu_types=tuple(dict.fromkeys((*(known.gpu_types if known else ()), *types))),
+            cpus=max(_leading_number(fields[4]), known.cpus if known else 0),
+        )
+    return tuple(partitions.values())
+
+
+def parse_partitions(text: str) -> tuple[Partition, ...]:
+    """Return the partitions that `PARTITIONS` lists; GPUs as far as Slurm counts them (TRES)."""
+    found = []
+    for line in text.splitlines():
+        known = dict(word.partition("=")[::2] for word in line.split())
+        nodes, cpus = (known.get(key, "") for key in ("TotalNodes", "TotalCPUs"))
+        if not known.get("PartitionName") or not (nodes.isdigit() and cpus.isdigit()):
+            continue
+        gpus = dict(_TRES_GPU.findall(known.get("TRES", "")))
+        there = max(int(nodes), 1)
+        limit = known.get("MaxTime", "")
+        found.append(
+            Partition(
+                name=known["PartitionName"],
+                default=known.get("Default") == "YES",
+                nodes=int(nodes),
+                time="infinite" if limit == "UNLIMITED" else limit,
+                gpus=int(gpus.get("", 0)) // there,
+                gpu_types=tuple(name for name in gpus if name),
+                cpus=int(cpus) // there,
+            )
+        )
+    return tuple(found)
+
+
+def parse_gres(text: str) -> tuple[tuple[str, ...], int]:
+    """Return the types and the number of GPUs in a node's Gres.
+
+    >>> parse_gres("gpu:a100:8(S:0-1),nvme:1")
+    (('a100',), 8)
+    """
+    found = [*_GPU.finditer(text)]
+    types = tuple(dict.fromkeys(match["type"] for match in found if match["type"]))
+    return types, sum(int(match["count"]) for match in found)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Return the `Name = value` lines of `scontrol show config`."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+
+
+def _output(run: Run, argv: Sequence[str]) -> str:
+    answer = run(argv)
+    return answer.output if answer.ok else ""
+
+
+def _leading_number(text: str) -> int:
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else 0
+
+
+def _hostfiles(cwd: Path, system: Sequence[Path]) -> tuple[tuple[Hostfile, ...], tuple[str, ...]]:
+    found: list[Hostfile] = []
+    left_out: list[str] = []
+    folder = cwd / "hostfiles"
+    listed = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in (cwd / "hostfile", *listed, *system):
+        if not path.is_file():
+            continue
+        try:
+            foreign = find_foreign(path)
+            if foreign is not None:
+                left_out.append(str(foreign))
+                continue
+            hosts = hostfile.parse(read_text(path), source=str(path)).hosts
+        except (UserError, OSError):
+            continue  # `clusterkit hostfile FILE` says what is wrong; here it is no find
+        found.append(Hostfile(path=path, hosts=hosts))
+    return tuple(found), tuple(left_out)

@@ -1,0 +1,279 @@
+"""Take the text of a hostfile apart, whichever tool it was written for.
+
+One grammar covers them all: comments, then entries separated by line ends or commas, each
+`[user@]HOST[:N] [key=value]...`. How an entry was written is kept as its marks; what each tool
+makes of a mark is the reader's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from clusterkit.core.errors import Position, Problem, UserError, choices_hint
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.hosts.hostfile.formats import MAX_SLOTS, is_host_name, is_ipv6, is_user_name
+
+
+class Mark(Enum):
+    """How something in a hostfile was written, where the tools differ about it."""
+
+    BARE = auto()  # no slots
+    SLOTS = auto()  # slots=N
+    COLON = auto()  # host:N
+    ALIAS = auto()  # cpu=N, count=N
+    SPACED = auto()  # slots = N
+    JUNK = auto()  # slots=4x, host:4x
+    MAX_SLOTS = auto()
+    LOGIN = auto()  # user@host, username=
+    PORT = auto()
+    HYDRA_USER = auto()  # user=
+    BINDING = auto()
+    JOINED = auto()  # several entries on a line
+    BRACKETS = auto()  # n[1-4]
+    HASH = auto()  # a comment from '#' on
+    SLASHES = auto()  # a comment in the manner of C
+    BLANK = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of the text, so that a problem can show it."""
+
+    source: str
+    number: int
+    text: str
+
+    def problem(self, message: str, *, column: int, hint: str | None = None) -> Problem:
+        """Return a problem at `column`, which counts from 1."""
+        position = Position(source=self.source, line=self.number, column=column, text=self.text)
+        return Problem(message=message, hint=hint, position=position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One host, or one hostlist of hosts that are alike, as the file has it."""
+
+    line: Line
+    column: int
+    names: tuple[str, ...]
+    slots: int | None
+    max_slots: int | None
+    user: str | None
+    port: int | None
+    marks: Mapping[Mark, int]
+    """Each mark with the column it stands at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Contents:
+    """All that a text holds: entries, marks of the layout, and what could not be read."""
+
+    entries: list[Entry] = field(default_factory=list)
+    layout: list[tuple[Mark, Line, int]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+_COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/|(/\*.*)", re.DOTALL)
+_HOST = re.compile(r"[^\s=]+(?!\s*=)")
+_WORD = re.compile(r"([^\s=]+)(\s*)=(\s*)([^\s=]*)|(\S+)")
+_NUMBER = re.compile(r"([0-9]{1,9})(.*)", re.DOTALL)
+
+_LIMITS = [
+    dash.join(pair)
+    for dash in "_-"
+    for unit in ("slots", "cpu", "count")
+    for pair in (("max", unit), (unit, "max"))
+]
+KEYS: Mapping[str, tuple[str, Mark]] = {
+    "slots": ("slots", Mark.SLOTS),
+    **dict.fromkeys(("cpu", "cpus", "count"), ("slots", Mark.ALIAS)),
+    **dict.fromkeys(_LIMITS, ("max_slots", Mark.MAX_SLOTS)),
+    **dict.fromkeys(("username", "user-name", "user_name"), ("user", Mark.LOGIN)),
+    "port": ("port", Mark.PORT),
+    "user": ("user", Mark.HYDRA_USER),
+    "binding": ("binding", Mark.BINDING),
+}
+"""Every key that some tool knows: the field it sets, and the mark it leaves."""
+_MOST = {"slots": MAX_SLOTS, "max_slots": MAX_SLOTS, "port": 65_535}
+
+
+def read_entries(text: str, source: str) -> Contents:
+    """Return everything that `text` holds, with all its problems."""
+    contents = Contents()
+    text = text.removeprefix("\ufeff")
+    lines = [
+        Line(source=source, number=number, text=line.rstrip("\r"))
+        for number, line in enumerate(text.split("\n"), start=1)
+    ]
+    for comment in _COMMENT.finditer(text):
+        if comment[1] is not None:
+            line = lines[text.count("\n", 0, comment.start())]
+            column = comment.start() - text.rfind("\n", 0, comment.start())
+            contents.problems.append(
+                line.problem("this comment is never closed", column=column, hint="add '*/'")
+            )
+    for line, stripped in zip(lines, _COMMENT.sub(_blank_out, text).split("\n"), strict=True):
+        _note_layout(line, stripped, contents, last=line is lines[-1])
+        if stripped.strip():
+            _read_line(line, stripped, contents)
+    return contents
+
+
+def _blank_out(comment: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", comment[0])
+
+
+def _note_layout(line: Line, stripped: str, contents: Contents, *, last: bool) -> None:
+    if not line.text.strip():
+        if not last:
+            contents.layout.append((Mark.BLANK, line, 1))
+    elif stripped.rstrip() != line.text.rstrip():
+        column = next(
+            i for i, (a, b) in enumerate(zip(line.text, stripped, strict=False), 1) if a != b
+        )
+        mark = Mark.HASH if line.text[column - 1] == "#" else Mark.SLASHES
+        contents.layout.append((mark, line, column))
+
+
+def _read_line(line: Line, text: str, contents: Contents) -> None:
+    segments = list(_segments(text))
+    for start, segment in segments:
+        reader = _EntryReader(line, start, segment)
+        entry = reader.read(joined=len(segments) > 1)
+        contents.problems += reader.problems
+        if entry is not None and entry.names:
+            contents.entries.append(entry)
+
+
+def _segments(text: str) -> Iterator[tuple[int, str]]:
+    start = depth = 0
+    for index, char in enumerate(text):
+        depth = max(0, depth + (char == "[") - (char == "]"))
+        if char == "," and not depth:
+            yield start, text[start:index]
+            start = index + 1
+    yield start, text[start:]
+
+
+class _EntryReader:
+    """Reads one entry, `text`, which begins at offset `start` of its line."""
+
+    def __init__(self, line: Line, start: int, text: str) -> None:
+        self._line = line
+        self._start = start
+        self._text = text
+        self._numbers: dict[str, int] = {}
+        self._texts: dict[str, str] = {}
+        self._marks: dict[Mark, int] = {}
+        self.problems: list[Problem] = []
+
+    def read(self, *, joined: bool) -> Entry | None:
+        """Return the entry, or None with `problems` filled."""
+        lead = len(self._text) - len(self._text.lstrip())
+        host = _HOST.match(self._text, lead)
+        if host is None or (host.end() < len(self._text) and not self._text[host.end()].isspace()):
+            self._problem("a host is missing here", lead, "such as 'n1 slots=8'")
+            return None
+        names = self._host(host[0], lead)
+        for word in _WORD.finditer(self._text, host.end()):
+            self._word(word)
+        slots, limit = self._numbers.get("slots"), self._numbers.get("max_slots")
+        if slots is not None and limit is not None and limit < slots:
+            self._problem(f"max_slots={limit} is less than slots={slots}", lead)
+        if slots is None:
+            self._mark(Mark.BARE, lead)
+        if joined:
+            self._mark(Mark.JOINED, lead)
+        return Entry(
+            line=self._line,
+            column=self._start + lead + 1,
+            names=names,
+            slots=slots,
+            max_slots=limit,
+            user=self._texts.get("user"),
+            port=self._numbers.get("port"),
+            marks=self._marks,
+        )
+
+    def _host(self, spec: str, at: int) -> tuple[str, ...]:
+        user, sign, rest = spec.rpartition("@")
+        if sign:
+            self._store("user", user, Mark.LOGIN, at, at)
+            at += len(user) + 1
+        if rest.startswith(("^", "+")):
+            self._problem(
+                f"{rest!r} is Open MPI's way to choose among hosts, not a host",
+                at,
+                "list just the hosts to use",
+            )
+            return ()
+        if is_ipv6(rest):
+            return (rest,)
+        name, colon, count = rest.partition(":")
+        if colon:
+            self._store("slots", count, Mark.COLON, at + len(name), at + len(name) + 1)
+        if "[" in name:
+            self._mark(Mark.BRACKETS, at)
+        return self._names(name, at)
+
+    def _names(self, text: str, at: int) -> tuple[str, ...]:
+        try:
+            names = hostlist.expand(text)
+        except UserError as error:
+            for problem in error.problems:
+                column = problem.position.column if problem.position else None
+                self._problem(problem.message, at + (column or 1) - 1, problem.hint)
+            return ()
+        if not names or not all(map(is_host_name, names)):
+            self._problem(f"{text!r} is no host name", at)
+        return names
+
+    def _word(self, word: re.Match[str]) -> None:
+        key, before, after, value, stray = word.groups()
+        if stray is not None:
+            hint = f"write slots={stray}" if stray.isdecimal() else "one host a line"
+            self._problem(f"unexpected {stray!r} after the host", word.start(), hint)
+        elif key not in KEYS:
+            self._problem(f"unknown key {key!r}", word.start(), choices_hint(key, KEYS))
+        else:
+            if before or after:
+                self._mark(Mark.SPACED, word.start())
+            name, mark = KEYS[key]
+            self._store(name, value, mark, word.start(), word.start(4))
+
+    def _store(self, name: str, value: str, mark: Mark, at: int, value_at: int) -> None:
+        """Keep the value of field `name`, written at offset `value_at`."""
+        if name in self._numbers or name in self._texts:
+            self._problem(f"{name} is given twice", at, "keep one of them")
+            return
+        self._mark(mark, at)
+        if name in _MOST:
+            self._numbers[name] = self._number(name, value, value_at)
+            return
+        self._texts[name] = value
+        if name == "user" and not is_user_name(value):
+            self._problem(f"{value!r} is no user name", value_at)
+
+    def _number(self, name: str, value: str, at: int) -> int:
+        match = _NUMBER.fullmatch(value)
+        if match is None or (match[2] and (name != "slots" or match[2].startswith(":"))):
+            self._problem(f"{name} needs a whole number, not {value!r}", at)
+            return 1
+        number = int(match[1])
+        if match[2][:1].isdecimal() or number > _MOST[name]:
+            self._problem(f"{name} is at most {_MOST[name]}", at)
+        elif number == 0:
+            hint = "remove the line, or give it at least 1" if name == "slots" else None
+            self._problem(f"{name} is 0", at, hint)
+        elif match[2]:
+            self._mark(Mark.JUNK, at + len(match[1]))
+        return number
+
+    def _mark(self, mark: Mark, at: int) -> None:
+        self._marks.setdefault(mark, self._start + at + 1)
+
+    def _problem(self, message: str, at: int, hint: str | None = None) -> None:
+        self.problems.append(self._line.problem(message, column=self._start + at + 1, hint=hint))

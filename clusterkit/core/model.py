@@ -1,0 +1,402 @@
+"""The vocabulary as frozen values: clusters, jobs, plans, states. Standard library only.
+
+The words are those of the configuration file, of the flags and of the JSON output; see
+docs/vocabulary.md. Nothing here reads a file, runs a command or knows a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from clusterkit.core.bounds import ExitCode, Matching, Moment, NodeName, Rank, Within
+
+PORT_STRIDE = 10
+"""Ports that belong to one job; the next job gets the next ten."""
+
+
+SYNC_LIMIT_MIB = 500
+"""How much `--sync` sends to each node unless it is allowed more."""
+
+
+class ClusterKind(StrEnum):
+    """How the nodes of a cluster are reached."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    SSH = "ssh"
+
+
+class GpuRequest(StrEnum):
+    """Which option asks Slurm for GPUs; sites differ, and refuse the others."""
+
+    GPUS_PER_NODE = "gpus-per-node"
+    GRES = "gres"
+    GPUS_PER_TASK = "gpus-per-task"
+    NONE = "none"
+
+
+class ContainerRuntime(StrEnum):
+    """What starts a framework inside an image."""
+
+    DOCKER = "docker"
+    COMPOSE = "compose"
+    APPTAINER = "apptainer"
+    ENROOT = "enroot"
+    PYXIS = "pyxis"
+
+
+class ShareRuns(StrEnum):
+    """Who may look at the logs and states of jobs, beside their owner."""
+
+    NONE = "none"
+    GROUP = "group"
+    ALL = "all"
+
+
+class HorovodController(StrEnum):
+    """What a site's Horovod was built on; it decides how ranks are started under Slurm."""
+
+    GLOO = "gloo"
+    MPI = "mpi"
+
+
+class JobState(StrEnum):
+    """State of a job; `unknown` until its own result or the scheduler says otherwise."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    PREEMPTED = "preempted"
+    REQUEUED = "requeued"
+    UNKNOWN = "unknown"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job has ended and will not change state again."""
+        return self in _FINAL_STATES
+
+
+_FINAL_STATES = frozenset(
+    {
+        JobState.SUCCEEDED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+        JobState.TIMEOUT,
+        JobState.PREEMPTED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A machine named in a hostfile or a cluster, with its slots where they are known."""
+
+    name: str
+    slots: int | None = None
+    max_slots: int | None = None
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """One entry of `clusters:`, with every default filled in.
+
+    The meaning of each key is documented once, in `config/schema.py`, from which the reference
+    page and `clusterkit explain` are made.
+    """
+
+    name: str
+    kind: ClusterKind
+    # Resources
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    gpus_per_node: int | None = None
+    gpu_type: str | None = None
+    gpu_request: GpuRequest = GpuRequest.GPUS_PER_NODE
+    cpus_per_node: int | None = None
+    memory: str | None = None
+    time: str | None = None
+    extra_directives: Mapping[str, str] = field(default_factory=dict)
+    skip_directives: tuple[str, ...] = ()
+    srun_args: tuple[str, ...] = ()
+    # What runs around the training script
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    allowed_env: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    python: str | None = None
+    network_interface: str | None = None
+    port_range: tuple[int, int] = (20000, 29999)
+    horovod_controller: HorovodController = HorovodController.GLOO
+    # Containers
+    container_runtime: ContainerRuntime | None = None
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    shm_size: str = "16g"
+    # Where things are kept
+    run_dir: str = "~/.clusterkit/runs"
+    share_runs: ShareRuns = ShareRuns.NONE
+    templates: str | None = None
+    # ssh
+    hosts: tuple[Host, ...] = ()
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+    jump_host: str | None = None
+    host_keys: str = "known"
+    shared_filesystem: bool = True
+    venv: str = "~/.clusterkit/venv"
+    # Checks before a job
+    preflight: str = "auto"
+
+    @property
+    def job_python(self) -> str:
+        """Python of the training environment; `~/` is the home of who logs in on the nodes."""
+        prepared = self.kind is ClusterKind.SSH and not self.shared_filesystem
+        return self.python or (f"{self.venv}/bin/python" if prepared else "python3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the user asks for: flags and job file merged, nothing decided yet."""
+
+    framework: str
+    script: str
+    args: tuple[str, ...] = ()
+    name: str | None = None
+    nodes: int = 1
+    max_nodes: int | None = None
+    """Upper end of `--nodes MIN:MAX`; None for a fixed number of nodes."""
+    gpus_per_node: tuple[int, ...] = ()
+    """Slots of each node: empty for the cluster's own, one for all nodes alike, or one a node."""
+    processes: int | None = None
+    """Total number of ranks where it is less than all slots; None for one a slot."""
+    time: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    sbatch_options: Mapping[str, str] = field(default_factory=dict)
+    """`--set sbatch.KEY=VALUE`: directives that beat everything else."""
+    launcher_options: Mapping[str, str] = field(default_factory=dict)
+    """`--set FRAMEWORK.KEY=VALUE`: options handed to the framework's own launcher."""
+    image: str | None = None
+    container: ContainerRuntime | None = None
+    mounts: tuple[str, ...] = ()
+    """What the container sees beside the cluster's mounts, `SOURCE:TARGET[:ro]`."""
+    requeue: int = 0
+    spares: int = 0
+    """How many more nodes to have at hand, for those that fail."""
+    deepspeed_preset: str | None = None
+    sync: str | None = None
+    """The folder to send to nodes that share no file system with this machine; an absolute path."""
+    sync_limit_mib: int = SYNC_LIMIT_MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value known only where the job runs; a shell variable in everything rendered."""
+
+    name: str
+
+
+Word = str | Ref | tuple[str | Ref, ...]
+"""One argument or value: literal text, a runtime reference, or both joined."""
+
+
+class Runtime:
+    """The runtime variables that every executor provides on every node (see docs/runtime.md)."""
+
+    JOB_ID = Ref("CK_JOB_ID")
+    RESTART_COUNT = Ref("CK_RESTART_COUNT")
+    NNODES = Ref("CK_NNODES")
+    NODE_RANK = Ref("CK_NODE_RANK")
+    NODE_NAME = Ref("CK_NODE_NAME")
+    NODES = Ref("CK_NODES")
+    """Node names in rank order, separated by single spaces."""
+    SLOTS = Ref("CK_SLOTS")
+    """Slots of each node in rank order, separated by single spaces."""
+    HEAD_ADDR = Ref("CK_HEAD_ADDR")
+    PORT = Ref("CK_PORT")
+    TMP = Ref("CK_TMP")
+    """A folder of this job on this node, removed when the node script ends."""
+    RESULTS = Ref("CK_RESULTS")
+    """The folder of what is to be kept; unset by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFilter:
+    """Which hosts and slots of its allocation a job uses; applied on the nodes, by their names."""
+
+    option: str
+    """What gave it: a name that ends in `.include` or `.exclude`."""
+    text: str
+    """`HOST[:SLOT[,SLOT]...][@HOST...]`, of correct form."""
+    processes: int
+    """How many slots it leaves, where the nodes are as planned."""
+
+
+FILTERED = Ref("CK_INCLUDE")
+"""What a `SlotFilter` leaves, as an include filter that names every slot; unset without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCommand:
+    """What a framework runs on each node.
+
+    `files` are texts that the node script writes into `CK_TMP` before it starts the command
+    (name -> text); `hostfile` asks for `CK_TMP/hostfile` (`host slots=N`, in rank order) as well.
+    A node of which `slot_filter` leaves nothing does not run the command, and has no rank.
+    """
+
+    argv: tuple[Word, ...]
+    env: Mapping[str, Word] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    hostfile: bool = False
+    slot_filter: SlotFilter | None = None
+    once: bool = False
+    """Whether it runs once, on the first node, and reaches the other nodes by itself (MPI)."""
+    processes: int | None = None
+    """How many processes it starts on all nodes, where that is not one for each slot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlan:
+    """How the command of a node is put into an image."""
+
+    runtime: ContainerRuntime
+    image: str
+    mounts: tuple[str, ...] = ()
+    shm_size: str = "16g"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncPlan:
+    """A folder of this machine that a job finds a copy of on each node."""
+
+    folder: str
+    workdir: str
+    """Where in it the command starts, as a relative path."""
+    limit_mib: int
+    """How much may be sent to each node, and brought back from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrder:
+    """How nodes come into rank order: taken switch by switch, then put into places.
+
+    A switch gives its nodes in multiples of `together`; what is left over comes after all of those,
+    and then the nodes that are behind no known switch.
+    """
+
+    switches: tuple[tuple[str, ...], ...]
+    """The nodes behind each switch; switches that are near each other follow each other."""
+    together: int
+    places: tuple[int, ...]
+    """The node rank of the node taken first, second, and so on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """Everything decided about a job before it is handed over; the only thing that can be.
+
+    What only an allocation knows (node names on Slurm, the job id, the port) stands in
+    `command` as a `Ref` and is resolved on the node. Equal plans render to equal bytes.
+    """
+
+    name: str
+    framework: str
+    cluster: ClusterSpec
+    nodes: int
+    max_nodes: int | None
+    slots: tuple[int, ...]
+    """Slots of each node; one entry a node (of `max_nodes` where that is given)."""
+    processes: int
+    """Total number of ranks when all `nodes` are there."""
+    node_names: tuple[str, ...]
+    """Names in rank order where they are known beforehand; empty on Slurm."""
+    order: NodeOrder | None = None
+    """How a Slurm job numbers its nodes; None for Slurm's own order, and where names are known."""
+    workdir: str
+    script: str
+    args: tuple[str, ...]
+    command: NodeCommand
+    one_host_command: NodeCommand
+    """The same training on one host inside an image, as a compose file starts it."""
+    env: Mapping[str, str]
+    secrets: tuple[str, ...]
+    directives: Mapping[str, str | None]
+    """sbatch options, long names without dashes; None for an option without a value."""
+    time_limit_s: int | None
+    container: ContainerPlan | None
+    requeue: int
+    spares: int = 0
+    """How many nodes there are beyond those that the job uses, for those that fail."""
+    spare_names: tuple[str, ...] = ()
+    """Their names where they are known beforehand."""
+    deepspeed_preset: str | None = None
+    sync: SyncPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedFile:
+    """One rendered file: its name inside the output folder, its text, whether it is a script."""
+
+    name: str
+    text: str
+    executable: bool = False
+
+
+Reason = Annotated[str, Matching("timeout|cancelled|peer|preempted|terminated")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResult:
+    """How the command of one node ended."""
+
+    node_rank: Rank
+    node: NodeName
+    exit_code: ExitCode
+    """Exit code as a shell reports it: 128 + N for a command ended by signal N."""
+    started_at: Moment
+    """Seconds since the epoch."""
+    ended_at: Moment
+    reason: Reason | None = None
+    """Why it ended where that was not the command's own doing: `timeout`, `cancelled`, `peer`,
+    `preempted`, or `terminated` by somebody unknown."""
+    unfit: str | None = None
+    """What the node's own checks found, where they kept the command from being started."""
+    lost: str | None = None
+    """How the others noticed that the node has gone; then its exit code is theirs to choose."""
+    rank: Annotated[int, Within(0, 10_000_000)] | None = None
+    """The rank that failed first, where its launcher told; the exit code is the rank's own then."""
+    message: str | None = None
+    """The text of its exception, where it wrote torchrun's error file."""
+    unwritten: str | None = None
+    """Why no more than this of its result could be written: the run folder was full, say."""
+    ended_before: str | None = None
+    """Which rank had ended before that one, with exit code 0: others may have waited for it."""
+    tail: tuple[str, ...] = ()
+    """The last lines of the output, of that rank where it can be told apart; of a failure only."""
+    among: str | None = None
+    """All nodes of the attempt as a hostlist where the scheduler ended it; of nodes that lost each
+    other, those of which any may be to blame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """State of a job and how it is known."""
+
+    state: JobState
+    exit_code: ExitCode | None = None
+    reason: str | None = None
+    nodes: tuple[NodeName, ...] = ()

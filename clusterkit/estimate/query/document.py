@@ -1,0 +1,137 @@
+"""The JSON document of `clusterkit estimate`; GB are 10^9 bytes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from clusterkit.estimate.advice.changes import smallest_change
+from clusterkit.estimate.advice.launch import Launch
+from clusterkit.estimate.advice.recommend import Candidate, Judge, cautions_of, nearest_of
+from clusterkit.estimate.memory.parts import parts_of
+from clusterkit.estimate.query.answer import Answer
+from clusterkit.estimate.query.shown import assumed, points_of
+from clusterkit.estimate.results import Interval
+from clusterkit.estimate.speed.step_time import bill_of
+
+
+def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, Any]:
+    """Return everything that the report says, and what starts the chosen strategy."""
+    asked, judge, tried, advice = answer.asked, answer.judge, answer.tried, answer.advice
+    wish, chosen = asked.wish, advice.chosen
+    subject = nearest_of(tried, advice)
+    told: dict[str, Any] = {
+        "strategies": [_strategy(one, judge, wish.gpus_per_node) for one in tried.candidates],
+        "recommended": chosen.name if chosen else None,
+        "why": advice.why,
+        "refused": [
+            {"strategy": refused.name, "reason": problem.message, "hint": problem.hint}
+            for refused in tried.refused
+            for problem in refused.problems
+        ],
+        "model": {
+            "name": wish.model.name,
+            "params": wish.model.params,
+            "active_params": wish.model.active_params,
+        },
+        "gpu": wish.gpu.name,
+        "gpus": wish.gpus,
+        "gpus_per_node": wish.gpus_per_node,
+        "limit_gb": _gb(subject.memory.limit),
+        "seq": wish.seq,
+        "micro_batch": wish.micro_batch,
+        "global_batch": wish.global_batch,
+        "assumed": assumed(asked, judge, tried),
+        "measured": judge.calibration.subject if judge.calibration else None,
+        "warnings": [problem.message for problem in cautions_of(subject)],
+    }
+    if answer.words.explain:
+        told["explain"] = {"strategy": subject.name, **_explained(subject)}
+    if answer.words.scale:
+        points = points_of(wish, judge, subject)
+        told["scale"] = {"strategy": subject.name, "points": points}
+    if asked.tokens is not None:
+        bill = bill_of(subject.setup, subject.speed, asked.tokens, price=asked.price)
+        told["bill"] = {"strategy": subject.name, "bill": bill}
+    if launch is not None:
+        told["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
+    return told
+
+
+def _strategy(one: Candidate, judge: Judge, per_node: int) -> Mapping[str, Any]:
+    setup, memory, speed = one.setup, one.memory, one.speed
+    change = None if one.fits else smallest_change(setup, judge.fits, per_node=per_node)
+    return {
+        "strategy": one.name,
+        "fits": one.fits,
+        "memory_gb": _memory(one),
+        "comm_gb_per_step": _gb(speed.bytes_per_step),
+        "step_s": _rounded(speed.step_s.likely),
+        "tokens_per_s_per_gpu": _rounded(speed.tokens_per_s_per_gpu.likely),
+        "mfu": _rounded(speed.mfu.likely),
+        "step_s_range": _range(speed.step_s),
+        "tokens_per_s_per_gpu_range": _range(speed.tokens_per_s_per_gpu),
+        "mfu_range": _range(speed.mfu),
+        "total_gb_range": _range(memory.device, 1e9),
+        "allocated_gb": _gb(memory.allocated),
+        "reserved_gb": _gb(memory.reserved.likely),
+        "limit_gb": _gb(memory.limit),
+        "host_gb": _gb(memory.host_bytes),
+        "host_limit_gb": _gb(memory.host_limit),
+        "nvme_gb": _gb(memory.nvme_bytes),
+        "binding": {
+            "phase": memory.peak.name,
+            "tensor": memory.binding.name,
+            "gb": _gb(memory.binding.bytes),
+        },
+        "peak_gb": {str(kind): _gb(amount) for kind, amount in memory.by_kind().items()},
+        "phases_gb": {phase.name: _gb(phase.bytes) for phase in memory.phases},
+        "smallest_change": change.flags if change else None,
+        "dp": setup.dp,
+        "tp": setup.tp,
+        "pp": setup.pp,
+        "cp": setup.cp,
+        "micro_batch": setup.micro_batch,
+        "accumulation": setup.accumulation,
+        "precision": setup.precision,
+        "checkpointing": setup.checkpointing,
+    }
+
+
+def _memory(one: Candidate) -> Mapping[str, float]:
+    parts = {str(kind): _gb(amount) for kind, amount in parts_of(one.memory).items()}
+    return {**parts, "total": _gb(one.memory.device.likely)}
+
+
+def _explained(one: Candidate) -> Mapping[str, Any]:
+    phases = [
+        {
+            "phase": phase.name,
+            "gb": _gb(phase.bytes),
+            "terms": [
+                {
+                    "name": term.name,
+                    "kind": term.kind,
+                    "gb": _gb(term.bytes),
+                    "formula": term.formula,
+                    "source": term.source,
+                }
+                for term in phase.terms
+            ],
+        }
+        for phase in one.memory.phases
+    ]
+    return {"phases": phases, "transfers": one.speed.transfers}
+
+
+def _gb(amount: float) -> float:
+    return round(amount / 1e9, 3)
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.5g}")
+
+
+def _range(interval: Interval, unit: float = 1.0) -> tuple[float, float]:
+    return _rounded(interval.low / unit), _rounded(interval.high / unit)

@@ -1,0 +1,144 @@
+"""The first node of a job, which the others call: it notices who does not call any more."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from clusterkit.core import peers
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import NodeResult
+from clusterkit.core.peers import PeerError
+from clusterkit.core.ports import is_group_free
+from clusterkit.executors.node.partition import GONE, lost_each_other, refuses, who_has_gone
+from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.peers import (
+    DOUBT_S,
+    SILENCE_S,
+    START_PATIENCE_S,
+    Circle,
+    Link,
+    link_port,
+)
+
+_DECIDE_S = 3.0
+"""How long to wait for others that may be about to fall silent as well."""
+
+
+class Hub(Link):
+    """The first node's side: it answers, and notices who does not call any more."""
+
+    def __init__(self, circle: Circle, news: News) -> None:
+        """Know the nodes; nothing is opened yet."""
+        super().__init__(circle, 0, news)
+        self._called_at: dict[int, float] = {}
+        self._over: set[int] = set()
+        self._met_by_others: dict[int, float] = {}
+        self._newcomer_at = self._now()
+        if not circle.gathers:
+            self._go.set()
+
+    def begin(self) -> None:
+        """Listen on a free group of ports, and begin to answer.
+
+        Raises:
+            RemoteError: there is none.
+        """
+        for port in self.circle.ports:
+            if not self.circle.gathers or is_group_free(port):  # else it is the job's own
+                with suppress(OSError):
+                    self._listen(port)
+                    self.port = port
+                    super().begin()
+                    return
+        tried = ", ".join(str(port) for port in self.circle.ports)
+        raise RemoteError(
+            f"none of the ports {tried} is free",
+            node=self.circle.names[0],
+            hint="set `port_range` to another range",
+        )
+
+    def answer(self, rank: int, heard: Mapping[str, Any]) -> dict[str, Any]:
+        """Note who calls, whom it has met, and return what is known here.
+
+        Raises:
+            PeerError: nobody who calls is of this rank, or what it says is no news.
+        """
+        answer = super().answer(rank, heard)
+        now = self._now()
+        if rank not in self._called_at:
+            self._newcomer_at = now
+        self._called_at[rank] = now
+        if heard.get("ended") is True:
+            self._over.add(rank)
+        met = heard.get("met", [])
+        if not isinstance(met, list) or len(met) > len(self.circle.names):
+            raise PeerError("sends no list of the nodes that it has met")
+        for one in met:
+            known = peers.whole({"rank": one}, "rank", 0, self.news.of - 1)
+            self._met_by_others[known] = now
+        return answer
+
+    def _call_on(self) -> None:
+        others = set(range(1, self.circle.tasks))
+        while not (self._close.is_set() and (others <= self._over or not self.circle.gathers)):
+            if others - self._over <= self._called_at.keys():
+                self._go.set()
+            self._miss(others)
+            time.sleep(0.2)
+
+    def _miss(self, others: set[int]) -> None:
+        now = self._now()
+        if not self._go.is_set():
+            if self._close.is_set() or now - self._newcomer_at >= START_PATIENCE_S:
+                self._give_up(others - self._called_at.keys() - self._over, "never started")
+            return
+        silent = {
+            rank: now - self._called_at[rank]
+            for rank in others & self._called_at.keys() - self._over
+        }
+        late = {rank for rank, silent_s in silent.items() if silent_s >= SILENCE_S}
+        if not self.circle.gathers:
+            ended = {rank for rank in late if self._has_ended(rank)}
+            self._over |= ended
+            late -= ended
+        doubtful = {k for k, silent_s in silent.items() if silent_s >= DOUBT_S} - late - self._over
+        if not late or (doubtful and max(silent[k] for k in late) < SILENCE_S + _DECIDE_S):
+            return
+        here = {0, *silent} - late - doubtful - self._over
+        met = {k for k in late if now - self._met_by_others.get(k, -math.inf) < SILENCE_S}
+        if self._goes_on_without(late):
+            self._give_up(late, GONE)
+        elif met:  # it has gone for this node alone
+            self.news.blame(lost_each_other(self.circle.names, {0}, met))
+        else:
+            for result in self._absent(here, late | doubtful):
+                if result.node_rank in late or result.among or result.node_rank == 0:
+                    self.news.blame(result)
+        self._over |= late
+
+    def _absent(self, here: Collection[int], there: Collection[int]) -> tuple[NodeResult, ...]:
+        names = self.circle.names
+        if len(here) == len(there) == 1 and self.port is not None:
+            (other,) = there
+            if refuses((names[other], link_port(self.port)), self._member, other):
+                return (self.circle.lost(other, GONE),)
+        return who_has_gone(names, 0, here, there)
+
+    def _give_up(self, ranks: Collection[int], why: str) -> None:
+        for rank in sorted(ranks):
+            self.news.blame(self.circle.lost(rank, why))
+        self._over |= set(ranks)
+
+    def _goes_on_without(self, late: Collection[int]) -> bool:
+        least = self.circle.least
+        gone = {*self.news.gone, *late}
+        return least is not None and len(self.circle.names) - len(gone) >= least
+
+
+def join(circle: Circle, rank: int, news: News) -> Link:
+    """Return the part of one node: the first answers, the others call."""
+    return Link(circle, rank, news) if rank else Hub(circle, news)

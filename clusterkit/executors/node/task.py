@@ -1,0 +1,203 @@
+"""The callable that submitit runs once per node, and what it starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from clusterkit.core import files, ownership, processes, reading
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import NodeResult, Runtime
+from clusterkit.executors.node import requeue
+from clusterkit.executors.node.failure import VARIABLE, Ending, explain
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.peer_watch import in_touch
+from clusterkit.executors.node.preflight import UNFIT, unfit_because
+from clusterkit.executors.node.watch import WATCHED, Patience, Watch, blocked, sweep
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+
+ROUNDS = "CK_ROUNDS"
+"""Where the launcher of an elastic job writes down who trains together, from round to round."""
+
+_CAUSE_S = 16.0
+"""A little longer than a keeper takes to miss the first node (executors/node/peers.py)."""
+
+_START = """trap '' USR1 USR2; exec bash "$0\""""
+"""Start the node script with the notices ignored: schedulers send them to every process of a
+step, and whoever has no handler for them would die. A handler set later still gets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTask:
+    """The callable that submitit runs on each node of the job in `run_folder`."""
+
+    run_folder: str
+    patience: Patience = field(default_factory=Patience)
+
+    def __call__(self) -> NodeResult:
+        """Return how the command of this node ended; run it unless the worker just has."""
+        run = RunFolder(Path(self.run_folder))
+        me = Identity.from_environment(os.environ)
+        return node_results.read_result(run, me.rank, me.attempt) or run_node(
+            run, me, self.patience
+        )
+
+
+def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
+    """Run the command of this node to its end; write and return how it ended."""
+    marker, keeper = run.marker(me.rank), os.getppid()
+    with blocked(WATCHED):
+        processes.adopt_orphans()
+        sweep(marker)  # what an earlier attempt may have left on this node
+        started_at = time.time()
+        unfit = None if run.cancelled.exists() else unfit_because(run, me)
+        ending = _run_command(run, me, patience) if unfit is None else Ending(exit_code=UNFIT)
+    result = NodeResult(
+        node_rank=me.rank,
+        node=me.name,
+        exit_code=ending.exit_code,
+        started_at=started_at,
+        ended_at=time.time(),
+        reason=ending.reason,
+        unfit=unfit,
+        lost=_why_lost(ending, keeper),
+        rank=ending.rank,
+        message=ending.message,
+        ended_before=ending.ended_before,
+        tail=ending.tail,
+        among=hostlist.fold(me.among) if ending.reason in node_results.TOLD_TO_END else None,
+    )
+    submission = runfolder.read_submission(run)
+    least = submission.least if submission is not None else None
+    if least is not None and result.exit_code and result.reason is None:
+        _await_the_cause(run, me)
+    try:
+        node_results.write_result(run, result, attempt=me.attempt, of=me.of, least=least)
+    except UserError as error:
+        node_results.note_unwritten(run, result, error, attempt=me.attempt, of=me.of)
+        # The exit code may now be the only thing that can tell how the command ended.
+        say(f"clusterkit: {error}")
+        raise SystemExit(result.exit_code) from error
+    if unfit is not None and requeue.may_requeue(submission, me):
+        requeue.requeue(run, me, f"{me.name} is not fit")
+    if result.reason in node_results.TOLD_TO_END:
+        _linger(run, patience.linger_s)
+    return result
+
+
+def say(words: str) -> None:
+    """Print a line on the standard error, which may lie on a disk that takes no more."""
+    with suppress(OSError):
+        os.write(2, f"{words}\n".encode(errors="replace"))
+
+
+def _why_lost(ending: Ending, keeper: int) -> str | None:
+    """Tell a command that was killed because the process `keeper` was, which kept this node.
+
+    A guardian of that process kills everything that is left of the job, but not the worker.
+    """
+    killed = ending.exit_code == 128 + signal.SIGKILL and ending.reason is None
+    return "has lost the process that kept it" if killed and os.getppid() != keeper else None
+
+
+def _await_the_cause(run: RunFolder, me: Identity) -> None:
+    """Let the first node be blamed before this one, where losing it broke the command here.
+
+    Over ssh the keeper of this node notices that; elsewhere nobody does.
+    """
+    deadline = time.monotonic() + _CAUSE_S
+    while me.rank and run.keepers.exists() and time.monotonic() < deadline:
+        head = node_results.read_result(run, 0, me.attempt)
+        if head or run.cancelled.exists() or node_results.first_failure(run, me.attempt):
+            return
+        time.sleep(0.5)
+
+
+def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
+    if run.cancelled.exists():
+        # Cancelled before anyone knew the id of the job, and so by this file alone.
+        return Ending(exit_code=128 + signal.SIGTERM, reason="cancelled")
+    marker = run.marker(me.rank)
+    since = reading.size_of(run.log(me.rank))
+    with processes.guarded(marker):
+        spared = processes.descendants(os.getpid())
+        with in_touch(run, me):
+            pid = _start(run, me, marker)
+            watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
+            exit_code, reason = watch.until_end()
+    return explain(run, me, Ending(exit_code=exit_code, reason=reason), since=since)
+
+
+def _linger(run: RunFolder, seconds: float) -> None:
+    """Stay until Slurm kills this process, where the job is to be started again.
+
+    A job that is being preempted and ends by itself within the grace time counts as failed, and
+    is not requeued; only one that has to be killed is.
+    """
+    submission = runfolder.read_submission(run)
+    if submission is None or not submission.requeue or "SLURM_JOB_ID" not in os.environ:
+        return
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not run.cancelled.exists():
+        time.sleep(1.0)
+
+
+def _own_script(run: RunFolder) -> str:
+    """Return the name by which bash finds the script of the node, judged as it is opened.
+
+    Where others can put another folder in the place of the run folder, that is the open file:
+    its path may lead elsewhere by the time bash opens it.
+
+    Raises:
+        UserError: somebody else can write it.
+    """
+    try:
+        with ownership.open_own(run.script, use="run it", hint="submit it again") as descriptor:
+            if ownership.is_replaceable(run.path):
+                kept = os.dup(descriptor)
+                os.set_inheritable(kept, True)
+                return f"/dev/fd/{kept}"
+    except FileNotFoundError:
+        pass  # bash says so in the log
+    return str(run.script)
+
+
+def _start(run: RunFolder, me: Identity, marker: str) -> int:
+    environment = {
+        **os.environ,
+        **runfolder.read_secrets(run),
+        processes.MARKER: marker,
+        Runtime.RESULTS.name: str(run.results),
+        VARIABLE: str(run.rank_failure(me.attempt)),
+        ROUNDS: str(run.rounds(me.attempt)),
+    }
+    files.create_folder(run.results)
+    log = files.open_for_append(run.log(me.rank))
+    try:
+        script = _own_script(run)
+        if me.attempt:
+            now = datetime.now(tz=UTC).astimezone().isoformat(timespec="seconds")
+            os.write(log, f"--- clusterkit: restart {me.attempt} on {me.name}, {now}\n".encode())
+        return os.posix_spawnp(
+            "bash",
+            ["bash", "-c", _START, script],
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+        )
+    except OSError as error:
+        raise UserError(f"cannot start bash on {me.name}: {error.strerror}") from error
+    finally:
+        os.close(log)

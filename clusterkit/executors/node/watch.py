@@ -1,0 +1,261 @@
+"""Watch over a running command: pass signals on, keep deadlines, notice failing peers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from clusterkit.core import processes
+from clusterkit.core.model import NodeResult
+from clusterkit.executors.node import requeue
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.preemption import is_preempted
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+
+TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
+NOTICES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+WATCHED = TERMINATION | NOTICES | {signal.SIGCHLD}
+
+_EARLY_S = 60.0
+"""How much earlier than it was asked to Slurm may announce a time limit (sbatch(1), --signal)."""
+_LATE_S = 30.0
+"""How much later than its job a worker may start: prologue, port probe, imports."""
+
+
+_SAME_SIGNAL_S = 0.3
+"""How far apart a signal to all processes of a step may reach two of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what."""
+
+    grace_s: float = 8.0
+    """From SIGTERM to SIGKILL; has to stay below Slurm's KillWait (30 s, at some sites 10)."""
+    peer_grace_s: float = 5.0
+    """How long a command may still run, and say why, after another node has failed."""
+    poll_s: float = 1.0
+    notice_share: float = 2 / 3
+    """How much of the time between notice and limit a script gets to save what it needs."""
+    linger_s: float = 600.0
+    """How long a job that may be requeued stays after SIGTERM, for Slurm to kill it."""
+
+
+class Watch:
+    """The life of one command: what has been asked of it, and by when."""
+
+    def __init__(
+        self, *, patience: Patience, run: RunFolder, me: Identity, pid: int, spared: set[int]
+    ) -> None:
+        self.patience = patience
+        self.spared = spared
+        self.run = run
+        self.me = me
+        self.pid = pid
+        self.began = time.time()
+        self.reason: str | None = None
+        self.peer_code: int | None = None
+        self.noticed = False
+        """Whether the time limit has been announced."""
+        self.again_at: float | None = None
+        """When this node gives the job back to Slurm, to be started again."""
+        self.terminate_at: float | None = None
+        self.kill_at: float | None = None
+
+    def until_end(self) -> tuple[int, str | None]:
+        """Wait for the command; return its exit code and why it ended, if not by itself."""
+        while True:
+            self._heed(processes.await_signal(WATCHED, self._next_look_s()))
+            code = _reap(self.pid)
+            if code is not None:
+                if code != 0 and self.reason is None:
+                    # Slurm sends SIGTERM to every process of a step, so the command may be gone
+                    # before this process has seen its own.
+                    self._heed(processes.await_signal(TERMINATION, _SAME_SIGNAL_S))
+                    self._heed_others()
+                if code != 0 and self.reason is None and self.noticed:
+                    # It has saved what it needs, and left before it was told to.
+                    self.reason = "timeout"
+                    self._start_again("time limit")
+                self._sweep()
+                return self._ending(code)
+            self._keep_time()
+
+    def _heed(self, signum: signal.Signals | None) -> None:
+        if signum in TERMINATION:
+            self._terminate(signum)
+        elif signum in NOTICES:
+            _pass_on(signum, self.run.marker(self.me.rank))
+            if signum is signal.SIGUSR2:
+                self._heed_notice()
+
+    def _heed_notice(self) -> None:
+        """Plan the end of this attempt, where the time limit comes and another may follow."""
+        submission = runfolder.read_submission(self.run)
+        if submission is None or not submission.requeue or not self._may_be_late(submission):
+            return
+        self.noticed = True
+        if self.me.rank == 0 and requeue.may_requeue(submission, self.me):
+            left_s = submission.notice_s * self.patience.notice_share
+            self.again_at = self.again_at or time.monotonic() + left_s
+
+    def _may_be_late(self, submission: Submission) -> bool:
+        """Tell a notice of the time limit from a signal that somebody sent for another reason.
+
+        Slurm sends it up to a minute early, and knows limits that nobody asked for.
+        """
+        if submission.time_limit_s is None:
+            return "SLURM_JOB_ID" in os.environ
+        left_s = submission.time_limit_s - (time.time() - self.began)
+        notice_s = submission.notice_s or submission.time_limit_s
+        return left_s <= notice_s + _EARLY_S + _LATE_S
+
+    def _start_again(self, why: str, *, lost: NodeResult | None = None) -> None:
+        """Let the job start again: Slurm has to be told before its time limit comes.
+
+        When a node has gone, Slurm would do so by itself, had the others not ended before.
+        """
+        self.again_at = None
+        cancelled = self.kill_at is not None or runfolder.is_cancelled(self.run)
+        if not cancelled and requeue.may_requeue(runfolder.read_submission(self.run), self.me):
+            requeue.requeue(self.run, self.me, why, lost=lost)
+
+    def _heed_others(self) -> None:
+        """Note that the job is being ended, where that broke the ranks here before a signal came.
+
+        Over ssh, an end reaches one node before another.
+        """
+        ended = runfolder.is_cancelled(self.run) or self.run.timeout(self.me.attempt).exists()
+        if self.reason is None and ended:
+            self.reason = self._why()
+
+    def _next_look_s(self) -> float:
+        due = (self.terminate_at, self.kill_at, self.again_at)
+        deadlines = [at for at in due if at is not None]
+        left = min(deadlines, default=float("inf")) - time.monotonic()
+        return max(0.0, min(self.patience.poll_s, left))
+
+    def _keep_time(self) -> None:
+        now = time.monotonic()
+        if self.again_at is not None and now >= self.again_at:
+            self._start_again("time limit")
+        if self.kill_at is not None:
+            if now >= self.kill_at:
+                self._sweep()
+                self.kill_at = now + self.patience.poll_s
+        elif self.terminate_at is not None:
+            if now >= self.terminate_at:
+                self.reason = "peer"
+                self._terminate(signal.SIGTERM)
+        elif runfolder.is_removed(self.run):
+            self.reason = "cancelled"  # nobody can ask for it any more, nor for its output
+            self._terminate(signal.SIGTERM)
+        elif (peer := self._failed_peer()) is not None:
+            self.peer_code = peer.exit_code
+            if peer.lost is not None:
+                self._start_again(node_results.blame(peer), lost=peer)
+                requeue.give_up(self.run, self.me, lost=peer)
+            self.terminate_at = now + self.patience.peer_grace_s
+
+    def _terminate(self, signum: signal.Signals) -> None:
+        self.again_at = None
+        if self.kill_at is not None:
+            return  # Slurm repeats itself; a launcher that is tidying up must not be disturbed
+        self.kill_at = time.monotonic() + self.patience.grace_s
+        processes.send(self.pid, signum)
+        self.reason = self.reason or self._why()
+
+    def _why(self) -> str:
+        """Find out why somebody ends this node; the signal itself does not say."""
+        if runfolder.is_cancelled(self.run):
+            return "cancelled"
+        peer = self._failed_peer()
+        if peer is not None:
+            self.peer_code = peer.exit_code
+            return "peer"
+        ended = self.run.again(self.me.attempt), self.run.timeout(self.me.attempt)
+        if any(path.exists() for path in ended) or self._out_of_time():
+            return "timeout"
+        return "preempted" if is_preempted() else "terminated"
+
+    def _out_of_time(self) -> bool:
+        """Tell whether Slurm's time limit has come, counted from the start of this worker."""
+        submission = runfolder.read_submission(self.run)
+        limit = submission.time_limit_s if submission is not None else None
+        # Slurm counts from the start of the job and is never early.
+        return limit is not None and time.time() - self.began >= max(limit - _LATE_S, limit / 2)
+
+    def _sweep(self) -> None:
+        # Orphans come back to this process, so the tree also holds what hid its environment.
+        sweep(self.run.marker(self.me.rank), tree=os.getpid(), spared=self.spared)
+
+    def _failed_peer(self) -> NodeResult | None:
+        failure = node_results.first_failure(self.run, self.me.attempt)
+        if failure is None:
+            return None
+        # A node that the others have given up has to end as well, should it be alive.
+        others = failure.node_rank != self.me.rank or failure.lost is not None
+        return failure if others else None
+
+    def _ending(self, code: int) -> tuple[int, str | None]:
+        if self.reason == "peer" and self.peer_code:
+            return self.peer_code, self.reason
+        if self.reason is not None and code == 0:
+            # It tidied up and left quietly because it was told to; its work is not done.
+            return 128 + signal.SIGTERM, self.reason
+        return code, self.reason
+
+
+@contextmanager
+def blocked(signals: frozenset[signal.Signals]) -> Iterator[None]:
+    """Hold these signals back, to be fetched by `sigtimedwait` one by one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def sweep(
+    marker: str, *, tree: int | None = None, spared: set[int] | frozenset[int] = frozenset()
+) -> None:
+    """Kill what carries the marker, and what stands below process `tree` but is not spared."""
+
+    def leftovers() -> set[int]:
+        below = processes.descendants(tree) - spared if tree is not None else set()
+        return processes.marked(marker) | below
+
+    processes.kill_all(leftovers)
+
+
+def _reap(pid: int) -> int | None:
+    """Collect every child that has ended; return the exit code of `pid` if it is among them."""
+    code = None
+    with suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+            if ended == 0:
+                break
+            if ended == pid:
+                raw = os.waitstatus_to_exitcode(status)
+                code = raw if raw >= 0 else 128 - raw
+    return code
+
+
+def _pass_on(signum: signal.Signals, marker: str) -> None:
+    """Give a notice to every process that has a handler for it; it would kill the others.
+
+    Those of a Docker container are no descendants, and known by the marker alone.
+    """
+    below = processes.descendants(os.getpid())
+    found = below | processes.marked(marker)
+    if "SLURM_STEP_ID" in os.environ:
+        found -= below  # slurmstepd has sent it to every process of the step already
+    for pid in found:
+        if processes.catches(pid, signum):
+            processes.send(pid, signum)

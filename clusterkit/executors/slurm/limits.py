@@ -1,0 +1,172 @@
+"""Compare a plan with what its partition has, before sbatch is asked.
+
+Slurm accepts some jobs that can never start and lets them wait; others it refuses without a
+figure. What cannot be found out (no sinfo here, a partition that hides itself) is not checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterkit.core.commands import run_command
+from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import LaunchPlan
+from clusterkit.launch.validate import fewer_nodes, nodes_in_words
+
+_DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?")
+_GPU = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node as sinfo lists it."""
+
+    name: str
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """What one partition allows and has."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    hidden: int = 0
+    """How many nodes sinfo does not list: those of a cloud that are powered down."""
+    max_nodes: int | None = None
+    """Most nodes of one job; None for no limit."""
+    max_time_s: int | None = None
+
+
+def check(plan: LaunchPlan) -> None:
+    """Refuse a plan that none of its partitions can ever run.
+
+    Raises:
+        UserError: it asks for more nodes, GPUs or time than there is, with the figures.
+    """
+    wanted = plan.directives.get("partition") or plan.cluster.partition
+    partitions = [p for name in _names(wanted) if (p := _load(name)) is not None]
+    verdicts = [problems_of(plan, partition) for partition in partitions]
+    if verdicts and all(verdicts):
+        raise UserError(problems=verdicts[0])
+
+
+def problems_of(plan: LaunchPlan, partition: Partition) -> list[Problem]:
+    """Return why `plan` can never run in `partition`; nothing where it can."""
+    excluded = set(hostlist.expand(plan.directives.get("exclude") or ""))
+    nodes = [node for node in partition.nodes if node.name not in excluded]
+    where = f"partition {partition.name}"
+    without = f" without {hostlist.fold_set(excluded)}" if excluded else ""
+    problems = _too_many_nodes(plan, partition, len(nodes) + partition.hidden, without)
+    if not problems and not partition.hidden:
+        problems = _too_many_gpus(plan, nodes, f"{where}{without}")
+    return [*problems, *_too_long(plan, partition)]
+
+
+def _too_many_nodes(
+    plan: LaunchPlan, partition: Partition, count: int, without: str
+) -> list[Problem]:
+    nodes, spares, most = plan.nodes, plan.spares, partition.max_nodes
+    asked = f"{nodes_in_words(nodes, spares)} asked for, but partition {partition.name}"
+    if nodes + spares > count:
+        hint = fewer_nodes(count, nodes, spares) if count else "choose another partition"
+        return [Problem(message=f"{asked} has {count}{without}", hint=hint)]
+    if most is not None and nodes + spares > most:
+        hint = fewer_nodes(most, nodes, spares)
+        return [Problem(message=f"{asked} gives a job at most {most}", hint=hint)]
+    return []
+
+
+def _too_long(plan: LaunchPlan, partition: Partition) -> list[Problem]:
+    limit = partition.max_time_s
+    seconds = plan.time_limit_s
+    if limit is None or (seconds is not None and seconds <= limit):
+        return []
+    if seconds is None and not plan.directives.get("time"):
+        return []  # the partition's own default
+    asked = _clock(seconds) if seconds is not None else "no time limit"
+    return [
+        Problem(
+            message=f"{asked} asked for, but partition {partition.name} allows {_clock(limit)}",
+            hint=f"--time {_clock(limit)}",
+        )
+    ]
+
+
+def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Problem]:
+    gpus = gpus_per_node(plan.directives)
+    able = [node for node in nodes if node.gpus >= gpus]
+    asked = plan.nodes + plan.spares
+    if not gpus or len(able) >= asked:
+        return []
+    most = max((node.gpus for node in nodes), default=0)
+    return [
+        Problem(
+            message=f"{gpus} GPUs a node asked for on {asked} nodes, but {len(able)} of "
+            f"the {len(nodes)} nodes of {where} have that many (most: {most})",
+            hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
+        )
+    ]
+
+
+def gpus_per_node(directives: Mapping[str, str | None]) -> int:
+    """Return the GPUs that these sbatch options ask for on each node; 0 for none."""
+    per_node = directives.get("gpus-per-node") or directives.get("gpus-per-task")
+    if per_node:
+        number = per_node.rpartition(":")[2]
+        return int(number) if number.isdigit() else 0
+    return sum(int(number) for number in _GPU.findall(directives.get("gres") or ""))
+
+
+def parse_partition(text: str, sinfo: str) -> Partition | None:
+    """Read a line of `scontrol show partition -o` and `sinfo -h -N -o "%N|%G"`."""
+    fields = dict(word.partition("=")[::2] for word in text.split())
+    if "PartitionName" not in fields:
+        return None
+    rows = [line.split("|", 1) for line in sinfo.splitlines() if "|" in line]
+    if not rows:
+        return None
+    most, total = fields.get("MaxNodes", ""), fields.get("TotalNodes", "")
+    return Partition(
+        name=fields["PartitionName"],
+        nodes=tuple(
+            Node(name=name.strip(), gpus=sum(int(n) for n in _GPU.findall(gres)))
+            for name, gres in rows
+        ),
+        hidden=max(0, int(total) - len(rows)) if total.isdigit() else 0,
+        max_nodes=int(most) if most.isdigit() else None,
+        max_time_s=_seconds(fields.get("MaxTime", "")),
+    )
+
+
+def _names(wanted: str | None) -> list[str]:
+    if wanted:
+        return [name for name in wanted.split(",") if name]
+    answer = run_command(["scontrol", "show", "partition", "-o"])
+    lines = [line for line in answer.output.splitlines() if " Default=YES" in line]
+    return [match[1] for line in lines if (match := re.match(r"PartitionName=(\S+)", line))]
+
+
+def _load(name: str) -> Partition | None:
+    about = run_command(["scontrol", "show", "partition", "-o", name])
+    nodes = run_command(["sinfo", "-h", "-N", "-p", name, "-o", "%N|%G"])
+    if about.code or nodes.code:
+        return None
+    return parse_partition(about.output, nodes.output)
+
+
+def _seconds(text: str) -> int | None:
+    match = _DAYS.fullmatch(text)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _clock(seconds: int) -> str:
+    days, rest = divmod(seconds, 86400)
+    text = f"{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{days}-{text}" if days else text

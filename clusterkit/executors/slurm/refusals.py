@@ -1,0 +1,163 @@
+"""sbatch's refusals, each with what to change in clusterkit's own words.
+
+A refusal has to be proven: sbatch may time out, or be killed, after the controller has accepted.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from clusterkit.core.commands import TIMED_OUT, Answer
+from clusterkit.core.model import LaunchPlan
+from clusterkit.executors.base import RefusalError
+from clusterkit.launch.sbatch_options import OURS
+
+_GPU_STYLES = "gpus-per-node, gres, gpus-per-task or none"
+
+_HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"max ?submit|max ?jobs|job count limit|temporarily unable to accept",
+        "you have as many jobs as you may: wait for some to end, or cancel some",
+    ),
+    (
+        r"invalid partition|partition name",
+        "set `partition` of cluster {cluster} to one that `sinfo -s` lists (now: {partition})",
+    ),
+    (
+        r"group not permitted|not permitted to use this partition|access/permission denied",
+        "you may not use partition {partition}: choose another one, or ask its administrators",
+    ),
+    (
+        r"account",
+        "set `account` of cluster {cluster}; yours: sacctmgr show assoc user=$USER format=account",
+    ),
+    (r"qos", "set `qos` of cluster {cluster}; yours: sacctmgr show assoc user=$USER format=qos"),
+    (
+        r"gres|generic resource|gpus|trackable resource",
+        "set `gpu_request` of cluster {cluster} to what this site accepts: " + _GPU_STYLES,
+    ),
+    (
+        r"time limit|maxtime|time specification",
+        "ask for less with --time; `sinfo -o '%P %l'` lists what each partition allows",
+    ),
+    (r"memory", "set `memory` of cluster {cluster}; `sinfo -o '%P %m'` lists what nodes have (MB)"),
+    (
+        r"feature|constraint",
+        "set `constraint` of cluster {cluster}; `sinfo -o '%P %f'` lists features",
+    ),
+    (
+        r"node count|node configuration|more processors|too many (nodes|cpus|tasks)|cpu count",
+        "ask for fewer nodes or GPUs; `sinfo -N -o '%N %c %m %G'` lists what there is",
+    ),
+    (
+        r"unrecognized option|invalid option|invalid --|unknown option",
+        "this Slurm does not know the option: name it in `skip_directives` of cluster {cluster}",
+    ),
+    (r"wckey", "set one with --set sbatch.wckey=NAME"),
+)
+
+
+_FAILED = "Batch job submission failed:"
+"""What the real sbatch says last, of every request that it has made (sbatch.c)."""
+_UNPROVEN = re.compile(
+    r"timed out|unable to contact|zero bytes|zero length|unexpected m"
+    r"|(send|receive|connect\w{0,9}|shutdown) failure"
+    r"|insane message|header lengths|entire message|incompatible versions"
+    r"|connection (re|forced)|missing socket|rate limit|authenticat|munge|credential|broken pipe"
+    r"|standby|not connected|no route to host|network is|temporarily un|interrupted system call"
+    r"|shutting do",
+    re.IGNORECASE,
+)
+"""Errors of communication: slurm_errno.c below 2000 and from 5000 on, and errno(3)."""
+_ENDS = range(1, 124)
+"""Exit codes of a program that has ended by itself, not of `timeout`, `env` or a signal."""
+
+
+def refusal(answer: Answer, plan: LaunchPlan, script: Path) -> RefusalError | None:
+    """Return the error for an sbatch that has certainly not submitted the job; None for others.
+
+    It has sbatch's own words, and a hint.
+    """
+    if not answer.ran:
+        hint = f"submit where Slurm is installed (cluster {plan.cluster.name} is of kind slurm), "
+        return RefusalError(answer.errors, hint=f"{hint}or use --cluster local")
+    if not _is_proven(answer):
+        return None
+    words = own_words(answer)
+    return RefusalError(
+        f"sbatch refused the job: {words}",
+        hint=_hint(words, plan) or f"the script that was refused: {script}",
+    )
+
+
+def own_words(answer: Answer) -> str:
+    """Return what sbatch said, or how it ended."""
+    if answer.code == TIMED_OUT:
+        return _own_words(answer.errors)
+    ended = f"it was ended by signal {-answer.code}" if answer.code < 0 else f"exit {answer.code}"
+    said = _own_words(answer.errors) or _own_words(answer.output)
+    return said or (ended if answer.code else "it printed no job id")
+
+
+def accepted_id(output: str) -> str | None:
+    """Return the id that `sbatch --parsable` prints (`ID` or `ID;CLUSTER`), on the last such line.
+
+    A site's own sbatch may say anything beside it.
+    """
+    ids = re.findall(r"^(?:Submitted batch job )?(\d{1,18})(?:;\S+)?\s*$", output, re.MULTILINE)
+    return ids[-1] if ids else None
+
+
+def _is_proven(answer: Answer) -> bool:
+    """Tell whether the controller refused the request, or sbatch never made one."""
+    lines = [line.strip() for line in answer.errors.splitlines() if line.strip()]
+    if answer.code not in _ENDS or accepted_id(answer.output) or not lines:
+        return False
+    answers = [line.partition(_FAILED)[2] for line in lines if _FAILED in line]
+    if any(_UNPROVEN.search(line) for line in lines if _FAILED not in line):
+        return False
+    if answers:
+        return all(_is_controllers(answer) for answer in answers)
+    return any(line.startswith("sbatch: ") for line in lines)
+
+
+def _is_controllers(answer: str) -> bool:
+    """Tell whether the controller refused with that; what stands in brackets differs by release."""
+    text = answer.partition(" (")[0].strip()
+    return bool(text) and any(known.startswith(text) for known in _controllers_refusals())
+
+
+@functools.cache
+def _controllers_refusals() -> tuple[str, ...]:
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    return tuple(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _own_words(text: str) -> str:
+    lines = [re.sub(r"^sbatch: (error: )?", "", line.strip()) for line in text.splitlines()]
+    return "\n".join(dict.fromkeys(line for line in lines if line))
+
+
+def _asked_for(words: str, plan: LaunchPlan) -> str | None:
+    """Return what to change where sbatch names an option that only the user or the site wrote."""
+    for option in re.findall(r"--([a-z][a-z0-9-]*)", words):
+        if option in plan.cluster.extra_directives:
+            return f"remove {option} from `extra_directives` of cluster {plan.cluster.name}"
+        if option in plan.directives and option not in OURS:
+            return f"remove --set sbatch.{option}, or give it another value"
+    return None
+
+
+def _hint(words: str, plan: LaunchPlan) -> str | None:
+    asked_for = _asked_for(words, plan)
+    if asked_for is not None:
+        return asked_for
+    for pattern, hint in _HINTS:
+        if re.search(pattern, words, re.IGNORECASE):
+            partition = plan.directives.get("partition") or plan.cluster.partition
+            return hint.format(
+                cluster=plan.cluster.name, partition=partition or "the site's default"
+            )
+    return None

@@ -1,0 +1,191 @@
+"""Start the keepers of a job on all of its nodes at once; where one cannot, end the others."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
+from pathlib import Path
+
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterSpec, LaunchPlan
+from clusterkit.core.shell import quote_path
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.ssh import fetch, send
+from clusterkit.executors.ssh.ask import (
+    NodesBusy,
+    NodesRefuse,
+    Refusal,
+    bring,
+    refused,
+    tell_keepers,
+)
+from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
+from clusterkit.executors.ssh.nodes import ask_nodes
+from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_keepers
+from clusterkit.transport.ssh.session import Nonsense
+
+_END_S = 10.0
+
+
+def layout_of(plan: LaunchPlan, run: RunFolder, *, later: bool = False) -> SshLayout:
+    """Return what the nodes of a plan have to know; it may be to start `later`.
+
+    Raises:
+        UserError: the plan asks for what this release does not do over ssh.
+    """
+    names = plan.node_names
+    layout = SshLayout(
+        job_id=job_id_of(run),
+        names=names,
+        spares=plan.spare_names,
+        slots=plan.slots[: len(names)],
+        offered=offered_by(plan.cluster, names),
+        tasks=1 if plan.command.once else len(names),
+        least=plan.nodes if plan.max_nodes is not None else None,
+        ports=plan.cluster.port_range,
+        token=secrets.token_hex(16),
+        time_limit_s=plan.time_limit_s,
+        command=(sys.executable, "-P", "-u", "-m", "clusterkit.executors.node", str(run.path)),
+        logs=str(run.submitit),
+        cluster=plan.cluster,
+        sync=plan.sync,
+        needs=_needs(plan),
+    )
+    if later or plan.spares:
+        send.keep_source(run, layout)
+    return send.with_digest(layout, run)
+
+
+def _needs(plan: LaunchPlan) -> tuple[str, ...]:
+    """Return what a job needs of its nodes that nobody brings them."""
+    if plan.cluster.shared_filesystem or plan.sync is not None or plan.container is not None:
+        return ()
+    return (plan.workdir, str(Path(plan.workdir) / plan.script))
+
+
+def require_shared(cluster: ClusterSpec) -> None:
+    """Refuse a cluster whose machines share no file system.
+
+    Raises:
+        UserError: its configuration says so.
+    """
+    if not cluster.shared_filesystem:
+        raise UserError(
+            f"the machines of cluster {cluster.name} share no file system, and functions need one",
+            hint="submit a script instead: clusterkit submit --sync DIR; docs/how-to/ssh.md",
+        )
+
+
+def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]) -> None:
+    """Start a keeper on each node, all at once; where one does not start, none is left.
+
+    `handing_over` is called at the last moment at which nothing can have been started.
+
+    Raises:
+        NodesBusy: others hold the slots of nodes; it is as if nothing had been started.
+        NodesRefuse: a node did not take the job; each of them, with the reason.
+        UserError: the run folder cannot be written, or ssh's configuration not be read.
+    """
+    write_layout(run, layout)
+    for folder in (run.keepers, run.ends):
+        runfolder.create_state_folder(run, folder)
+    unreached = bring(run, layout, whole=True)
+    if unreached:
+        raise NodesRefuse(unreached, layout)
+    before = {path.name: path.read_text("utf-8", "replace") for path in run.keepers.glob("*.json")}
+    handing_over()
+    nodes = layout.names[: layout.tasks]
+    words = {name: f"{rank} {layout.attempt}" for rank, name in enumerate(nodes)}
+    refusals = tell_keepers(run, layout, words)
+    if not refusals:
+        with suppress(RemoteError):  # whoever looks next asks again
+            fetch.fetch(run, layout)
+        return
+    error, silent = refused(refusals, layout), frozenset[str]()
+    if isinstance(error, NodesBusy):
+        silent = _withdraw(run, layout, words.keys() - refusals.keys(), before)
+        if not silent:
+            raise error
+    # Who did start, or still does, finds the job cancelled, or this attempt failed.
+    if layout.attempt:
+        _note_refusal(run, layout, refusals, silent)
+    else:
+        files.create_text(run.cancelled, "")
+    with suppress(RemoteError):
+        end(run, layout)
+    raise NodesRefuse(refusals, layout)
+
+
+def _withdraw(
+    run: RunFolder, layout: SshLayout, started: Set[str], before: Mapping[str, str]
+) -> frozenset[str]:
+    """End keepers that wait for nodes which are busy, and leave no trace of them.
+
+    Return the nodes on which one may still be. They are killed: a keeper that is told to end writes
+    down how its attempt ended, and this one is to count as none. `before` is what stood in
+    `keepers/` by the names of the files.
+    """
+    if not started:
+        return frozenset()
+    with suppress(RemoteError):
+        fetch.fetch(run, layout, again=True)
+    keepers = [k for k in read_keepers(run) if k.node in started and k.attempt == layout.attempt]
+    results = (run.result(rank, layout.attempt) for rank in range(len(layout.names)))
+    traces = (run.failures / f"{layout.attempt}.json", *results)
+    snippets = {}
+    for keeper in keepers:
+        there = (run.keeper(keeper.rank), *traces)
+        names = " ".join(path.relative_to(run.path).as_posix() for path in there)
+        forget = f"cd {quote_path(layout.folder(run))} && rm -f {names}"
+        snippets[keeper.node] = f"{order_to_end(keeper, run, signal='KILL')}; {forget}"
+    answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
+    silent = started - {node for node, answer in answers.items() if answer.output is not None}
+    if not silent:
+        for path in (*traces, *(run.keeper(keeper.rank) for keeper in keepers)):
+            files.remove(path)
+        for name, text in before.items():
+            files.write_text(run.keepers / name, text)
+    return frozenset(silent)
+
+
+def _note_refusal(
+    run: RunFolder, layout: SshLayout, refusals: Mapping[str, Refusal], silent: Set[str]
+) -> None:
+    """Note the first node that is to blame, which is none that others use at this moment."""
+    why = {node: "did not take the job" for node, said in refusals.items() if not said.busy}
+    why |= dict.fromkeys(silent, "did not answer any more")
+    node = min(why, key=layout.names.index)
+    failure = node_results.lost(layout.names.index(node), node, why[node])
+    node_results.note_failure(run, failure, attempt=layout.attempt, of=len(layout.names))
+
+
+def end(run: RunFolder, layout: SshLayout) -> None:
+    """Tell every keeper that lives to end its node.
+
+    Raises:
+        RemoteError: a node that may have one says nothing, or nonsense; all others have been told.
+    """
+    errors = fetch.fetch(run, layout, again=True, brief=True) or {}
+    keepers = {keeper.node: keeper for keeper in read_keepers(run) if keeper.ended_as is None}
+    snippets = {node: order_to_end(keeper, run) for node, keeper in keepers.items()}
+    if run.cancelled.exists():
+        # Written there as well, because a node may not see for a while what was written here.
+        folder = quote_path(layout.folder(run))
+        note = f"if [ -d {folder} ]; then : >>{folder}/{run.cancelled.name}; fi; "
+        everywhere = not layout.shared and run.keepers.is_dir()
+        told = layout.names[: layout.tasks] if everywhere else snippets
+        snippets = {node: note + snippets.get(node, ":") for node in told}
+    answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}
+    silent = [node for node, answer in answers.items() if answer.output is None]
+    why = [f"no answer from {', '.join(silent)}"] if silent else []
+    why += [str(e) for n, e in errors.items() if isinstance(e, Nonsense) and n not in silent]
+    if why:
+        raise RemoteError(
+            "\n".join(why),
+            hint="all others were told to end; a node that they cannot reach ends by itself, "
+            "else cancel again later",
+        )

@@ -1,0 +1,184 @@
+"""Start jobs over ssh through submitit: the task of a planned job, and any Python function."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from submitit.core.utils import JobPaths
+
+from clusterkit.config import load_settings
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
+from clusterkit.executors.base import Launched, RefusalError
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh import start
+from clusterkit.executors.ssh.ask import NodesBusy, in_words
+from clusterkit.executors.ssh.choose_nodes import on_willing_nodes
+from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
+from clusterkit.executors.ssh.states import job_id_of
+from clusterkit.executors.submitit_driver import launch_by
+from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
+
+_FUNCTION = "clusterkit.executors.ssh.function"
+
+
+class TaskExecutor(DirectExecutor):
+    """Hand the task of a planned job over."""
+
+    def __init__(self, run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> None:
+        """Submit into the folder of `run`."""
+        super().__init__(run.submitit)
+        self.run = run
+        self.layout = layout
+        self.handing_over = handing_over
+        self.launched: Launched | None = None
+        """What came of it, once all keepers are there."""
+
+    def _num_tasks(self) -> int:
+        return self.layout.tasks
+
+    def _submit_command(self, command: str) -> RunJob:
+        del command
+        start.start(self.run, self.layout, handing_over=self.handing_over)
+        self.launched = Launched(job_id=self.layout.job_id)
+        tasks = list(range(self.layout.tasks))
+        return RunJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
+
+
+def start_function(folder: Path, parameters: Mapping[str, Any], nodes: int) -> RunJob:
+    """Start the function that submitit has pickled in `folder`, on nodes with free slots.
+
+    Raises:
+        UserError: there are too few nodes, or they share no file system.
+        RefusalError: a node did not take it.
+    """
+    if parameters.get("tasks_per_node", 1) != 1:
+        raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
+    cluster = _cluster(parameters.get("cluster"))
+    start.require_shared(cluster)
+    hosts = _hosts(cluster, parameters.get("hosts"), nodes)
+    busy: set[str] = set()
+    while True:
+        names = tuple(name for name in hosts if name not in busy)[:nodes]
+        try:
+            return _start_on(names, cluster, folder, parameters)
+        except NodesBusy as error:
+            busy |= error.nodes
+            if len(hosts) - len(busy) < nodes:
+                raise
+
+
+def _hosts(cluster: ClusterSpec, listed: str | None, nodes: int) -> tuple[str, ...]:
+    named = hostlist.expand(listed) if listed else [host.name for host in cluster.hosts]
+    names = tuple(dict.fromkeys(named))
+    if len(names) < nodes:
+        raise UserError(
+            f"{nodes} nodes asked for, but there are {len(names)}",
+            hint=f"nodes={len(names)}",
+        )
+    return names
+
+
+def _start_on(
+    names: tuple[str, ...], cluster: ClusterSpec, folder: Path, parameters: Mapping[str, Any]
+) -> RunJob:
+    label = str(parameters.get("name", "function"))
+    runs = JobPaths.get_first_id_independent_folder(folder) / RUNS
+    files.create_folder(runs)
+    run = runfolder.create(dataclasses.replace(cluster, run_dir=str(runs)), label)
+    layout = _layout(names, cluster, run, folder, parameters)
+    runfolder.write_submission(
+        run,
+        Submission(
+            run_id=run.run_id,
+            name=label,
+            cluster=cluster.name,
+            kind=ClusterKind.SSH,
+            framework="python",
+            nodes=len(names),
+            tasks=len(names),
+            submitted_at=time.time(),
+            time_limit_s=layout.time_limit_s,
+            job_id=layout.job_id,
+        ),
+    )
+    try:
+        start.start(run, layout, handing_over=lambda: None)
+    except RefusalError:
+        files.remove_tree(run.path)
+        raise
+    return RunJob(folder=folder, job_id=layout.job_id, tasks=list(range(len(names))))
+
+
+def _layout(
+    names: tuple[str, ...],
+    cluster: ClusterSpec,
+    run: RunFolder,
+    folder: Path,
+    parameters: Mapping[str, Any],
+) -> SshLayout:
+    slots = int(parameters.get("gpus_per_node", 1))
+    minutes = parameters.get("timeout_min")
+    logs = JobPaths(folder, job_id=job_id_of(run)).folder  # may have %j in it
+    files.create_folder(logs)
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    return SshLayout(
+        job_id=job_id_of(run),
+        names=names,
+        slots=(slots,) * len(names),
+        offered=offered_by(cluster, names),
+        tasks=len(names),
+        ports=cluster.port_range,
+        token=secrets.token_hex(16),
+        time_limit_s=None if minutes is None else int(minutes * 60),
+        command=(sys.executable, "-u", "-m", _FUNCTION, str(folder.absolute())),
+        ours=False,
+        environment=kept,
+        workdir=str(Path.cwd()),
+        logs=str(logs),
+        cluster=cluster,
+    )
+
+
+def _cluster(name: str | None) -> ClusterSpec:
+    """Return the cluster of this name; else the default one, else the only one of kind ssh."""
+    settings = load_settings()
+    of_ssh = [key for key, spec in settings.clusters.items() if spec.kind is ClusterKind.SSH]
+    if name is None and settings.default_cluster not in of_ssh and len(of_ssh) == 1:
+        (name,) = of_ssh
+    cluster = settings.cluster(name)
+    if cluster.kind is not ClusterKind.SSH:
+        raise UserError(
+            f"cluster {cluster.name} is of kind {cluster.kind.value}",
+            hint=f"ssh_cluster={of_ssh[0]!r}"
+            if of_ssh
+            else "describe one of kind ssh in clusterkit.yaml",
+        )
+    return cluster
+
+
+def launch(plan: LaunchPlan, run: RunFolder, *, handing_over: Callable[[], None]) -> Launched:
+    """Start the job in `run`.
+
+    Raises:
+        UserError: the task cannot be written, or ssh's configuration not be read.
+        RefusalError: a node did not take it.
+    """
+    layout = start.layout_of(plan, run)
+    left_out: tuple[str, ...] = ()
+    if layout.least is not None:  # all nodes of any other job are needed, so none is asked before
+        write_layout(run, layout)
+        layout, refusals = on_willing_nodes(run, layout)
+        left_out = tuple(f"left out: {line}" for line in in_words(refusals))
+    launched = launch_by(TaskExecutor(run, layout, handing_over), run)
+    return dataclasses.replace(launched, messages=(*left_out, *launched.messages))

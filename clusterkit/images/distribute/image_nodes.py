@@ -1,0 +1,210 @@
+"""What is asked of a node's Docker engine to bring an image to it: snippets of sh, and answers.
+
+Nothing is written to the node's own disk: the archive goes from the connection into the engine,
+which compares each layer with the digest that the image's configuration names, and the
+configuration with the digest of the image. What is broken off leaves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+
+from clusterkit.core.docker_errors import docker_trouble
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.shell import quote
+from clusterkit.core.untrusted import whole
+from clusterkit.images.distribute.image_archive import (
+    INSPECT,
+    LAYERS,
+    ImageFacts,
+    read_image,
+    read_layers,
+)
+from clusterkit.transport.probe import first_line
+from clusterkit.transport.script import new_token
+from clusterkit.transport.ssh.session import BROKEN, Session, Talk
+
+_LOOK = """{
+LC_ALL=C; export LC_ALL
+docker version --format 'engine={{.Server.Arch}}' || exit
+docker image inspect --format 'named='@FORMAT@ @REFERENCE@ 2>/dev/null
+docker image inspect --format 'there='@FORMAT@ @DIGEST@ 2>/dev/null
+all=$(docker image ls --all --quiet --no-trunc | sort -u)
+[ -z "$all" ] || docker image inspect --format 'layers='@LAYERS@ $all 2>/dev/null
+root=$(docker info --format '{{.DockerRootDir}}')
+df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print "free=" $4 }'
+echo end=
+exit
+}
+"""
+# All of it is read before it runs: what follows on its input is for docker. The sleep holds no
+# stream of ours, so that the session ends when docker does.
+_LOAD = """{
+LC_ALL=C; export LC_ALL
+echo @TOKEN@
+{ while sleep 5 </dev/null >/dev/null 2>&1; do echo; done; } &
+alive=$!
+said=$(docker load --quiet 2>&1 >/dev/null); code=$?
+kill $alive
+[ $code = 0 ] || { printf '%s\\n' "$said" >&2; exit 1; }
+docker image inspect --format @FORMAT@ @REFERENCE@
+exit
+}
+"""
+_TAG = "LC_ALL=C exec docker tag @DIGEST@ @REFERENCE@\n"
+
+
+_ANSWER_S = 120.0
+"""For an engine to say what it has."""
+_LOADED_S = 4 * 3600.0
+"""For an engine to be sent an image of tens of GiB, and to unpack it."""
+_MOST = 4 << 20
+"""Bytes of an answer: a line of some KiB for each of a thousand images."""
+_A_LINE = 100
+"""Bytes that a line costs beside its own."""
+
+
+class NotTaken(RemoteError):  # noqa: N818 - a state of the node, not a mistake of anyone
+    """The engine makes nothing of the archive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What an engine has of an image before it is sent."""
+
+    architecture: str
+    named: ImageFacts | None
+    """What has the image's name there."""
+    has_it: bool
+    """Whether the same build is there, under any name."""
+    lowest: int
+    """How many of its layers are there, counted from the lowest."""
+    free: int | None
+    """Bytes on the disk of the engine; None where only the engine may look."""
+
+
+def look(session: Session, reference: str, image: ImageFacts) -> EngineFacts:
+    """Ask a node what of an image it has.
+
+    Raises:
+        RemoteError: there is no engine, or it does not let us.
+    """
+    talk = session.talk(_filled(_LOOK, reference, image))
+    lines = _lines(talk)
+    if "end=" not in lines:
+        raise _failed(session.node, talk)
+    engine = {key: value for key, _, value in (line.partition("=") for line in lines)}
+    named = _read(session.node, engine["named"]) if "named" in engine else None
+    there = _read(session.node, engine["there"]) if "there" in engine else named
+    stacks = [read_layers(line.removeprefix("layers=")) for line in lines if line[:7] == "layers="]
+    return EngineFacts(
+        architecture=first_line(engine["engine"]),
+        named=named,
+        has_it=there is not None and there.is_same(image),
+        lowest=max((_shared(image.layers, stack) for stack in stacks), default=0),
+        free=whole(engine["free"]) << 10 if engine.get("free", "").isdigit() else None,
+    )
+
+
+def load(session: Session, reference: str, image: ImageFacts, data: Iterable[bytes]) -> None:
+    """Send an archive into a node's engine, and look at what has become of it.
+
+    Raises:
+        NotTaken: the engine makes nothing of it; where layers were left out it may want those.
+        RemoteError: there is no room, the connection broke, or it has made another image of it.
+    """
+    token = new_token()
+    talk = session.talk(_filled(_LOAD, reference, image).replace("@TOKEN@", token))
+    # Also what a login prints of its own stands before the token.
+    talk.expect(_ANSWER_S)
+    greeting = 0
+    while (line := talk.line()) is not None and line != token.encode():
+        greeting += len(line) + _A_LINE
+        if greeting > _MOST:
+            raise ValueError(f"a greeting of more than {_MOST >> 20} MiB")
+    talk.expect(_LOADED_S)
+    with suppress(OSError):  # docker has ended, and says why
+        for piece in data:
+            talk.send(piece)
+        talk.end_input()
+    lines = [line for line in _lines(talk, within_s=_LOADED_S) if line]
+    if not lines:
+        failed = _failed(session.node, talk)
+        # A trouble that we know has a hint, and the layers are not to blame for it.
+        raise failed if failed.hint else NotTaken(failed.message, node=session.node)
+    loaded = _read(session.node, lines[-1])
+    if not loaded.is_same(image):
+        raise RemoteError(
+            f"{reference} is {loaded.digest} there after it was loaded",
+            node=session.node,
+            hint="somebody else may have brought another image of that name: run it again",
+        )
+
+
+def tag(session: Session, reference: str, image: ImageFacts) -> None:
+    """Give an image that a node has its name.
+
+    Raises:
+        RemoteError: the engine does not.
+    """
+    talk = session.talk(_filled(_TAG, reference, image))
+    _lines(talk)
+    if talk.exit_code():
+        raise _failed(session.node, talk)
+
+
+def _filled(script: str, reference: str, image: ImageFacts) -> str:
+    words = {
+        "@FORMAT@": INSPECT,
+        "@LAYERS@": LAYERS,
+        "@REFERENCE@": reference,
+        "@DIGEST@": image.digest,
+    }
+    for name, word in words.items():
+        script = script.replace(name, quote(word))
+    return script
+
+
+def _lines(talk: Talk, *, within_s: float = _ANSWER_S) -> list[str]:
+    """Return the output to its end.
+
+    Raises:
+        ValueError: it has more than an engine has to say.
+    """
+    talk.expect(within_s)
+    lines: list[str] = []
+    size = 0
+    while (line := talk.line()) is not None:
+        lines.append(line.decode(errors="replace"))
+        size += len(line) + _A_LINE
+        if size > _MOST:
+            raise ValueError(f"more than {_MOST >> 20} MiB about its images")
+    return lines
+
+
+def _read(node: str, line: str) -> ImageFacts:
+    try:
+        return read_image(line)
+    except ValueError as error:
+        raise RemoteError(
+            f"docker describes the image as {line[:80]!r}",
+            node=node,
+            hint="is it Docker? `docker version` tells; podman's command of that name is not",
+        ) from error
+
+
+def _shared(one: Iterable[str], other: Iterable[str]) -> int:
+    """Return how many layers two images have in common, from the lowest up."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _failed(node: str, talk: Talk) -> RemoteError:
+    code = talk.exit_code()  # once the script has ended, all that it said is there
+    said = talk.said()
+    if code < 0 and not said:
+        return RemoteError(BROKEN, node=node, hint="run it again: half an image is no image there")
+    trouble = docker_trouble(said)
+    return RemoteError(trouble.message, node=node, hint=trouble.hint)

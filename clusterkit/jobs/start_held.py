@@ -1,0 +1,114 @@
+"""What clients that look on do for jobs: start those held for others, and those to start again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, JobState
+from clusterkit.executors import executor_of
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.submission import holder_of
+from clusterkit.jobs.state.load import Job, states_of
+
+_STARTS_AT_ONCE = 16
+"""Held jobs that are started before anybody hears of news again; each takes a second or two."""
+
+
+def is_held(job: Job) -> bool:
+    """Tell whether the job has to wait for others until a client starts it."""
+    return job.status.state is JobState.PENDING and job.run.held.exists()
+
+
+def needs_client(job: Job) -> bool:
+    """Tell whether the next start of the job is up to a client."""
+    return job.status.state is JobState.REQUEUED or is_held(job)
+
+
+def may_need_client(run: RunFolder) -> bool:
+    """Tell from its folder alone whether a start of the job, now or later, is up to a client."""
+    submission = runfolder.read_submission(run)
+    if submission is None or run.state.exists():
+        return False
+    attempts_left = node_results.latest_attempt(run) < submission.requeue
+    return run.held.exists() or (submission.kind is ClusterKind.SSH and attempts_left)
+
+
+def tend(jobs: Iterable[Job]) -> str | None:
+    """Start those jobs that a client has to start, and may; return what kept the first from it.
+
+    Of held jobs no other is tried after one that nodes did not take: most likely they want the same
+    slots, and a client is not to knock at each node a hundred times.
+    """
+    jobs = list(jobs)
+    trouble = _release([job for job in jobs if is_held(job)])
+    for job in jobs:
+        if job.status.state is JobState.REQUEUED:
+            try:
+                executor = executor_of(job.run, job.submission, use="start its job")
+                executor.tend(job.run, job.submission)
+            except (RemoteError, UserError) as error:
+                trouble = trouble or str(error)
+    return trouble
+
+
+def ready(jobs: Iterable[Job]) -> list[Job]:
+    """Return those of the held jobs whose time has come."""
+    held = [job for job in jobs if is_held(job)]
+    states = _states_before(held)
+    return [job for job in held if _may_start(job, states)]
+
+
+def _states_before(held: Iterable[Job]) -> dict[str, JobState]:
+    """Return the states of all jobs that these wait for, by their run folders."""
+    before = {Path(one.run_dir) for job in held for one in job.submission.after}
+    return states_of(RunFolder(path) for path in before)
+
+
+def _may_start(job: Job, states: Mapping[str, JobState]) -> bool:
+    return all(one.holds(states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after)
+
+
+def _release(held: list[Job]) -> str | None:
+    states = _states_before(held)
+    may_start = [job for job in held if _may_start(job, states)]
+    trouble = None
+    for job in may_start[:_STARTS_AT_ONCE]:
+        try:
+            _start(job)
+        except UserError as error:
+            trouble = trouble or f"{job.submission.job_id} waits: {error}"
+        except RemoteError as error:
+            return trouble or f"{job.submission.job_id} waits: {error}"
+    if trouble is not None:
+        return trouble
+    for job in held:
+        for one in job.submission.after:
+            if states.get(one.run_dir) is JobState.UNKNOWN:
+                return f"{job.submission.job_id} waits: nobody can tell how {one.job_id} ends"
+    return None
+
+
+def end_held(run: RunFolder) -> bool:
+    """Tell whether a job that is marked as cancelled is over with that: nothing was started.
+
+    A client that is just starting it holds the lock; what it starts has to be ended.
+    """
+    run.require_own("end its job")
+    if not run.held.exists():
+        return False
+    with files.locked(run.starting) as mine:
+        return mine and run.held.exists()
+
+
+def _start(job: Job) -> None:
+    """Start one job, unless another client does, or just has, or it was cancelled."""
+    run, holder = job.run, holder_of(job.run, job.submission)
+    with files.locked(run.starting) as mine:
+        there = runfolder.listed(run.path)  # not what a network file system remembers
+        over = {run.cancelled.name, run.state.name} & there
+        if mine and not over and run.held.name in there:
+            holder.release(run, job.submission)

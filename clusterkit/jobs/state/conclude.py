@@ -1,0 +1,261 @@
+"""Conclude the state of a job from everything that is known of it; nothing is looked at here.
+
+What its nodes reported counts first, then what the scheduler says. A job that neither knows is
+`unknown`, however long ago it was submitted: nothing is concluded from absence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.executors import SchedulerState
+from clusterkit.executors.run import elastic, node_results
+from clusterkit.executors.run.attempts import starts_again
+from clusterkit.executors.run.node_results import Results
+from clusterkit.executors.run.runfolder import Submission
+from clusterkit.executors.run.submit_journal import Handing
+
+_MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
+"""States that Slurm shows for a moment before it starts the same job again."""
+
+
+_BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
+"""How nodes end that are told so one after the other."""
+_ABSENCE = {
+    ClusterKind.LOCAL: "its controller has gone",
+    ClusterKind.SLURM: "Slurm no longer lists it",
+    ClusterKind.SSH: "no node keeps it",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything from which the state of a job is concluded."""
+
+    submission: Submission
+    results: Results
+    first_failure: NodeResult | None
+    cancelled: bool
+    scheduler: SchedulerState | None
+    """None where the scheduler does not know the job."""
+    silence: str | None = None
+    """Why the scheduler could not be asked, where it could not."""
+    handing: Handing | None = None
+    """How far handing it over has come, of a job without an id."""
+    under_way: bool = False
+    """Whether somebody may still be handing it over."""
+    now: float = 0.0
+    """Seconds since the epoch."""
+    last_failed: int = 0
+    """The latest attempt of which a first failure is known."""
+    left_out: int = 0
+    """How many nodes a next attempt could not use."""
+    rounds: tuple[tuple[str, ...], ...] = ()
+    """Who trained together in the latest attempt of an elastic job, round by round."""
+    why_again: str | None = None
+    """Why a node gave the job back to its scheduler."""
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether a scheduler speaks of the job, and not a process of ours that knows better."""
+        return self.submission.kind is ClusterKind.SLURM
+
+    @property
+    def attempt(self) -> int:
+        """How often the job has been started again."""
+        said = self.scheduler.attempt if self.scheduler is not None else 0
+        return max(self.results.attempt, self.last_failed, said)
+
+
+def judge(evidence: Evidence) -> JobStatus:
+    """Conclude the state of a job from everything that is known of it."""
+    failure = evidence.first_failure
+    if evidence.cancelled and failure is not None and failure.lost is not None:
+        # Cancelled while it was not over: nodes that end one after the other miss each other.
+        evidence = replace(evidence, first_failure=None)
+    names = tuple(result.node for result in evidence.results.nodes)
+    state, reason = _without_id(evidence) or _state(evidence)
+    elastic_job = evidence.submission.least is not None
+    if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
+        reason = elastic.losses(evidence.rounds, evidence.results.nodes)
+    unwritten = node_results.unwritten_in_words(evidence.results.nodes)
+    reason = "; ".join(part for part in (reason, unwritten) if part) or None
+    return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
+
+
+def _state(evidence: Evidence) -> tuple[JobState, str | None]:
+    said = evidence.scheduler
+    if said is not None and not evidence.scheduled:
+        return _again(evidence, said) or (said.state, said.reason)
+    if _went_well(evidence):
+        return JobState.SUCCEEDED, None
+    if _is_over(evidence) and evidence.first_failure:
+        return JobState.FAILED, node_results.blame(evidence.first_failure)
+    if said is not None:
+        return _as_scheduler_says(evidence, said)
+    if evidence.silence is not None:
+        return JobState.UNKNOWN, evidence.silence
+    return _from_results(evidence)
+
+
+def _without_id(evidence: Evidence) -> tuple[JobState, str | None] | None:
+    """Tell what is known of a job that nobody has an id of; None where its nodes know more."""
+    handing = evidence.handing
+    if handing is None or evidence.results.nodes or evidence.first_failure is not None:
+        return None
+    if not evidence.under_way and handing.at is None and handing.client.here:
+        who = f"process {handing.client.pid} on {handing.client.host}"
+        return _never(evidence), f"never submitted: its client ({who}) was gone before"
+    if evidence.scheduler is not None or not (evidence.under_way or evidence.scheduled):
+        return None
+    if evidence.under_way:
+        return JobState.PENDING, "being submitted"
+    return _unconfirmed(evidence, handing)
+
+
+def _unconfirmed(evidence: Evidence, handing: Handing) -> tuple[JobState, str]:
+    """Tell of a job of which sbatch did not say whether it was accepted."""
+    why = handing.answer or "its client was gone before sbatch had answered"
+    limit = handing.never_after
+    if evidence.silence is not None:
+        return JobState.UNKNOWN, f"{evidence.silence}; whether it took the job is open: {why}"
+    if limit is not None and evidence.now >= limit:
+        never = "never ran" if handing.looked_late else "never submitted"
+        return _never(evidence), f"{never}: {why}, and Slurm knows of no such job"
+    if limit is None:
+        host = handing.client.host
+        return JobState.UNKNOWN, f"{why}; this host's Slurm does not list the job: look on {host}"
+    left = f"within {limit - evidence.now:.0f} s"
+    return JobState.UNKNOWN, f"{why}; Slurm does not list the job, and may still take it {left}"
+
+
+def _never(evidence: Evidence) -> JobState:
+    return JobState.CANCELLED if evidence.cancelled else JobState.FAILED
+
+
+def _went_well(evidence: Evidence) -> bool:
+    """Tell whether the results say that the job is over, and ended well."""
+    results, least, said = evidence.results.nodes, evidence.submission.least, evidence.scheduler
+    if _complete(evidence) and all(result.exit_code == 0 for result in results):
+        return True
+    over = said is None or said.state.final or said.word == "COMPLETING"
+    return over and least is not None and elastic.succeeded(results, least=least)
+
+
+def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
+    """Tell where a job ended that its clients start again; None where it stays as it is."""
+    submission = evidence.submission
+    again = submission.kind is ClusterKind.SSH and starts_again(
+        said.state,
+        evidence.first_failure,
+        attempt=evidence.attempt,
+        left_out=evidence.left_out,
+        submission=submission,
+    )
+    if not again:
+        return None
+    if evidence.cancelled:
+        return JobState.CANCELLED, None
+    why = "time limit" if said.state is JobState.TIMEOUT else said.reason
+    return JobState.REQUEUED, f"{why}; attempt {evidence.attempt + 2} of {submission.requeue + 1}"
+
+
+def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
+    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    again = evidence.results.attempt < evidence.submission.requeue
+    if said.state is JobState.PENDING and evidence.results.nodes:
+        why = f"{evidence.why_again}; " if evidence.why_again else ""
+        of = evidence.submission.requeue + 1
+        return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits"
+    if said.word in _MAY_RETURN and again:
+        return JobState.REQUEUED, said.word.lower()
+    if said.word == "COMPLETING" and _complete(evidence) and failed and not again:
+        return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
+    if said.state is JobState.SUCCEEDED and failed:
+        return JobState.FAILED, node_results.blame(evidence.first_failure or failed[0])
+    first = evidence.first_failure
+    ended_itself = first is not None and first.lost is not None and not evidence.cancelled
+    if said.state is JobState.FAILED or (said.state is JobState.CANCELLED and ended_itself):
+        return _why_it_failed(evidence, said)
+    return said.state, said.reason
+
+
+def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
+    if evidence.first_failure is not None:
+        return JobState.FAILED, node_results.blame(evidence.first_failure)
+    reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
+    if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
+        return JobState.CANCELLED, None
+    if _taken(reasons):
+        return JobState.PREEMPTED, None
+    if reasons == {"timeout"}:  # it left between Slurm's notice and the limit
+        return JobState.TIMEOUT, None
+    if reasons != {"terminated"}:
+        return JobState.FAILED, said.reason
+    silent = node_results.silence_of(evidence.results.nodes)
+    return JobState.FAILED, silent or "it was told to end (SIGTERM)"
+
+
+def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
+    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    if evidence.first_failure is not None:
+        return JobState.FAILED, node_results.blame(evidence.first_failure)
+    if evidence.cancelled:
+        return JobState.CANCELLED, None
+    if failed:
+        return _as_nodes_say(failed)
+    count = len(evidence.results.nodes)
+    who = _ABSENCE[evidence.submission.kind]
+    return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
+
+
+def _as_nodes_say(failed: list[NodeResult]) -> tuple[JobState, str | None]:
+    reasons = {result.reason for result in failed}
+    if reasons == {"timeout"}:
+        return JobState.TIMEOUT, None
+    if _taken(reasons):
+        return JobState.PREEMPTED, None
+    return JobState.FAILED, node_results.blame(failed[0])
+
+
+def _taken(reasons: Set[str | None]) -> bool:
+    """Tell whether nodes ended because another job got them; not all may have heard why."""
+    return "preempted" in reasons and reasons <= node_results.TOLD_TO_END
+
+
+def _exit_code(evidence: Evidence, state: JobState) -> int | None:
+    if state is JobState.SUCCEEDED:
+        return 0
+    if not state.final:
+        return None
+    if evidence.first_failure is not None:
+        return evidence.first_failure.exit_code
+    failed = [result for result in evidence.results.nodes if result.exit_code != 0]
+    if failed:
+        return min(failed, key=lambda result: result.ended_at).exit_code
+    return (evidence.scheduler.exit_code or None) if evidence.scheduler is not None else None
+
+
+def _expected(evidence: Evidence) -> int:
+    # Only the nodes of an attempt know how many an elastic job was given.
+    submission = evidence.submission
+    return 1 if submission.once else evidence.results.of or submission.tasks
+
+
+def _is_over(evidence: Evidence) -> bool:
+    """Tell whether this attempt has ended and no other may follow it.
+
+    A node that has gone says no more, and Slurm may take long to notice.
+    """
+    results, failure = evidence.results, evidence.first_failure
+    reported = {result.node_rank for result in results.nodes}
+    if failure is not None and failure.lost is not None:
+        reported.add(failure.node_rank)
+    may_follow = results.attempt < evidence.submission.requeue
+    return len(reported) >= _expected(evidence) and not may_follow
+
+
+def _complete(evidence: Evidence) -> bool:
+    return len(evidence.results.nodes) >= _expected(evidence)

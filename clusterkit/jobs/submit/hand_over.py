@@ -1,0 +1,150 @@
+"""What is done with every plan, of one job or of an array: check it, and hand it over."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterkit.config import load_settings
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
+from clusterkit.core.shell import Secret
+from clusterkit.executors import executor_for, submit_plan
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.dependencies import After, Ties, dependency
+from clusterkit.launch.render import render
+from clusterkit.launch.scripts import require_python
+
+if TYPE_CHECKING:
+    from clusterkit.executors.run.runfolder import RunFolder, Submission
+    from clusterkit.jobs.submit.preflight import Passed
+
+_NOT_FOR_SLURM = re.compile(r"\\|%\d|%%%")
+"""What no release of Slurm can be told in a file name (sbatch(1), "filename pattern"; slurmstepd's
+fname.c): a backslash ends the expansion of job ids, and `%%` becomes `%` but for these."""
+_NOT_FOR_SUBMITIT = re.compile(r"%[jt]")
+"""submitit writes job and task there (`JobPaths`), and so into other folders."""
+
+
+def require_runnable(plan: LaunchPlan) -> None:
+    """Refuse a job whose run folder cannot be named, or whose script is missing or not Python's.
+
+    Raises:
+        UserError: that is so.
+    """
+    _require_plain_name(plan.cluster)
+    require_python(plan)
+    if plan.container is not None:
+        return  # an image may have a script that this machine has not
+    # Without a copy of this folder, it is the nodes that have to have the script.
+    if plan.cluster.kind is not ClusterKind.SSH or plan.cluster.shared_filesystem or plan.sync:
+        _require_script(plan.script, Path(plan.workdir))
+
+
+def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
+    """Return what the job has to wait for, by the words of `--after`.
+
+    Raises:
+        UserError: it cannot be waited for, or the plan has a dependency of its own.
+    """
+    if not words:
+        return ()
+    from clusterkit.jobs.dependencies import conditions  # noqa: PLC0415 - few jobs wait for others
+    from clusterkit.jobs.find import run_roots  # noqa: PLC0415
+
+    roots = run_roots(load_settings().clusters.values())
+    return conditions(words, roots, plan.cluster.kind)
+
+
+def tied(plan: LaunchPlan, after: Iterable[After]) -> LaunchPlan:
+    """Return the plan with what Slurm is told of the jobs that come first.
+
+    Raises:
+        UserError: the user has given Slurm a dependency of his own.
+    """
+    options = dependency(after)
+    if plan.cluster.kind is not ClusterKind.SLURM or not options:
+        return plan
+    if "dependency" in plan.directives:
+        raise UserError(
+            "sbatch.dependency cannot be given together with --after, or with a limited array",
+            hint="--after JOB[:ok|any|fail], once for each",
+        )
+    skipped = plan.cluster.skip_directives
+    kept = {key: text for key, text in options.items() if key not in skipped}
+    return dataclasses.replace(plan, directives={**plan.directives, **kept})
+
+
+def hand_over(
+    plan: LaunchPlan,
+    passed: Passed,
+    ties: Ties,
+    *,
+    command_line: Sequence[str],
+    note: Callable[[str], None],
+    check_limits: bool = True,
+) -> tuple[RunFolder, Submission]:
+    """Write the run folder and start the job, or leave it to wait for others.
+
+    `command_line` is what the user typed, if that is how he asked; `note` hears what an executor
+    has to say.
+
+    Raises:
+        UserError, RemoteError: as `submit_plan`.
+    """
+    plan = tied(plan, ties.after)
+    if check_limits and passed.checks_limits:
+        executor_for(plan.cluster.kind).check_limits(plan)
+    rendered = render(plan)
+    run = runfolder.create(plan.cluster, plan.name)
+    submission, launched = submit_plan(
+        plan,
+        rendered,
+        run,
+        secrets=_secrets(plan),
+        command_line=command_line,
+        documents=passed.documents,
+        ties=ties,
+    )
+    for message in launched.messages:
+        note(message)
+    return run, submission
+
+
+def _require_plain_name(cluster: ClusterSpec) -> None:
+    folder = str(runfolder.place_of(cluster))
+    slurms = _NOT_FOR_SLURM.search(folder) if cluster.kind is ClusterKind.SLURM else None
+    wrong = slurms or _NOT_FOR_SUBMITIT.search(folder)
+    if wrong is not None:
+        raise UserError(
+            f"no job can have its files in {folder}: {'Slurm' if slurms else 'submitit'} takes "
+            f"{wrong[0]} in the name of a file for something else, and has no way to write it",
+            hint="set `run_dir` to a folder without it",
+            key="cluster",
+        )
+
+
+def _require_script(script: str, workdir: Path) -> None:
+    path = Path(script) if workdir == Path.cwd() else workdir / script
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise UserError(
+            f"{script} is a folder", hint="name the training script in it", key="script"
+        )
+    beside = path.parent.glob("*.py") if path.parent.is_dir() else ()
+    close = difflib.get_close_matches(path.name, [other.name for other in beside], n=1)
+    raise UserError(
+        f"script {script} does not exist",
+        hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
+        key="script",
+    )
+
+
+def _secrets(plan: LaunchPlan) -> dict[str, Secret]:
+    return {name: Secret(os.environ[name]) for name in plan.secrets if name in os.environ}

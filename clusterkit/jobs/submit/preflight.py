@@ -1,0 +1,143 @@
+"""What is asked of preflight before a job is handed over, and what comes of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusterkit.core.errors import RemoteError, UserError, choices_hint
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import LaunchPlan
+from clusterkit.core.shell import quote
+from clusterkit.executors.run.runfolder import NODE_CHECKS, PREFLIGHT
+from clusterkit.launch.scripts import gpu_use
+
+if TYPE_CHECKING:
+    from clusterkit.jobs.submit.request import JobRequest
+    from clusterkit.preflight.report import Report
+    from clusterkit.transport.base import Reply
+
+MODES = ("auto", "full", "off")
+
+
+class NotFitError(UserError):
+    """Preflight found what keeps the job from being submitted."""
+
+    def __init__(self, message: str, *, hint: str, report: Report) -> None:
+        """Hold what preflight found as well."""
+        super().__init__(message, hint=hint)
+        self.report = report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who hears what is not the answer; on a terminal, its user."""
+
+    warn: Callable[[str], None]
+    note: Callable[[str], None]
+    heard: Callable[[Reply], None]
+    """Is told of each node that has answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """A plan that may be handed over, and what goes with it."""
+
+    plan: LaunchPlan
+    checks_limits: bool
+    documents: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the run folder keeps of it, by file name."""
+    without: tuple[str, ...] = ()
+    """The nodes that were not fit, and are left out."""
+
+
+def chosen_mode(given: str | None, plan: LaunchPlan) -> str:
+    """Return the mode that was asked for, else that of the cluster.
+
+    Raises:
+        UserError: there is no such mode.
+    """
+    mode = given or plan.cluster.preflight
+    if mode not in MODES:
+        raise UserError(
+            f"--preflight {mode}: unknown", hint=choices_hint(mode, MODES), key="preflight"
+        )
+    return mode
+
+
+def pass_gate(
+    request: JobRequest,
+    plan: LaunchPlan,
+    mode: str,
+    *,
+    exclude_unfit: bool,
+    force: bool,
+    listener: Listener,
+) -> Passed:
+    """Return the plan to hand over: this one, or one without the unfit nodes.
+
+    Raises:
+        NotFitError: preflight found something, and nobody said to go on.
+        UserError, RemoteError: the nodes cannot be asked.
+    """
+    if mode == "off" or not _has_something_to_ask(plan, mode):
+        return Passed(plan=plan, checks_limits=mode != "off")
+    # Checks take a tenth of a second to load.
+    from clusterkit.preflight.gate import Mode, examine, node_checks  # noqa: PLC0415
+
+    try:
+        report = examine(plan, Mode(mode), heard=listener.heard)
+    except RemoteError as error:
+        if mode == "full":
+            raise
+        listener.warn(f"the nodes were not asked: {error.message}")
+        return Passed(plan=plan, checks_limits=True)
+    without: tuple[str, ...] = ()
+    if report.bad and not force:
+        without = report.exclude
+        enough = len(report.usable) + len(report.unasked) >= plan.nodes
+        if report.job_is_unfit or not exclude_unfit or not enough:
+            raise _refusal(report, plan, enough=enough)
+    _remark(report, without, listener)
+    documents = {PREFLIGHT: report.document()}
+    # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
+    if mode == "full" or (report.unasked and not force):
+        documents[NODE_CHECKS] = node_checks(plan)
+    return Passed(
+        plan=request.plan(also_exclude=without) if without else plan,
+        checks_limits=True,
+        documents=documents,
+        without=without,
+    )
+
+
+def _has_something_to_ask(plan: LaunchPlan, mode: str) -> bool:
+    return mode == "full" or plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
+
+
+def _remark(report: Report, without: tuple[str, ...], listener: Listener) -> None:
+    for finding in report.findings:
+        if finding.verdict in {"warn", "fail"}:
+            where = hostlist.fold_set(finding.nodes) or "the job"
+            listener.warn(f"{finding.id} {where}: {finding.summary}")
+    if without:
+        listener.note(f"going on without {hostlist.fold_set(without)}")
+
+
+def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> NotFitError:
+    unfit = hostlist.fold_set(report.exclude)
+    left = len(report.usable) + len(report.unasked)
+    if report.job_is_unfit:
+        what, hint = "the job is not fit to run", "mend what is named above, or --force"
+    elif enough:
+        what = f"not fit: {unfit}"
+        hint = "--exclude-unfit goes on without (enough are left), "
+        hint += f"--exclude {quote(unfit)}, or --force"
+    else:
+        are_left = {0: "no node is", 1: "1 node is"}.get(left, f"{left} nodes are")
+        needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
+        what = f"not fit: {unfit}; {are_left} left and {needed} needed"
+        fewer = f"ask for fewer with --nodes {left}, " if left else ""
+        hint = f"mend the nodes, {fewer}or --force"
+    return NotFitError(f"not submitted: {what}", hint=hint, report=report)

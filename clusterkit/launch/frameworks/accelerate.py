@@ -1,0 +1,80 @@
+"""accelerate: `accelerate launch` on every node, told everything; a static rendezvous.
+
+Its number of processes is that of all nodes together, and every node has the same share of them
+(accelerate#327). Strategies stand in a configuration of its own: `--set accelerate.preset=fsdp`
+renders one, and `--set accelerate.config_file=FILE` names yours.
+"""
+
+from __future__ import annotations
+
+from clusterkit.core.data import data_dir, read_data
+from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.model import NodeCommand, Runtime, Word
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, shared_files
+
+CONFIG_FILE = "accelerate.yaml"
+_DECIDED = frozenset(
+    {"num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port"}
+    | {"rdzv_backend", "rdzv_conf", "same_network", "multi_gpu", "cpu"}
+)
+
+
+def command(inputs: LaunchInputs) -> NodeCommand:
+    """Return the launcher's command; every node runs the same one."""
+    decided = next((name for name in inputs.options if name in _DECIDED), None)
+    if decided is not None:
+        raise UserError(
+            f"accelerate.{decided} is decided by the plan",
+            hint="use --nodes, --gpus-per-node and the cluster's port_range",
+        )
+    preset = inputs.options.get("preset", "ddp")
+    own = "config_file" in inputs.options
+    if own and "preset" in inputs.options:
+        raise UserError("accelerate has two configurations", hint="keep preset or config_file")
+    files = {
+        "accelerate_launch.py": read_data("templates", "accelerate", "launch.py"),
+        "agent.py": read_data("templates", "torchrun", "agent.py"),
+        **shared_files("clusterkit_failure.py"),
+    }
+    config: tuple[Word, ...] = ()
+    if not own:
+        files[CONFIG_FILE] = _preset_text(preset)
+        config = (("--config_file=", Runtime.TMP, f"/{CONFIG_FILE}"),)
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, "/accelerate_launch.py"),
+            *config,
+            f"--num_processes={inputs.processes}",
+            ("--num_machines=", Runtime.NNODES),
+            ("--machine_rank=", Runtime.NODE_RANK),
+            ("--main_process_ip=", Runtime.HEAD_ADDR),
+            ("--main_process_port=", Runtime.PORT),
+            "--rdzv_backend=static",
+            *option_words(inputs.options, skip=("preset",)),
+            inputs.script,
+            *inputs.args,
+        ),
+        files=files,
+    )
+
+
+def _preset_text(name: str) -> str:
+    names = sorted(path.stem for path in data_dir("templates").glob("accelerate/*.yaml"))
+    if name not in names:
+        hint = choices_hint(name, names)
+        raise UserError(f"unknown configuration preset {name!r} for accelerate", hint=hint)
+    return read_data("templates", "accelerate", f"{name}.yaml")
+
+
+FRAMEWORK = Framework(
+    name="accelerate",
+    summary="Hugging Face Accelerate: DDP, FSDP, DeepSpeed by its configuration",
+    package="accelerate",
+    starts=("hf", "huggingface", "trainer", "transformers"),
+    image="accelerate",
+    command=command,
+    by_hand='on each host K: CK_NODES="HOST0 HOST1" CK_NODE_RANK=K bash node.sh',
+    provides=("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+)

@@ -1,0 +1,112 @@
+"""horovod: inside an allocation without SSH; over MPI where the site's Horovod is built on it.
+
+With gloo, every node runs `templates/horovod/launch.py`: the first node serves Horovod's own
+rendezvous, to the ranks of the job alone (`rendezvous.py`), and each node starts its local ranks
+with the HOROVOD_* variables that `horovodrun` would have set over SSH; a job of `--nodes MIN:MAX`
+runs `elastic.py` there, with Horovod's elastic driver on the first node. With MPI, `srun` starts
+one task a rank under Slurm, and mpirun elsewhere.
+"""
+
+from __future__ import annotations
+
+from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import HorovodController, NodeCommand, Runtime
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, shared_files
+from clusterkit.launch.mpi import OPTIONS, check_options, mpi_command
+
+_RESETS = "reset-limit"
+"""How often the ranks of an elastic job may begin anew; a compose file has a job of one host."""
+
+
+def command(inputs: LaunchInputs) -> NodeCommand:
+    """Return the command of each node, or of the first one alone where `srun` starts the ranks."""
+    if inputs.horovod_controller is HorovodController.MPI:
+        return _over_mpi(inputs)
+    elastic = inputs.max_nodes is not None
+    known = {_RESETS} if elastic or inputs.one_host else set()
+    known |= set(OPTIONS) if inputs.one_host else set()
+    unknown = [option for option in inputs.options if option not in known]
+    if unknown:
+        raise UserError(
+            f"horovod has no launcher option {unknown[0]!r} inside an allocation",
+            hint="set HOROVOD_* variables with --env instead",
+        )
+    if elastic:
+        return _elastic(inputs)
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, "/horovod_launch.py"),
+            f"--processes={inputs.processes}",
+            inputs.python,
+            "-u",
+            inputs.script,
+            *inputs.args,
+        ),
+        files={
+            "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
+            **_rendezvous_files(),
+            **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
+            "sitecustomize.py": read_data("templates", "horovod", "sitecustomize.py"),
+        },
+    )
+
+
+def _elastic(inputs: LaunchInputs) -> NodeCommand:
+    names = ("elastic.py", "discover-hosts.sh")
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, f"/{names[0]}"),
+            f"--min-nodes={inputs.nodes}",
+            # Whichever nodes are lost: as many slots as the smallest ones have.
+            f"--min-processes={sum(sorted(inputs.slots)[: inputs.nodes])}",
+            *option_words(inputs.options),
+            inputs.python,
+            "-u",
+            inputs.script,
+            *inputs.args,
+        ),
+        files={
+            **{name: read_data("templates", "horovod", name) for name in names},
+            **_rendezvous_files(),
+        },
+    )
+
+
+def _rendezvous_files() -> dict[str, str]:
+    name = "horovod_rendezvous.py"
+    return {name: read_data("templates", "horovod", "rendezvous.py"), **peers_program()}
+
+
+def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
+    if inputs.max_nodes is not None:
+        raise UserError(
+            "an MPI-built Horovod cannot change its number of nodes",
+            hint=f"--nodes {inputs.max_nodes}, or horovod_controller: gloo for this cluster",
+        )
+    options = {"launcher": "srun" if inputs.under_slurm else "mpirun", **inputs.options}
+    check_options("horovod", options, under_slurm=inputs.under_slurm)
+    return mpi_command(
+        (inputs.python, "-u", inputs.script, *inputs.args),
+        python=inputs.python,
+        processes=inputs.processes,
+        options=options,
+        srun_args=inputs.srun_args,
+    )
+
+
+FRAMEWORK = Framework(
+    name="horovod",
+    summary="Horovod on gloo without SSH, or on MPI",
+    package="horovod",
+    image="horovod",
+    command=command,
+    uneven_slots=True,
+    elastic=True,
+    by_hand="horovodrun -np N --hostfile hostfile python train.py",
+    provides=("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
+)

@@ -1,0 +1,189 @@
+"""Decide everything about a job: `make_plan(job, cluster) -> LaunchPlan`, pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import PurePath
+
+from clusterkit.config.units import parse_time_limit
+from clusterkit.core.errors import UserError, did_you_mean
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import (
+    ClusterKind,
+    ClusterSpec,
+    ContainerPlan,
+    HorovodController,
+    JobSpec,
+    LaunchPlan,
+)
+from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.sbatch_options import sbatch_directives
+from clusterkit.launch.sync import place_synced
+from clusterkit.launch.validate import check_request, check_slots, fewer_nodes, nodes_in_words
+
+
+def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan:
+    """Return the plan of `job` on `cluster`, run from the folder `workdir`.
+
+    Raises:
+        UserError: what was asked for contradicts itself, the cluster, or the framework; all
+            problems at once where they do not depend on each other.
+    """
+    framework = load_framework(job.framework)
+    check_request(job, cluster, framework, workdir)
+    job, workdir, sync = place_synced(job, cluster, workdir)
+    if cluster.kind is ClusterKind.LOCAL and cluster.network_interface is None:
+        cluster = dataclasses.replace(cluster, network_interface="lo")
+    most = job.max_nodes or job.nodes
+    names = _node_names(job, cluster, most)
+    node_names = names[:most]
+    slots = _slots(job, cluster, most)
+    processes = job.processes if job.processes is not None else sum(slots[: job.nodes])
+    check_slots(framework, cluster, slots, nodes=job.nodes, processes=processes)
+    inputs = dataclasses.replace(_inputs(job, cluster, slots, processes), node_names=node_names)
+    command = framework.command(inputs)
+    if command.slot_filter is not None:
+        processes = command.slot_filter.processes
+    if command.processes is not None:
+        processes = command.processes
+    container = _container(job, cluster)
+    if command.once and container is not None:
+        raise UserError(
+            f"srun starts the ranks of {framework.name}, outside any image",
+            hint=f"let mpirun start them inside: --set {framework.name}.launcher=mpirun",
+        )
+    if command.once and job.spares:
+        raise UserError(
+            f"--spares {job.spares}: {framework.name} under srun takes all nodes that it is given",
+            hint=f"leave it out, or --set {framework.name}.launcher=mpirun",
+        )
+    directives = sbatch_directives(
+        job, cluster, name=_job_name(job), once=command.once, slots=max(slots)
+    )
+    time = directives.get("time") or job.time or cluster.time
+    return LaunchPlan(
+        name=_job_name(job),
+        framework=framework.name,
+        cluster=cluster,
+        nodes=job.nodes,
+        max_nodes=job.max_nodes,
+        slots=slots,
+        processes=processes,
+        node_names=node_names,
+        workdir=workdir,
+        script=job.script,
+        args=job.args,
+        command=command,
+        one_host_command=framework.command(_on_one_host(inputs)),
+        env={**cluster.env, **job.env},
+        secrets=tuple(dict.fromkeys((*cluster.secrets, *job.secrets))),
+        directives=directives,
+        time_limit_s=parse_time_limit(time) if time else None,
+        container=container,
+        requeue=job.requeue,
+        spares=job.spares,
+        spare_names=names[most:],
+        deepspeed_preset=job.deepspeed_preset,
+        sync=sync,
+    )
+
+
+def _node_names(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[str, ...]:
+    if cluster.kind is not ClusterKind.SSH:
+        return ()
+    known = tuple(host.name for host in cluster.hosts)
+    strangers = [name for name in job.exclude if name not in known]
+    if strangers and known:
+        raise UserError(
+            f"--exclude: cluster {cluster.name} has no host {strangers[0]}",
+            hint=did_you_mean(strangers[0], known) or f"its hosts: {hostlist.fold_set(known)}",
+            key="exclude",
+        )
+    names = tuple(name for name in known if name not in job.exclude)
+    if len(names) < nodes + job.spares:
+        raise UserError(
+            f"{nodes_in_words(nodes, job.spares)} asked for, "
+            f"but cluster {cluster.name} has {len(names)}"
+            + (f" without {hostlist.fold_set(job.exclude)}" if job.exclude else ""),
+            hint=_fewer(job, len(names)),
+        )
+    return names[: nodes + job.spares]
+
+
+def _fewer(job: JobSpec, have: int) -> str:
+    if not have:
+        return "exclude fewer" if job.exclude else "list its hosts under hosts:"
+    if job.max_nodes is not None and job.nodes < have:
+        return f"--nodes {job.nodes}:{have}"
+    return fewer_nodes(have, job.nodes, job.spares)
+
+
+def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
+    if len(job.gpus_per_node) > 1:
+        if len(job.gpus_per_node) != nodes:
+            raise UserError(
+                f"--gpus-per-node gives {len(job.gpus_per_node)} nodes their slots, "
+                f"but the job has {nodes}",
+                hint="give one number for all nodes, or one a node",
+            )
+        return job.gpus_per_node
+    if job.gpus_per_node:
+        return job.gpus_per_node * nodes
+    default = cluster.gpus_per_node or 1
+    if cluster.kind is ClusterKind.SSH:
+        usable = [host for host in cluster.hosts if host.name not in job.exclude]
+        return tuple(host.slots or default for host in usable[:nodes])
+    return (default,) * nodes
+
+
+def _inputs(
+    job: JobSpec, cluster: ClusterSpec, slots: tuple[int, ...], processes: int
+) -> LaunchInputs:
+    return LaunchInputs(
+        script=job.script,
+        args=job.args,
+        nodes=job.nodes,
+        max_nodes=job.max_nodes,
+        slots=slots,
+        processes=processes,
+        # That of the site is not in the image.
+        python="python3" if _container(job, cluster) else cluster.python or "python3",
+        options=job.launcher_options,
+        srun_args=cluster.srun_args,
+        horovod_controller=cluster.horovod_controller,
+        under_slurm=cluster.kind is ClusterKind.SLURM,
+        deepspeed_preset=job.deepspeed_preset,
+    )
+
+
+def _on_one_host(inputs: LaunchInputs) -> LaunchInputs:
+    return dataclasses.replace(
+        inputs,
+        nodes=1,
+        max_nodes=None,
+        node_names=(),
+        one_host=True,
+        slots=inputs.slots[:1],
+        processes=inputs.slots[0],
+        python="python3",
+        horovod_controller=HorovodController.GLOO,
+    )
+
+
+def _job_name(job: JobSpec) -> str:
+    name = job.sbatch_options.get("job-name") or job.name or PurePath(job.script).stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "job"
+
+
+def _container(job: JobSpec, cluster: ClusterSpec) -> ContainerPlan | None:
+    runtime = job.container or cluster.container_runtime
+    image = job.image or cluster.image
+    if runtime is None or image is None:
+        return None
+    return ContainerPlan(
+        runtime=runtime,
+        image=image,
+        mounts=(*cluster.mounts, *job.mounts),
+        shm_size=cluster.shm_size,
+    )

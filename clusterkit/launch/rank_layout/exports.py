@@ -1,0 +1,132 @@
+"""A layout in the words of those that make the groups: flags and code, for the training script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+
+from clusterkit.core.errors import UserError
+from clusterkit.launch.rank_layout.mesh import Mesh
+from clusterkit.launch.rank_layout.parallelism import MEGATRON_ORDER, Parallelism
+
+_MEGATRON_FLAGS = {
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+}
+_PP_BEFORE_DP = "tp-cp-ep-pp-dp"
+
+
+class Export(StrEnum):
+    """Whose words."""
+
+    ENV = "env"
+    MEGATRON = "megatron"
+    DEEPSPEED = "deepspeed"
+    DEVICEMESH = "devicemesh"
+
+
+def export(parallelism: Parallelism, target: Export) -> str:
+    """Return the lines that make these very groups.
+
+    Raises:
+        UserError: the target cannot number ranks so.
+    """
+    return _EXPORTS[target](parallelism)
+
+
+def variables(parallelism: Parallelism) -> Mapping[str, str]:
+    """Return the sizes as environment variables, for scripts of one's own."""
+    sizes = {f"{n.upper()}_SIZE": str(getattr(parallelism, n)) for n in ("tp", "cp", "ep", "dp")}
+    mesh = parallelism.dense
+    return {
+        **sizes,
+        "PP_SIZE": str(parallelism.pp),
+        "RANK_ORDER": "-".join(parallelism.order),
+        "MESH_DIM_NAMES": ",".join(reversed(mesh.names)),
+        "MESH_SHAPE": ",".join(map(str, reversed(mesh.sizes))),
+    }
+
+
+def _env(parallelism: Parallelism) -> str:
+    return "".join(f"export {k}={v}\n" for k, v in variables(parallelism).items())
+
+
+def _megatron(parallelism: Parallelism) -> str:
+    """Write flags of Megatron-LM, which knows two orders (megatron/training/initialize.py)."""
+    flags = [f"{flag} {getattr(parallelism, name)}" for name, flag in _MEGATRON_FLAGS.items()]
+    if not _numbers_like(parallelism, MEGATRON_ORDER):
+        flags.append("--use-tp-pp-dp-mapping")
+    known = any(_numbers_like(parallelism, order) for order in (MEGATRON_ORDER, _PP_BEFORE_DP))
+    if not known or not parallelism.same_stages:
+        raise UserError(
+            f"Megatron-LM cannot number these ranks in the order {'-'.join(parallelism.order)}",
+            hint=f"--order {MEGATRON_ORDER}; without cp and ep, {_PP_BEFORE_DP} too",
+        )
+    return " \\\n".join(flags) + "\n"
+
+
+def _deepspeed(parallelism: Parallelism) -> str:
+    """Write DeepSpeed's topology: its axes are pipe, data, model (runtime/pipe/topology.py)."""
+    if parallelism.cp > 1:
+        raise UserError(
+            f"DeepSpeed's topology has no place for cp {parallelism.cp}",
+            hint="--cp 1; its own way to divide sequences is Ulysses (sequence_parallel_size)",
+        )
+    if not _numbers_like(parallelism, "tp-ep-dp-pp"):
+        raise UserError(
+            f"DeepSpeed does not number ranks in the order {'-'.join(parallelism.order)}",
+            hint=f"--order {MEGATRON_ORDER}",
+        )
+    of = parallelism
+    sizes = f"num_pp={of.pp}, num_mp={of.tp}, num_dp={of.dp}"
+    lines = [
+        "from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology",
+        "",
+        f"topology = PipeModelDataParallelTopology({sizes})",
+    ]
+    if of.ep > 1:
+        lines.append(f"ep_size = {of.ep}  # for deepspeed.moe.layer.MoE")
+    return "\n".join(lines) + "\n"
+
+
+def _devicemesh(parallelism: Parallelism) -> str:
+    """Write torch's `init_device_mesh`, whose last dimension is the fastest."""
+    lines = [
+        "from torch.distributed.device_mesh import init_device_mesh",
+        "",
+        _mesh_line("mesh", parallelism.dense),
+    ]
+    if parallelism.ep > 1:
+        lines.append(_mesh_line("expert_mesh", parallelism.experts))
+    return "\n".join(lines) + "\n"
+
+
+def _mesh_line(name: str, mesh: Mesh) -> str:
+    shape = ", ".join(map(str, reversed(mesh.sizes)))
+    names = ", ".join(f'"{dimension}"' for dimension in reversed(mesh.names))
+    return f'{name} = init_device_mesh("cuda", ({shape}), mesh_dim_names=({names}))'
+
+
+def _numbers_like(parallelism: Parallelism, order: str) -> bool:
+    """Tell whether another order gives every rank the same place: sizes of 1 do not matter."""
+    words = order.split("-")
+    return all(
+        [n for n in mesh.names if mesh.size(n) > 1]
+        == [n for n in words if n in mesh.names and mesh.size(n) > 1]
+        for mesh in (parallelism.dense, _as_dp(parallelism.experts))
+    )
+
+
+def _as_dp(mesh: Mesh) -> Mesh:
+    names = tuple("dp" if name == "edp" else name for name in mesh.names)
+    return Mesh(names=names, sizes=mesh.sizes)
+
+
+_EXPORTS: Mapping[Export, Callable[[Parallelism], str]] = {
+    Export.ENV: _env,
+    Export.MEGATRON: _megatron,
+    Export.DEEPSPEED: _deepspeed,
+    Export.DEVICEMESH: _devicemesh,
+}

@@ -1,0 +1,217 @@
+"""How many ranks each kind of parallelism has, and in which order they are numbered."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from clusterkit.core.errors import Problem, UserError, choices_hint
+from clusterkit.launch.rank_layout.mesh import Mesh
+
+DIMENSIONS = ("tp", "cp", "ep", "dp", "pp")
+MEGATRON_ORDER = "tp-cp-ep-dp-pp"
+"""Megatron-LM's own, tensor parallel fastest (initialize_model_parallel)."""
+
+MOST_RANKS = 1_048_576
+"""Beyond which a number must be a slip of the hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """Sizes of the dimensions, and their order, the fastest first."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    """Experts are divided among ranks of cp x dp: this number multiplies nothing."""
+    dp: int = 1
+    pp: int = 1
+    order: tuple[str, ...] = DIMENSIONS
+
+    @property
+    def ranks(self) -> int:
+        """Processes in all."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def edp(self) -> int:
+        """Ranks that hold the same experts."""
+        return self.cp * self.dp // self.ep
+
+    @property
+    def dense(self) -> Mesh:
+        """The grid of everything but the experts."""
+        names = tuple(name for name in self.order if name != "ep")
+        return Mesh(names=names, sizes=tuple(getattr(self, name) for name in names))
+
+    @property
+    def experts(self) -> Mesh:
+        """The grid of the experts: `ep` and `edp` stand where `ep` and `dp` do in the order.
+
+        As Megatron's second RankGenerator does it, with as many tensor ranks as elsewhere.
+        """
+        names = tuple("edp" if name == "dp" else name for name in self.order if name != "cp")
+        return Mesh(names=names, sizes=tuple(getattr(self, name) for name in names))
+
+    @property
+    def same_stages(self) -> bool:
+        """Tell whether a rank has its experts in the stage in which it has all else.
+
+        Megatron asserts it of every layout, also of one without experts.
+        """
+        return self.pp == 1 or self.dense.stride("pp") == self.experts.stride("pp")
+
+    def mesh(self, name: str) -> Mesh:
+        """Return the grid that has a dimension."""
+        return self.experts if name in {"ep", "edp"} else self.dense
+
+
+def parse_order(text: str) -> tuple[str, ...]:
+    """Return the dimensions of an order such as `tp-dp-pp` or `tp,dp,pp`; those left out come last.
+
+    Raises:
+        UserError: a word is no dimension, or stands there twice.
+    """
+    words = tuple(text.strip().lower().replace(",", "-").split("-"))
+    for word in words:
+        if word not in DIMENSIONS:
+            raise UserError(
+                f"--order {text}: {word!r} is no dimension", hint=choices_hint(word, DIMENSIONS)
+            )
+        if words.count(word) > 1:
+            raise UserError(f"--order {text}: {word} stands there twice", hint=MEGATRON_ORDER)
+    return words + tuple(name for name in DIMENSIONS if name not in words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What somebody asks for; checked by `arrange`."""
+
+    nodes: int
+    gpus_per_node: int
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    pp: int = 1
+    dp: int | None = None
+    """None for as many as there are GPUs for."""
+    order: tuple[str, ...] = DIMENSIONS
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def model(self) -> int:
+        """GPUs for one copy of the model."""
+        return self.tp * self.cp * self.pp
+
+
+def arrange(wish: Wish) -> Parallelism:
+    """Return the parallelism that fills the GPUs of `wish`.
+
+    Raises:
+        UserError: it does not divide; with everything that would.
+    """
+    problems = tuple(_absurd(wish)) or tuple(_uneven(wish)) or tuple(_uneven_experts(wish))
+    if problems:
+        raise UserError(problems=problems)
+    return _arranged(wish)
+
+
+def arranged_or_none(wish: Wish) -> Parallelism | None:
+    """Return the parallelism of `wish`, or None where it does not divide."""
+    try:
+        return arrange(wish)
+    except UserError:
+        return None
+
+
+def _arranged(wish: Wish) -> Parallelism:
+    dp = wish.gpus // wish.model
+    return Parallelism(tp=wish.tp, cp=wish.cp, ep=wish.ep, dp=dp, pp=wish.pp, order=wish.order)
+
+
+def _absurd(wish: Wish) -> Iterator[Problem]:
+    for name in ("nodes", "gpus_per_node", *DIMENSIONS):
+        flag, number = "--" + name.replace("_", "-"), getattr(wish, name)
+        if number is not None and number < 1:
+            yield Problem(message=f"{flag} is {number}", hint="give a number from 1 on")
+    if wish.gpus > MOST_RANKS:
+        message = f"{wish.nodes:,} nodes x {wish.gpus_per_node:,} GPUs are {wish.gpus:,}"
+        yield Problem(message=message, hint=f"at most {MOST_RANKS:,} ranks are laid out")
+
+
+def _uneven(wish: Wish) -> Iterator[Problem]:
+    """Yield why the GPUs cannot be divided so."""
+    have = f"{wish.nodes} nodes x {wish.gpus_per_node} GPUs = {wish.gpus}"
+    if wish.dp is None:
+        if wish.gpus % wish.model:
+            yield Problem(
+                message=f"{have} do not divide into {_product(wish)} for one copy of the model",
+                hint=_either([*_other_sizes(wish), *_other_nodes(wish, wish.model)]),
+            )
+    elif wish.model * wish.dp != wish.gpus:
+        wanted = wish.model * wish.dp
+        enough = [f"--dp {wish.gpus // wish.model}"] if wish.gpus % wish.model == 0 else []
+        nodes = [f"--nodes {wanted // wish.gpus_per_node}"] * (wanted % wish.gpus_per_node == 0)
+        whole = dataclasses.replace(wish, dp=None)
+        yield Problem(
+            message=f"{_product(wish)}, but {have}",
+            hint=_either([*enough, *nodes]) or _either(list(_other_sizes(whole))),
+        )
+
+
+def _uneven_experts(wish: Wish) -> Iterator[Problem]:
+    ranks = wish.gpus // wish.model * wish.cp
+    if ranks % wish.ep:
+        works = ", ".join(str(n) for n in _near(ranks, wish.ep))
+        yield Problem(
+            message=f"ep {wish.ep} does not divide the {ranks} ranks of dp x cp",
+            hint=f"--ep {works}: experts are divided among ranks that have other data",
+        )
+        return
+    if wish.ep > 1 and not _arranged(wish).same_stages:
+        yield Problem(
+            message=f"with the order {'-'.join(wish.order)}, ep {wish.ep} would put the experts of "
+            "a rank into another pipeline stage than the rest of it",
+            hint=f"--order {MEGATRON_ORDER}, in which pp comes last",
+        )
+
+
+def _other_sizes(wish: Wish) -> Iterator[str]:
+    """Yield each flag with the sizes next to the wanted one that would divide the GPUs."""
+    for name in ("pp", "cp", "tp"):
+        size = getattr(wish, name)
+        rest = wish.model // size
+        if size > 1 and wish.gpus % rest == 0:
+            yield f"--{name} " + " or ".join(str(n) for n in _near(wish.gpus // rest, size))
+
+
+def _other_nodes(wish: Wish, model: int) -> Iterator[str]:
+    fewer = next((n for n in range(wish.nodes, 0, -1) if n * wish.gpus_per_node % model == 0), None)
+    # After `model` nodes it repeats, so that there is one.
+    more = next(
+        n for n in range(wish.nodes, wish.nodes + model + 1) if n * wish.gpus_per_node % model == 0
+    )
+    yield "--nodes " + (f"{fewer} or {more}" if fewer else str(more))
+
+
+def _near(number: int, wanted: int) -> tuple[int, ...]:
+    """Return the divisors of `number` next to `wanted`: one below and one above."""
+    divisors = [n for n in range(1, number + 1) if number % n == 0]
+    below = [n for n in divisors if n < wanted][-1:]
+    return (*below, *[n for n in divisors if n > wanted][:1])
+
+
+def _product(wish: Wish) -> str:
+    sizes = {name: getattr(wish, name) for name in ("tp", "cp", "dp", "pp")}
+    shown = {name: size for name, size in sizes.items() if (size or 1) > 1}
+    return " x ".join(f"{n} {s}" for n, s in shown.items()) + f" = {prod(shown.values())} GPUs"
+
+
+def _either(options: list[str]) -> str | None:
+    return ", or ".join(options) or None

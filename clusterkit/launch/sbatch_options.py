@@ -1,0 +1,167 @@
+"""The `#SBATCH` directives of a job: the plan's, the site's own, and the user's last word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from clusterkit.config.units import parse_time_limit
+from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import ClusterSpec, GpuRequest, JobSpec
+from clusterkit.core.text.escapes import NOT_IN_A_LINE
+
+SIGNAL_AHEAD_S = 90
+"""How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter
+of a limit that is short."""
+
+DECIDED = {
+    "array": "--array 'lr=1e-3,1e-4;seed=0-3%2'",
+    "nodes": "--nodes N",
+    "ntasks": "--processes N",
+    "ntasks-per-node": "--gpus-per-node N",
+    "chdir": "submit from the folder that the job should run in",
+    "output": "clusterkit logs JOB shows the output, which stands in the run folder",
+    "error": "clusterkit logs JOB shows the output, which stands in the run folder",
+    "export-file": "--env K=V, or env: in the cluster",
+}
+"""Options that would contradict the plan -> what to use instead."""
+
+OURS = frozenset(
+    {
+        "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gpus-per-task",
+        "gres", "job-name", "mem", "no-kill", "no-requeue", "nodes", "ntasks-per-node", "open-mode",
+        "output", "partition", "qos", "requeue", "signal", "time",
+    }
+)  # fmt: skip
+"""Options that `sbatch_directives` writes by itself; any other was asked for by name."""
+
+
+def sbatch_directives(
+    job: JobSpec, cluster: ClusterSpec, *, name: str, once: bool, slots: int
+) -> Mapping[str, str | None]:
+    """Return sbatch options by their long names; None for one that takes no value.
+
+    `slots` are those of one node; a job that starts `once` gets a Slurm task for each of them,
+    any other job one task a node.
+
+    Raises:
+        UserError: a directive of the site or of the user cannot be one.
+    """
+    least = job.nodes + job.spares
+    nodes = f"{least}-{job.max_nodes}" if job.max_nodes else str(least)
+    wanted: dict[str, str | None] = {
+        "job-name": name,
+        "nodes": nodes,
+        **_tasks_directive(job, cluster, slots, once=once),
+        **_gpu_directive(job, cluster, slots, once=once),
+        **_given(
+            {
+                "cpus-per-task": (cluster.cpus_per_node or 0) // (slots if once else 1),
+                "mem": cluster.memory,
+                "time": job.time or cluster.time,
+                "partition": cluster.partition,
+                "account": cluster.account,
+                "qos": cluster.qos,
+                "constraint": cluster.constraint,
+                "exclude": hostlist.fold(job.exclude),
+            }
+        ),
+        "signal": f"USR2@{_signal_ahead_s(job.time or cluster.time)}",
+        "requeue" if job.requeue else "no-requeue": None,
+        **({"no-kill": None} if job.max_nodes else {}),
+        "open-mode": "append",
+        "output": "%x-%j.out",
+    }
+    wanted |= {key: value or None for key, value in cluster.extra_directives.items()}
+    wanted = {key: value for key, value in wanted.items() if key not in cluster.skip_directives}
+    last_word = {key: value or None for key, value in job.sbatch_options.items()}
+    for one, other in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
+        if one in last_word:
+            wanted.pop(other, None)
+    wanted |= last_word
+    _check_directives(wanted, last_word)
+    return wanted
+
+
+def notice_of(directives: Mapping[str, str | None]) -> int:
+    """Return how many seconds before its time limit the processes of a job get a signal, if any."""
+    match = re.fullmatch(r"(?:R:)?\w+@(\d+)", directives.get("signal") or "")
+    return int(match[1]) if match else 0
+
+
+def _signal_ahead_s(time: str | None) -> int:
+    limit_s = parse_time_limit(time) if time else None
+    return SIGNAL_AHEAD_S if limit_s is None else max(1, min(SIGNAL_AHEAD_S, limit_s // 4))
+
+
+def _tasks_directive(
+    job: JobSpec, cluster: ClusterSpec, slots: int, *, once: bool
+) -> dict[str, str | None]:
+    # With a word about tasks Slurm counts them for MIN nodes, and gives no more than MIN (22.05).
+    # The step of the job says it again in any case.
+    if job.max_nodes and cluster.gpu_request is not GpuRequest.GPUS_PER_TASK:
+        return {}
+    return {"ntasks-per-node": str(slots) if once else "1"}
+
+
+def _gpu_directive(
+    job: JobSpec, cluster: ClusterSpec, gpus: int, *, once: bool
+) -> dict[str, str | None]:
+    # Without a word about GPUs anywhere, a slot is a CPU process and Slurm is not asked for any.
+    if not (job.gpus_per_node or cluster.gpus_per_node or cluster.gpu_type):
+        return {}
+    return gpu_request(cluster, gpus, once=once)
+
+
+def gpu_request(cluster: ClusterSpec, gpus: int, *, once: bool = False) -> dict[str, str | None]:
+    """Return the option that asks Slurm for `gpus` on each node, in the site's own way.
+
+    `once` says that one task runs for the whole job and each GPU has a task.
+    """
+    typed = f"{cluster.gpu_type}:{gpus}" if cluster.gpu_type else str(gpus)
+    match cluster.gpu_request:
+        case GpuRequest.GPUS_PER_NODE:
+            return {"gpus-per-node": typed}
+        case GpuRequest.GRES:
+            return {"gres": f"gpu:{typed}"}
+        case GpuRequest.GPUS_PER_TASK:
+            return {"gpus-per-task": "1" if once else typed}
+        case GpuRequest.NONE:
+            return {}
+
+
+def _given(directives: Mapping[str, str | int | None]) -> dict[str, str | None]:
+    return {key: str(value) for key, value in directives.items() if value}
+
+
+def _check_directives(
+    directives: Mapping[str, str | None], last_word: Mapping[str, str | None]
+) -> None:
+    problems = [
+        Problem(message=f"sbatch.{key} is decided by the plan", hint=DECIDED[key])
+        for key in last_word
+        if key in DECIDED
+    ]
+    for key, value in directives.items():
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
+            problems.append(
+                Problem(
+                    message=f"{key!r} is no sbatch option",
+                    hint="write its long name without dashes in front, such as sbatch.mail-user=me",
+                )
+            )
+        if value is not None and (bad := NOT_IN_A_LINE.search(value)) is not None:
+            option = "--name" if key == "job-name" and key not in last_word else f"sbatch.{key}"
+            problems.append(
+                Problem(
+                    message=f"{option}: the value has {_called(bad[0])}",
+                    hint="Slurm reads an option from one line of printable text",
+                )
+            )
+    if problems:
+        raise UserError(problems=problems)
+
+
+def _called(character: str) -> str:
+    return "a line break" if character in "\n\r\x85\u2028\u2029" else f"the character {character!r}"

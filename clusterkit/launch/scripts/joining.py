@@ -1,0 +1,119 @@
+"""Scripts of which each process trains by itself, as nothing in them joins the processes.
+
+Such a job succeeds: as many times the same training as it has processes. A script that imports
+anything of which it is not known that it joins nothing is given the benefit of the doubt.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterkit.core.errors import Position, Problem
+from clusterkit.core.model import ClusterKind, GpuRequest, LaunchPlan
+from clusterkit.launch.scripts.reading import Script
+
+_LIGHTNING = tuple(
+    f"{package}.{name}"
+    for package, name in (
+        *(
+            (package, "Trainer")
+            for package in ("lightning", "lightning.pytorch", "pytorch_lightning")
+        ),
+        *((package, "Fabric") for package in ("lightning", "lightning.fabric", "lightning_fabric")),
+    )
+)
+_DEVICES = frozenset({"devices", "gpus", "num_processes", "tpu_cores"})
+_JOINS_NOTHING = frozenset(sys.stdlib_module_names) | frozenset(
+    {"PIL", "absl", "albumentations", "click", "cv2", "datasets", "einops", "evaluate", "fire"}
+    | {"h5py", "hydra", "imageio", "matplotlib", "nltk", "numpy", "omegaconf", "packaging"}
+    | {"pandas", "polars", "psutil", "pyarrow", "pydantic", "requests", "rich", "safetensors"}
+    | {"scipy", "seaborn", "sentencepiece", "skimage", "sklearn", "tensorboard", "tensorboardX"}
+    | {"tiktoken", "timm", "tokenizers", "torch", "torchaudio", "torchinfo", "torchmetrics"}
+    | {"torchsummary", "torchtext", "torchvision", "tqdm", "transformers", "typer", "tyro"}
+    | {"typing_extensions", "wandb", "yaml"}
+)
+_KNOWS = re.compile(
+    r"(?i:distribute)|process_group|\bWORLD_SIZE\b|\bRANK\b|\bLOCAL_RANK\b|SLURM_|TF_CONFIG|torchelastic|importlib"
+    r"|subprocess|multiprocessing|\bTrainer|TrainingArguments|\bexec\(|runpy|sys\.path"
+)
+_JOIN = (
+    "call torch.distributed.init_process_group(), and wrap the model in\n"
+    "  DistributedDataParallel; or ask for one process: --nodes 1 --gpus-per-node 1"
+)
+_ALONE = "each process would train by itself"
+_TRAINS = re.compile(r"\.backward\(")
+
+
+def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
+    """Yield why the processes of a plan of several would not train together."""
+    if plan.processes < 2:
+        return
+    for use in script.uses:
+        if use.called and use.name in _LIGHTNING:
+            missing = _missing(use.given, plan)
+            if missing:
+                yield _problem(script, plan, use.line, *_of_lightning(use.name, missing, plan))
+            return
+    trains = _trains_alone(script)
+    if trains is not None:
+        line = script.text.count("\n", 0, trains.start()) + 1
+        what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
+        yield _problem(script, plan, line, what, _JOIN)
+
+
+def trains_alone(script: Script) -> bool:
+    """Tell whether a script trains with torch, and nothing in it joins processes."""
+    return _trains_alone(script) is not None
+
+
+def _trains_alone(script: Script) -> re.Match[str] | None:
+    if "torch" not in script.imports or not script.imports <= _JOINS_NOTHING or script.relative:
+        return None
+    trains = _TRAINS.search(script.text)
+    return trains if trains and not _KNOWS.search(script.text) else None
+
+
+def _missing(given: frozenset[str], plan: LaunchPlan) -> list[str]:
+    """Return the arguments that Lightning would guess, and guess wrong.
+
+    It takes one node, and all GPUs of that one; of a node without GPUs one process. Where that is
+    one in all, and no strategy is asked for, it joins nobody; else it refuses (Lightning
+    fabric/plugins/environments/torchelastic.py, slurm.py).
+    """
+    if "*" in given or "plugins" in given:
+        return []
+    missing = ["num_nodes"] if plan.nodes > 1 and "num_nodes" not in given else []
+    several = plan.processes > plan.nodes
+    if several and not given & _DEVICES and (missing or _without_gpus(plan)):
+        missing.append("devices")
+    return missing
+
+
+def _without_gpus(plan: LaunchPlan) -> bool:
+    if plan.cluster.kind is ClusterKind.LOCAL:
+        return not any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd", "dxg"))
+    return plan.cluster.gpu_request is GpuRequest.NONE
+
+
+def _of_lightning(name: str, missing: list[str], plan: LaunchPlan) -> tuple[str, str, str]:
+    values = {"num_nodes": plan.nodes, "devices": max(plan.slots)}
+    what = name.rpartition(".")[2]
+    return (
+        f"{plan.script} calls {what} without {' and '.join(missing)}",
+        f"{what}(..., {', '.join(f'{key}={values[key]}' for key in missing)})",
+        f"{_ALONE}, or refuse to start",
+    )
+
+
+def _problem(
+    script: Script, plan: LaunchPlan, line: int, what: str, hint: str, otherwise: str = _ALONE
+) -> Problem:
+    text = script.text.splitlines()[line - 1]
+    return Problem(
+        message=f"{what}:\n  {otherwise}",
+        hint=hint,
+        position=Position(source=plan.script, line=line, text=text.strip()),
+    )

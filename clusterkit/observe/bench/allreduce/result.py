@@ -1,0 +1,135 @@
+"""What a measurement of collectives has found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from clusterkit.observe.bench.allreduce.operations import Operation
+
+_ROUNDED = 1e10
+"""Bytes per second below which two decimals of GB/s, as nccl-tests prints, say less than times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One collective at one message size."""
+
+    op: Operation
+    bytes: int
+    """What nccl-tests calls the size: for gathers, what all ranks hold together."""
+    seconds: float
+    """Of one collective: the median of the repeats, each as slow as its slowest rank."""
+    algbw: float
+    """Bytes per second: the message over time."""
+    busbw: float
+    """Bytes per second on the links."""
+    fastest: float | None = None
+    """Bus bandwidth of the fastest repeat; None where only one figure is known."""
+    slowest: float | None = None
+    repeats: int | None = None
+    iterations: int | None = None
+    """How many collectives were timed in all."""
+
+    @classmethod
+    def printed(
+        cls, *, op: Operation, size: int, seconds: float, algbw: float, busbw: float
+    ) -> Measured:
+        """Return what nccl-tests printed: its figures, or the time where they are rounded more."""
+        rate = algbw if algbw >= _ROUNDED else size / seconds
+        return cls(op=op, bytes=size, seconds=seconds, algbw=rate, busbw=busbw)
+
+    def between(self, ranks: int) -> Measured:
+        """Return it with the bus bandwidth of so many ranks, where what was printed is rounded."""
+        if self.busbw >= _ROUNDED:
+            return self
+        return replace(self, busbw=self.algbw * self.op.bus_factor(ranks))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """A wrong result: on one rank where that is known."""
+
+    op: Operation
+    bytes: int
+    elements: int
+    rank: int | None = None
+    node: str | None = None
+    detail: str = ""
+    """The first element that was wrong, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """What was asked for and not measured."""
+
+    op: Operation
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One run."""
+
+    source: str
+    """What measured: `torch`, `nccl-tests`."""
+    backend: str
+    """`nccl` or `gloo`."""
+    device: str | None
+    """The GPU, or `cpu`; None where the run does not say."""
+    ranks: int | None
+    nodes: tuple[str, ...]
+    """In rank order; empty where the run does not list them all."""
+    node_count: int | None
+    measured: tuple[Measured, ...]
+    correct: bool | None
+    """Whether all results were right; None where nobody looked, or the end is missing."""
+    wrong: tuple[Wrong, ...] = ()
+    suspects: tuple[str, ...] = ()
+    """Nodes on which a wrong result was seen."""
+    left_out: tuple[LeftOut, ...] = ()
+    versions: tuple[str, ...] = ()
+    complete: bool = True
+    """Whether it came to its end."""
+    checked: bool = True
+    """Whether anybody looked at the results that there are."""
+    error: str | None = None
+    """What it failed with, where that is no wrong result."""
+    perhaps: tuple[Operation, ...] = ()
+    """What it may have been instead: collectives whose tables look the same."""
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The collectives that there are figures of, in the order of their measurement."""
+        return tuple(dict.fromkeys(one.op for one in self.measured))
+
+    @property
+    def per_node(self) -> int | None:
+        """Ranks of each node, where all nodes have as many."""
+        if not self.ranks or not self.node_count or self.ranks % self.node_count:
+            return None
+        return self.ranks // self.node_count
+
+    def of(self, op: Operation) -> tuple[Measured, ...]:
+        """Return the figures of one collective, smallest message first."""
+        return tuple(sorted((m for m in self.measured if m.op is op), key=lambda m: m.bytes))
+
+    def best(self, op: Operation) -> Measured:
+        """Return the size with the highest bus bandwidth, the largest of several."""
+        return max(self.of(op), key=lambda one: (one.busbw, one.bytes))
+
+    def large(self, op: Operation) -> Measured:
+        """Return the largest message, which is what gradients of large models are like."""
+        return self.of(op)[-1]
+
+    def on(self, *, ranks: int | None, node_count: int | None) -> Result:
+        """Return the result with what it does not say itself of ranks and nodes."""
+        measured = self.measured
+        if self.ranks is None and ranks is not None:
+            measured = tuple(one.between(ranks) for one in measured)
+        return replace(
+            self,
+            ranks=self.ranks or ranks,
+            node_count=self.node_count or node_count,
+            measured=measured,
+        )

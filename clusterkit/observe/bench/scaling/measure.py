@@ -1,0 +1,275 @@
+"""Run a job at one size after the other, look on for long enough, and end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
+from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.jobs import Job, cancel
+from clusterkit.jobs.state.failure import failure_of
+from clusterkit.jobs.submit.attended import start_attended
+from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.watch import RESULTS_EVERY_S, Observer
+from clusterkit.observe.bench.scaling.evidence import NodeEvidence
+from clusterkit.observe.bench.scaling.lines import ThroughputLog
+from clusterkit.observe.bench.scaling.nodes import NodeWatch, aim
+from clusterkit.observe.bench.scaling.rates import Bounds, Counted, counted, enough, rates, stalled
+from clusterkit.observe.bench.scaling.result import Row
+from clusterkit.observe.bench.scaling.sized import Ladder, SizedJob
+from clusterkit.observe.throughput import LINE
+
+_SILENT = "it printed no line that tells its throughput"
+_WELL = frozenset({JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMEOUT, JobState.PREEMPTED})
+"""How a run may have ended whose lines count."""
+_CUT_OFF = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
+"""How a run may have ended that hung."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """How runs are measured."""
+
+    bounds: Bounds
+    patience_s: float
+    """A run that prints no throughput for so long is given up, however much it told before."""
+    global_batch: bool
+    """Whether one batch is divided among the slots, however many there are."""
+    exclude_unfit: bool = False
+    """Go on without nodes that are not fit, if enough are left."""
+    force: bool = False
+    """Run whatever preflight finds."""
+    command_line: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen of one run."""
+
+    log: ThroughputLog
+    job: Job
+    evidence: tuple[NodeEvidence, ...] = field(default=())
+    over: bool = False
+    """The job ended by itself, or at the hands of somebody else."""
+    given_up: bool = False
+    silent_s: float = 0.0
+    """Since the last line that tells its throughput."""
+    skip: int = 0
+    """Lines that were printed until the yardstick had been taken, which takes processors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    """Why a run has no rate, and what to do; empty texts where it has one."""
+
+    problem: str = ""
+    hint: str = ""
+    failed: bool = False
+
+
+def measure(
+    ladder: Ladder,
+    wishes: Wishes,
+    *,
+    listener: Listener,
+    started: Callable[[SizedJob, RunFolder], None],
+) -> Iterator[Row]:
+    """Yield what came of each size, smallest first; a run that goes on is ended before the next.
+
+    Once a script is known to print no throughput, larger sizes are not tried. When the caller is
+    interrupted, the job that runs is ended.
+    """
+    silent = False
+    for job in ladder.jobs:
+        row = _untried(job) if silent else _measured(job, wishes, listener, started)
+        yield row
+        silent = silent or row.problem == _SILENT
+
+
+def _untried(sized: SizedJob) -> Row:
+    return Row(
+        size=sized.size,
+        slots=sized.prepared.plan.processes,
+        state="not tried",
+        problem="the smaller run told no throughput",
+    )
+
+
+def _measured(
+    sized: SizedJob,
+    wishes: Wishes,
+    listener: Listener,
+    started: Callable[[SizedJob, RunFolder], None],
+) -> Row:
+    slots = sized.prepared.plan.processes
+    try:
+        plan, run, submission = start_attended(
+            sized.prepared,
+            exclude_unfit=wishes.exclude_unfit,
+            force=wishes.force,
+            listener=listener,
+            command_line=wishes.command_line,
+        )
+    except ClusterkitError as error:
+        return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
+    try:
+        started(sized, run)
+        look = _look(plan, run, submission, wishes)
+    finally:
+        # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
+        ended = cancel(run)
+    look.job = ended if not look.job.status.state.final else look.job
+    return _row(sized, run, look, wishes)
+
+
+def _look(plan: LaunchPlan, run: RunFolder, submission: Submission, wishes: Wishes) -> _Look:
+    """Look at a run until enough of it was seen, it is over, or it stays silent for too long."""
+    observer = Observer(run, tends=True)
+    look = _Look(log=ThroughputLog(run), job=observer.look())
+    watched = _Nodes(plan, submission)
+    heard_at = time.monotonic()
+    while True:
+        look.job = observer.look()
+        look.over = observer.over
+        now = time.monotonic()
+        before = len(look.log.readings)
+        look.log.read(now, over=look.over)
+        if len(look.log.readings) > before or look.job.status.state is JobState.PENDING:
+            heard_at = now
+        look.silent_s = now - heard_at
+        if look.over:
+            break
+        if look.log.readings and watched.sample():
+            look.log.read(time.monotonic())
+            look.skip = len(look.log.readings)
+        if enough(look.log.readings, wishes.bounds, now, skip=look.skip):
+            watched.finish()
+            break
+        if look.silent_s > wishes.patience_s:
+            look.given_up = True
+            break
+        time.sleep(RESULTS_EVERY_S)
+    look.evidence = watched.evidence()
+    return look
+
+
+class _Nodes:
+    """The nodes of a run, as long as they can be asked; that they cannot ends no measurement."""
+
+    def __init__(self, plan: LaunchPlan, submission: Submission) -> None:
+        self._plan, self._submission = plan, submission
+        self._watch: NodeWatch | None = None
+        self._problem = ""
+
+    def sample(self) -> bool:
+        """Read the nodes; tell whether this was the first time, and the yardstick came before."""
+        if self._problem:
+            return False
+        first = self._watch is None
+        try:
+            if self._watch is None:
+                self._watch = NodeWatch(aim(self._plan, self._submission.job_id))
+                self._watch.measure()
+            self._watch.sample()
+        except (RemoteError, UserError) as error:
+            self._problem = str(error)
+        return first
+
+    def finish(self) -> None:
+        """Read the nodes once more, then the yardstick, as long as the job runs."""
+        if self._problem or self._watch is None:
+            return
+        try:
+            self._watch.sample(at_once=True)
+            self._watch.measure()
+        except (RemoteError, UserError) as error:
+            self._problem = str(error)
+
+    def evidence(self) -> tuple[NodeEvidence, ...]:
+        """Return what was learnt."""
+        if self._watch is not None:
+            return self._watch.evidence(self._problem)
+        if not self._problem:
+            return ()
+        nodes = self._plan.node_names or ("all nodes",)
+        return tuple(NodeEvidence(node=node, problem=self._problem) for node in nodes)
+
+
+def _row(sized: SizedJob, run: RunFolder, look: _Look, wishes: Wishes) -> Row:
+    plan, status = sized.prepared.plan, look.job.status
+    readings, warmup = look.log.readings, wishes.bounds.warmup
+    seen = counted(readings, warmup, skip=look.skip)
+    if not seen.readings:  # the run was short
+        seen = counted(readings, warmup)
+    found = rates(seen, slots=plan.processes, global_batch=wishes.global_batch)
+    trouble = _trouble(look, seen, run, wishes, measured=bool(found))
+    return Row(
+        size=sized.size,
+        slots=plan.processes,
+        job_id=look.job.submission.job_id,
+        run_dir=str(run.path),
+        state=status.state.value,
+        rates={} if trouble.problem else found,
+        steps=seen.steps,
+        step_s=seen.step_s,
+        evidence=look.evidence,
+        problem=trouble.problem,
+        hint=trouble.hint,
+        failed=trouble.failed,
+    )
+
+
+def _trouble(
+    look: _Look, seen: Counted, run: RunFolder, wishes: Wishes, *, measured: bool
+) -> _Trouble:
+    status, logs = look.job.status, f"its output: {run.logs}"
+    ended_badly = look.over and status.state is not JobState.SUCCEEDED and not measured
+    if status.state not in _WELL or ended_badly:
+        name = look.job.submission.job_id or run.key
+        return _Trouble(
+            problem=_how_it_failed(look.job),
+            hint=f"clusterkit diagnose {name}",
+            failed=status.state.final,
+        )
+    cut_off = look.over and status.state in _CUT_OFF
+    if look.log.readings and (look.given_up or (cut_off and stalled(seen, look.silent_s))):
+        return _Trouble(
+            problem=f"it was silent for {look.silent_s:.0f} s after {_last_told(look)}",
+            hint="where its ranks stand is told while it hangs: clusterkit diagnose --stacks JOB\n"
+            f"if it prints that seldom, --patience SECONDS waits for longer\n{logs}",
+            failed=True,
+        )
+    if measured:
+        return _Trouble()
+    if not look.log.readings:
+        line = f"print one such as `{LINE}`, or `tokens/s N`, of the whole job"
+        longer = "; --patience SECONDS waits for longer" if look.given_up else ""
+        return _Trouble(problem=_SILENT, hint=f"{line}{longer}\n{logs}")
+    return _Trouble(
+        problem=f"no throughput line came after the warm-up of {wishes.bounds.warmup} steps",
+        hint=f"a smaller --warmup, or a run that is longer\n{logs}",
+    )
+
+
+def _last_told(look: _Look) -> str:
+    readings = look.log.readings
+    told = (one.throughput.step for one in reversed(readings))
+    step = next((step for step in told if step is not None), None)
+    lines = "1 line" if len(readings) == 1 else f"{len(readings)} lines"
+    return f"{lines} of its throughput" if step is None else f"step {step}"
+
+
+def _how_it_failed(job: Job) -> str:
+    status, failure = job.status, failure_of(job)
+    code = f" (exit {status.exit_code})" if status.exit_code else ""
+    how = "failed" if status.state is JobState.FAILED else f"ended as {status.state.value}"
+    text = f"the job {how}{code}" + (f": {status.reason}" if status.reason else "")
+    last = _last_line(failure.message or "", failure.tail) if failure else ""
+    return f"{text}\n{last}" if last else text
+
+
+def _last_line(message: str, tail: Sequence[str]) -> str:
+    return next((line.strip() for line in (message, *reversed(tail)) if line.strip()), "")

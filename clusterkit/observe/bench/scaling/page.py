@@ -1,0 +1,146 @@
+"""How well a script scales, as one page of HTML that needs no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from clusterkit import __version__
+from clusterkit.core.data import read_data
+from clusterkit.core.html import environment, policy
+from clusterkit.observe.bench.scaling.evidence import NodeEvidence
+from clusterkit.observe.bench.scaling.result import FAIR, Cause, Scaling
+from clusterkit.observe.bench.scaling.sizes import in_words
+from clusterkit.observe.bench.scaling.units import figure, in_percent, step_time
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 64.0, 34.0
+_TOP, _RIGHT = 14.0, 110.0
+"""Room for what stands beside the last point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A run in the picture."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    ideal: float
+    count: int
+    text: str
+    short: bool
+
+
+def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
+    """Return the result as one HTML document that loads nothing."""
+    style = read_data("templates", "preflight", "report.css")
+    style += read_data("templates", "scaling", "report.css")
+    return (
+        environment("scaling")
+        .get_template("report.html.j2")
+        .render(
+            style=Markup(style),  # noqa: S704 - ours
+            policy=policy(style),
+            version=__version__,
+            date=f"{datetime.fromtimestamp(time.time(), tz=UTC):%Y-%m-%d %H:%M UTC}",
+            title=_title(found),
+            good=found.base is not None
+            and not any(row.problem or found.short(row) or found.beyond(row) for row in found.rows),
+            found=found,
+            causes=causes,
+            points=_points(found),
+            picture={"width": _WIDTH, "height": _HEIGHT, "left": _LEFT, "bottom": _BOTTOM},
+            counted=lambda row: in_words(found.by, row.size.count),
+            columns=_columns(found),
+            figure=figure,
+            step_time=step_time,
+            fair=FAIR,
+            in_percent=in_percent,
+        )
+    )
+
+
+def _title(found: Scaling) -> str:
+    measured = [row for row in found.rows if found.rate(row)]
+    if not measured:
+        return "Nothing could be measured"
+    last = measured[-1]
+    if len(measured) == 1:
+        return f"Measured at {in_words(found.by, last.size.count)} alone"
+    share = found.efficiency(last) or 0.0
+    return f"{in_percent(share)} efficiency at {in_words(found.by, last.size.count)}"
+
+
+def _points(found: Scaling) -> tuple[Point, ...]:
+    shown = [(row, rate) for row in found.rows if (rate := found.rate(row))]
+    if not shown:
+        return ()
+    first, last = shown[0], shown[-1]
+    each = first[1].per_s / first[0].size.count
+    # One line that was far too fast is not to press all the others down: its bar is cut.
+    highest = 1.15 * max(each * last[0].size.count, *(rate.per_s for _, rate in shown), 1e-9)
+
+    def x(count: float) -> float:
+        return round(_LEFT + (_WIDTH - _LEFT - _RIGHT) * count / last[0].size.count, 1)
+
+    def y(rate: float) -> float:
+        return round(_HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * rate / highest, 1)
+
+    return tuple(
+        Point(
+            x=x(row.size.count),
+            y=y(rate.per_s),
+            low=y(rate.low),
+            high=y(min(rate.high, highest)),
+            ideal=y(each * row.size.count),
+            count=row.size.count,
+            text=figure(rate.per_s),
+            short=found.short(row),
+        )
+        for row, rate in shown
+    )
+
+
+Column = tuple[str, Callable[[NodeEvidence], str]]
+
+
+def _columns(found: Scaling) -> tuple[Column, ...]:
+    """Return what there is to tell of nodes, as headings and cells; nothing that no node told."""
+    every: tuple[Column, ...] = (
+        ("yardstick, s", lambda one: _cell(one.yardstick_s, "{:.2f}")),
+        ("processors", lambda one: _cell(one.cpus, "{}")),
+        ("busy, %", lambda one: _cell(one.cpu_percent, "{:.0f}")),
+        ("load", lambda one: _cell(one.load, "{:.1f}")),
+        ("CPU limit used up, %", lambda one: _cell(one.throttled_percent, "{:.0f}")),
+        ("taken by hypervisor, %", lambda one: _cell(one.stolen_percent, "{:.0f}")),
+        ("waits for disks, %", lambda one: _cell(one.waiting_percent, "{:.0f}")),
+        ("network, MB/s", lambda one: _cell(one.bytes_per_s, "{:.3g}", 1e6)),
+        ("GPUs", lambda one: str(len(one.gpus) or "")),
+        ("GPUs busy, %", lambda one: _of_gpus(one, "busy_percent")),
+        ("GPU clock, MHz", lambda one: _of_gpus(one, "clock_mhz")),
+        ("GPU power, W", lambda one: _of_gpus(one, "power_w")),
+        ("GPU, C", lambda one: _of_gpus(one, "temperature_c")),
+        ("", lambda one: one.problem),
+    )
+    nodes = [one for row in found.rows for one in row.evidence]
+    return tuple(column for column in every if any(column[1](one) for one in nodes))
+
+
+def _cell(value: float | None, form: str, unit: float = 1) -> str:
+    if value is None:
+        return ""
+    return form.format(value / unit if unit != 1 else value)
+
+
+def _of_gpus(one: NodeEvidence, what: str) -> str:
+    """Return the range over the GPUs of a node."""
+    values = [value for gpu in one.gpus if (value := getattr(gpu, what)) is not None]
+    if not values:
+        return ""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low}-{high}"

@@ -1,0 +1,280 @@
+"""Give each find the rule that has it, its place and its time: from hits to events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from clusterkit.core.hosts import hostlist
+from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.observe.diagnose.evidence import (
+    lines_after,
+    lines_around,
+    next_run,
+    nodes_named,
+    side_step,
+    time_near,
+    went_on,
+    year_of,
+)
+from clusterkit.observe.diagnose.handled import handled_by_all
+from clusterkit.observe.diagnose.hits import Hit, Scanned
+from clusterkit.observe.diagnose.lines import time_of
+from clusterkit.observe.diagnose.order import GENERIC, Event
+from clusterkit.observe.diagnose.rules import Compare, Role, Rule
+
+_MOST_TIMED = 64
+"""Finds of one file whose time is looked for around them."""
+_MOST_FOLLOWED = 64
+"""Finds of one file of which it is looked whether the training went on after them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A line that the run folder of a job stands for, and where and when it became true."""
+
+    text: str
+    node: str | None = None
+    rank: int | None = None
+    time: float | None = None
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A log to read, and the node whose output it is, where that is known."""
+
+    path: Path
+    node: str | None = None
+    scheduler: bool = False
+    """Whether it is the output of a scheduler or a worker, and not of the training."""
+
+
+def weigh(
+    rules: Mapping[str, Rule],
+    found: Sequence[tuple[Source, Scanned]],
+    facts: Iterable[Fact] = (),
+    *,
+    folder: Path = Path(),
+) -> tuple[Event, ...]:
+    """Return the events of all logs, and of the facts of the run in `folder`."""
+    comparison = _Comparison(rules, found)
+    events = []
+    well = _Endings(rules, [scanned for _, scanned in found])
+    for source, scanned in found:
+        looked, followed, before = 0, 0, None
+        for hit in scanned.hits:
+            holding = (rules[name] for name in hit.rules if comparison.holds(name, hit))
+            rule, near = next(_in_place(holding, hit), (None, {}))
+            if rule is None or (source.scheduler and rule.priority <= GENERIC):
+                continue
+            if _taken_back(rule, hit):
+                continue
+            own = time_of(f"{hit.stamp} {hit.text}".lstrip(), year=year_of(hit.file))
+            wanted = rule.role is not Role.CONSEQUENCE
+            sought = wanted and looked < _MOST_TIMED
+            looked += sought
+            time = time_near(hit) if own is None and sought else own
+            if time is None and wanted:
+                time = before  # not before what the file told until there
+            before = time if wanted else before
+            ends = not rule.silent and followed < _MOST_FOLLOWED
+            followed += ends
+            events.append(
+                Event(
+                    rule=rule,
+                    groups={**near, **_groups(rule, hit.text, comparison.values(rule, hit))},
+                    hit=hit,
+                    node=comparison.node(source, hit),
+                    rank=hit.rank,
+                    time=time,
+                    timed=own is not None,
+                    handled=well.cover(rule, hit) or (ends and went_on(hit, scanned.size)),
+                )
+            )
+    events += [event for fact in facts if (event := _event_of(rules, fact, folder)) is not None]
+    return _without_side_steps(handled_by_all(events))
+
+
+def _without_side_steps(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Take what a launcher or a shell tells at the beginning for no failure of the job.
+
+    Only where nobody has a cause or a symptom, and hundreds of good lines follow.
+    """
+    if any(not e.handled and e.rule.role is not Role.CONSEQUENCE for e in events):
+        return tuple(events)
+    return tuple(replace(e, handled=e.handled or side_step(e.hit)) for e in events)
+
+
+class _Endings:
+    """What the logs tell of a training that came to its end, and what stands after that."""
+
+    def __init__(self, rules: Mapping[str, Rule], scanned: Iterable[Scanned]) -> None:
+        self._spans: dict[Path, list[tuple[int, float]]] = {}
+        self._whole = False
+        self._failed: dict[Path, int] = {}
+        """Files in which ranks had failed then, so that others waited until they were ended."""
+        for one in scanned:
+            for ending in one.endings:
+                until = next_run(one.file, one.excerpts, ending.offset)
+                self._spans.setdefault(one.file, []).append((ending.offset, until))
+                if ending.whole and until == inf:
+                    self._whole = True
+                    if _ended_badly(rules, one, ending.offset):
+                        self._failed.setdefault(one.file, ending.offset)
+
+    def cover(self, rule: Rule, hit: Hit) -> bool:
+        """Tell whether a find is none: all had gone well, or did so in the end.
+
+        Before another step nothing counts that processes print as they leave; where it is the whole
+        job that has reached its goal, nothing at all, unless it had to be ended after a failure.
+        """
+        if rule.silent:
+            return False
+        if self._whole:
+            return hit.last <= self._failed.get(hit.file, inf)
+        spans = self._spans.get(hit.file, ())
+        return rule.ending and any(start < hit.offset < until for start, until in spans)
+
+
+def _ended_badly(rules: Mapping[str, Rule], scanned: Scanned, offset: int) -> bool:
+    after = [rules[hit.rules[0]] for hit in scanned.hits if hit.offset > offset]
+    own = [rule for rule in after if rule.role is not Role.CONSEQUENCE and rule.compare is None]
+    return any(rule.outside for rule in own) and not all(
+        rule.ending or rule.outside for rule in own
+    )
+
+
+def _taken_back(rule: Rule, hit: Hit) -> bool:
+    """Tell whether the line after the last one like the hit's says that it was dealt with."""
+    if not rule.unless_next:
+        return False
+    after = lines_after(replace(hit, offset=hit.last), 1)
+    return any(pattern.search(text) for text in after for pattern in rule.unless_next)
+
+
+def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Mapping[str, str]]]:
+    """Yield the rules that find around a hit what they ask for, with the groups of that."""
+    lines: tuple[str, ...] = ()
+    for rule in rules:
+        lines = lines or (lines_around(hit) if rule.near else ())
+        matches = [match for p in rule.near if (match := _first_match(p, lines)) is not None]
+        if matches or not rule.near:
+            groups = (match.groupdict().items() for match in reversed(matches))
+            yield rule, {name: text for of_one in groups for name, text in of_one if text}
+
+
+def _first_match(pattern: re.Pattern[str], lines: Iterable[str]) -> re.Match[str] | None:
+    return next((match for line in lines if (match := pattern.search(line))), None)
+
+
+def _event_of(rules: Mapping[str, Rule], fact: Fact, folder: Path) -> Event | None:
+    matching = [rule for rule in rules.values() if rule.match(fact.text)]
+    matching.sort(key=lambda one: -one.priority)
+    hit = Hit(rules=(), file=folder, line=0, offset=0, text=fact.text)
+    rule, near = next(_in_place(matching, hit), (None, {}))
+    if rule is None:
+        return None
+    hit.rules = (rule.id,)
+    groups = {**near, **_groups(rule, fact.text, {})}
+    return Event(
+        rule=rule,
+        groups=groups,
+        hit=hit,
+        node=fact.node,
+        rank=fact.rank,
+        time=fact.time,
+        timed=fact.time is not None,
+    )
+
+
+def _groups(rule: Rule, text: str, more: Mapping[str, str]) -> Mapping[str, str]:
+    match = rule.match(text)
+    groups = match.groupdict() if match is not None else {}
+    return {**{name: value for name, value in groups.items() if value}, **more}
+
+
+_Where = int | str
+"""A rank, or a node, or the file of one without a name."""
+
+
+class _Comparison:
+    """What rules that compare nodes need to know of all logs together."""
+
+    def __init__(self, rules: Mapping[str, Rule], found: Sequence[tuple[Source, Scanned]]) -> None:
+        self._rules = rules
+        named = {source.node for source, _ in found if source.node}
+        self._short = {name.partition(".")[0]: name for name in named}
+        self._said: dict[tuple[str, str], dict[_Where, set[tuple[str, str]]]] = {}
+        self._nodes: dict[str, set[str]] = {}
+        for source, scanned in found:
+            for hit in scanned.hits:
+                for name in hit.rules:
+                    self._note(name, source, hit)
+        self._all = {
+            source.node or str(source.path)
+            for source, scanned in found
+            if scanned.size and not source.scheduler
+        }
+        if any(rules[name].compare is Compare.SOME_NODES for name in self._nodes):
+            for source, _ in found:
+                if source.node is None and (names := nodes_named(source.path)):
+                    self._all = (self._all - {str(source.path)}) | names
+
+    def holds(self, name: str, hit: Hit) -> bool:
+        """Tell whether what a rule asks of the other nodes is so."""
+        rule = self._rules[name]
+        if rule.compare is Compare.SOME_NODES:
+            return bool(self._all - self._nodes[name])
+        if rule.compare is Compare.DIFFERS:
+            return len(self._differing(name, hit)) > 1
+        return True
+
+    def values(self, rule: Rule, hit: Hit) -> Mapping[str, str]:
+        """Return the engine's own fields for the texts of a rule."""
+        if rule.compare is not Compare.DIFFERS:
+            return {}
+        said: dict[str, list[_Where]] = {}
+        for place, (value, number) in self._differing(rule.id, hit).items():
+            said.setdefault(f"{value} (number {number})" if number else value, []).append(place)
+        parts = [f"{value} on {_named(places)}" for value, places in sorted(said.items())]
+        return {"values": ", ".join(parts)}
+
+    def node(self, source: Source, hit: Hit) -> str | None:
+        """Return the node of a hit, under the name that the job has for it."""
+        if hit.node is None:
+            return source.node
+        return self._short.get(hit.node.partition(".")[0], hit.node)
+
+    def _note(self, name: str, source: Source, hit: Hit) -> None:
+        rule = self._rules[name]
+        node = self.node(source, hit) or str(source.path)
+        if rule.compare is Compare.SOME_NODES:
+            self._nodes.setdefault(name, set()).add(node)
+        elif rule.compare is Compare.DIFFERS and hit.value is not None:
+            what, *told = hit.value
+            place = node if hit.rank is None else hit.rank
+            said = self._said.setdefault((name, what), {})
+            said.setdefault(place, set()).add((told[0], told[1]))
+
+    def _differing(self, name: str, hit: Hit) -> dict[_Where, tuple[str, str]]:
+        """Return what each place says, where all say one thing each and not the same."""
+        said = self._said.get((name, hit.value[0] if hit.value else ""), {})
+        one = {place: next(iter(values)) for place, values in said.items() if len(values) == 1}
+        numbers = {int(number or 0) for _, number in one.values()}
+        alike = len(numbers) == 1
+        told = {value if alike else value.partition(",")[0] for value, _ in one.values()}
+        near = bool(numbers) and max(numbers) - min(numbers) <= 1
+        return one if near and len(told) > 1 else {}
+
+
+def _named(places: Sequence[_Where]) -> str:
+    ranks = [place for place in places if isinstance(place, int)]
+    nodes = [place for place in places if isinstance(place, str)]
+    words = [hostlist.fold_set(nodes)] if nodes else []
+    if ranks:
+        words.append(f"rank{'s' * (len(ranks) > 1)} {fold_numbers(ranks)}")
+    return " and ".join(words)

@@ -1,0 +1,201 @@
+"""Read again what stands around a line that was found: its time, its context, torchrun's report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from clusterkit.observe.diagnose.excerpts import WINDOW, Excerpts, read_part
+from clusterkit.observe.diagnose.hits import Hit
+from clusterkit.observe.diagnose.lines import Line, rank_in, read_line, time_of
+from clusterkit.observe.diagnose.open_log import NotALogError, open_log
+from clusterkit.observe.diagnose.tracebacks import ended_thread, of_thread
+
+_NEAR = 40
+"""Lines around one without a time within which another's time is taken for its own."""
+_AROUND = 120
+"""Lines of the same rank on each side of one that may tell more of it: its traceback, and the
+exceptions that it led to."""
+_REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
+_HEAD = 1 << 20
+_PROGRESS = re.compile(
+    r"(?i)(?:\b(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
+    r"|\bsamples_count|\bconsumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
+    r"|^ *\d{1,3}%(?:\|[^|]*\|)? +(\d+)/\d+ \[[\d:]+<"
+)
+"""A step, or a bar of tqdm without a word: others have one for files that are read or written.
+
+Not `save_steps=500`: frameworks print their settings.
+"""
+_BAD = re.compile(
+    r"(?i)^\s|^[\W_]*$|traceback|error|exception|fail|abort|terminat|frame #|signal|kill|lost|warn"
+    r"|time[d-]? ?out|refused|unable|cannot|could not"
+)
+"""What stands in a line that belongs to a failure, and in those around it."""
+_SIDE_STEP_UNTIL = 50
+_MANY = 300
+"""Good lines after which what had failed among the first ones was no part of the job."""
+WENT_ON = 5
+"""Different steps that nobody takes after what ended a job: others stop at the next collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Which rank failed first, in the words of torchrun."""
+
+    node: str | None
+    rank: int
+    exit_code: int | None
+    """Negative for a signal."""
+    time: float | None
+    """Seconds since the epoch, of the clock of that node."""
+
+
+def time_near(hit: Hit) -> float | None:
+    """Return about when a line without a time was printed: that of a line nearby."""
+    year = year_of(hit.file)
+    lines = (*reversed(_before(hit, _NEAR, rank=None)), *_after(hit, _NEAR, rank=None))
+    times = (time_of(line.dated, year=year) for line in lines)
+    return next((found for found in times if found is not None), None)
+
+
+def year_of(path: Path) -> int:
+    """Return the year in which a file was last written to."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, tz=UTC).year
+    except OSError:
+        return datetime.now(tz=UTC).year
+
+
+def lines_before(hit: Hit, count: int) -> tuple[str, ...]:
+    """Return up to `count` lines before the hit's; of the same rank where its line names one."""
+    return tuple(line.text for line in _before(hit, count, rank=hit.rank))
+
+
+def lines_around(hit: Hit) -> tuple[str, ...]:
+    """Return the text of a hit and of the lines around it: its own, the nearest above, below."""
+    if not hit.line:
+        return (hit.text,)
+    return (hit.text, *reversed(lines_before(hit, _AROUND)), *lines_after(hit, _AROUND))
+
+
+def lines_after(hit: Hit, count: int) -> tuple[str, ...]:
+    """Return up to `count` lines after the hit's; of the same rank where its line names one."""
+    return tuple(line.text for line in _after(hit, count, rank=hit.rank))
+
+
+def _before(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
+    begin = max(0, hit.offset - WINDOW)
+    part = read_part(hit.file, hit.excerpts, begin, hit.offset - begin)
+    raw = part.replace(b"\r", b"\n").split(b"\n")
+    lines = _lines_of(reversed(raw[1:-1] if begin else raw[:-1]), rank)
+    return tuple(reversed(list(islice(lines, count))))
+
+
+def _after(hit: Hit, count: int, *, rank: int | None) -> tuple[Line, ...]:
+    raw = read_part(hit.file, hit.excerpts, hit.offset, WINDOW).replace(b"\r", b"\n").split(b"\n")
+    return tuple(islice(_lines_of(iter(raw[1:]), rank), count))
+
+
+def went_on(hit: Hit, size: int) -> bool:
+    """Tell whether whoever printed the last line like the hit's took more steps after it.
+
+    They stand in what follows, or at the end of the file of `size` bytes. Of a thread one is
+    enough; one that only lost a connection had no more to do.
+    """
+    last = replace(hit, offset=hit.last)
+    after = lines_after(last, WINDOW)
+    thread = of_thread(hit.text)
+    if thread and not ended_thread(after):
+        return True
+    if size - hit.last > WINDOW:
+        end = max(hit.last + WINDOW, size - WINDOW)
+        after = (*after, *lines_after(replace(hit, offset=end), WINDOW))
+    steps: set[str] = set()
+    for text in after:
+        steps.update(_steps_in(text))
+        if len(steps) >= (1 if thread else WENT_ON):
+            return True
+    return False
+
+
+def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
+    """Return how many bytes stand before where steps are taken again after byte `start`.
+
+    That is infinite where none are near. What sums a run up names some as well.
+    """
+    at, steps = start, set[str]()
+    for raw in read_part(path, excerpts, start, _HEAD).split(b"\n")[1:]:
+        at += len(raw) + 1
+        steps |= _steps_in(read_line(raw).text)
+        if len(steps) >= WENT_ON:
+            return at
+    return math.inf
+
+
+def side_step(hit: Hit) -> bool:
+    """Tell whether a line among the first of a file is followed by hundreds of good ones."""
+    if not 0 < hit.line <= _SIDE_STEP_UNTIL:
+        return False
+    part = read_part(hit.file, hit.excerpts, hit.last, _HEAD).replace(b"\r", b"\n")
+    good = (raw for raw in part.split(b"\n")[1:] if not _BAD.search(read_line(raw).text))
+    return sum(1 for _ in islice(good, _MANY)) == _MANY
+
+
+def steps_after(hit: Hit) -> Mapping[int | None, int]:
+    """Return how many steps each rank took after the last line like the hit's; None: anybody."""
+    steps: dict[int | None, set[str]] = {None: set()}
+    for line in _after(replace(hit, offset=hit.last), WINDOW, rank=None):
+        taken = _steps_in(line.text)
+        steps[None] |= taken
+        steps.setdefault(line.rank, set()).update(taken)
+    return {rank: len(taken) for rank, taken in steps.items()}
+
+
+def took_steps(text: bytes) -> bool:
+    """Tell whether a part of a log tells of a step."""
+    return any(_steps_in(read_line(raw).text) for raw in text.replace(b"\r", b"\n").split(b"\n"))
+
+
+def _steps_in(text: str) -> set[str]:
+    return {match[1] or match[2] for match in _PROGRESS.finditer(text)}
+
+
+def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
+    """Return what torchrun reports from byte `offset` on; None where that is not whole."""
+    found: dict[str, str] = {}
+    raw = read_part(path, excerpts, offset, WINDOW).split(b"\n")
+    for text in islice((read_line(line).text for line in raw[1:]), 12):
+        if (match := _REPORT.match(text)) is not None:
+            found.setdefault(match[1], match[2])
+    rank = rank_in(found.get("rank", ""))
+    if rank is None:
+        return None
+    code = found.get("exitcode", "")
+    return Root(
+        node=found.get("host"),
+        rank=rank,
+        exit_code=int(code) if re.fullmatch(r"-?\d{1,3}", code) else None,
+        time=time_of(found.get("time", "").replace("_", " "), year=year_of(path)),
+    )
+
+
+def nodes_named(path: Path) -> frozenset[str]:
+    """Return the nodes that prefixes in the beginning of a file name."""
+    try:
+        with open_log(path) as log:
+            lines = log.read(_HEAD).split(b"\n")
+    except (NotALogError, OSError):
+        return frozenset()
+    return frozenset(node for line in lines if (node := read_line(line[:200]).node) is not None)
+
+
+def _lines_of(raw: Iterator[bytes], rank: int | None) -> Iterator[Line]:
+    for line in map(read_line, raw):
+        if line.text and (rank is None or line.rank == rank):
+            yield line

@@ -1,0 +1,266 @@
+"""What has been found in one file so far: bounded, however often something is found."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterkit.observe.diagnose.excerpts import Excerpts
+from clusterkit.observe.diagnose.lines import Line, rank_in, read_line
+from clusterkit.observe.diagnose.rules import Compare, Rule
+from clusterkit.observe.diagnose.tracebacks import IGNORED, ignored
+
+_MOST_HITS = 4096
+"""Different finds that are kept of one file; what repeats itself is one."""
+_MOST_FORMS = 1 << 14
+_MOST_ENDINGS = 64
+_LONGEST_FORM = 512
+_TRACEBACK = 1 << 14
+"""Bytes before an exception within which its traceback begins."""
+_MOST_IGNORED = 1 << 13
+"""Exceptions of one file that Python ignored, after which all that are near others are some."""
+
+RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+?),")
+"""The line that the worker writes before what a later attempt prints."""
+ROOT = "Root Cause (first observed failure)"
+"""The line before torchrun's word about the rank that failed first."""
+MARKS = ("--- clusterkit: restart ", ROOT)
+_WELL = ('"key": "run_stop"', '"status": "success"')
+"""mlperf_logging: the run as a whole has reached its goal."""
+_BEGUN = '"key": "run_start"'
+_SAID = re.compile(
+    r"'train_runtime':|`Trainer\.fit` stopped: `max_"
+    r"|\b[Tt]raining (?:is |has been |has )?(?:completed?|done|finished)\b(?! (?:epoch|iter|step))"
+    r"|worker group successfully finished|All workers finished successfully"
+)
+"""Transformers, Lightning, torchrun and scripts say of one process that it is through."""
+ENDINGS = (
+    *('"key": "run_stop"', _BEGUN, "'train_runtime':", "Trainer.fit` stopped", "raining complete"),
+    *("raining done", "raining finished", "raining is ", "raining has ", "finished successfully"),
+    "group successfully finished",
+)
+"""Texts without which no line tells that all went well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A line that says that the training has come to its end."""
+
+    offset: int
+    """Bytes before it."""
+    whole: bool
+    """Whether it says so of the whole job."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Hit:
+    """The first line of its kind (rules, node, rank) in a file, and how often there was one."""
+
+    rules: tuple[str, ...]
+    """Names of the rules that match, the highest priority first."""
+    file: Path
+    line: int
+    """From 1."""
+    offset: int
+    """Bytes of the text before the line."""
+    text: str
+    stamp: str = ""
+    """The time that a tool put before the line."""
+    node: str | None = None
+    rank: int | None = None
+    value: tuple[str, str, str] | None = None
+    """Of a rule that compares: the groups `what`, `value` and `number`."""
+    count: int = 1
+    last: int = 0
+    """Bytes before the last line like it."""
+    excerpts: Excerpts | None = None
+    """What stands around it, where it cannot be read again from the file."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Scanned:
+    """What was found in one file."""
+
+    file: Path
+    size: int = 0
+    hits: tuple[Hit, ...] = ()
+    roots: tuple[int, ...] = ()
+    """Where torchrun tells which rank failed first: bytes before that line."""
+    endings: tuple[Ending, ...] = ()
+    excerpts: Excerpts | None = None
+    """As of its hits, and around the roots and endings."""
+    problem: str | None = None
+    """Why it could not be read."""
+    damage: str | None = None
+    """Why no more of it could be read."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many lines of a sort were read, and found, and the last find; and how many ignored."""
+
+    read: int = 0
+    found: int = 0
+    ignored: int = 0
+    """Not counted among those that were read."""
+    last: Hit | None = None
+
+
+@dataclass(slots=True)
+class _Sequence:
+    lines: deque[Hit] = field(default_factory=deque)
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A reduced form, and the rules that may match its lines; None stands for our own marks."""
+
+    form: bytes
+    rules: tuple[Rule | None, ...]
+
+
+class Finds:
+    """What has been found in one file so far."""
+
+    def __init__(self, path: Path, processes: int | None = None) -> None:
+        self.path = path
+        self.processes = processes
+        """How many ranks there are; a number that is not below it is none of theirs."""
+        self.steps = False
+        """Whether numbers before its lines are of steps, and not of ranks."""
+        self.size = 0
+        self.lines = 0
+        self.recent: deque[tuple[int, bytes]] = deque(maxlen=2)
+        """The last parts of the text, each with how many bytes stand before it."""
+        self._forms: dict[bytes, Tally] = {}
+        self._of_rules: dict[tuple[Rule | None, ...], Tally] = {}
+        self._hits: dict[tuple[object, ...], Hit] = {}
+        self._sequences: dict[tuple[object, ...], _Sequence] = {}
+        self._roots: list[int] = []
+        self._endings: deque[Ending] = deque(maxlen=_MOST_ENDINGS)
+        self._ignored = 0
+
+    def scanned(self) -> Scanned:
+        """Return what there is, at the end of the file."""
+        return Scanned(
+            file=self.path,
+            size=self.size,
+            hits=tuple(self._hits.values()),
+            roots=tuple(self._roots),
+            endings=tuple(self._endings),
+        )
+
+    def tallies(self, seen: Seen) -> tuple[Tally, Tally]:
+        """Return how often lines of this form, and of any form that these rules want, were read."""
+        if len(self._forms) > _MOST_FORMS:
+            self._forms.clear()
+        alike = self._forms.setdefault(seen.form[:_LONGEST_FORM], Tally())
+        return alike, self._of_rules.setdefault(seen.rules, Tally())
+
+    def rank_of(self, line: Line) -> int | None:
+        """Return the rank that a line names, if the number before it can be one."""
+        return None if self._beyond(line.rank) or (line.bare and self.steps) else line.rank
+
+    def _beyond(self, rank: int | None) -> bool:
+        return rank is not None and self.processes is not None and rank >= self.processes
+
+    def mark(self, text: str, offset: int) -> None:
+        """Take note of where an attempt begins, or of what torchrun tells."""
+        if text.startswith(ROOT):
+            self._roots = [*self._roots[-7:], offset]
+        elif RESTART.match(text):
+            self._hits.clear()
+            self._sequences.clear()
+            self._roots.clear()
+            self._endings.clear()
+            self._forms.clear()
+            self._of_rules.clear()
+        elif _BEGUN in text:
+            self._endings.clear()
+        elif (well := all(words in text for words in _WELL)) or _SAID.search(text):
+            self._endings.append(Ending(offset, well))
+
+    def ignores(self, line: Line, offset: int) -> bool:
+        """Tell whether a line ends a traceback of which Python says that it ends nothing else."""
+        before = self._between(offset - _TRACEBACK, offset)
+        if not any(words in before for words in IGNORED):
+            return False
+        if self._ignored >= _MOST_IGNORED:
+            return True
+        place = (line.node, line.rank)
+        lines = map(read_line, reversed(before.replace(b"\r", b"\n").split(b"\n")))
+        found = ignored(line.text, (one.text for one in lines if (one.node, one.rank) == place))
+        self._ignored += found
+        return found
+
+    def add(self, hit: Hit, rules: Sequence[Rule]) -> Hit | None:
+        """Keep a hit, or count it where its kind is known; return the one that is kept."""
+        match = rules[0].match(hit.text)
+        groups = match.groupdict() if match else {}
+        hit.node = groups.get("node") or hit.node
+        rank = rank_in(groups.get("rank") or "")
+        hit.rank = hit.rank if rank is None else rank
+        if self._beyond(hit.rank):
+            hit.rank = None
+        self._compared(hit, rules)
+        ongoing = [rule for rule in rules if rule.times == 1 or self._lasts(rule, hit)]
+        if not ongoing:
+            return None
+        hit.rules = tuple(rule.id for rule in ongoing)
+        key = (hit.rules, hit.node, hit.rank, hit.value)
+        if key not in self._hits and len(self._hits) >= _MOST_HITS:
+            key = (hit.rules, None, None, None)
+        kept = self._hits.setdefault(key, hit)
+        if kept is not hit:
+            kept.count += 1
+            kept.last = hit.last
+        return kept
+
+    def _compared(self, hit: Hit, rules: Sequence[Rule]) -> None:
+        for rule in rules:
+            if rule.compare is Compare.DIFFERS and (match := rule.match(hit.text)):
+                groups = match.groupdict()
+                what, value, number = (groups.get(n) or "" for n in ("what", "value", "number"))
+                hit.value = (what, value, number)
+                return
+
+    def _lasts(self, rule: Rule, hit: Hit) -> bool:
+        """Tell whether a sequence is whole; the first of its lines is then the hit's place."""
+        key: tuple[object, ...] = (rule.id, hit.node, hit.rank)
+        if key not in self._sequences and len(self._sequences) >= _MOST_HITS:
+            return False
+        sequence = self._sequences.setdefault(key, _Sequence())
+        if sequence.whole:
+            return True
+        lines = sequence.lines
+        if rule.resets and lines and self._reset(rule, lines[-1], hit):
+            lines.clear()
+        lines.append(hit)
+        while hit.line - lines[0].line > rule.within or len(lines) > rule.times:
+            lines.popleft()
+        sequence.whole = len(lines) == rule.times
+        if sequence.whole:
+            first = lines[0]
+            hit.line, hit.offset, hit.text = first.line, first.offset, first.text
+            hit.stamp = first.stamp
+            hit.count = rule.times
+            lines.clear()
+        return sequence.whole
+
+    def _reset(self, rule: Rule, before: Hit, hit: Hit) -> bool:
+        """Tell whether the same rank says between two hits that what they tell had passed."""
+        if hit.line - before.line > rule.within:
+            return True
+        between = self._between(before.offset, hit.offset)
+        lines = map(read_line, between.replace(b"\r", b"\n").split(b"\n")[1:])
+        return any(self.rank_of(line) == hit.rank and rule.reset_by(line.text) for line in lines)
+
+    def _between(self, start: int, end: int) -> bytes:
+        """Return the text between two places, as far as it is a recent part."""
+        return b"".join(
+            part[max(0, start - begin) : max(0, end - begin)] for begin, part in self.recent
+        )

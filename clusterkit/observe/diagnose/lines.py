@@ -1,0 +1,187 @@
+"""One raw line of a log: what it says, of which rank and node it is, and when it was printed.
+
+Launchers and schedulers put prefixes before the lines of their processes; each form is named where
+it is read. Times are local and of the clock that printed them, in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from clusterkit.core.text.escapes import ESCAPES
+
+LONGEST = 4096
+"""Bytes of a line that are looked at; the rest of a longer one is somebody's data."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]+")
+_PREFIXES = tuple(
+    re.compile(text)
+    for text in (
+        r"\[[Rr]ank ?(?P<rank>\d{1,6})\]:? ?",  # PyTorch
+        r"\[\d+,(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?",  # mpirun --tag-output
+        r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S))",  # horovodrun, mpiexec -l
+        r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
+        r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
+        r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
+        r"\[(?:default|trainer|worker)\d*(?:\|\d*)?\]:",  # torchrun --tee: a local rank
+        r"(?:slurmstepd-)?(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh, Slurm
+    )
+)
+_NO_NODE = re.compile(
+    r"(?:batch|cpu|cuda|device|epoch|fold|gpu|iter|layer|level|local|phase|rank|stage|step)\d*$"
+    r"|[^0-9]*$"
+)
+"""Words that stand before a colon as well; a node's name in front of a line ends in a number."""
+_MOST_PREFIXES = 4
+_BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
+_NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
+_FEWEST_STEPS = 3
+_STAMP = re.compile(
+    r"\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
+    r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?"
+    r"(?: std(?:out|err) [FP])?(?: [-|]|:)? +"
+    r"(?=\[rank\d{1,6}\]:|\[(?:\d+,)?\d{1,6}\]<std(?:out|err)>:)"
+)
+"""A time that a tool put before the prefix of a rank: ts, kubectl, containerd, collectors of logs.
+
+Only before those that are nothing else: a number behind a time is one of a process mostly.
+"""
+_NCCL = re.compile(r"(?:^|\] )(?P<node>[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")
+_RANK_INSIDE = re.compile(r"\[[Rr]ank (\d{1,6})\]")
+
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
+)
+_GLOG = re.compile(r"(?:^|[\[ ])[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+_SYSLOG = re.compile(r"(?:^|[\[ >])([A-Z][a-z]{2})  ?(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
+_SPARK = re.compile(r"(?:^| )(\d\d)/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)\b")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_YEARS = range(1970, 2200)
+_RANK = re.compile(r"[0-9]{1,6}")
+_STAMP_WITHIN = 120
+"""Characters from the beginning of a line within which its time stands."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line without its prefixes."""
+
+    text: str
+    node: str | None = None
+    rank: int | None = None
+    bare: bool = False
+    """Whether the rank is no more than a number before the line, which may be one of a step."""
+    stamp: str = ""
+    """The time that a tool put before its prefixes."""
+
+    @property
+    def dated(self) -> str:
+        """The text with its time before it, where that is not in it."""
+        return f"{self.stamp} {self.text}" if self.stamp else self.text
+
+
+def rank_in(text: str) -> int | None:
+    """Return the rank that a word is; None where it can be none."""
+    return int(text) if _RANK.fullmatch(text) else None
+
+
+def read_line(raw: bytes) -> Line:
+    """Return what a line says, and of whom its prefixes say it is."""
+    text = clean(raw)
+    node: str | None = None
+    rank: int | None = None
+    bare = False
+    stamp = ""
+    for _ in range(_MOST_PREFIXES):
+        if not stamp and (time := _STAMP.match(text)) is not None:
+            stamp, text = time[0].strip(), text[time.end() :]
+        match = next((m for prefix in _PREFIXES if (m := prefix.match(text))), None)
+        groups = match.groupdict() if match is not None else {}
+        if match is None or _NO_NODE.match(groups.get("node") or "n0"):
+            break
+        node = groups.get("node") or node
+        if groups.get("rank"):
+            rank, bare = int(groups["rank"]), _BARE.match(match[0]) is not None
+        text = text[match.end() :]
+    if text.startswith("slurmstepd: "):
+        rank = None  # of the node, in whichever task's output srun put it
+    if (inside := _NCCL.search(text, 0, _STAMP_WITHIN)) is not None:
+        node = inside["node"]
+    if (named := _RANK_INSIDE.search(text)) is not None and rank is None:
+        rank = int(named[1])
+    return Line(text=text, node=node, rank=rank, bare=bare, stamp=stamp)
+
+
+def counts_steps(head: bytes) -> bool:
+    """Tell whether the numbers before the lines of a log are of steps: they only ever grow.
+
+    Ranks come again.
+    """
+    numbers = [int(match[1] or match[2]) for match in _NUMBERED.finditer(head)]
+    return len(numbers) >= _FEWEST_STEPS and all(a < b for a, b in pairwise(numbers))
+
+
+def clean(raw: bytes) -> str:
+    """Return bytes as text without colours and control characters, bounded in length."""
+    text = raw[:LONGEST].decode("utf-8", errors="replace")
+    if "\x1b" in text:
+        text = ESCAPES.sub("", text)
+    return _CONTROL.sub(" ", text).rstrip()
+
+
+def time_of(text: str, *, year: int) -> float | None:
+    """Return the time in a line's beginning; None where it has none, or one that cannot be.
+
+    glog and syslog write no year: it is `year`, that of the file's last change.
+    """
+    head = text[:_STAMP_WITHIN]
+    try:
+        return _iso(head) or _yearless(head, year)
+    except (ValueError, OverflowError, OSError):  # 99:99:99, the 31st of February
+        return None
+
+
+def _iso(head: str) -> float | None:
+    match = _ISO.search(head)
+    if match is not None:
+        *numbers, fraction, zone = match.groups()
+        moment = _moment(*map(int, numbers))
+        if zone is not None:
+            moment = datetime.fromisoformat(moment.isoformat() + zone.replace("Z", "+00:00"))
+        return moment.timestamp() + _fraction(fraction)
+    match = _SPARK.search(head)
+    if match is None:
+        return None
+    year, *rest = map(int, match.groups())
+    return _moment(2000 + year, *rest).timestamp()
+
+
+def _yearless(head: str, year: int) -> float | None:
+    match = _GLOG.search(head)
+    if match is not None:
+        *numbers, fraction = match.groups()
+        month, day, *clock = map(int, numbers)
+    else:
+        match = _SYSLOG.search(head)
+        if match is None or match[1] not in _MONTHS:
+            return None
+        month, day = _MONTHS.index(match[1]) + 1, int(match[2])
+        clock, fraction = [int(part) for part in match.groups()[2:]], None
+    moment = _moment(year, month, day, *clock)
+    if moment - datetime.now() > timedelta(days=2):  # noqa: DTZ005
+        moment = moment.replace(year=year - 1)  # a file of January about New Year's Eve
+    return moment.timestamp() + _fraction(fraction)
+
+
+def _moment(*parts: int) -> datetime:
+    year, month, day, hour, minute, second = parts
+    if year not in _YEARS:
+        raise ValueError(f"no clock is at the year {year}")
+    return datetime(year, month, day, hour, minute, second)  # noqa: DTZ001
+
+
+def _fraction(digits: str | None) -> float:
+    return float(f"0.{digits}") if digits else 0.0

@@ -1,0 +1,168 @@
+"""Which of many finds is the cause: the first failure in time, told from what followed from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from clusterkit.observe.diagnose.hits import Hit
+from clusterkit.observe.diagnose.rules import Role, Rule
+
+MOMENT_S = 5.0
+"""Clocks of nodes differ, and ranks that lose one of them fail within moments: finds that are no
+further apart are at the same moment, and the more precise one is taken."""
+GENERIC = 20
+"""Rules up to this priority say no more than that a rank has failed."""
+BARE = 5
+"""Rules up to this priority know no word of it, but the code that a process ended with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A find with the rule that has it, and all that is known of its place and time."""
+
+    rule: Rule
+    groups: Mapping[str, str]
+    hit: Hit
+    node: str | None
+    rank: int | None
+    time: float | None
+    """Seconds since the epoch; None where no line nearby tells."""
+    timed: bool
+    """Whether the line itself tells its time."""
+    handled: bool = False
+    """Whether the training went on after it: it did not end the job."""
+
+    @property
+    def generic(self) -> bool:
+        """Whether it says no more than that a rank has failed."""
+        return self.rule.priority <= GENERIC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a job is known to have failed first."""
+
+    node: str | None = None
+    rank: int | None = None
+
+
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-f]*+:[0-9a-f:]*")
+
+
+def ranked(event: Event, first: Place) -> Event:
+    """Take a line that names no rank for one of the rank that failed first, on the node of that.
+
+    Most of what a process prints when it ends names none. Ray names its nodes by address, which
+    nobody here can tell from that of the first.
+    """
+    if event.rank is not None or event.node is None:
+        return event
+    if first.node is None or (event.node != first.node and not _ADDRESS.fullmatch(event.node)):
+        return event
+    return dataclasses.replace(event, node=first.node, rank=first.rank)
+
+
+def root_of(events: Sequence[Event], first: Place | None = None) -> Event | None:
+    """Return the event that the others follow from; None where there are no events.
+
+    What is known of the rank that failed first counts most, then the time, then how precise the
+    rule is. A symptom is taken only without a cause, and a consequence only without either, or
+    beside no more than an exit code. What the training went on after is taken only without a cause
+    or a symptom that a log tells.
+    """
+    place = first or Place()
+    live = [event for event in events if not event.handled]
+    if any(e.rule.role is Role.CAUSE or (e.rule.role is Role.SYMPTOM and e.hit.line) for e in live):
+        events = live
+    causes = [event for event in events if event.rule.role is Role.CAUSE]
+    symptoms = [event for event in events if event.rule.role is Role.SYMPTOM]
+    symptoms = _of_each_place(_before_the_end(symptoms) or symptoms)
+    best = _first_of(causes, place)
+    if best is None:
+        telling = [event for event in symptoms if event.rule.priority > BARE]
+        alone = [event for event in events if event.rule.alone]
+        return _first_of(telling or alone or symptoms or events, place)
+    exception = _first_of([event for event in symptoms if event.generic], place)
+    if exception is None or _distance(exception, place) or _distance(best, place) < _ELSEWHERE:
+        return best
+    return best if _earlier(best, exception) else exception
+
+
+_ELSEWHERE = 2
+_FAR = 40
+"""Lines before the end from outside that are no more of those that processes print as they go."""
+
+
+def _before_the_end(symptoms: Sequence[Event]) -> list[Event]:
+    """Return what had failed before a job was ended from outside: the others waited until then."""
+    ends = [event for event in symptoms if event.rule.outside]
+    return [one for one in symptoms if ends and all(_stands_before(one, end) for end in ends)]
+
+
+def _stands_before(event: Event, end: Event) -> bool:
+    if event.handled or event.rule.outside or not event.hit.line:
+        return False
+    timed = event.time is not None and end.time is not None
+    if timed and _earlier(event, end, MOMENT_S):
+        return True
+    if end.hit.line and event.hit.file == end.hit.file:
+        return event.hit.line < end.hit.line - (_FAR if event.rule.ending else 0)
+    return not timed and not event.rule.ending
+
+
+def _first_of(events: Sequence[Event], place: Place) -> Event | None:
+    times = [event.time for event in events if event.time is not None]
+    began = min(times, default=0.0)
+
+    def key(event: Event) -> tuple[object, ...]:
+        late = event.time is not None and event.time - began > MOMENT_S
+        exception = event.generic and event.rule.role is Role.SYMPTOM
+        return (
+            _distance(event, place),
+            event.time if late else 0.0,
+            not exception,
+            -event.rule.priority,
+            began if event.time is None else event.time,
+            str(event.hit.file),
+            event.hit.offset,
+        )
+
+    return min(events, key=key, default=None)
+
+
+def _distance(event: Event, first: Place) -> int:
+    """Return 0 for what is of the rank that failed first, 1 where nobody knows, or 2."""
+    if first.rank is not None and event.rank is not None:
+        return 0 if event.rank == first.rank else _ELSEWHERE
+    if first.node is not None and event.node is not None:
+        return 0 if event.node == first.node else _ELSEWHERE
+    return 1 if first.rank is not None or first.node is not None else 0
+
+
+def _earlier(one: Event, other: Event, by_s: float = 1.0) -> bool:
+    return one.time is not None and other.time is not None and one.time < other.time - by_s
+
+
+def _of_each_place(events: Sequence[Event]) -> list[Event]:
+    """Return of each node and rank the most precise events, and what was there before them.
+
+    An exception may name a time-out, and never counts beside what is more precise.
+    """
+    began: dict[object, dict[Rule, float]] = {}
+    for event in events:
+        of_place = began.setdefault((event.node, event.rank), {})
+        time = -inf if event.time is None else event.time
+        of_place[event.rule] = min(time, of_place.get(event.rule, time))
+    return [event for event in events if not _outdone(event, began[event.node, event.rank])]
+
+
+def _outdone(event: Event, began: Mapping[Rule, float]) -> bool:
+    """Tell whether a more precise rule has a find that is not known to have come later."""
+    until = inf if event.generic or event.time is None else event.time + MOMENT_S
+    return any(
+        rule.priority > event.rule.priority and time <= until for rule, time in began.items()
+    )

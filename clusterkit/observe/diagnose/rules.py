@@ -1,0 +1,275 @@
+"""Rules of `clusterkit diagnose`: data, one small YAML file each, here and in folders of a site.
+
+The keys are documented in docs/how-to/diagnose.md; what is read here is a contract with rule files
+that others keep. Patterns are Python regular expressions, searched in one line of a log after the
+prefixes of launchers, colours and carriage returns are gone (`clusterkit.observe.diagnose.lines`).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from clusterkit.core import ownership
+from clusterkit.core.errors import Problem, UserError, did_you_mean
+from clusterkit.preflight.probes.gpu.xid_catalog import harmless_lines
+
+FOLDER = Path(__file__).resolve().parent / "rules"
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_FIELD = re.compile(r"\{(\w+)\}")
+_HARMLESS_XIDS = "{harmless-xids}"
+"""In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
+LEAST_NEED = 5
+"""Characters of a prefilter text: shorter ones stand in too many lines to be of use."""
+
+
+class Role(StrEnum):
+    """What a line that matches says of the failure."""
+
+    CAUSE = "cause"
+    """It can be the root of a failure."""
+    SYMPTOM = "symptom"
+    """It is the root only where nothing better is found: time-outs, aborts, exceptions."""
+    CONSEQUENCE = "consequence"
+    """It happens to ranks because another has failed."""
+
+
+class Compare(StrEnum):
+    """What has to differ between nodes for a rule to fire."""
+
+    DIFFERS = "differs"
+    """The group `value` (of the same group `what`, where the pattern has one).
+
+    With a group `number`, at the same number, or at neighbouring ones its first word.
+    """
+    SOME_NODES = "some-nodes"
+    """Some nodes print such a line, and others with output do not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rule:
+    """One rule, ready to be used."""
+
+    id: str
+    title: str
+    role: Role
+    priority: int
+    needs: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
+    unless: tuple[re.Pattern[str], ...]
+    unless_next: tuple[re.Pattern[str], ...]
+    near: tuple[re.Pattern[str], ...]
+    before: int
+    after: int
+    says: str
+    do: str
+    defaults: Mapping[str, str]
+    advice: str | None
+    source: str
+    examples: tuple[str, ...]
+    healthy: tuple[str, ...]
+    times: int
+    within: int
+    resets: tuple[re.Pattern[str], ...]
+    compare: Compare | None
+    silent: bool
+    alone: bool
+    """Whether this consequence is the root where nothing is known but an exit code."""
+    outside: bool
+    """Whether somebody else ended the job: what had failed before it is the root."""
+    ending: bool
+    """Whether processes print it also as they are ended, or as they leave after all went well."""
+
+    @property
+    def general_title(self) -> str:
+        """The title of any such failure: groups are words in capitals."""
+        return _FIELD.sub(lambda field: field[1].upper(), self.title)
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """Return how the first pattern matches a clean line; None where it is not such a line."""
+        if not any(need in text for need in self.needs):
+            return None
+        found = next((match for p in self.patterns if (match := p.search(text))), None)
+        if found is None or any(pattern.search(text) for pattern in self.unless):
+            return None
+        return found
+
+    def reset_by(self, text: str) -> bool:
+        """Tell whether a clean line between two that match says that what they tell had passed."""
+        return any(pattern.search(text) for pattern in self.resets) and not any(
+            pattern.search(text) for pattern in self.unless
+        )
+
+    def fill(self, text: str, groups: Mapping[str, str]) -> str:
+        """Return `text` with `{named}` groups filled in; one with no value and no default goes."""
+        known = {**self.defaults, **{name: value for name, value in groups.items() if value}}
+        filled = _FIELD.sub(lambda field: known.get(field[1], ""), text)
+        return re.sub(r" ([.,;:])", r"\1", re.sub(r"  +", " ", filled)).strip()
+
+
+_Text = Annotated[str, Field(min_length=1)]
+_Texts = Annotated[tuple[_Text, ...], Field(min_length=1)]
+
+
+class RuleFile(BaseModel):
+    """What may stand in a rule file; the engine takes a `Rule`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    title: _Text
+    role: Role
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    needs: Annotated[tuple[Annotated[str, Field(min_length=LEAST_NEED)], ...], Field(min_length=1)]
+    patterns: _Texts
+    unless: tuple[_Text, ...] = ()
+    unless_next: tuple[_Text, ...] = ()
+    near: tuple[_Text, ...] = ()
+    before: Annotated[int, Field(ge=0, le=20)] = 0
+    after: Annotated[int, Field(ge=0, le=20)] = 0
+    says: _Text
+    do: _Text
+    defaults: Mapping[str, str] = {}
+    advice: Literal["estimate"] | None = None
+    source: _Text
+    examples: _Texts
+    healthy: _Texts
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    within: Annotated[int, Field(ge=1)] = 1000
+    resets: tuple[_Text, ...] = ()
+    compare: Compare | None = None
+    silent: bool = False
+    alone: bool = False
+    outside: bool = False
+    ending: bool = False
+
+    @model_validator(mode="after")
+    def _known_groups(self) -> RuleFile:
+        groups = set(self.defaults)
+        for text in (*self.patterns, *self.unless, *self.unless_next, *self.near, *self.resets):
+            try:
+                compiled = re.compile(text)
+            except re.error as error:
+                raise ValueError(f"no regular expression: {text!r}: {error}") from error
+            groups |= set(compiled.groupindex)
+        used = _FIELD.findall(self.title + self.says + self.do)
+        if unknown := sorted(set(used) - groups - ENGINE_FIELDS):
+            raise ValueError(f"no pattern has a group {{{unknown[0]}}}")
+        if self.compare is Compare.DIFFERS and "value" not in groups:
+            raise ValueError("`compare: differs` needs a group (?P<value>...) in its patterns")
+        if self.title.endswith("."):
+            raise ValueError("the title ends without a full stop")
+        return self
+
+
+ENGINE_FIELDS = frozenset({"node", "rank", "job", "values"})
+"""Fields that the engine knows itself; `values`: what differs, of `compare: differs`."""
+
+
+def load_rules(extra: Iterable[Path] = ()) -> tuple[Rule, ...]:
+    """Return all rules by name; a rule of a folder in `extra` takes the place of its namesake.
+
+    Raises:
+        UserError: files that are no rules, all problems at once.
+    """
+    rules = {rule.id: rule for rule in own_rules()}
+    for folder in extra:
+        rules |= {rule.id: rule for rule in read_rules(folder)}
+    return tuple(rules[name] for name in sorted(rules))
+
+
+_USE = "tell what went wrong by what it says"
+
+
+def _hint(folder: Path) -> str:
+    return f"if you trust it, name a copy of your own: cp -r {shlex.quote(str(folder))} my-rules"
+
+
+@functools.cache
+def own_rules() -> tuple[Rule, ...]:
+    """Return the rules that ship with clusterkit."""
+    return read_rules(FOLDER)
+
+
+def read_rules(folder: Path) -> tuple[Rule, ...]:
+    """Return the rules of a folder, by name.
+
+    Raises:
+        UserError: there is no such folder, or a file in it is no rule.
+    """
+    if folder != FOLDER:
+        ownership.require_own(folder, use=_USE, hint=_hint(folder))
+    paths = sorted((*folder.glob("*.yaml"), *folder.glob("*.yml")))
+    if not paths:
+        raise UserError(
+            f"{folder} holds no rules",
+            hint="a rule is a file NAME.yaml; `clusterkit diagnose --list-rules` lists ours",
+        )
+    found: list[Rule] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            found.append(read_rule(path))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(problems=problems)
+    return tuple(found)
+
+
+def read_rule(path: Path) -> Rule:
+    """Return the rule that stands in a file; its name is that of the file.
+
+    Raises:
+        UserError: it is none; all problems at once.
+    """
+    try:
+        # Safe: CSafeLoader builds plain values only.
+        text = _bytes_of(path).decode()
+        document = yaml.load(text, Loader=_LOADER)  # noqa: S506
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from error
+    if not _ID.fullmatch(path.stem):
+        raise UserError(f"{path}: a rule's name is in lower case, such as cuda-out-of-memory.yaml")
+    try:
+        return _rule_of(path.stem, RuleFile.model_validate(document))
+    except ValidationError as error:
+        raise UserError(problems=[_problem(path, detail) for detail in error.errors()]) from error
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.parent == FOLDER:
+        return path.read_bytes()  # whoever installed it is trusted
+    return ownership.read_own(path, use=_USE, hint=_hint(path.parent))
+
+
+def _problem(path: Path, detail: Any) -> Problem:
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        known = did_you_mean(key, RuleFile.model_fields)
+        return Problem(message=f"{path}: unknown key {key!r}", hint=known)
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return Problem(message=f"{path}: {key}: {message}" if key else f"{path}: {message}")
+
+
+def _rule_of(name: str, file: RuleFile) -> Rule:
+    compiled: dict[str, Any] = {
+        "patterns": tuple(re.compile(text) for text in file.patterns),
+        "unless": tuple(
+            re.compile(text.replace(_HARMLESS_XIDS, harmless_lines())) for text in file.unless
+        ),
+        "unless_next": tuple(re.compile(text) for text in file.unless_next),
+        "near": tuple(re.compile(text) for text in file.near),
+        "resets": tuple(re.compile(text) for text in file.resets),
+        "defaults": dict(file.defaults),
+    }
+    return Rule(id=name, **{**dict(file), **compiled})

@@ -1,0 +1,196 @@
+"""Find the lines of a log that rules match: one pass, whatever its size, in bounded memory.
+
+An automaton of all texts that rules need (Aho and Corasick, 1975) runs over each chunk in compiled
+code; only a line that holds one of them is looked at here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+from clusterkit.core.text.escapes import ESCAPES_IN_BYTES
+from clusterkit.observe.diagnose.excerpts import excerpts_around
+from clusterkit.observe.diagnose.hits import ENDINGS, MARKS, Finds, Hit, Scanned, Seen
+from clusterkit.observe.diagnose.lines import LONGEST, counts_steps, read_line
+from clusterkit.observe.diagnose.open_log import Log, NotALogError, open_log
+from clusterkit.observe.diagnose.rules import Rule
+
+_CHUNK = 1 << 20
+_HEAD = 1 << 16
+"""Bytes of a log's beginning that tell what the numbers before its lines are."""
+_LONGEST_PIECE = 1 << 16
+"""A line longer than this is read in pieces: binary data may never end one."""
+_DIGITS = b"0123456789."
+"""What is left out of a line's reduced form: training logs repeat themselves but for these."""
+_SURE = 4096
+"""Lines of one reduced form after which the others are taken to be alike."""
+_PLENTY = 1 << 15
+"""Lines that were all found by the same rules, after which others of these rules are counted."""
+
+
+class Scanner:
+    """Scan files with a set of rules."""
+
+    def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
+        """Prepare the search for `rules` in logs of a job of so many processes."""
+        self._processes = processes
+        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in (*MARKS, *ENDINGS)}
+        for rule in rules:
+            for need in rule.needs:
+                texts.setdefault(need, []).append(rule)
+        self._needs = tuple(need.encode() for need in texts)
+        self._rules = tuple(texts.values())
+        """The rules that need each of these texts; None stands for our own marks."""
+        self._automaton = BytesAhoCorasick(self._needs, implementation=Implementation.DFA)
+
+    def scan(self, path: Path, *, start: int = 0) -> Scanned:
+        """Return what a file holds from byte `start` on; one that cannot be read says why."""
+        finds = Finds(path, self._processes)
+        try:
+            with open_log(path) as log:
+                log.skip(start)
+                for chunk, offset in _chunks(log, start):
+                    if offset == start:
+                        finds.steps = counts_steps(chunk[:_HEAD])
+                    finds.recent.append((offset, chunk))
+                    self._chunk(chunk, offset, finds)
+        except NotALogError as error:
+            return Scanned(file=path, problem=str(error))
+        except OSError as error:
+            return Scanned(file=path, problem=error.strerror or str(error))
+        scanned = finds.scanned()
+        scanned.damage = log.damage
+        return scanned if log.plain else _with_excerpts(scanned)
+
+    def _chunk(self, chunk: bytes, offset: int, finds: Finds) -> None:
+        flat = chunk.replace(b"\r", b"\n") if b"\r" in chunk else chunk
+        counted, number = 0, finds.lines + 1
+        for seen, raw, at in self._wanted(flat):
+            number += chunk.count(b"\n", counted, at)
+            counted = at
+            self._line(seen, raw, number, offset + at, finds)
+        finds.lines += chunk.count(b"\n")
+        finds.size = offset + len(chunk)
+
+    def _wanted(self, flat: bytes) -> Iterator[tuple[Seen, bytes, int]]:
+        """Yield the lines that hold a needed text, and how many bytes stand before each."""
+        plain = _plain(flat)
+        starts = _starts(flat) if plain is not flat else ()
+        index = counted = 0
+        matches = self._automaton.find_matches_as_indexes(plain, overlapping=True)
+        for begin, end, needs in _by_line(plain, matches):
+            form = plain[begin:end].translate(None, _DIGITS)
+            rules = dict.fromkeys(rule for need in needs for rule in self._rules[need])
+            at, until = begin, end
+            if starts:
+                index += plain.count(b"\n", counted, begin)
+                counted = begin
+                at, until = starts[index], starts[index + 1] - 1
+            raw = _part(flat[at:until].replace(b"\x00", b""), self._needs[needs[0]])
+            yield Seen(form, tuple(rules)), raw, at
+
+    def _line(self, seen: Seen, raw: bytes, number: int, offset: int, finds: Finds) -> None:
+        alike, of_rules = finds.tallies(seen)
+        for tally, enough in ((alike, alike.read >= _SURE), (of_rules, of_rules.read >= _PLENTY)):
+            if enough and tally.found == tally.read and tally.last is not None:
+                tally.last.count += 1
+                tally.last.last = offset
+                return
+        if max(alike.read, alike.ignored) >= _SURE and not alike.found:
+            return
+        line = read_line(raw)
+        if None in seen.rules:
+            finds.mark(line.text, offset)
+            if line.text.startswith(MARKS):
+                return
+        rules = [rule for rule in seen.rules if rule is not None and rule.match(line.text)]
+        if rules and finds.ignores(line, offset):
+            alike.ignored += 1
+            return
+        rules.sort(key=lambda rule: (-rule.priority, rule.id))
+        hit = None
+        if rules:
+            hit = Hit(
+                rules=tuple(rule.id for rule in rules),
+                file=finds.path,
+                line=number,
+                offset=offset,
+                last=offset,
+                text=line.text,
+                stamp=line.stamp,
+                node=line.node,
+                rank=finds.rank_of(line),
+            )
+            hit = finds.add(hit, rules)
+        for tally in (alike, of_rules):
+            tally.read += 1
+            tally.found += bool(rules)
+            tally.last = hit or tally.last
+
+
+def _plain(flat: bytes) -> bytes:
+    """Return lines without colours, and without the NULs of a log cut off while written to."""
+    plain = flat.translate(None, b"\x00") if b"\x00" in flat else flat
+    return ESCAPES_IN_BYTES.sub(b"", plain) if b"\x1b" in plain else plain
+
+
+def _starts(flat: bytes) -> tuple[int, ...]:
+    """Return how many bytes stand before each line, and before one after the last."""
+    return (0, *accumulate(len(line) + 1 for line in flat.split(b"\n")))
+
+
+def _by_line(
+    plain: bytes, matches: Iterable[tuple[int, int, int]]
+) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield where each line with matches begins and ends, and the numbers of what it holds."""
+    begin = end = 0
+    needs: list[int] = []
+    for need, start, _ in matches:
+        if needs and start >= end:
+            yield begin, end, needs
+            needs = []
+        if not needs:
+            begin = plain.rfind(b"\n", end, start) + 1
+            end = plain.find(b"\n", start)
+            end = len(plain) if end < 0 else end
+        needs.append(need)
+    if needs:
+        yield begin, end, needs
+
+
+def _part(raw: bytes, need: bytes) -> bytes:
+    """Return a line, or of a long one the part that holds `need`."""
+    if len(raw) <= LONGEST:
+        return raw
+    begin = max(0, raw.find(need) - LONGEST // 4)
+    return raw[begin : begin + LONGEST]
+
+
+def _with_excerpts(scanned: Scanned) -> Scanned:
+    """Keep what will be asked of the surroundings of a log that is not read twice."""
+    places = {place for hit in scanned.hits for place in (hit.offset, hit.last)}
+    places.update(scanned.roots, (ending.offset for ending in scanned.endings), (scanned.size,))
+    scanned.excerpts = excerpts_around(scanned.file, places)
+    for hit in scanned.hits:
+        hit.excerpts = scanned.excerpts
+    return scanned
+
+
+def _chunks(log: Log, offset: int) -> Iterator[tuple[bytes, int]]:
+    """Yield whole lines, many at a time, and how many bytes stand before them."""
+    rest = b""
+    while data := log.read(_CHUNK):
+        data = rest + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > _LONGEST_PIECE:
+            end = len(data)
+        rest = data[end:]
+        if end:
+            yield data[:end], offset
+            offset += end
+    if rest:
+        yield rest, offset

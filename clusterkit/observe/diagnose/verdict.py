@@ -1,0 +1,227 @@
+"""What is told of a failure: what happened, where, what to do, and what followed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.text.listing import some_of
+from clusterkit.launch.array.spec import fold_numbers
+from clusterkit.observe.diagnose.events import Fact, Source, weigh
+from clusterkit.observe.diagnose.evidence import Root, lines_after, lines_before, root_at
+from clusterkit.observe.diagnose.hits import Hit, Scanned
+from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
+from clusterkit.observe.diagnose.rules import Role, Rule
+from clusterkit.observe.diagnose.scan_all import scan_all
+
+_SIGTERM = -15
+_FILE = '  File "'
+_MOST_NAMED = 8
+_FRAME = 4
+"""Lines of the last frame of a traceback: file, source, and marks below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Lines of a log that show it."""
+
+    file: Path
+    line: int
+    """From 1; 0 for a fact of the run folder, which stands in no log."""
+    text: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that happened."""
+
+    rule: str
+    role: Role
+    title: str
+    says: str
+    do: str
+    advice: str | None
+    """The hook of the engine that has more to say, such as `estimate`."""
+    node: str | None
+    rank: int | None
+    time: float | None
+    """Seconds since the epoch, by the clock of whoever printed it."""
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    """Everybody to whom it happened."""
+    count: int
+    """Lines that say so."""
+    evidence: Evidence
+
+    @property
+    def where(self) -> str:
+        """The node and the rank in words; empty where neither is known."""
+        words = [self.node] if self.node else []
+        words += [f"rank {self.rank}"] if self.rank is not None else []
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What came of reading the logs of a job."""
+
+    cause: Finding | None
+    others: tuple[Finding, ...]
+    """What else was found, in the order of time where that is known."""
+    notes: tuple[str, ...]
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of a job beside its logs; of files alone, nothing."""
+
+    job: str = "JOB"
+    """What to type for it."""
+    folder: Path = Path()
+    """Its run folder, from which the facts are."""
+    facts: tuple[Fact, ...] = ()
+    first: Place | None = None
+    """Where it failed first; without it, torchrun's reports tell."""
+    processes: int | None = None
+    """How many ranks it has at most: a number in front of a line that is not below is of none."""
+    succeeded: bool = False
+    """Then nothing counts but what does not end a job."""
+    failed: bool = False
+    """Then what the training went on after is better than nothing."""
+
+
+def diagnose(
+    rules: Sequence[Rule], sources: Sequence[Source], known: Known | None = None
+) -> Diagnosis:
+    """Read the logs and return the cause of the failure, if there is one."""
+    known = known or Known()
+    scanned = scan_all(rules, [source.path for source in sources], known.processes)
+    found = list(zip(sources, scanned, strict=True))
+    by_name = {rule.id: rule for rule in rules}
+    events = weigh(by_name, found, known.facts, folder=known.folder)
+    if known.succeeded:
+        events = tuple(event for event in events if event.rule.silent)
+    elif not known.failed:
+        events = tuple(event for event in events if not event.handled)
+    first = known.first or _told_by_torchrun(found)
+    events = tuple(_of_first(event, first) for event in events)
+    root = root_of(events, first)
+    if root is not None and first is not None:
+        root = ranked(root, first)
+    return Diagnosis(
+        cause=_finding(root, events, known.job) if root is not None else None,
+        others=tuple(_others(root, events, known.job)) if root is not None else (),
+        notes=tuple(_notes(scanned)),
+        files=sum(scanned.problem is None for _, scanned in found),
+        bytes=sum(scanned.size for _, scanned in found),
+    )
+
+
+def _of_first(event: Event, first: Place | None) -> Event:
+    """Give what may be the root the rank that failed first; consequences are of any rank."""
+    if first is None or event.rule.role is Role.CONSEQUENCE:
+        return event
+    return ranked(event, first)
+
+
+def _notes(scanned: Iterable[Scanned]) -> Iterator[str]:
+    """Yield what was not read, or not wholly, and why; files in the same trouble together."""
+    alike: dict[str, list[str]] = {}
+    for one in scanned:
+        why = one.problem or (one.damage and f"{one.damage}; read up to there")
+        if why:
+            alike.setdefault(why, []).append(str(one.file))
+    for why, names in alike.items():
+        yield f"{some_of(names, _MOST_NAMED)}: {why}"
+
+
+def _told_by_torchrun(found: Sequence[tuple[Source, Scanned]]) -> Place | None:
+    roots = [
+        (root, source)
+        for source, scanned in found
+        for offset in scanned.roots
+        if (root := root_at(scanned.file, scanned.excerpts, offset)) is not None
+    ]
+    roots = [(root, source) for root, source in roots if root.exit_code != _SIGTERM]
+    if not roots:
+        return None
+    root, source = min(roots, key=lambda one: _moment(one[0]))
+    return Place(node=source.node or root.node, rank=root.rank)
+
+
+def _moment(root: Root) -> float:
+    return root.time if root.time is not None else float("inf")
+
+
+def _others(root: Event, events: Sequence[Event], job: str) -> Iterable[Finding]:
+    of_rule: dict[str, list[Event]] = {}
+    for event in events:
+        if event.rule is not root.rule and not _says_it_again(event, root):
+            of_rule.setdefault(event.rule.id, []).append(event)
+    order = list(Role)
+    for same in sorted(of_rule.values(), key=lambda one: order.index(one[0].rule.role)):
+        yield _finding(min(same, key=_when), same, job)
+
+
+def _says_it_again(event: Event, root: Event) -> bool:
+    """Tell whether an exception or an exit code is what the root itself has led to."""
+    return event.generic and (event.node, event.rank) == (root.node, root.rank)
+
+
+def _when(event: Event) -> tuple[float, str, int]:
+    time = event.time if event.time is not None else float("inf")
+    return time, str(event.hit.file), event.hit.offset
+
+
+def _finding(event: Event, events: Sequence[Event], job: str) -> Finding:
+    rule, hit = event.rule, event.hit
+    same = [other for other in events if other.rule is rule]
+    known: Mapping[str, str] = {
+        "job": job,
+        "node": event.node or "",
+        "rank": "" if event.rank is None else str(event.rank),
+        **event.groups,
+    }
+    return Finding(
+        rule=rule.id,
+        role=rule.role,
+        title=rule.fill(rule.title, known),
+        says=rule.fill(rule.says, known),
+        do=rule.fill(rule.do, known),
+        advice=rule.advice,
+        node=event.node,
+        rank=event.rank,
+        time=event.time if event.timed else None,
+        nodes=tuple(dict.fromkeys(other.node for other in same if other.node)),
+        ranks=tuple(sorted({other.rank for other in same if other.rank is not None})),
+        count=sum(other.hit.count for other in same),
+        evidence=Evidence(
+            file=hit.file,
+            line=hit.line,
+            text=hit.text,
+            before=_before(hit, rule.before) if hit.line else (),
+            after=lines_after(hit, rule.after) if hit.line and rule.after else (),
+        ),
+    )
+
+
+def _before(hit: Hit, count: int) -> tuple[str, ...]:
+    """Return the lines before one; of the last of a traceback, at least the place in the code."""
+    lines = lines_before(hit, max(count, _FRAME))
+    frame = next((n for n, line in enumerate(reversed(lines), 1) if line.startswith(_FILE)), 0)
+    of_frame = all(line.startswith("    ") for line in lines[len(lines) - frame + 1 :])
+    wanted = max(count, frame if of_frame else 0)
+    return lines[-wanted:] if wanted else ()
+
+
+def everybody(finding: Finding) -> str:
+    """Return to whom it happened, folded: ranks where they are known on all nodes, else nodes."""
+    if len(finding.ranks) >= max(len(finding.nodes), 1):
+        return f"rank{'s' * (len(finding.ranks) > 1)} {fold_numbers(finding.ranks)}"
+    return hostlist.fold_set(finding.nodes) if finding.nodes else ""

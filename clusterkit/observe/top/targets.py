@@ -1,0 +1,217 @@
+"""Whom to ask: the nodes of a job, or of a cluster, and the ways to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clusterkit.core.commands import run_command
+from clusterkit.core.errors import RemoteError, UserError, choices_hint
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.hosts.hostfile import hosts_of_allocation
+from clusterkit.core.model import ClusterKind, ClusterSpec, JobState
+from clusterkit.executors.run.runfolder import RunFolder, only_read
+from clusterkit.executors.slurm.states import nodes_of
+from clusterkit.executors.ssh.layout import read_layout
+from clusterkit.executors.ssh.states import read_keepers
+from clusterkit.jobs import Job
+from clusterkit.jobs.document import name_of
+from clusterkit.preflight.hosts import LOCALHOST, hosts_of
+from clusterkit.preflight.request import Wanted, refuse_nonsense
+from clusterkit.preflight.targets import via_of
+from clusterkit.transport.base import Transport
+from clusterkit.transport.slurm_errors import asleep_among
+
+_STEP = "clusterkit-top"
+_VIAS = {
+    ClusterKind.LOCAL: ("local",),
+    ClusterKind.SSH: ("ssh",),
+    ClusterKind.SLURM: ("srun", "ssh"),
+}
+_MARGIN_S = 5.0
+_CONNECT_S = 5.0
+"""To reach a node: one that does not answer is to be told of soon, and is asked again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Nodes that are reached in one way."""
+
+    nodes: tuple[str, ...]
+    transport: Transport
+    close: Callable[[], None] = lambda: None
+    """Ends what the transport keeps open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is looked at."""
+
+    cluster: str
+    parts: tuple[Part, ...]
+    order: tuple[str, ...]
+    """The nodes as they are shown."""
+    run: RunFolder | None = None
+    unasked: tuple[str, ...] = ()
+    why_unasked: str = ""
+    steps: bool = False
+    """Whether each refresh is a step of Slurm, which keeps a record of it."""
+
+
+def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> Subject:
+    """Return the nodes of a job that runs; `cluster` is its cluster, where the settings know it.
+
+    Of a job of somebody else no node is asked: its folder would say which, and how.
+
+    Raises:
+        UserError: it does not run, or cannot be asked this way.
+        RemoteError: Slurm does not say which nodes it has.
+    """
+    foreign = job.run.foreign
+    if foreign is not None and not job.status.state.final:
+        why = only_read(job.run, foreign)
+        name = job.submission.cluster
+        return Subject(cluster=name, parts=(), order=(), run=job.run, why_unasked=why)
+    _require_running(job)
+    kind = job.submission.kind
+    if via is not None and via not in _VIAS[kind]:
+        raise UserError(
+            f"--via {via}: not for a job on a cluster of kind {kind.value}",
+            hint="leave it out" if len(_VIAS[kind]) == 1 else choices_hint(via, _VIAS[kind]),
+        )
+    if kind is ClusterKind.LOCAL:
+        part = _local((LOCALHOST,))
+    elif kind is ClusterKind.SSH:
+        layout = read_layout(job.run)
+        keepers = [keeper for keeper in read_keepers(job.run) if keeper.ended_as is None]
+        nodes = tuple(dict.fromkeys(keeper.node for keeper in keepers))
+        part = _ssh(nodes or layout.names, layout.cluster)
+    else:
+        part = _of_slurm_job(job, cluster, via)
+    return Subject(
+        cluster=job.submission.cluster,
+        parts=(part,),
+        order=part.nodes,
+        run=job.run,
+        steps=kind is ClusterKind.SLURM and via != "ssh",
+    )
+
+
+def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
+    """Return the nodes of a cluster that `wanted` means.
+
+    Slurm shows a user only the nodes of that user's own jobs, through a step in each of them; with
+    `--via srun` nodes are asked in an allocation of their own, as preflight does, but for those
+    that are powered down.
+
+    Raises:
+        UserError: there are no such nodes, or no job of the user's to look through.
+        RemoteError: Slurm does not say which nodes there are.
+    """
+    refuse_nonsense(wanted, cluster)
+    via = via_of(wanted, cluster)
+    nodes = tuple(host.name for host in hosts_of(wanted, cluster, via))
+    if via == "srun" and wanted.via is None and hosts_of_allocation(os.environ) is None:
+        return _through_own_jobs(cluster, nodes)
+    on_slurm = cluster.kind is ClusterKind.SLURM and via != "local"
+    asleep = asleep_among(nodes) if on_slurm else {}
+    nodes = tuple(node for node in nodes if node not in asleep)
+    if via == "ssh":
+        part = _ssh(nodes, cluster)
+    else:
+        part = _srun(nodes, cluster) if via == "srun" else _local(nodes)
+    return Subject(
+        cluster=cluster.name,
+        parts=(part,) if nodes else (),
+        order=nodes,
+        unasked=tuple(asleep),
+        why_unasked=", ".join(dict.fromkeys(asleep.values())),
+        steps=via == "srun",
+    )
+
+
+def _require_running(job: Job) -> None:
+    state, name = job.status.state, name_of(job)
+    if state.final:
+        raise UserError(f"{name} has ended: {state.value}", hint=f"clusterkit logs {name}")
+    if state is not JobState.RUNNING:
+        raise UserError(
+            f"{name} does not run: {state.value}",
+            hint=f"clusterkit logs -f {name} shows it as soon as it does",
+        )
+
+
+def _of_slurm_job(job: Job, cluster: ClusterSpec | None, via: str | None) -> Part:
+    nodes = nodes_of(job.submission.job_id or "")
+    if via != "ssh":
+        return _step(nodes, job.submission.job_id)
+    if cluster is None:
+        raise UserError(
+            f"--via ssh: cluster {job.submission.cluster} is not in your clusterkit.yaml",
+            hint="leave it out: srun asks the nodes of the job",
+        )
+    return _ssh(nodes, cluster)
+
+
+def _through_own_jobs(cluster: ClusterSpec, nodes: Sequence[str]) -> Subject:
+    answer = run_command(["squeue", "-h", "--me", "-t", "R", "-o", "%A|%N"])
+    if answer.code:
+        raise RemoteError(f"Slurm does not say which jobs are yours: {answer.errors.strip()}")
+    left, parts = dict.fromkeys(nodes), []
+    for line in answer.output.splitlines():
+        job_id, _, listed = line.strip().partition("|")
+        mine = [node for node in hostlist.expand(listed, source="squeue") if node in left]
+        for node in mine:
+            left.pop(node)
+        if mine:
+            parts.append(_step(tuple(mine), job_id))
+    if not parts:
+        raise UserError(
+            f"no job of yours runs on {cluster.name}, and Slurm shows the nodes of no others",
+            hint="--via ssh asks all nodes, --via srun those that are free, in an allocation",
+        )
+    return Subject(
+        cluster=cluster.name,
+        parts=tuple(parts),
+        order=tuple(node for node in nodes if node not in left),
+        unasked=tuple(left),
+        why_unasked="no job of yours there (--via ssh asks them as well)",
+        steps=True,
+    )
+
+
+# Each of them loads what the others do not need: paramiko takes a tenth of a second.
+def _ssh(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
+    from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
+    from clusterkit.transport.ssh.transport import SshTransport  # noqa: PLC0415
+
+    options = dataclasses.replace(
+        SshOptions.of(cluster), connect_timeout_s=_CONNECT_S, margin_s=_MARGIN_S
+    )
+    transport = SshTransport(options, keep=True)
+    return Part(nodes=nodes, transport=transport, close=transport.close)
+
+
+def _step(nodes: tuple[str, ...], job_id: str | None) -> Part:
+    from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
+
+    options = SrunOptions(job_id=job_id, name=_STEP, margin_s=_MARGIN_S)
+    return Part(nodes=nodes, transport=SrunTransport(options))
+
+
+def _srun(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
+    from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
+
+    options = SrunOptions.of(cluster)
+    options = dataclasses.replace(
+        options, name=_STEP, margin_s=_MARGIN_S, immediate_s=round(_CONNECT_S)
+    )
+    return Part(nodes=nodes, transport=SrunTransport(options))
+
+
+def _local(nodes: tuple[str, ...]) -> Part:
+    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
+
+    return Part(nodes=nodes, transport=LocalTransport())

@@ -1,0 +1,161 @@
+"""Ask the nodes again and again; one that does not answer holds up nobody but itself."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clusterkit.core.errors import ClusterkitError
+from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
+from clusterkit.observe.top.targets import Part, Subject
+from clusterkit.observe.top.training import Training
+from clusterkit.observe.vitals import NodeRates, NodeSample, NodeVitals, ask_vitals, rates
+
+_PATIENCE_S = 3.0
+"""A refresh may wait so long for nodes that did answer; the first one takes a second at least."""
+
+
+@dataclass(slots=True)
+class _Node:
+    asked_at: float
+    """When it was asked first."""
+    question: int | None = None
+    """The number of the question to it that is still out."""
+    heard_at: float | None = None
+    sample: NodeSample | None = None
+    rates: NodeRates | None = None
+    problem: str = ""
+
+    def fail(self, why: str) -> None:
+        self.question, self.heard_at, self.problem = None, time.monotonic(), why
+        self.sample = self.rates = None
+
+    def hear(self, vitals: NodeVitals) -> None:
+        if not vitals.samples:
+            self.fail(vitals.problem)
+            return
+        self.question, self.heard_at, self.problem = None, time.monotonic(), ""
+        last = vitals.samples[-1]
+        before = vitals.samples[0] if len(vitals.samples) > 1 else self.sample
+        self.rates = rates(before, last) if before is not None else None
+        self.sample = last
+
+
+class Watcher:
+    """Look at the nodes of a subject, refresh by refresh."""
+
+    def __init__(self, subject: Subject) -> None:
+        """Ask nobody yet."""
+        self._subject = subject
+        self._nodes = {node: _Node(time.monotonic()) for node in subject.order}
+        self._training = Training(subject.run) if subject.run is not None else None
+        self._news = threading.Condition()
+        self._failure: ClusterkitError | None = None
+        self._answered = False
+        self._numbers = itertools.count()
+
+    @property
+    def over(self) -> bool:
+        """Whether the job that is looked at has ended."""
+        return self._training is not None and self._training.over
+
+    def close(self) -> None:
+        """End what is kept open between refreshes."""
+        for part in self._subject.parts:
+            part.close()
+
+    def refresh(self, *, patience_s: float | None) -> Snapshot:
+        """Ask every node that has answered its last question; return what is known then.
+
+        Nodes that answered the last time are waited for, no longer than `patience_s` (None: as long
+        as the transports do); what others answer is in a later snapshot.
+
+        Raises:
+            RemoteError, UserError: nobody could be asked at all, for a reason that is no node's.
+        """
+        waited_for: list[str] = []
+        with self._news:
+            for part in self._subject.parts:
+                for nodes in self._free(part):
+                    if patience_s is None or not self._nodes[nodes[0]].problem:
+                        waited_for += nodes
+                    self._start(part, nodes)
+        job: JobNow | None = self._training.look() if self._training is not None else None
+        with self._news:
+            self._news.wait_for(lambda: self._heard(waited_for), timeout=patience_s)
+            if self._failure is not None and not self._answered:
+                raise self._failure
+            return self._snapshot(job)
+
+    def snapshots(self, every_s: float) -> Iterator[Snapshot]:
+        """Yield a snapshot every so many seconds, until the job has ended.
+
+        Raises:
+            RemoteError, UserError: as `refresh`, at first.
+        """
+        while True:
+            due = time.monotonic() + every_s
+            yield self.refresh(patience_s=max(every_s, _PATIENCE_S))
+            if self.over:
+                return
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def _free(self, part: Part) -> list[list[str]]:
+        """Return the nodes to be asked now: those that do answer apart from those that do not."""
+        free = [node for node in part.nodes if self._nodes[node].question is None]
+        well = [node for node in free if not self._nodes[node].problem]
+        ill = [node for node in free if self._nodes[node].problem]
+        return [nodes for nodes in (well, ill) if nodes]
+
+    def _start(self, part: Part, nodes: Sequence[str]) -> None:
+        first = any(self._nodes[node].sample is None for node in nodes)
+        number = next(self._numbers)
+        for node in nodes:
+            self._nodes[node].question = number
+        words = (part, nodes, first, number)
+        threading.Thread(target=self._ask, args=words, daemon=True).start()
+
+    def _ask(self, part: Part, nodes: Sequence[str], first: bool, number: int) -> None:
+        why = "the question was broken off"
+        try:
+            ask_vitals(part.transport, nodes, once=first, heard=self._note)
+        except ClusterkitError as error:
+            self._failure, why = error, str(error).partition("\n")[0]
+        finally:
+            with self._news:
+                for known in (self._nodes[node] for node in nodes):
+                    if known.question == number:
+                        known.fail(why)
+                self._news.notify_all()
+
+    def _note(self, vitals: NodeVitals) -> None:
+        with self._news:
+            self._nodes[vitals.node].hear(vitals)
+            self._answered = True
+            self._news.notify_all()
+
+    def _heard(self, nodes: Sequence[str]) -> bool:
+        return all(self._nodes[node].question is None for node in nodes)
+
+    def _snapshot(self, job: JobNow | None) -> Snapshot:
+        now = time.monotonic()
+        return Snapshot(
+            at=time.time(),
+            cluster=self._subject.cluster,
+            nodes=tuple(
+                NodeNow(
+                    name=name,
+                    sample=node.sample,
+                    rates=node.rates,
+                    problem=node.problem,
+                    age_s=now - (node.heard_at or node.asked_at),
+                )
+                for name, node in self._nodes.items()
+            ),
+            job=job,
+            unasked=self._subject.unasked,
+            why_unasked=self._subject.why_unasked,
+        )

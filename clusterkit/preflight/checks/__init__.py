@@ -1,0 +1,97 @@
+"""The checks by id: ours are the modules of this package, others come by entry point.
+
+A check is one file with a module constant `CHECK`; adding one touches no other file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from collections.abc import Sequence
+
+from clusterkit.core.errors import Problem, UserError, did_you_mean
+from clusterkit.preflight.checks.base import Check
+
+__all__ = ["Check", "all_checks", "select_checks"]
+
+ENTRY_POINT_GROUP = "clusterkit.checks"
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Return every check, sorted by area and number.
+
+    Raises:
+        UserError: two have the same id or name, or a third party's is none.
+    """
+    found: dict[str, Check] = {}
+    for check in [*_builtin(), *_third_party()]:
+        taken = found.get(check.id) or next(
+            (c for c in found.values() if c.name == check.name), None
+        )
+        if taken is not None:
+            raise UserError(f"two checks are called {taken.id} or {taken.name}")
+        found[check.id] = check
+    return tuple(sorted(found.values(), key=lambda check: (_AREAS.index(check.area), check.id)))
+
+
+def select_checks(
+    checks: Sequence[Check], *, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> tuple[Check, ...]:
+    """Return those of `checks` that `select` names (all, where it is empty) and `ignore` does not.
+
+    A word is an id, a name or an area; case does not count.
+
+    Raises:
+        UserError: a word names no check; all such words at once.
+    """
+    unknown = [word for word in (*select, *ignore) if not any(_named(c, word) for c in checks)]
+    if unknown:
+        names = [name.lower() for c in checks for name in (c.id, c.name, c.area)]
+        raise UserError(
+            problems=[
+                Problem(
+                    message=f"no check or area is called {word!r}",
+                    hint=did_you_mean(word, names) or _LISTED,
+                )
+                for word in unknown
+            ]
+        )
+    return tuple(
+        check
+        for check in checks
+        if (not select or any(_named(check, word) for word in select))
+        and not any(_named(check, word) for word in ignore)
+    )
+
+
+_LISTED = "`clusterkit explain checks` lists them"
+_AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")
+
+
+def _named(check: Check, word: str) -> bool:
+    return word.lower() in {check.id.lower(), check.name.lower(), check.area.lower()}
+
+
+def _builtin() -> list[Check]:
+    modules = [m.name for m in pkgutil.iter_modules(__path__) if m.name != "base"]
+    loaded = [importlib.import_module(f"{__name__}.{name}") for name in modules]
+    return [module.CHECK for module in loaded if hasattr(module, "CHECK")]
+
+
+def _third_party() -> list[Check]:
+    found = []
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            check = entry_point.load()
+        except (ImportError, AttributeError) as error:
+            raise UserError(
+                f"check {entry_point.name!r} ({entry_point.value}) cannot be loaded: {error}",
+                hint="reinstall the package that provides it",
+            ) from error
+        if not isinstance(check, Check) or check.area not in _AREAS:
+            raise UserError(
+                f"check {entry_point.name!r} ({entry_point.value}) is no clusterkit Check"
+            )
+        found.append(check)
+    return found

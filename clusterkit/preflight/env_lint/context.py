@@ -1,0 +1,90 @@
+"""What a text tells beside its settings: the names that it reads itself, and what it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from clusterkit.preflight.env_lint.setting import Format, Setting, Slip, Source, Trait
+from clusterkit.preflight.env_lint.variables import Kind, find_variable, meant
+
+_PERF = re.compile(
+    r"\$\{\w+\}_perf\b|\b(?:all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|gather|scatter|sendrecv)"
+    r"_perf(?:_mpi)?\b"
+)
+_TRAINS = re.compile(
+    r"\b(?:torchrun|torch\.distributed|deepspeed|accelerate|horovodrun|run_and_time)\b"
+    r"|(?:train|tune|sft)\w{0,60}\.py\b"
+)
+_ONE_MACHINE = re.compile(
+    r"^\s*(?:export\s+)?MASTER_ADDR=[\"']?(?:localhost|127\.0\.0\.1)\b|--standalone\b"
+    r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
+    re.MULTILINE,
+)
+_AMD = re.compile(r"\b(?:RCCL_|HSA_|HIP_|ROCM|rocm)|(?<![A-Za-z\d])MI[23]\d\d[AX](?![A-Za-z\d])")
+_DETERMINISTIC = re.compile(
+    r"NONDETERMINISTIC_ALGO[\"']?\s*[:=]\s*[\"']?0|\bdeterministic[-_](?:mode|algorithms)"
+    r"|\bCUBLAS_WORKSPACE_CONFIG\b"
+)
+_SOURCES = re.compile(
+    r"^\s*(?:source|\.)\s+(?!\S*(?:activate|bashrc|profile|conda|modules?\b|setvars))\S",
+    re.MULTILINE,
+)
+_DOCKERFILE = re.compile(r"^FROM\s", re.MULTILINE)
+"""Docker takes the carriage returns of its own files away."""
+_GOOGLE = re.compile(r"\bNCCL_(?:FASTRAK|GPUDIRECTTCPX|SHIMNET)_|/usr/local/gib\b|/var/lib/tcpx")
+_SHOWS = re.compile(r"\s*(?:echo\b|printf\b|#|//)")
+
+
+def with_context(source: Source, text: str) -> Source:
+    """Return a source with what the whole of its text tells."""
+    settings = tuple(_told(setting, text) for setting in source.settings)
+    if source.format in {Format.SHELL, Format.CONF} and not _DOCKERFILE.search(text):
+        settings = _ended_as_on_windows(settings, text.split("\n"))
+    return replace(source, settings=settings, traits=tuple(_traits(f"{text}\n# {source.name}")))
+
+
+def _traits(text: str) -> Iterator[Trait]:
+    if _PERF.search(text) and not _TRAINS.search(text):
+        yield Trait.MEASURES
+    if _ONE_MACHINE.search(text):
+        yield Trait.ONE_MACHINE
+    if _SOURCES.search(text):
+        yield Trait.SOURCES
+    if _AMD.search(text):
+        yield Trait.AMD
+    if _DETERMINISTIC.search(text):
+        yield Trait.DETERMINISTIC
+    if _GOOGLE.search(text):
+        yield Trait.GOOGLE
+
+
+def _told(setting: Setting, text: str) -> Setting:
+    variable = find_variable(setting.name)
+    if variable is not None and variable.kind is not Kind.TYPO:
+        return setting
+    # `NAME=${NAME:-VALUE}` is how a script takes a wish, and how a misspelt name is copied, too.
+    takes = re.search(rf"\$\{{{setting.name}:?-", text) and meant(setting.name) is None
+    own = takes or _reads(text, setting.name)
+    return replace(setting, slips=(Slip.OWN,)) if own else setting
+
+
+def _reads(text: str, name: str) -> bool:
+    """Tell whether a text uses a variable: not only to show it, or to pass it on as it is."""
+    used = re.compile(
+        rf"(?<!\b{name}=)(?<!\b{name}=[\"'])\$\{{?{name}\b|\$\{{[#!]{name}\b"
+        rf"|(?:environ(?:\.\w+)?|getenv|env)\s*[\[(]\s*[\"']{name}[\"']"
+    )
+    return any(
+        used.search(line) for line in text.splitlines() if name in line and not _SHOWS.match(line)
+    )
+
+
+def _ended_as_on_windows(settings: Sequence[Setting], lines: Sequence[str]) -> tuple[Setting, ...]:
+    found = list(settings)
+    for index, setting in enumerate(found):
+        if setting.line is not None and lines[setting.line - 1].endswith("\r"):
+            found[index] = replace(setting, slips=(*setting.slips, Slip.CARRIAGE_RETURN))
+            break
+    return tuple(found)

@@ -1,0 +1,140 @@
+"""Apply the rules to what the sources set. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations_with_replacement, islice
+
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.env_lint.rules import RULES, Remark, Rule
+from clusterkit.preflight.env_lint.rules.shadowing import overridden
+from clusterkit.preflight.env_lint.setting import Format, Setting, Source, Trait, reachable
+from clusterkit.preflight.env_lint.variables import Kind, find_variable
+
+_MOST_RUNS = 64
+"""Ways through a script that conflicts are looked for in; scripts have a handful."""
+
+_OF_PRODUCTION = frozenset({"NCCL142", "NCCL143", "NCCL161", "NCCL162", "NCCL163"})
+_NOT_RCCL = frozenset({("NCCL162", "NCCL_PXN_DISABLE"), ("NCCL162", "NCCL_NVLS_ENABLE")})
+"""Paths that RCCL has off by itself, or not at all (src/graph/paths.cc, src/transport/nvls.cc)."""
+_ORDER = frozenset({("NCCL163", "NCCL_ALGO"), ("NCCL163", "NCCL_PROTO")})
+"""What fixes the order of additions."""
+_BETWEEN_MACHINES = frozenset(
+    {("NCCL126", "NCCL_SOCKET_IFNAME"), ("NCCL126", "GLOO_SOCKET_IFNAME")}
+    | {("NCCL162", "NCCL_IB_DISABLE")}
+)
+_DEAD = frozenset({Kind.REMOVED, Kind.TYPO, Kind.TORCH_RENAMED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LintFinding:
+    """One thing that the lint has to say."""
+
+    id: str
+    rule: str
+    name: str
+    """Of the variable."""
+    value: str | None
+    source: str
+    line: int | None
+    verdict: Verdict
+    summary: str
+    hint: str
+
+
+def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[LintFinding, ...]:
+    """Return what is to be said about `sources`, of which earlier ones win over later ones.
+
+    In the order of the sources and their lines. Names that a glob of `allowed` matches are left
+    alone.
+    """
+    settings = [setting for source in sources for setting in source.settings]
+    said = [
+        *_alone(settings),
+        *overridden(sources),
+        *_together(sources),
+    ]
+    traits = {id(setting): source.traits for source in sources for setting in source.settings}
+    place = {id(setting): index for index, setting in enumerate(settings)}
+    said.sort(key=lambda saying: (place[id(saying[1])], saying[0].id))
+    findings = (_finding(*saying, traits[id(saying[1])]) for saying in said)
+    return tuple(
+        dict.fromkeys(
+            finding
+            for finding in findings
+            if not any(fnmatchcase(finding.name, glob) for glob in allowed)
+        )
+    )
+
+
+def _alone(settings: Sequence[Setting]) -> Iterator[tuple[Rule, Setting, Remark]]:
+    rules = [(rule, rule.alone) for rule in RULES if rule.alone is not None]
+    for setting in settings:
+        variable = find_variable(setting.name)
+        for rule, judge in rules:
+            for remark in judge(setting, variable):
+                yield rule, setting, remark
+
+
+def _together(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Remark]]:
+    rules = [(rule, rule.together) for rule in RULES if rule.together is not None]
+    for run in _runs(sources):
+        for rule, judge in rules:
+            for name, summary, hint in judge(run):
+                yield rule, run[name], Remark(summary=summary, hint=hint)
+
+
+def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
+    """Yield what is set at the same time, for ways through the branches of scripts.
+
+    Every two branches that can be taken in one run are together in one of them.
+    """
+    branches = dict.fromkeys(s.branch for source in sources for s in source.settings if s.branch)
+    pairs = combinations_with_replacement(branches or [()], 2)
+    ways = (dict(one + other) for one, other in pairs if reachable(dict(one), other))
+    for arms in islice(ways, _MOST_RUNS):
+        run: dict[str, Setting] = {}
+        for source in reversed(sources):
+            settings = source.settings
+            if source.format is Format.CONF:
+                settings = settings[::-1]
+            for setting in settings:
+                if reachable(arms, setting.branch):
+                    arms |= dict(setting.branch)
+                    run[setting.name] = setting
+        yield {name: setting for name, setting in run.items() if _is_read(name)}
+
+
+def _is_read(name: str) -> bool:
+    variable = find_variable(name)
+    return variable is not None and variable.kind not in _DEAD
+
+
+def _verdict(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trait]) -> Verdict:
+    """Return the verdict; what is meant so in the runs that a text starts is worth knowing only."""
+    meant = (
+        (rule.id in _OF_PRODUCTION and Trait.MEASURES in traits)
+        or (rule.id in _OF_PRODUCTION and rule.id != "NCCL161" and Trait.GOOGLE in traits)
+        or ((rule.id, setting.name) in _NOT_RCCL and Trait.AMD in traits)
+        or ((rule.id, setting.name) in _ORDER and Trait.DETERMINISTIC in traits)
+        or ((rule.id, setting.name) in _BETWEEN_MACHINES and Trait.ONE_MACHINE in traits)
+    )
+    if rule.id == "NCCL131" and Trait.SOURCES in traits:
+        return Verdict.WARN
+    return Verdict.PASS if meant else remark.verdict or rule.verdict
+
+
+def _finding(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trait]) -> LintFinding:
+    return LintFinding(
+        id=rule.id,
+        rule=rule.name,
+        name=setting.name,
+        value=setting.value,
+        source=setting.source,
+        line=setting.line,
+        verdict=_verdict(rule, setting, remark, traits),
+        summary=remark.summary,
+        hint=remark.hint,
+    )

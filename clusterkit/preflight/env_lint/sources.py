@@ -1,0 +1,139 @@
+"""Read a text of any known format, or the environment of a process, into settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from clusterkit.preflight.env_lint.context import with_context
+from clusterkit.preflight.env_lint.script import read_script
+from clusterkit.preflight.env_lint.setting import Format, Setting, Slip, Source
+from clusterkit.preflight.env_lint.variables import concerns_us
+
+_PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
+_NAMED = re.compile(
+    r"^[ \t]*(?:-[ \t]+)?[\"']?(?:export\s+)?([A-Za-z_]\w*)[\"']?(=|:)", re.MULTILINE
+)
+_BY_NAME = (
+    (re.compile(r"[nr]ccl\.conf$"), Format.CONF),
+    (
+        re.compile(r"etc[/_]environment|(?:^|/)environment(?:\.d/|$)|/etc/(?:default|sysconfig)/"),
+        Format.PAM,
+    ),
+    (re.compile(r"\.(?:sh|bash|sbatch|slurm)$"), Format.SHELL),
+    (re.compile(r"\.ya?ml$"), Format.YAML),
+    (re.compile(r"\.(?:toml|ini|cfg|tf|tfvars|hcl)$"), Format.TOML),
+)
+_SECTION = re.compile(r"^\[[\w.\"'-]+\]\s*$", re.MULTILINE)
+_SHELL_SIGN = re.compile(
+    r"^\s*(?:#!.*\bsh\b|#!.*bash|export\s|set\s|source\s|\.\s|if\b|for\b|srun\b|mpirun\b|#SBATCH)"
+    r"|\$\(|\\\s*$|&&|^[A-Za-z_]\w*=\S*[ \t]+(?:[a-z./]|[A-Z_]+=)|\s-x\s",
+    re.MULTILINE,
+)
+
+
+def read_source(text: str, name: str, as_format: Format | None = None) -> Source:
+    """Return the settings of a text; its format is told from its name and its content."""
+    return with_context(_read(text, name, as_format or guess_format(text, name)), text)
+
+
+def _read(text: str, name: str, found: Format) -> Source:
+    if found is Format.SHELL:
+        return read_script(text, name)
+    if found is Format.YAML:
+        from clusterkit.preflight.env_lint.yaml_text import read_yaml  # noqa: PLC0415 - loads a YAML parser
+
+        settings, notes = read_yaml(text, name)
+        return Source(name=name, format=found, settings=settings, notes=notes)
+    return Source(name=name, format=found, settings=tuple(_pairs(text, name, found)))
+
+
+def from_environment(variables: Mapping[str, str], name: str = "environment") -> Source:
+    """Return the settings of a process, or of any other mapping that nobody expands."""
+    settings = tuple(
+        Setting(name=key, value=value, source=name)
+        for key, value in variables.items()
+        if concerns_us(key)
+    )
+    return Source(name=name, format=Format.ENVIRONMENT, settings=settings)
+
+
+def guess_format(text: str, name: str = "") -> Format:
+    """Return the format of a text: `nccl.conf` by its name, else a script if it looks like one.
+
+    The output of `env` is an env file: its first line is NAME=VALUE, with no word before.
+    """
+    named = next((found for pattern, found in _BY_NAME if pattern.search(name)), None)
+    if named is not None or _is_yaml(text):
+        return named or Format.YAML
+    if _is_toml(text):
+        return Format.TOML
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if lines and sum(bool(_PAIR.match(line)) for line in lines) < len(lines) / 2:
+        return Format.SHELL
+    is_env_output = bool(re.search(r"^(?:PATH|HOME|PWD)=/", text, re.MULTILINE))
+    if is_env_output and not re.search(r"^(?:#!|export\s)", text, re.MULTILINE):
+        return Format.ENV_FILE
+    return Format.SHELL if _SHELL_SIGN.search(text) else Format.ENV_FILE
+
+
+def _is_yaml(text: str) -> bool:
+    """Tell whether our variables stand before colons, and none before an equals sign."""
+    before = {sign for name, sign in _NAMED.findall(text) if concerns_us(name)}
+    return before == {":"}
+
+
+def _is_toml(text: str) -> bool:
+    """Tell whether our variables stand in sections, or each before ` = ` and a quoted value."""
+    pairs = [found for line in text.splitlines() if (found := _PAIR.fullmatch(line))]
+    ours = [found for found in pairs if concerns_us(found[2]) and not found[1]]
+    apart = all(re.match(r"\s+(['\"]).*\1\s*(?:#.*)?$", found[3]) for found in ours)
+    return bool(ours) and (apart or _SECTION.search(text) is not None)
+
+
+def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _PAIR.fullmatch(line)
+        if match is None or line.lstrip().startswith("#") or not concerns_us(match[2]):
+            continue
+        value = match[3] if text_format is Format.CONF else match[3].rstrip("\r")
+        if text_format in {Format.PAM, Format.TOML}:
+            value = _unquoted(value)
+        yield Setting(
+            name=match[2],
+            value=value,
+            source=source,
+            line=number,
+            format=text_format,
+            slips=tuple(_slips(line, match[1], match[2], value, text_format)),
+        )
+
+
+def _unquoted(value: str) -> str:
+    """Return a value without its comment and quotes (Linux-PAM, pam_env.c, _parse_env_file)."""
+    plain = value.partition("#")[0].strip()
+    quoted = re.fullmatch(r"(['\"])(.*)\1", plain)
+    return quoted[2] if quoted else plain
+
+
+def _slips(
+    line: str, export: str | None, name: str, value: str, text_format: Format
+) -> Iterator[Slip]:
+    if text_format is Format.TOML:
+        return
+    if text_format is Format.PAM:
+        if re.search(rf"{re.escape(name)}\s+=", line):
+            yield Slip.SPACED
+        if "$" in value or value.startswith("~/"):
+            yield Slip.UNEXPANDED
+        return
+    if export:
+        yield Slip.EXPORT_KEPT
+    if re.search(rf"{re.escape(name)}\s+=", line) or line[:1].isspace() or value[:1].isspace():
+        yield Slip.SPACED
+    if re.fullmatch(r"\s*(['\"]).*\1\s*", value):
+        yield Slip.QUOTES_KEPT
+    if re.search(r"\s#", value):
+        yield Slip.COMMENT_KEPT
+    if "$" in value or value.strip("'\" ").startswith("~/"):
+        yield Slip.UNEXPANDED

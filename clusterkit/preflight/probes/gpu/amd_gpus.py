@@ -1,0 +1,204 @@
+"""State of AMD GPUs: `amd-smi --json` where there is one, else `rocm-smi --json`.
+
+Written after documented output of ROCm 5 to 7 (rocm_smi.py, `showProductName`, `showTemp`; amd-smi,
+`static` and `metric`) and pieces of answers from MI210 and MI300X in tests of other projects. No
+recording of a whole answer was at hand, so only names that all of them share are read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from clusterkit.core.untrusted import NONSENSE, first_json, real, whole
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
+
+
+def rocm_smi(flags: str, *, missing: str) -> str:
+    """Return the end of a snippet: what `rocm-smi --json` says, else why there is nothing.
+
+    `missing` is said where there is none, though there is an AMD GPU.
+    """
+    # It answers in one line, and lines of a probe are cut at a few thousand bytes.
+    return rf"""command -v rocm-smi >/dev/null 2>&1 || {{
+has || {{ echo 'no AMD GPU'; exit 77; }}
+echo '{missing}, though there is an AMD GPU' >&2; exit 127; }}
+said=$(rocm-smi {flags} --json 2>/dev/null) || {{
+c=$?; has || {{ echo 'no AMD GPU'; exit 77; }}; exit "$c"; }}
+printf '%s\n' "$said" | short
+"""
+
+
+HEAD = r"""has() { for d in /sys/bus/pci/devices/*; do
+v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
+case "$v $c" in '0x1002 0x0302'* | '0x1002 0x0380'* | '0x1002 0x12'*) return 0 ;; esac
+done; return 1; }
+short() { awk '{ gsub(/", "/, "\",\n\""); gsub(/\}, "/, "},\n\""); print }'; }
+PATH=$PATH:/opt/rocm/bin
+"""
+"""Of a snippet: `has` tells whether there is an AMD GPU, `short` breaks up the line of rocm-smi."""
+_ROCM_SMI = rocm_smi(
+    "--showproductname --showdriverversion --showtemp",
+    missing="neither amd-smi nor rocm-smi answers",
+)
+_SNIPPET = rf"""{HEAD}if command -v amd-smi >/dev/null 2>&1 &&
+static=$(amd-smi static --asic --driver --limit --json 2>/dev/null) &&
+metric=$(amd-smi metric --temperature --ecc --json 2>/dev/null)
+then case $static in *'"gpu"'*) printf 'amd-smi\n%s\n%s\n' "$static" "$metric"; exit 0 ;; esac
+fi
+{_ROCM_SMI}"""
+NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
+_CARD = re.compile(r"card(\d{1,4})")
+_DOCUMENT = re.compile(r"[\[{]")
+_HIGHEST = 9999
+_UNSAID = frozenset({"", "N/A", "None"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmdGpu:
+    """One AMD GPU; None is "the tool does not say"."""
+
+    index: int
+    name: str | None
+    junction_c: float | None
+    """Temperature of the hottest spot of the die; of its edge where there is no such sensor."""
+    slowdown_c: float | None = None
+    """At which the hottest spot makes it slow down."""
+    uncorrected: int | None = None
+    """ECC errors since the driver was loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmdGpus:
+    """The AMD GPUs of a node."""
+
+    driver: str | None
+    gpus: tuple[AmdGpu, ...]
+
+
+def parse(text: str) -> AmdGpus:
+    """Read `amd-smi` and its two documents, or `rocm-smi --json`, with warnings before it."""
+    try:
+        facts = _amd_smi(text) if text.startswith("amd-smi\n") else _rocm_smi(text)
+    except NONSENSE as error:
+        if isinstance(error, Unparsed):
+            raise
+        raise Unparsed(f"no JSON of amd-smi or rocm-smi: {first_line(text)[:60]!r}") from None
+    if not facts.gpus:
+        raise Unparsed("no GPU in the JSON of amd-smi or rocm-smi")
+    return facts
+
+
+def _rocm_smi(text: str) -> AmdGpus:
+    cards, driver = read_cards(text)
+    return AmdGpus(
+        driver=driver,
+        gpus=tuple(
+            AmdGpu(index=index, name=card_name(card), junction_c=card_degrees(card))
+            for index, card in cards.items()
+        ),
+    )
+
+
+def read_cards(text: str) -> tuple[dict[int, dict[str, str]], str | None]:
+    """Return what `rocm-smi --json` says of each card, by name in small letters, and the driver.
+
+    Raises:
+        ValueError, AttributeError: it is no such document.
+    """
+    document, _ = first_json(text, max(text.find("{"), 0))
+    cards = {
+        int(found[1]): {str(k).lower(): str(v) for k, v in values.items()}
+        for key, values in document.items()
+        if (found := _CARD.fullmatch(key))
+    }
+    driver = document.get("system", {}).get("Driver version")
+    return dict(sorted(cards.items())), None if driver is None else str(driver)
+
+
+def card_name(card: dict[str, str]) -> str | None:
+    """Return what rocm-smi calls a card."""
+    return said_of(card, "card series", "card model")
+
+
+def card_degrees(card: dict[str, str]) -> float | None:
+    """Return the temperature of the hottest spot of a card, else of its edge."""
+    return card_figure(card, "temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
+
+
+def card_figure(card: dict[str, str], *names: str) -> float | None:
+    """Return the first of these figures that rocm-smi tells of a card.
+
+    Raises:
+        Unparsed: it is no figure.
+    """
+    said = said_of(card, *names)
+    return None if said is None else _figure(said)
+
+
+def _amd_smi(text: str) -> AmdGpus:
+    at, documents = 0, []
+    while found := _DOCUMENT.search(text, at):
+        document, at = first_json(text, found.start())
+        documents.append(_by_gpu(document))
+    static, metric = documents
+    if static.keys() != metric.keys():
+        raise Unparsed("amd-smi's answers are not about the same GPUs")
+    drivers = {str(gpu["driver"]["version"]) for gpu in static.values()}
+    return AmdGpus(
+        driver=" + ".join(sorted(drivers - _UNSAID)) or None,
+        gpus=tuple(
+            AmdGpu(
+                index=index,
+                name=None if (name := str(gpu["asic"]["market_name"])) in _UNSAID else name,
+                junction_c=_first(metric[index]["temperature"], "hotspot", "edge"),
+                slowdown_c=_first(gpu.get("limit", {}), "slowdown_hotspot_temperature"),
+                uncorrected=_count(metric[index].get("ecc", {}).get("total_uncorrectable_count")),
+            )
+            for index, gpu in sorted(static.items())
+        ),
+    )
+
+
+def _by_gpu(document: Any) -> dict[int, Any]:
+    """Return what is said of each GPU; before ROCm 7 the list stands alone."""
+    listed = document["gpu_data"] if isinstance(document, dict) else document
+    return {whole(str(gpu["gpu"]), most=_HIGHEST): gpu for gpu in listed}
+
+
+def _first(values: dict[str, Any], *names: str) -> float | None:
+    """Return the first figure that is told: a number, or one with its unit."""
+    for name in names:
+        said = values.get(name)
+        said = said.get("value") if isinstance(said, dict) else said
+        if said is not None and str(said) not in _UNSAID:
+            return _figure(str(said))
+    return None
+
+
+def _count(said: Any) -> int | None:
+    return None if said is None or str(said) in _UNSAID else whole(str(said))
+
+
+def said_of(card: dict[str, str], *names: str) -> str | None:
+    """Return the first of these values that rocm-smi tells of a card."""
+    for name in names:
+        value = card.get(name, "").strip()
+        if value not in _UNSAID:
+            return value
+    return None
+
+
+def _figure(said: str) -> float:
+    try:
+        return real(said)
+    except ValueError:
+        raise Unparsed(f"no figure: {said[:40]!r}") from None
+
+
+def _command(job: PreflightJob) -> str:
+    return NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
+
+
+PROBE = Probe(name="amd-gpus", command=_command, parse=parse, timeout_s=20.0, lane="amd")

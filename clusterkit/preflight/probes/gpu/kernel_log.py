@@ -1,0 +1,165 @@
+"""What the NVIDIA driver wrote into the kernel log since boot: Xid and SXid lines.
+
+A log that may not be read is unknown: journalctl shows a plain user an empty log and calls it a
+success, so an empty log does not count as read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterkit.preflight.probes.gpu.nvidia import nvidia
+from clusterkit.preflight.probes.gpu.xid_catalog import FALLEN_OFF, NOT_INITIALISED
+from clusterkit.transport.probe import Probe, Unparsed, first_line
+
+_KEPT = 400
+"""Lines of the driver that come back; of a flood the last ones."""
+
+# dmesg first: the ring of the running kernel and nothing else. It may have wrapped, or be closed
+# to users (kernel.dmesg_restrict), where the journal may still be open to them. Links that flap
+# are told by systemd-networkd, of which only RDMA interfaces count, and a day.
+_SNIPPET = f"""log=$(dmesg 2>/dev/null) && from=dmesg || {{
+log=$(journalctl -k -b -q --no-pager -o short-monotonic 2>/dev/null); from=journalctl; }}
+case $log in *[0-9]*) ;; *)
+broken; echo 'kernel log: permission denied (dmesg and journalctl -k)' >&2; exit 1 ;; esac
+echo "log $from"
+printf '%s\n' "$log" |
+grep -E 'NVRM: .*Xid|SXid|fallen off the bus|NVRM: The NVIDIA GPU [0-9a-f]|RmInitAdapter failed' |
+tail -n {_KEPT}
+printf '%s\n' "$log" | grep -E 'peermem.*invalid context|segfault at .* in libnccl' | tail -n 50
+n='ib[0-9a-z_.]+'
+for d in /sys/class/infiniband/*/device/net/*; do [ -e "$d" ] && n="$n|${{d##*/}}"; done
+journalctl -b -q --no-pager -o short-monotonic --since=-24h -t systemd-networkd 2>/dev/null |
+grep -E "($n): [Ll]ost carrier" | tail -n {_KEPT}
+exit 0
+"""
+# NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s ...
+# NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 13, ...    in MIG mode;  Xid (0000:03:00): 6   before r300
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.*-]{1,40})[^()]*\):? (\d{1,6})\b(.*)")
+_XID_BEGINS = re.compile(r"NVRM: Xid \(")
+_PID = re.compile(r"\bpid='?(\d{1,10})")
+# nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up
+_SXID = re.compile(r"SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,6})\b(.*)")
+# Lines that follow one of the same code: they say nothing that a reader would miss.
+_CONTINUED = re.compile(r"(?:Data|Severity)\b")
+_FATAL = re.compile(r"\bFatal\b")  # and not "Nonfatal" or "Non-fatal"
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,4})")
+_BUS = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?\b")
+# NVRM: GPU 0000:09:00.0: GPU has fallen off the bus.     or, in three lines of one message:
+# NVRM: The NVIDIA GPU 0000:18:00.0 / (PCI ID: ...) installed in this system has / fallen off ...
+_NAMED = "The NVIDIA GPU "
+_LOST = {"fallen off the bus": FALLEN_OFF, "RmInitAdapter failed": NOT_INITIALISED}
+_SEGFAULT = re.compile(r"([^\s\[\]:]{1,40})\[\d+\]: segfault at .{0,120} in libnccl")
+_CARRIER = re.compile(r"\b((?:ib|en|eth|rdma|mlx|bond|hsn|roce)[\w.-]{0,30}): [Ll]ost carrier")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """An error code on one GPU, however often it was logged."""
+
+    code: int
+    bus: str
+    """PCI address as the kernel writes it, such as `0000:9b:00`."""
+    count: int
+    pid: int | None
+    """Of the first occurrence."""
+    detail: str
+    """Text of the last occurrence, as far as the log has it."""
+    last: int = 0
+    """Number of the line of the last occurrence."""
+    fatal: bool = False
+    """Whether one of the lines says so (NVLink of Blackwell, NVSwitches)."""
+    cause: int | None = None
+    """The Xid that this one says it was caused by."""
+    numbered: bool = True
+    """Whether the driver gave the number, or told it in words only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLog:
+    """What the driver logged since boot."""
+
+    xids: tuple[Xid, ...]
+    sxids: tuple[Xid, ...]
+    """Of NVSwitches."""
+    crashes: Mapping[str, int]
+    """Programs that crashed in libnccl, and how often."""
+    peermem: int
+    """Complaints of nvidia-peermem of an invalid context."""
+    flaps: Mapping[str, int]
+    """How often interfaces lost their carrier, in a day."""
+
+
+def parse(text: str) -> KernelLog:
+    """Read `log SOURCE` and the lines of the driver below it."""
+    head, _, body = text.partition("\n")
+    if head.strip() not in {"log dmesg", "log journalctl"}:
+        raise Unparsed(f"no kernel log: {first_line(text)[:60]!r}")
+    return read_kernel_log(body)
+
+
+def read_kernel_log(text: str) -> KernelLog:
+    """Read any kernel log; raises `Unparsed` on a line that begins an Xid and is none we know."""
+    xids: dict[tuple[int, str], Xid] = {}
+    sxids: dict[tuple[int, str], Xid] = {}
+    lines = text.splitlines()
+    named = ""
+    for number, line in enumerate(lines):
+        if "SXid" in line:
+            if found := _SXID.search(line):
+                _count(sxids, number, int(found[2]), found[1], found[3])
+        elif found := _XID.search(line):
+            _count(xids, number, int(found[2]), found[1], found[3])
+        elif _XID_BEGINS.search(line):
+            raise Unparsed(f"no Xid: {first_line(line)[-60:]!r}")
+        else:
+            said = line.partition("NVRM: ")[2]
+            lost = next((code for words, code in _LOST.items() if words in line), None)
+            bus = _bus(said) or named or "a GPU"
+            if lost is not None and (lost, bus) not in xids:
+                _count(xids, number, lost, bus, said or line, numbered=False)
+            named = _bus(said) if said.startswith(_NAMED) else named
+    return KernelLog(
+        xids=tuple(xids.values()),
+        sxids=tuple(sxids.values()),
+        crashes=Counter(match[1] for line in lines if (match := _SEGFAULT.search(line))),
+        peermem=sum("peermem" in line and "invalid context" in line for line in lines),
+        flaps=Counter(match[1] for line in lines if (match := _CARRIER.search(line))),
+    )
+
+
+def _bus(text: str) -> str:
+    found = _BUS.search(text)
+    return f"{found[1] or '0000'}:{found[2]}".lower() if found else ""
+
+
+def _count(
+    into: dict[tuple[int, str], Xid],
+    number: int,
+    code: int,
+    bus: str,
+    said: str,
+    *,
+    numbered: bool = True,
+) -> None:
+    bus, detail = bus.lower(), said.lstrip(", ").strip()
+    before = into.get((code, bus))
+    pid, cause = _PID.search(detail), _CAUSE.search(detail)
+    continued = before is not None and _CONTINUED.match(detail)
+    into[code, bus] = Xid(
+        code=code,
+        bus=bus,
+        count=(before.count if before else 0) + (not continued),
+        pid=before.pid if before else int(pid[1]) if pid else None,
+        detail=before.detail if before and continued else first_line(detail)[:160],
+        last=number,
+        fatal=bool(_FATAL.search(detail)) or (before is not None and before.fatal),
+        cause=int(cause[1]) if cause else before.cause if before else None,
+        numbered=numbered,
+    )
+
+
+PROBE = Probe(name="kernel-log", command=nvidia(_SNIPPET), parse=parse)

@@ -1,0 +1,122 @@
+"""What all NVIDIA probes share: how they are asked, and how a cell is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from clusterkit.core import untrusted
+from clusterkit.core.untrusted import real
+from clusterkit.transport.probe import PreflightJob, Unparsed
+
+LANE = "nvidia"
+"""The driver answers one caller at a time; a dozen at once only wait for each other."""
+TIMEOUT_S = 20.0
+"""Without persistence mode the driver initialises every GPU first, about 1-2 s each."""
+
+_CACHED = 1 << 14
+"""Cells of thousands of GPUs hold the same few hundred texts."""
+
+# Without a GPU an nvidia-smi on PATH means nothing: shared images have it on login nodes too. But
+# only hardware that is seen tells that something is broken where nvidia-smi fails.
+_GUARD = r"""seen() {
+[ -e /dev/nvidia0 ] && return 0
+for d in /proc/driver/nvidia/gpus/*; do [ -d "$d" ] && return 0; done
+for d in /sys/bus/pci/devices/*; do
+v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
+case "$v $c" in '0x10de 0x03'*) return 0 ;; esac
+done
+return 1
+}
+broken() { seen || { echo 'no NVIDIA GPU'; exit 77; }; }
+command -v nvidia-smi >/dev/null 2>&1 || {
+broken; echo 'nvidia-smi is not on PATH, though there is an NVIDIA GPU' >&2; exit 127; }
+"""
+_NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
+
+_NOT_SUPPORTED = frozenset(
+    {
+        "N/A",
+        "Not Supported",
+        "Not Available",
+        "Unknown Error",
+        "GPU is lost",
+        "GPU requires reset",
+        "Insufficient Permissions",
+        "Requested functionality has been deprecated",
+    }
+)
+
+
+def nvidia(body: str) -> Callable[[PreflightJob], str]:
+    """Return the snippet `body` for machines with an NVIDIA GPU; others are passed over.
+
+    In `body`, `broken` ends the snippet as "does not apply" unless NVIDIA hardware can be seen.
+    """
+    snippet = _GUARD + body
+
+    def command(job: PreflightJob) -> str:
+        return _NO_GPU_JOB if job.uses_gpus is False else snippet
+
+    return command
+
+
+@lru_cache(maxsize=_CACHED)
+def cell(text: str) -> str | None:
+    """Return a cell of nvidia-smi; None where the driver does not say (`[N/A]` and its kin)."""
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    return None if not text or text in _NOT_SUPPORTED else text
+
+
+@lru_cache(maxsize=_CACHED)
+def number(text: str | None) -> float | None:
+    """Return the figure of a cell such as `81559 MiB`, `16x` or `28`.
+
+    Raises:
+        Unparsed: it does not begin with a figure.
+    """
+    if text is None:
+        return None
+    try:
+        return real(text.split(" ", 1)[0].removesuffix("x").removesuffix("%"))
+    except ValueError:
+        raise Unparsed(f"no figure: {text[:40]!r}") from None
+
+
+@lru_cache(maxsize=_CACHED)
+def whole(text: str | None) -> int | None:
+    """Return the whole number of a cell; raises `Unparsed` as `number` does."""
+    value = number(text)
+    if value is None:
+        return None
+    if not value.is_integer():
+        raise Unparsed(f"no whole number: {(text or '')[:40]!r}")
+    return int(value)
+
+
+@lru_cache(maxsize=_CACHED)
+def switch(text: str | None) -> bool | None:
+    """Return whether a cell says Enabled, Yes or Active; raises `Unparsed` on any other word."""
+    if text is None:
+        return None
+    if text in {"Enabled", "Yes", "Active"}:
+        return True
+    if text in {"Disabled", "No", "Not Active"}:
+        return False
+    raise Unparsed(f"neither yes nor no: {text[:40]!r}")
+
+
+def mask(text: str | None) -> int | None:
+    """Return a bit mask such as `0x0000000000000004`.
+
+    Raises:
+        Unparsed: it is none.
+    """
+    if text is None:
+        return None
+    try:
+        return untrusted.whole(text, base=16)
+    except ValueError:
+        raise Unparsed(f"no bit mask: {text[:40]!r}") from None

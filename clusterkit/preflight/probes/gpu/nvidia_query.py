@@ -1,0 +1,179 @@
+"""Read `nvidia-smi -q` and turn it into the columns of `--query-gpu`.
+
+The text is a tree by indentation. Sections moved and were renamed over the years (Clocks Throttle
+Reasons became Clocks Event Reasons with 535, Power Readings became GPU Power Readings); what is
+not there is not reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from clusterkit.preflight.probes.gpu.nvidia import cell, switch, whole
+from clusterkit.transport.probe import Unparsed
+
+SLOWDOWN = "slowdown_temp"
+"""Column of ours: the temperature at which clocks are cut; `--query-gpu` has none for it."""
+SLOWDOWN_TLIMIT = "slowdown_tlimit"
+"""Column of ours: the T.Limit margin at which clocks are cut, 0 or below (Hopper and later)."""
+
+_MARK = "NVSMI LOG"
+# A literal beginning is found ten times as fast as `^` with MULTILINE.
+_GPU = re.compile(r"\nGPU (.*)")
+_PATHS = {
+    "Product Name": "name",
+    "VBIOS Version": "vbios_version",
+    "Persistence Mode": "persistence_mode",
+    "MIG Mode/Current": "mig.mode.current",
+    "GPU Recovery Action": "gpu_recovery_action",
+    "GPU Reset Status/Reset Required": "reset_required",
+    "PCI/GPU Link Info/PCIe Generation/Current": "pcie.link.gen.current",
+    "PCI/GPU Link Info/PCIe Generation/Max": "pcie.link.gen.max",
+    "PCI/GPU Link Info/Link Width/Current": "pcie.link.width.current",
+    "PCI/GPU Link Info/Link Width/Max": "pcie.link.width.max",
+    "Utilization/Gpu": "utilization.gpu",
+    "Utilization/GPU": "utilization.gpu",
+    "FB Memory Usage/Total": "memory.total",
+    "FB Memory Usage/Used": "memory.used",
+    "ECC Mode/Current": "ecc.mode.current",
+    "Retired Pages/Single Bit ECC": "retired_pages.single_bit_ecc.count",
+    "Retired Pages/Double Bit ECC": "retired_pages.double_bit.count",
+    "Retired Pages/Pending Page Blacklist": "retired_pages.pending",
+    "Retired Pages/Pending": "retired_pages.pending",
+    "Remapped Rows/Uncorrectable Error": "remapped_rows.uncorrectable",
+    "Remapped Rows/Pending": "remapped_rows.pending",
+    "Remapped Rows/Remapping Failure Occurred": "remapped_rows.failure",
+    "Temperature/GPU Current Temp": "temperature.gpu",
+    "Temperature/GPU T.Limit Temp": "temperature.gpu.tlimit",
+    "Temperature/GPU Slowdown Temp": SLOWDOWN,
+    "Temperature/GPU Slowdown T.Limit Temp": SLOWDOWN_TLIMIT,
+    "GPU Power Readings/Current Power Limit": "enforced.power.limit",
+    "GPU Power Readings/Default Power Limit": "power.default_limit",
+    "Power Readings/Enforced Power Limit": "enforced.power.limit",
+    "Power Readings/Default Power Limit": "power.default_limit",
+    "Fabric/State": "fabric.state",
+    "Fabric/Status": "fabric.status",
+}
+# nvml.h, nvmlClocksEventReason*
+_REASONS = {
+    "Idle": 0x1,
+    "Applications Clocks Setting": 0x2,
+    "SW Power Cap": 0x4,
+    "HW Slowdown": 0x8,
+    "Sync Boost": 0x10,
+    "SW Thermal Slowdown": 0x20,
+    "HW Slowdown/HW Thermal Slowdown": 0x40,
+    "HW Slowdown/HW Power Brake Slowdown": 0x80,
+    "Display Clock Setting": 0x100,
+}
+_ECC = "ECC Errors"
+_REASON_SECTIONS = ("Clocks Event Reasons", "Clocks Throttle Reasons")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One `nvidia-smi -q`."""
+
+    driver: str | None
+    cuda: str | None
+    rows: tuple[dict[str, str], ...]
+    """One a GPU, in order, by column of `--query-gpu`; `index` is the place in that order."""
+
+
+def is_query(text: str) -> bool:
+    """Return whether there is an `nvidia-smi -q` in `text`."""
+    return _MARK in text
+
+
+def read_query(text: str) -> Query:
+    """Read `nvidia-smi -q`, whole or of some sections (`-d`).
+
+    Raises:
+        Unparsed: it is none, or has not as many GPUs as it says are attached.
+    """
+    _, found, body = text.partition(_MARK)
+    if not found:
+        raise Unparsed("no NVSMI LOG")
+    above, *blocks = _GPU.split("\n" + body.partition("\n")[2])
+    head = _tree(above)
+    attached, count = head.get("Attached GPUs"), len(blocks) // 2
+    if attached is None or whole(attached) != count:
+        raise Unparsed(f"{count} GPUs in the text, {attached or 'none'} attached")
+    by_gpu = zip(blocks[::2], blocks[1::2], strict=True)
+    return Query(
+        driver=cell(head.get("Driver Version", "")),
+        cuda=cell(head.get("CUDA Version", "")),
+        rows=tuple(
+            {"index": str(index), "pci.bus_id": bus_id.strip(), **_row(block)}
+            for index, (bus_id, block) in enumerate(by_gpu)
+        ),
+    )
+
+
+def _tree(text: str) -> dict[str, str]:
+    """Return path -> value; the heading of a section has an empty value."""
+    values: dict[str, str] = {}
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        name = line.strip()
+        if not name:
+            continue
+        indent = len(line) - len(line.lstrip())
+        while above and above[-1][0] >= indent:
+            above.pop()
+        key, colon, value = name.partition(" : ")
+        key = key.rstrip()
+        path = f"{above[-1][1]}/{key}" if above else key
+        above.append((indent, path))
+        values.setdefault(path, value.strip() if colon else "")
+    return values
+
+
+@lru_cache(maxsize=1 << 14)
+def _row(text: str) -> Mapping[str, str]:
+    """Read what stands below one GPU; thousands of them say the same."""
+    block = _tree(text)
+    row: dict[str, str] = {}
+    for path, value in block.items():
+        column = _PATHS.get(path)
+        if column is not None:
+            row.setdefault(column, value)
+    row.update(_reasons(block))
+    row.update(_uncorrected(block))
+    if "gpu_recovery_action" not in row and "reset_required" in row:
+        required = switch(cell(row["reset_required"]))
+        row["gpu_recovery_action"] = {True: "Reset", False: "None", None: "N/A"}[required]
+    return MappingProxyType(row)
+
+
+def _reasons(block: dict[str, str]) -> dict[str, str]:
+    for section in _REASON_SECTIONS:
+        if section not in block:
+            continue
+        said = {r: block[f"{section}/{r}"] for r in _REASONS if f"{section}/{r}" in block}
+        mask = sum(_REASONS[r] for r, value in said.items() if switch(cell(value)))
+        return {"clocks_event_reasons.active": f"{mask:#x}"} if said else {}
+    return {}
+
+
+def _uncorrected(block: dict[str, str]) -> dict[str, str]:
+    """Add up uncorrectable errors by memory; older drivers print a total of double-bit ones."""
+    if _ECC not in block:
+        return {}
+    columns = {}
+    for kind in ("Volatile", "Aggregate"):
+        prefix = f"{_ECC}/{kind}/"
+        parts = [
+            cell(value)
+            for path, value in block.items()
+            if path.startswith(prefix)
+            and ("Uncorrectable" in path or path == f"{prefix}Double Bit/Total")
+        ]
+        counted = [whole(part) or 0 for part in parts if part is not None]
+        if counted:
+            columns[f"ecc.errors.uncorrected.{kind.lower()}.total"] = str(sum(counted))
+    return columns

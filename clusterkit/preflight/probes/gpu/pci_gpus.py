@@ -1,0 +1,154 @@
+"""GPUs on the PCI bus, whatever their driver says: from sysfs.
+
+The output of `lspci` is read too, so that a bundle which somebody collected by hand can be judged.
+
+A GPU that fell off the bus still has its place in sysfs, but its registers read as ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
+
+# sysfs shows a container or a Slurm job the whole machine, of which they may have a share: device
+# nodes are missing in the one and may not be opened in the other.
+_SNIPPET = r"""found=''
+for d in /sys/bus/pci/devices/*; do
+v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
+case "$v $c" in '0x10de 0x03'* | '0x1002 0x03'* | '0x1002 0x12'*) ;; *) continue ;; esac
+i=''; read -r i <"$d/device" 2>/dev/null
+l=$(readlink "$d/driver" 2>/dev/null)
+b=$(od -An -tx1 -N4 "$d/config" 2>/dev/null | tr -d ' \n')
+found="$found${d##*/} $c $v:$i ${l##*/}- ${b:--}
+"
+done
+[ -n "$found" ] || { echo 'no GPU on the PCI bus'; exit 77; }
+n=0
+for f in /dev/nvidia[0-9]*; do
+[ -c "$f" ] || continue
+case $({ : <"$f"; } 2>&1) in *'not permitted'* | *denied*) ;; *) n=$((n + 1)) ;; esac
+done
+echo "pci $n"
+printf '%s' "$found"
+"""
+_NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
+_LINE = re.compile(
+    r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{6})"
+    r" 0x([0-9a-f]{4}):0x([0-9a-f]{4}) (\S*)- ([0-9a-f]*|-)"
+)
+NVIDIA = "10de"
+AMD = "1002"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciGpu:
+    """A display or compute controller."""
+
+    address: str
+    """Such as `0000:9b:00.0`."""
+    vendor: str
+    device: str
+    driver: str
+    """Kernel module that has it, such as `nvidia`; empty where none has."""
+    gone: bool
+    """Its configuration reads as ones: it fell off the bus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciGpus:
+    """The GPUs on the bus of a node."""
+
+    granted: int
+    """Device nodes of the NVIDIA driver that we may open."""
+    gpus: tuple[PciGpu, ...]
+
+
+def parse(text: str) -> PciGpus:
+    """Read what the snippet prints, or lspci."""
+    head, *lines = text.splitlines() or [""]
+    granted = re.fullmatch(r"pci (\d{1,4})", head.strip())
+    if granted is None:
+        return _from_lspci(read_lspci(text))
+    gpus = []
+    for line in lines:
+        found = _LINE.fullmatch(line.strip())
+        if found is None:
+            raise Unparsed(f"no PCI device: {first_line(line)[:60]!r}")
+        gpus.append(
+            PciGpu(
+                address=found[1],
+                vendor=found[3],
+                device=found[4],
+                driver=found[5],
+                gone=found[6] == "ffffffff",
+            )
+        )
+    return PciGpus(granted=int(granted[1]), gpus=tuple(gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciDevice:
+    """One line of `lspci`."""
+
+    address: str
+    kind: str
+    """Such as `3D controller`."""
+    description: str
+
+    @property
+    def is_nvidia_gpu(self) -> bool:
+        """Whether it is a GPU of NVIDIA: not an NVSwitch, nor a bridge of its own processors."""
+        return self.kind in _GPU_KINDS and "nvidia" in self.description.lower()
+
+
+_GPU_KINDS = frozenset({"3D controller", "VGA compatible controller", "Display controller"})
+_LSPCI = re.compile(
+    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:\[]+?)(?: \[[0-9a-f]{4}\])?: (.+)"
+)
+
+
+def read_lspci(text: str) -> tuple[PciDevice, ...]:
+    """Read `lspci`, with or without domains (`-D`) and numbers (`-nn`).
+
+    Raises:
+        Unparsed: a line is no device.
+    """
+    devices = []
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        found = _LSPCI.fullmatch(line.rstrip())
+        if found is None:
+            raise Unparsed(f"no line of lspci: {first_line(line)[:60]!r}")
+        devices.append(PciDevice(address=found[1], kind=found[2], description=found[3]))
+    if not devices:
+        raise Unparsed("no device is listed")
+    return tuple(devices)
+
+
+def _from_lspci(devices: tuple[PciDevice, ...]) -> PciGpus:
+    """Return the GPUs of NVIDIA; lspci tells neither their driver nor who may open them."""
+    return PciGpus(
+        granted=0,
+        gpus=tuple(
+            PciGpu(
+                address=device.address,
+                vendor=NVIDIA,
+                device="",
+                driver="",
+                gone=device.description.endswith("(rev ff)"),
+            )
+            for device in devices
+            if device.is_nvidia_gpu
+        ),
+    )
+
+
+def _command(job: PreflightJob) -> str:
+    return _NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
+
+
+PROBE = Probe(name="pci-gpus", command=_command, parse=parse, timeout_s=TIMEOUT_S, lane=LANE)

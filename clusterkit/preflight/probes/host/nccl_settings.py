@@ -1,0 +1,62 @@
+"""What a node itself says to NCCL: the environment of a session there, and its nccl.conf files."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from clusterkit.core.shell import quote
+from clusterkit.preflight.env_lint import Format, Source, from_environment, read_source
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
+
+_ENV_SNIPPET = """\
+env | awk '/^(NCCL|RCCL|GLOO|UCX|FI|OFI_NCCL|TORCH_NCCL|TORCH_FR|TP|RDMAV|IBV)_[A-Za-z0-9_]*=/'
+"""
+"""Only these names: the rest of an environment may hold secrets."""
+
+# NCCL reads NCCL_CONF_FILE instead of the first file, and does not expand a ~ in it.
+_CONF_SNIPPET = """\
+for f in {own} /etc/nccl.conf
+do
+[ -f "$f" ] && [ -r "$f" ] || continue
+echo "file $f"
+sed 's/^/ /' "$f"
+done
+"""
+_OWN = '"${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}"'
+
+
+@lru_cache(maxsize=16384)
+def parse_environment(text: str) -> Source:
+    """Read NAME=VALUE lines."""
+    values: dict[str, str] = {}
+    for line in filter(None, text.split("\n")):
+        name, equals, value = line.partition("=")
+        if not equals or not name.isidentifier():
+            raise Unparsed(f"line {line[:40]!r}")
+        values[name] = value
+    return from_environment(values, "the node's environment")
+
+
+@lru_cache(maxsize=16384)
+def parse_conf(text: str) -> tuple[Source, ...]:
+    """Read `file PATH` lines, each followed by the lines of that file behind a blank."""
+    files: dict[str, list[str]] = {}
+    path = None
+    for line in text.removesuffix("\n").split("\n") if text else ():
+        if line.startswith("file "):
+            path = line.removeprefix("file ")
+            files[path] = []
+        elif line.startswith(" ") and path is not None:
+            files[path].append(line[1:])
+        else:
+            raise Unparsed(f"line {line[:40]!r}")
+    return tuple(read_source("\n".join(lines), name, Format.CONF) for name, lines in files.items())
+
+
+def _conf_snippet(job: PreflightJob) -> str:
+    given = job.env.get("NCCL_CONF_FILE")
+    return _CONF_SNIPPET.format(own=quote(given) if given else _OWN)
+
+
+ENVIRONMENT = Probe(name="nccl-env", command=_ENV_SNIPPET, parse=parse_environment)
+CONF = Probe(name="nccl-conf", command=_conf_snippet, parse=parse_conf)

@@ -1,0 +1,116 @@
+"""Error counters of RDMA ports, read twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from clusterkit.transport.probe import Probe, Unparsed
+
+COUNTERS = {
+    "symbol_error": 16,
+    "link_error_recovery": 8,
+    "link_downed": 8,
+    "port_rcv_errors": 16,
+    "port_rcv_remote_physical_errors": 16,
+    "port_xmit_discards": 16,
+    "port_rcv_constraint_errors": 8,
+    "port_xmit_constraint_errors": 8,
+    "local_link_integrity_errors": 4,
+    "excessive_buffer_overrun_errors": 4,
+}
+"""Of the InfiniBand specification (PortCounters), under their names in sysfs, with their bits. They
+stay at 0 on a sound link; port_xmit_wait is left out, for it counts congestion."""
+_WIDEST = 32
+"""Bits that some drivers count to."""
+_NARROW = 4
+"""Bits of counters that are full on sound machines, too, soon after they have started."""
+
+_SECONDS = 1
+
+_SNIPPET = f"""\
+cd /sys/class/infiniband 2>/dev/null && set -- * && [ -e "$1" ] ||
+{{ echo 'no RDMA device'; exit 77; }}
+s() {{
+for p in */ports/*
+do
+[ -e "$p/counters/link_downed" ] || continue
+o="$1 $p"
+for n in {" ".join(COUNTERS)}
+do
+v=; {{ read -r v <"$p/counters/$n"; }} 2>/dev/null || :
+case $v in '' | 0) ;; *) o="$o $n=$v";; esac
+done
+echo "$o"
+done
+}}
+s 1; sleep {_SECONDS}; s 2
+"""
+
+_LINE = re.compile(r"([12]) ([\w.-]+)/ports/(\d{1,3})((?: \w+=\d{1,20})*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortCounters:
+    """The counters of a port that are not 0."""
+
+    port: str
+    """Such as `mlx5_0/1`."""
+    total: tuple[tuple[str, int], ...]
+    rising: tuple[tuple[str, int], ...]
+    """What was added between the two readings."""
+
+    @property
+    def full(self) -> tuple[tuple[str, int], ...]:
+        """Counters at their end, where they stay until they are reset: they rise no more."""
+        return tuple((name, n) for name, n in self.total if n in _ends(name))
+
+
+def _ends(name: str) -> set[int]:
+    bits = COUNTERS.get(name, _WIDEST)
+    return {2**n - 1 for n in (bits, _WIDEST) if n > _NARROW}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaCounters:
+    """Counters of all ports that have some; virtual functions have none."""
+
+    ports: tuple[PortCounters, ...]
+    seconds: float = _SECONDS
+    """Between the two readings."""
+
+
+@lru_cache(maxsize=16384)
+def parse(text: str) -> RdmaCounters:
+    """Read the two blocks of lines, one line a port."""
+    samples: dict[str, dict[str, dict[str, int]]] = {"1": {}, "2": {}}
+    for line in filter(None, text.split("\n")):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Unparsed(f"line {line[:40]!r}")
+        values = (word.split("=") for word in match[4].split())
+        samples[match[1]][f"{match[2]}/{match[3]}"] = {name: int(n) for name, n in values}
+    if samples["1"].keys() != samples["2"].keys():
+        raise Unparsed("the two readings are not of the same ports")
+    return RdmaCounters(
+        ports=tuple(
+            PortCounters(
+                port=port,
+                total=tuple(after.items()),
+                rising=_rising(samples["1"][port], after),
+            )
+            for port, after in samples["2"].items()
+        )
+    )
+
+
+def _rising(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    # A counter that was reset in between is smaller: it has not risen.
+    return tuple(
+        (name, n - before.get(name, 0)) for name, n in after.items() if n > before.get(name, 0)
+    )
+
+
+PROBE = Probe(name="rdma-counters", command=_SNIPPET, parse=parse)

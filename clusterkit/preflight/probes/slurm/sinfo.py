@@ -1,0 +1,101 @@
+"""The table of `sinfo`: less than `scontrol show node`, for machines that have no scontrol.
+
+Wrappers around Slurm, in containers and notebooks, often hand on sbatch, squeue and sinfo alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from clusterkit.core.errors import UserError
+from clusterkit.core.hosts import hostlist
+from clusterkit.transport.probe import Output, Unparsed
+
+_HEADER = ["PARTITION", "AVAIL", "TIMELIMIT", "NODES", "STATE", "NODELIST"]
+
+_LONG = {
+    "alloc": "ALLOCATED", "comp": "COMPLETING", "down": "DOWN", "drain": "IDLE+DRAIN",
+    "drng": "ALLOCATED+DRAIN", "fail": "FAIL", "failg": "ALLOCATED+FAIL", "futr": "FUTURE",
+    "idle": "IDLE", "inval": "INVALID_REG", "maint": "MAINTENANCE", "mix": "MIXED",
+    "npc": "PERFCTRS", "plnd": "PLANNED", "pow_dn": "POWER_DOWN", "pow_up": "POWER_UP",
+    "powring_dn": "POWERING_DOWN", "powered_dn": "POWERED_DOWN", "powering_up": "POWERING_UP",
+    "resv": "RESERVED", "unk": "UNKNOWN", "boot": "REBOOT", "block": "BLOCKED",
+}  # fmt: skip
+"""Compact states (man sinfo, NODE STATE CODES), in the words of scontrol."""
+
+_STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)\+?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Nodes of one partition in one state."""
+
+    partition: str
+    default: bool
+    available: bool
+    time_limit: str
+    state: str
+    """Compact, such as `idle` or `down*`."""
+    nodes: tuple[str, ...]
+
+
+def query(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that prints the table of `hosts`, whatever SINFO_FORMAT says."""
+    return ("sinfo", f"--nodes={hostlist.fold(dict.fromkeys(hosts))}", "-o", "%P %a %l %D %t %N")
+
+
+def as_records(output: Output) -> Output:
+    """Return the output of `query` as if scontrol had printed it; unchanged where it is no table.
+
+    Raises nothing: what is no table has no records either, and is unknown to who reads it.
+    """
+    try:
+        return replace(output, stdout="".join(records(parse(output.stdout)).values()))
+    except Unparsed:
+        return output
+
+
+def parse(text: str) -> tuple[Row, ...]:
+    """Read the default table of `sinfo`.
+
+    Raises:
+        Unparsed: it is another table, or a row does not hold as many nodes as it says.
+    """
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    if not lines or lines[0] != _HEADER:
+        raise Unparsed("not the default table of sinfo")
+    return tuple(_row(words) for words in lines[1:])
+
+
+def records(rows: tuple[Row, ...]) -> Mapping[str, str]:
+    """Return the record of each node that the parser of `slurm-node` reads; the states alone."""
+    found = {}
+    for row in rows:
+        match = _STATE.fullmatch(row.state)
+        if match is None or match[1] not in _LONG:
+            continue
+        for node in row.nodes:
+            found[node] = f"NodeName={node} State={_LONG[match[1]]}{match[2]}\n"
+    return found
+
+
+def _row(words: list[str]) -> Row:
+    if len(words) != len(_HEADER):
+        raise Unparsed(f"a row of {len(words)} words")
+    partition, available, limit, count, state, listed = words
+    try:
+        nodes = hostlist.expand(listed, source="sinfo") if listed != "n/a" else ()
+    except UserError as error:
+        raise Unparsed(f"nodes {listed[:40]!r}: {error}") from None
+    if count != str(len(nodes)):
+        raise Unparsed(f"{count} nodes announced, {len(nodes)} named")
+    return Row(
+        partition=partition.rstrip("*"),
+        default=partition.endswith("*"),
+        available=available == "up",
+        time_limit=limit,
+        state=state,
+        nodes=nodes,
+    )

@@ -1,0 +1,68 @@
+"""The topology of a node: links between GPUs and NICs, as `nvidia-smi topo` prints them."""
+
+from clusterkit.preflight.topology.analysis import (
+    NEAR,
+    Island,
+    Nearest,
+    count_warning,
+    far_nics,
+    grace,
+    islands,
+    nearest_nics,
+    nic_warning,
+    numa_warning,
+    nvlink_warnings,
+    pcie_groups,
+    recommended_nics,
+    summary,
+    through_cpu_warning,
+    warnings,
+)
+from clusterkit.preflight.topology.compare import Difference, common_shape, differences, typical
+from clusterkit.preflight.topology.hca import HcaFilter, compare_hca, parse_hca_filter
+from clusterkit.preflight.topology.matrix import (
+    UNKNOWN,
+    Affinity,
+    Nic,
+    NoMatrix,
+    Topology,
+    View,
+    closeness,
+    nvlinks,
+)
+from clusterkit.preflight.topology.parse import parse_topology
+
+__all__ = [
+    "NEAR",
+    "UNKNOWN",
+    "Affinity",
+    "Difference",
+    "HcaFilter",
+    "Island",
+    "Nearest",
+    "Nic",
+    "NoMatrix",
+    "Topology",
+    "View",
+    "closeness",
+    "common_shape",
+    "compare_hca",
+    "count_warning",
+    "differences",
+    "far_nics",
+    "grace",
+    "islands",
+    "nearest_nics",
+    "nic_warning",
+    "numa_warning",
+    "nvlink_warnings",
+    "nvlinks",
+    "parse_hca_filter",
+    "parse_topology",
+    "pcie_groups",
+    "recommended_nics",
+    "summary",
+    "through_cpu_warning",
+    "typical",
+    "warnings",
+]

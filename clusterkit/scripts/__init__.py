@@ -1,9 +1,0 @@
-"""What a training script tells of the framework that it is for, read and never run."""
-
-from clusterkit.scripts.arguments import strayed_flags
-from clusterkit.scripts.devices import gpu_use
-from clusterkit.scripts.kinds import cautions
-from clusterkit.scripts.programs import require_python
-from clusterkit.scripts.reading import Script, Use, read_script
-
-__all__ = ["Script", "Use", "cautions", "gpu_use", "read_script", "require_python", "strayed_flags"]

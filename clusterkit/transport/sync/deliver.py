@@ -1,0 +1,108 @@
+"""Make a folder of a node hold what a manifest says, and send only what differs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit.core.errors import UserError
+from clusterkit.transport.sync.helper import Helper
+from clusterkit.transport.sync.manifest import Entry, Manifest
+
+_FIELDS = ("path", "size", "mode", "sha256", "link")
+_CHUNK = 1 << 18
+PRIVATE = 0o700
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """What was sent."""
+
+    files: int
+    size: int
+    """Bytes."""
+    folder: str
+    """Where they are, as the node knows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where files go on a node; paths may begin with `~/`."""
+
+    folder: str
+    only: bool = True
+    """Whether everything else is removed from it."""
+    snapshot: str | None = None
+    """A copy of the whole, made unless it is there: what is sent later does not change it."""
+    folders: tuple[str, ...] = ()
+    """Folders in it that are made as well."""
+    folder_mode: int = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """the numbers of the files that it wants."""
+
+    wanted: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivered:
+    """the folder where they are."""
+
+    folder: str
+
+
+def deliver(helper: Helper, manifest: Manifest, place: Place) -> Delivered:
+    """Bring the files of a manifest to a node; what it has already is not sent again.
+
+    Raises:
+        RemoteError: the node cannot take them (a full disk, no right to write).
+        UserError: a file has vanished or has changed since its checksum was taken.
+    """
+    answer = helper.ask_for(
+        _Wanted,
+        "receive",
+        folder=place.folder,
+        only=place.only,
+        snapshot=place.snapshot,
+        folders=place.folders,
+        folder_mode=place.folder_mode,
+        fields=_FIELDS,
+        entries=[[getattr(entry, field) for field in _FIELDS] for entry in manifest.entries],
+    )
+    numbers = set(answer.wanted)
+    if len(numbers) < len(answer.wanted) or not numbers <= set(range(len(manifest.entries))):
+        raise helper.nonsense("it wants files that there are not, or one of them twice")
+    wanted = [manifest.entries[index] for index in answer.wanted]
+    for entry in wanted:
+        if entry.link is None:
+            _send(helper, manifest.source(entry), entry)
+    return Delivered(
+        files=len(wanted),
+        size=sum(entry.size for entry in wanted),
+        folder=helper.answer_of(_Delivered).folder,
+    )
+
+
+def _send(helper: Helper, path: Path, entry: Entry) -> None:
+    left = entry.size
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise _changed(entry, "has vanished") from error
+    with os.fdopen(descriptor, "rb") as stream:
+        while left:
+            data = stream.read(min(left, _CHUNK))
+            if not data:
+                raise _changed(entry, "has become shorter")
+            helper.send(data)
+            left -= len(data)
+
+
+def _changed(entry: Entry, what: str) -> UserError:
+    return UserError(
+        f"{entry.path!r} {what} while it was sent",
+        hint="try again; what changes all the time is better named in .gitignore",
+    )

@@ -1,0 +1,248 @@
+"""`clusterkit nodes prepare`: the virtual environment on each node, made or brought up to date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Any
+
+from clusterkit import __version__
+from clusterkit.core.distribution import DISTRIBUTION, FOREIGN
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import ClusterSpec
+from clusterkit.core.shell import quote_path
+from clusterkit.core.text.listing import cut
+from clusterkit.core.untrusted import whole
+from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.session import Session, on_nodes
+from clusterkit.transport.sync.deliver import PRIVATE, Place, deliver
+from clusterkit.transport.sync.helper import Helper, NoPython
+from clusterkit.transport.sync.ingredients import LOCK_NAME, Ingredients
+from clusterkit.transport.sync.manifest import MIB
+from clusterkit.transport.sync.wheel import WHEEL_NAME
+
+OLDEST_PYTHON = (3, 11)
+_ROOM_MIB = 150
+"""What an environment with our own dependencies needs, and some room for pip to work in."""
+_UNPACKED = 4
+"""How much larger wheels are once they are installed, torch included."""
+_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "install")
+_PROOF = f"""
+from importlib import metadata
+if list(metadata.distributions(name={FOREIGN!r})):
+    print("of somebody else")
+else:
+    import clusterkit, clusterkit.executors.ssh.agent
+    print(metadata.version({DISTRIBUTION!r}))
+"""
+_LONGEST = 500
+"""Characters of what a node says of itself."""
+
+
+class Readiness(StrEnum):
+    """What became of a node."""
+
+    UP_TO_DATE = "up to date"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One node after it was prepared, or why it is not."""
+
+    node: str
+    readiness: Readiness
+    detail: str = ""
+    hint: str | None = None
+
+
+def prepare_nodes(
+    cluster: ClusterSpec, nodes: Sequence[str], ingredients: Ingredients
+) -> tuple[Prepared, ...]:
+    """Prepare all of the nodes at once; one that is up to date already is left alone.
+
+    Raises:
+        UserError: ssh's configuration cannot be read, or a wheel has changed meanwhile.
+    """
+
+    def work(session: Session) -> Prepared:
+        return _prepare(session, ingredients)
+
+    answers = on_nodes(SshOptions.of(cluster), nodes, work)
+    return tuple(
+        Prepared(
+            node=node,
+            readiness=Readiness.FAILED,
+            detail=cut(answer.message, _LONGEST),
+            hint=answer.hint,
+        )
+        if isinstance(answer, RemoteError)
+        else answer
+        for node, answer in answers.items()
+    )
+
+
+def _prepare(session: Session, wanted: Ingredients) -> Prepared:
+    helper = _helper(session, wanted.python)
+    stamp_file = f"{wanted.venv}/clusterkit-stamp.json"
+    config = f"{wanted.venv}/pyvenv.cfg"
+    seen = helper.ask(
+        "look",
+        place=wanted.venv,
+        read=stamp_file,
+        need=[config],
+        lock=True,
+        trusted=[_inputs(wanted)],
+    )
+    version = _require_python(session.node, seen, wanted)
+    if seen["full"] and seen["missing"]:
+        raise RemoteError(
+            f"{seen['place']} is no virtual environment, and not empty",
+            node=session.node,
+            hint="set `venv:` of the cluster to a folder that is not there yet",
+        )
+    stamp = wanted.stamp(seen["python"])
+    made = _parsed(seen["text"])
+    python = f"{wanted.venv}/bin/python"
+    if made.get("stamp") == stamp and _proven(helper, python) == __version__:
+        return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
+    _require_room(session.node, seen, wanted)
+    other = made.get("python") not in {None, version}  # one that we have made, for another Python
+    _run(helper, [wanted.python, "-m", "venv", *(("--clear",) if other else ()), wanted.venv])
+    about = {"python": version, "clusterkit": __version__}
+    # Without its stamp: whoever breaks it off has to do it again.
+    helper.ask("write", path=stamp_file, text=json.dumps(about))
+    _install(helper, wanted, again=bool(seen["full"]))
+    there = _proven(helper, python)
+    if there != __version__:
+        raise RemoteError(
+            f"clusterkit {there} is there, and {__version__} here"
+            if there
+            else "clusterkit cannot be imported there",
+            node=session.node,
+            hint="remove the environment there and try again: rm -r " + quote_path(wanted.venv),
+        )
+    helper.ask("write", path=stamp_file, text=json.dumps({**about, "stamp": stamp}))
+    return Prepared(node=session.node, readiness=Readiness.READY, detail=version)
+
+
+def _helper(session: Session, python: str) -> Helper:
+    try:
+        return Helper(session, python)
+    except NoPython as error:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise RemoteError(
+            error.message,
+            node=session.node,
+            hint=f"install Python {oldest} or later there, or name it: --python /PATH/TO/PYTHON",
+        ) from error
+
+
+def _require_python(node: str, seen: dict[str, Any], wanted: Ingredients) -> str:
+    version = ".".join(str(whole(str(number), most=999)) for number in seen["python"][:3])
+    if tuple(seen["python"][:2]) < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise RemoteError(
+            f"{wanted.python} is Python {version}, and {oldest} or later is needed",
+            node=node,
+            hint=f"name another one of that node: --python python{oldest}",
+        )
+    return f"Python {version}"
+
+
+def _require_room(node: str, seen: dict[str, Any], wanted: Ingredients) -> None:
+    needed = _ROOM_MIB + wanted.files.size * (1 + _UNPACKED) // MIB
+    free = seen["free"] // MIB
+    if free < needed:
+        raise RemoteError(
+            f"{free} MiB are free at {seen['place']}, and about {needed} MiB are needed",
+            node=node,
+            hint="free some space there, or set `venv:` of the cluster to another disk",
+        )
+
+
+def _inputs(wanted: Ingredients) -> str:
+    return f"{wanted.venv}.inputs"
+
+
+def _install(helper: Helper, wanted: Ingredients, *, again: bool) -> None:
+    """Install what clusterkit requires, what the user requires, then clusterkit from its file.
+
+    Constraints keep what others require from bringing a clusterkit of somebody else along.
+    """
+    python = f"{wanted.venv}/bin/python"
+    place = Place(folder=_inputs(wanted), folder_mode=PRIVATE)
+    sent = deliver(helper, wanted.files, place).folder
+    if not sent.startswith("/"):
+        raise RemoteError(f"it names no folder: {cut(sent, _LONGEST)!r}", node=helper.node)
+    if again:
+        _run(helper, [python, "-m", "pip", "uninstall", "--yes", FOREIGN])
+    constraints = f"{sent}/constraints.txt"
+    own_file = f"{DISTRIBUTION} @ {PurePosixPath(sent, WHEEL_NAME).as_uri()}"
+    helper.ask("write", path=constraints, text=f"{own_file}\n{FOREIGN}<0\n")
+    words = ["--constraint", constraints, *wanted.own]
+    if wanted.wheels:
+        words += ["--find-links", sent]
+    else:
+        locked = ("--no-deps", "--require-hashes", "--requirement", f"{sent}/{LOCK_NAME}")
+        _run(helper, [python, *_PIP, *locked], index=True)
+    if not wanted.index:
+        words.append("--no-index")
+    if wanted.requirements is not None:
+        path = f"{sent}/requirements.txt"
+        helper.ask("write", path=path, text=wanted.requirements)
+        words += ["--requirement", path]
+    if wanted.wheels or wanted.requirements is not None:
+        _run(helper, [python, *_PIP, *words], index=wanted.index)
+    # The same version may have other contents than what is installed.
+    own = ("--no-index", "--no-deps", "--force-reinstall", f"{sent}/{WHEEL_NAME}")
+    _run(helper, [python, *_PIP, *own])
+
+
+def _proven(helper: Helper, python: str) -> str:
+    try:
+        done = helper.ask("run", argv=[python, "-I", "-c", _PROOF])
+    except RemoteError:
+        return ""
+    return str(done["said"]).strip() if done["code"] == 0 else ""
+
+
+def _run(helper: Helper, argv: Sequence[str], *, index: bool = False) -> None:
+    done = helper.ask("run", argv=list(argv), env={"PYTHONNOUSERSITE": "1"})
+    if done["code"]:
+        said = str(done["said"])
+        raise RemoteError(_reason(said, argv), node=helper.node, hint=_hint(said, index=index))
+
+
+def _reason(said: str, argv: Sequence[str]) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return (errors or lines or [f"{' '.join(argv)} has failed"])[-1]
+
+
+def _hint(said: str, *, index: bool) -> str | None:
+    """Return what to do about what pip has `said`; it has looked in its `index`, or not."""
+    if "ensurepip" in said:
+        return "Python lacks its venv module there: apt install python3-venv, or another --python"
+    if f"(constraint) {FOREIGN}" in said:
+        return f"a requirement asks for {FOREIGN}, which on the index is somebody else's project"
+    if "DO NOT MATCH THE HASHES" in said:
+        return "its index has other files than those that were locked: bring wheels: --wheels DIR"
+    if "No matching distribution" in said or "Could not find a version" in said:
+        more = "" if index else ", or let pip look in its index: --index"
+        return f"give a wheel of it: --wheels DIR{more}"
+    if "No space left" in said:
+        return "free some space there, or set `venv:` of the cluster to another disk"
+    return None
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        document = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
