@@ -14,6 +14,9 @@ import importlib
 import sys
 from types import ModuleType
 
+from clusterkit.core.moved import know_old_names
+from clusterkit.core.version import __version__
+
 TYPE_CHECKING = False  # typing itself takes some milliseconds, in every worker as well
 if TYPE_CHECKING:
     from typing import Any
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
     )
     from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 
-__version__ = "0.1.0"
-
 __all__ = [
     "ClusterkitError",
     "ClusterkitWarning",
@@ -43,6 +44,7 @@ __all__ = [
     "RemoteError",
     "Rendered",
     "UserError",
+    "__version__",
     "estimate",
     "find_job",
     "preflight",
@@ -97,3 +99,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+know_old_names()

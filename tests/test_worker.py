@@ -50,7 +50,8 @@ def start(
 def launch(run: RunFolder, rank: int = 0, nodes: int = 1, **env: str) -> subprocess.Popen[bytes]:
     """Start LaunchTask in a process of its own, as submitit would."""
     code = (
-        "from clusterkit.executors.node import LaunchTask; from clusterkit.executors.node.watch import Patience; "
+        "from clusterkit.executors.node import LaunchTask\n"
+        "from clusterkit.executors.node.watch import Patience\n"
         f"print({QUICK.format(path=str(run.path))}())"
     )
     variables = {**os.environ, **environment(rank, nodes), **env}

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clusterkit.config.load import load_settings
     from clusterkit.config.settings import Layer, Origin, Settings
-    from clusterkit.launch.jobfile import load_job_file
 
-__all__ = ["Layer", "Origin", "Settings", "load_job_file", "load_settings"]
+__all__ = ["Layer", "Origin", "Settings", "load_settings"]
 
 _HOMES = {
     "Layer": "settings",
     "Origin": "settings",
     "Settings": "settings",
-    "load_job_file": "jobfile",
     "load_settings": "load",
 }
 

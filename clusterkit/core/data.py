@@ -9,7 +9,7 @@ from clusterkit.core import peers
 PEERS = "clusterkit_peers.py"
 """The name of `core/peers.py` on the nodes, beside launchers that use it."""
 
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def data_dir(name: str) -> Path:

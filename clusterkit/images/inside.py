@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from clusterkit import __version__
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import normal_name
 from clusterkit.core.errors import RemoteError
+from clusterkit.core.version import __version__
 from clusterkit.images import engine
 from clusterkit.images.engine import Present
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from clusterkit import __version__
 from clusterkit.core.distribution import normal_name
 from clusterkit.core.errors import UserError
+from clusterkit.core.version import __version__
 from clusterkit.images.catalogue import (
     MATRIX,
     Image,

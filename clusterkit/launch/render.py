@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from clusterkit import __version__
 from clusterkit.core.data import PEERS, read_data
 from clusterkit.core.hosts import hostfile
 from clusterkit.core.model import (
@@ -23,6 +22,7 @@ from clusterkit.core.model import (
     Runtime,
     Word,
 )
+from clusterkit.core.version import __version__
 from clusterkit.launch.containers import container_files, container_functions
 from clusterkit.launch.deepspeed_presets import preset_text
 from clusterkit.launch.frameworks import load_framework

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit import __version__
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
+from clusterkit.core.version import __version__
 from clusterkit.preflight.masking import masked
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob

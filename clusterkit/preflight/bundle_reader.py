@@ -13,10 +13,10 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from clusterkit import __version__
 from clusterkit.core import files
 from clusterkit.core.bounds import LATEST_S
 from clusterkit.core.errors import UserError
+from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle
 from clusterkit.preflight.no_gc import uncollected
 from clusterkit.transport.base import Reply

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import __version__
 from clusterkit.core.commands import MISSING, run_command
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
@@ -20,6 +19,7 @@ from clusterkit.core.model import (
     Host,
     LaunchPlan,
 )
+from clusterkit.core.version import __version__
 from clusterkit.launch.sbatch_options import gpu_request
 from clusterkit.launch.scripts import gpu_use
 from clusterkit.preflight.bundle import Bundle

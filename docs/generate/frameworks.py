@@ -7,9 +7,8 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import clusterkit.frameworks
-
 from clusterkit.images.packages import image_with
+from clusterkit.launch import frameworks
 from clusterkit.launch.frameworks import Framework
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
@@ -47,8 +46,8 @@ def pages(root: Path) -> Iterator[Page]:
 
 def _own() -> Iterator[Framework]:
     """Yield the frameworks of clusterkit itself, and not those that others installed here."""
-    for module in pkgutil.iter_modules(clusterkit.frameworks.__path__):
-        loaded = importlib.import_module(f"{clusterkit.launch.frameworks.__name__}.{module.name}")
+    for module in pkgutil.iter_modules(frameworks.__path__):
+        loaded = importlib.import_module(f"{frameworks.__name__}.{module.name}")
         if isinstance(found := getattr(loaded, "FRAMEWORK", None), Framework):
             yield found
 

@@ -2,7 +2,8 @@
 
 Runs on every node at about the same time, with nothing but Python >= 3.6 of its own; the ranks,
 which are processes of allreduce_rank.py, need torch. A rank that hangs is killed, so a bad pair
-costs its round and not the others. What it prints is read by clusterkit/preflight/probes/net/allreduce.py.
+costs its round and not the others. What it prints is read by
+clusterkit/preflight/probes/net/allreduce.py.
 """
 
 import importlib.util

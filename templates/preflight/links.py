@@ -1,12 +1,11 @@
 """Measure TCP reach, latency and bandwidth between all nodes of a job, in disjoint pairs.
 
 Runs on every node at about the same time, with nothing but Python >= 3.6 and its standard
-library, and prints what clusterkit/preflight/probes/net/links.py reads. First every node dials every other
-until it answers; whoever has settled all of its peers (or waited long enough) says GO to all,
-and who hears GO passes it on. From then on time is cut into slots, one a round, so that a peer
-that is dead or filtered costs its partner one slot and nobody else anything.
-
-What a pair does in its slot stands in traffic.py.
+library, and prints what clusterkit/preflight/probes/net/links.py reads. First every node dials
+every other until it answers; whoever has settled all of its peers (or waited long enough) says GO
+to all, and who hears GO passes it on. From then on time is cut into slots, one a round, so that a
+peer that is dead or filtered costs its partner one slot and nobody else anything. What a pair
+does in its slot stands in traffic.py.
 """
 
 import errno

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What `diagnose` prints, and what other verbs tell of a job that failed."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""`estimate`: its flags, and how its answers are printed."""

@@ -1,6 +1,6 @@
-"""What `clusterkit explain` knows: every module of this package provides topics.
+"""What `clusterkit explain` knows: the modules of this package provide topics.
 
-A module has one function, `topics()`, that yields `Topic` values; adding a module adds its topics
+A provider has one function, `topics()`, that yields `Topic` values; adding a module adds its topics
 and touches no other file.
 """
 
@@ -20,8 +20,8 @@ def all_topics() -> Mapping[str, Topic]:
     """Return every topic by name, in the order of their providers."""
     found: dict[str, Topic] = {}
     for module in pkgutil.iter_modules(__path__):
-        if module.name != "topic":
-            provider = importlib.import_module(f"{__name__}.{module.name}")
+        provider = importlib.import_module(f"{__name__}.{module.name}")
+        if hasattr(provider, "topics"):
             found |= {topic.name: topic for topic in provider.topics()}
     return found
 

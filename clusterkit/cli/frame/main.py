@@ -15,38 +15,38 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from clusterkit import __version__
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.interrupts import ended_as_by_ctrl_c
 from clusterkit.core import files
 from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
+from clusterkit.core.version import __version__
 
-VERBS = (
-    "init",
-    "doctor",
-    "estimate",
-    "layout",
-    "render",
-    "preflight",
-    "submit",
-    "status",
-    "logs",
-    "diagnose",
-    "top",
-    "wait",
-    "supervise",
-    "cancel",
-    "bench",
-    "nodes",
-    "hostfile",
-    "lint-env",
-    "topo",
-    "images",
-    "config",
-    "explain",
-)
-"""In the order in which a new user meets them."""
+VERBS = {
+    "init": "setup.init",
+    "doctor": "setup.doctor",
+    "estimate": "estimate.verb",
+    "layout": "nodes.layout",
+    "render": "jobs.render",
+    "preflight": "nodes.preflight",
+    "submit": "jobs.submit",
+    "status": "jobs.status",
+    "logs": "jobs.logs",
+    "diagnose": "diagnose.verb",
+    "top": "top.verb",
+    "wait": "jobs.wait",
+    "supervise": "jobs.supervise",
+    "cancel": "jobs.cancel",
+    "bench": "bench",
+    "nodes": "nodes.nodes",
+    "hostfile": "nodes.hostfile",
+    "lint-env": "nodes.lint_env",
+    "topo": "nodes.topo",
+    "images": "images.verb",
+    "config": "setup.config",
+    "explain": "explain.verb",
+}
+"""Each verb and its module below `clusterkit.cli`, in the order in which a new user meets them."""
 
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
@@ -88,7 +88,7 @@ class VerbGroup(TyperGroup):
 
 def _load_verb(name: str) -> Any:
     attribute = name.replace("-", "_")
-    module = importlib.import_module(f"clusterkit.cli.{attribute}")
+    module = importlib.import_module(f"clusterkit.cli.{VERBS[name]}")
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""`images` and its verbs."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The verbs of jobs, from `render` and `submit` to `cancel`."""

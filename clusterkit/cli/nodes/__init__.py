@@ -1,1 +1,1 @@
-"""TODO."""
+"""The verbs that look at nodes, hostfiles, fabrics and environments."""

@@ -232,7 +232,7 @@ def _collected(
 
 
 def _replayed(folder: Path) -> Bundle:
-    from clusterkit import __version__
+    from clusterkit.core.version import __version__
     from clusterkit.preflight.bundle_reader import read_bundle
 
     bundle = read_bundle(folder)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""The verbs of a first day: `init`, `doctor`, `config`."""

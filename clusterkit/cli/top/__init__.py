@@ -1,1 +1,1 @@
-"""TODO."""
+"""`top`: its flags and its screen."""

@@ -8,9 +8,9 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from clusterkit import __version__
 from clusterkit.config.doctor.machine import Condition, Item, Patient
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, foreign_distribution
+from clusterkit.core.version import __version__
 
 MIN_PYTHON = (3, 11)
 _MAKE_STORE = """\

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Look at a machine and write its first `clusterkit.yaml`."""

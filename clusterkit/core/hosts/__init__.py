@@ -1,1 +1,1 @@
-"""TODO."""
+"""Names of hosts: Slurm's hostlists, and hostfiles."""

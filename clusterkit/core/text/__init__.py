@@ -1,1 +1,1 @@
-"""TODO."""
+"""Text for terminals: what it may hold, and lists in sentences."""

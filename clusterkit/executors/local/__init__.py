@@ -1,1 +1,1 @@
-"""TODO."""
+"""Jobs on this machine, started by a controller of their own."""

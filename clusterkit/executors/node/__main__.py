@@ -1,4 +1,4 @@
-"""The process that an executor starts on each node: `python -m clusterkit.executors.node RUN_FOLDER`.
+"""What an executor starts on each node: `python -m clusterkit.executors.node RUN_FOLDER`.
 
 It leaves submitit's own result file as well, and exits with the exit code of the command (128 + N
 for a command ended by signal N), whatever else happens. The command comes first: submitit takes

@@ -30,7 +30,12 @@ def explain_missing(run: RunFolder, me: Identity, words: Sequence[str]) -> tuple
 
 def _lines(plan: Mapping[str, Any], me: Identity, module: str) -> tuple[str, ...]:
     # Loads the frameworks and the catalogue of images, and only here.
-    from clusterkit.images.packages import framework_called, module_of, package_of, remedies
+    from clusterkit.images.packages import (  # noqa: PLC0415
+        framework_called,
+        module_of,
+        package_of,
+        remedies,
+    )
 
     framework = framework_called(plan.get("framework"))
     package = package_of(framework) if framework is not None else None

@@ -8,7 +8,7 @@ system.
     {"ended": BOOL, "met": [RANK...], NEWS}
     {"port": INT, "go": BOOL, "head_s": NUMBER, NEWS}
 
-A node that no longer hears the first one asks some others in the same way (`executors/node/partition.py`), who
+A node that no longer hears the first one asks some others in the same way (`partition.py`), who
 say how long ago they have heard it, and tell it whom they have `met` so. NEWS is `"failure":
 RESULT|null, "cancelled": BOOL, "gone": [RESULT...]`, the last of elastic jobs.
 """

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Jobs of Slurm, submitted as the text that `render` shows."""

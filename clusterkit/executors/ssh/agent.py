@@ -21,12 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterkit import __version__
 from clusterkit.core import files, processes
 from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import ClusterkitError, RemoteError
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.ownership import require_own
+from clusterkit.core.version import __version__
 from clusterkit.executors.base import REQUEUED, scrubbed_environment
 from clusterkit.executors.node.allocation import Allocation, visible_gpus
 from clusterkit.executors.node.coordinator import join

@@ -10,13 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from clusterkit import __version__
 from clusterkit.core import files
 from clusterkit.core.bounds import Attempt, Matching, NodeName, Rank, Within
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, SyncPlan
 from clusterkit.core.ports import groups
 from clusterkit.core.records import record_of
+from clusterkit.core.version import __version__
 from clusterkit.executors.node.peers import Circle
 from clusterkit.executors.run.runfolder import RunFolder
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Bring an image to the nodes: only the layers that they lack."""

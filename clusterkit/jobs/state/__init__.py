@@ -1,1 +1,1 @@
-"""TODO."""
+"""The state of a job, concluded from its run folder and its scheduler."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""One job description, many jobs: its parameters and their combinations."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Measure what a cluster delivers: all-reduce, and scaling over nodes."""

@@ -1,6 +1,6 @@
 """Where all ranks of a running job stand: py-spy on every node, folded by identical stack.
 
-The snippet finds the processes of the job by their variables (`observe/vitals/probes/ranks.py`), and asks
+The snippet finds the processes of the job by their variables (`vitals/probes/ranks.py`), and asks
 py-spy about each one that is a rank: a Python process with a rank, whose parent is not that rank.
 Those in containers are processes of the node as well, and have the variable; it is the node's
 py-spy that looks at them, as nothing of an image is run outside of it.

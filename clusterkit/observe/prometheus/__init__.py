@@ -1,1 +1,1 @@
-"""TODO."""
+"""The figures of jobs and nodes in Prometheus' text format."""

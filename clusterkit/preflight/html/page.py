@@ -10,12 +10,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clusterkit import __version__
 from clusterkit.core.data import read_data
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.html import environment, policy
 from clusterkit.core.shell import quote
+from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.html import measured, types, verdicts

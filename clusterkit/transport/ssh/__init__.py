@@ -1,1 +1,1 @@
-"""TODO."""
+"""Scripts over SSH: the user's configuration, keys and sessions."""

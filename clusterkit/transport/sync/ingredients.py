@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit import __version__
 from clusterkit.core import files
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, is_ours, own_requirements
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.core.ownership import PRIVATE_FOLDER, require_own
+from clusterkit.core.version import __version__
 from clusterkit.transport.sync.manifest import Manifest, manifest_of
 from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 

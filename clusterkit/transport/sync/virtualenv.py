@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
-from clusterkit import __version__
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterSpec
 from clusterkit.core.shell import quote_path
 from clusterkit.core.text.listing import cut
 from clusterkit.core.untrusted import whole
+from clusterkit.core.version import __version__
 from clusterkit.transport.ssh.config import SshOptions
 from clusterkit.transport.ssh.session import Session, on_nodes
 from clusterkit.transport.sync.deliver import PRIVATE, Place, deliver

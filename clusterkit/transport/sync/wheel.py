@@ -11,12 +11,12 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit import __version__
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import DISTRIBUTION, own_distribution, wheel_name
 from clusterkit.core.errors import UserError
+from clusterkit.core.version import __version__
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 WHEEL_NAME = wheel_name(__version__)
 _INFO = f"{WHEEL_NAME.removesuffix('-py3-none-any.whl')}.dist-info"
 _LOCK_MEMBER = "clusterkit/_data/locks/core.txt"

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from clusterkit import __version__
 from clusterkit.core.data import read_data
 from clusterkit.core.html import environment, policy
+from clusterkit.core.version import __version__
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.result import FAIR, Cause, Scaling
 from clusterkit.observe.bench.scaling.sizes import in_words

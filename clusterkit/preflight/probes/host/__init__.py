@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a node says of its system, limits, disks and Python."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What Slurm says of a partition."""
