@@ -70,8 +70,8 @@ class _Moved:
 
     def get_code(self, name: str) -> CodeType | None:
         """Return what `python -m` runs."""
-        loader: Any = self._new(name).loader
-        return loader.get_code(new_name(name))
+        code: CodeType | None = self._new(name).loader.get_code(new_name(name))
+        return code
 
     @staticmethod
     def _new(name: str) -> Any:
@@ -82,4 +82,4 @@ class _Moved:
 
 def know_old_names() -> None:
     """Let an import of an old name end at the new one."""
-    sys.meta_path.insert(0, _Moved())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Moved())
