@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from clusterkit.estimate.accuracy.peers import (
+from bench.accuracy.peers import (
     PEERS,
     deepspeed,
     deepspeed_zero2,
@@ -16,9 +16,9 @@ from clusterkit.estimate.accuracy.peers import (
     gpu_mem_calculator,
     megatron,
 )
-from clusterkit.estimate.accuracy.score import score, spread, summary_of
-from clusterkit.estimate.accuracy.score_memory import Basis, basis_of, published_bytes, score_fits
-from clusterkit.estimate.accuracy.truth_table import parse_rows
+from bench.accuracy.score import score, spread, summary_of
+from bench.accuracy.score_memory import Basis, basis_of, published_bytes, score_fits
+from bench.accuracy.truth_table import parse_rows
 from clusterkit.estimate.results import GIB
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup, Sharding
 from tests.test_estimate_communication import SETUPS, SEVEN, setup

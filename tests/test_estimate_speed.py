@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.estimate.accuracy.score import score, summary_of
-from clusterkit.estimate.accuracy.score_speed import score_speed
-from clusterkit.estimate.accuracy.truth_table import parse_rows
+from bench.accuracy.score import score, summary_of
+from bench.accuracy.score_speed import score_speed
+from bench.accuracy.truth_table import parse_rows
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.setup import (

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.accuracy.habits import steps_of
+from bench.accuracy.notation import precision_of, strategy_of
+from bench.accuracy.score import score
+from bench.accuracy.score_memory import published_bytes, score_memory
+from bench.accuracy.score_speed import score_speed
+from bench.accuracy.truth import Row, Unused, read_rows, setup_of
+from bench.accuracy.truth_table import COLUMNS, parse_rows
+from bench.accuracy.units import factor_of
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.accuracy.habits import steps_of
-from clusterkit.estimate.accuracy.notation import precision_of, strategy_of
-from clusterkit.estimate.accuracy.score import score
-from clusterkit.estimate.accuracy.score_memory import published_bytes, score_memory
-from clusterkit.estimate.accuracy.score_speed import score_speed
-from clusterkit.estimate.accuracy.truth import Row, Unused, read_rows, setup_of
-from clusterkit.estimate.accuracy.truth_table import COLUMNS, parse_rows
-from clusterkit.estimate.accuracy.units import factor_of
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import (
     Adapter,

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from bench.accuracy.truth_table import COLUMNS
 from clusterkit.cli import main
-from clusterkit.estimate.accuracy.truth_table import COLUMNS
 from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.models.named import model_named

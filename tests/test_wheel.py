@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.accuracy.truth_table import COLUMNS
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -52,6 +54,7 @@ def tracked(folder: str) -> list[str]:
 def test_every_file_is_in_the_wheel(site: Path) -> None:
     wanted = [*tracked("clusterkit"), *(f"clusterkit/_data/{f}" for f in tracked("templates"))]
     wanted += [f"clusterkit/_data/{f}" for f in tracked("images")]
+    wanted += [f"clusterkit/_data/{f}" for f in tracked("bench/accuracy")]
     assert "clusterkit/_data/templates/preflight/report.html.j2" in wanted
     assert "clusterkit/preflight/env_lint/variables.tsv" in wanted
     assert [name for name in wanted if not (site / name).is_file()] == []
@@ -66,3 +69,16 @@ def test_preflight_runs_from_the_wheel(
     assert "<style>" in (tmp_path / "page.html").read_text()
     (tmp_path / "job.env").write_text("NCCL_DEBG=INFO\n")
     assert "NCCL_DEBUG" in installed("lint-env", "job.env").stdout
+
+
+def test_the_estimator_is_scored_from_the_wheel(
+    installed: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    header, row = "\t".join(COLUMNS), dict.fromkeys(COLUMNS, "")
+    row |= {"id": "a-1", "model": "llama-3.1-8b", "gpu": "h100", "n_gpus": "8", "value": "41.2"}
+    row |= {"strategy": "FSDP2", "seq": "8192", "micro_batch": "1", "act_ckpt": "full"}
+    row |= {"quantity": "mem_per_gpu", "unit": "GB", "basis": "max reserved", "kind": "measured"}
+    (tmp_path / "table.tsv").write_text(f"{header}\n" + "\t".join(row.values()) + "\n")
+    scored = json.loads(installed("estimate", "--score", "table.tsv", "--json").stdout)
+    assert scored["memory"]["reserved"]["rows"] == 1
+    assert "1 published figures, 1 of them" in installed("estimate", "--score", "table.tsv").stdout

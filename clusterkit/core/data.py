@@ -1,4 +1,4 @@
-"""Where the data that ships with clusterkit lies: `templates/`, `images/`, `locks/core.txt`."""
+"""Where the data of clusterkit lies: `templates`, `images`, `locks/core.txt`, `bench/accuracy`."""
 
 from __future__ import annotations
 

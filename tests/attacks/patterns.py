@@ -23,8 +23,8 @@ TABLES = {
     "clusterkit/preflight/expected_busbw.py": (),
     "clusterkit/observe/diagnose/lines.py": (),
     "clusterkit/observe/diagnose/rules.py": (),
-    "clusterkit/estimate/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
-    "clusterkit/estimate/accuracy/units.py": ("_FORMS",),
+    "bench/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
+    "bench/accuracy/units.py": ("_FORMS",),
     "clusterkit/executors/slurm/refusals.py": ("_HINTS",),
     "clusterkit/images/build_errors.py": ("_KNOWN",),
     "templates/mpi/launch.py": ("SAYS",),
@@ -54,7 +54,7 @@ def of_rules() -> Iterator[Found]:
 
 def of_files() -> Iterator[Found]:
     """Yield those that stand in Python files, as constants or where they are used."""
-    for folder in ("clusterkit", "templates", "images"):
+    for folder in ("clusterkit", "templates", "images", "bench/accuracy"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             text = path.read_text(encoding="utf-8")
             if "import re\n" in text or "Matching(" in text:
@@ -103,7 +103,7 @@ def _of_file(path: Path, tree: ast.Module) -> Iterator[Found]:
 
 
 def _names(path: Path, tree: ast.Module) -> Mapping[str, Any]:
-    if path.is_relative_to(ROOT / "clusterkit"):
+    if path.is_relative_to(ROOT / "clusterkit") or path.is_relative_to(ROOT / "bench"):
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts).removesuffix(".__init__")
         return vars(importlib.import_module(name))

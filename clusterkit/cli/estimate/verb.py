@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,9 +28,7 @@ def estimate(flags: EstimateFlags) -> None:
     Exits with 1 where nothing fits.
     """
     if flags.score is not None:
-        from clusterkit.cli.estimate.score import show_score
-
-        show_score(flags.score, as_json=flags.json)
+        _shipped_module("accuracy", "report").show_score(flags.score, as_json=flags.json)
         return
     if flags.calibrate is not None:
         from clusterkit.cli.estimate.calibrate import learn
@@ -65,6 +63,24 @@ def estimate(flags: EstimateFlags) -> None:
             console.note(f"drew {flags.plot}")
     if found.advice.chosen is None:
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def _shipped_module(package: str, name: str) -> Any:
+    """Return a module of `bench/`, which a wheel has among its data: few need it, and rarely."""
+    import importlib.util
+    import sys
+
+    from clusterkit.core.data import data_dir
+
+    folder, alias = data_dir("bench") / package, f"clusterkit_bench_{package}"
+    places = [str(folder)]
+    start = importlib.util.spec_from_file_location(
+        alias, folder / "__init__.py", submodule_search_locations=places
+    )
+    if start is None:
+        raise UserError(f"this installation lacks {folder}", hint="install it again")
+    sys.modules[alias] = importlib.util.module_from_spec(start)
+    return importlib.import_module(f"{alias}.{name}")
 
 
 def _show(flags: EstimateFlags, found: Answer) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from clusterkit.cli.estimate.units import paragraph
 from clusterkit.cli.frame import console
-from clusterkit.estimate.accuracy.score import (
+
+from .score import (
     Scores,
     Spread,
     calibrated_errors,
@@ -17,7 +18,7 @@ from clusterkit.estimate.accuracy.score import (
     spread,
     summary_of,
 )
-from clusterkit.estimate.accuracy.truth import read_rows
+from .truth import read_rows
 
 _FAR_OFF = 0.40
 """From this error on a figure is shown, with what may be behind it."""

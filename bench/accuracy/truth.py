@@ -11,21 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.accuracy.habits import HABITS, Habits, habits_of, steps_of
-from clusterkit.estimate.accuracy.notation import (
-    UNSAID,
-    Strategy,
-    checkpointing_of,
-    is_compiled,
-    loss_of,
-    optimizer_of,
-    pairs_of,
-    precision_of,
-    strategy_of,
-    whole_number,
-)
-from clusterkit.estimate.accuracy.truth_model import TooLittle, model_of
-from clusterkit.estimate.accuracy.truth_table import Row, read_rows
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.estimate.setup import (
     TORCH,
@@ -37,6 +22,22 @@ from clusterkit.estimate.setup import (
     Setup,
     Sharding,
 )
+
+from .habits import HABITS, Habits, habits_of, steps_of
+from .notation import (
+    UNSAID,
+    Strategy,
+    checkpointing_of,
+    is_compiled,
+    loss_of,
+    optimizer_of,
+    pairs_of,
+    precision_of,
+    strategy_of,
+    whole_number,
+)
+from .truth_model import TooLittle, model_of
+from .truth_table import Row, read_rows
 
 __all__ = ["Row", "Unused", "read_rows", "setup_of"]
 

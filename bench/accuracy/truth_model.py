@@ -6,10 +6,11 @@ import re
 from dataclasses import replace
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.accuracy.notation import pairs_of, whole_number
-from clusterkit.estimate.accuracy.truth_table import Row
 from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.shapes import ModelShape
+
+from .notation import pairs_of, whole_number
+from .truth_table import Row
 
 _ROUNDED = 3
 """Digits of a number of parameters that is the name of a model rather than a count."""

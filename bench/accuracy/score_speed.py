@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from clusterkit.estimate.accuracy.truth import Row, Unused, setup_of
-from clusterkit.estimate.accuracy.truth_model import TooLittle
-from clusterkit.estimate.accuracy.units import factor_of
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.flops import hardware_flops, needed_flops
 from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
+
+from .truth import Row, Unused, setup_of
+from .truth_model import TooLittle
+from .units import factor_of
 
 QUANTITIES = frozenset(
     {

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterkit.estimate.accuracy.peers import PEERS, Peer
-from clusterkit.estimate.accuracy.score_memory import (
+from .peers import PEERS, Peer
+from .score_memory import (
     Basis,
     FitScore,
     MemoryScore,
     score_fits,
     score_memory,
 )
-from clusterkit.estimate.accuracy.score_speed import SpeedScore, score_speed
-from clusterkit.estimate.accuracy.truth import Row
+from .score_speed import SpeedScore, score_speed
+from .truth import Row
 
 _NINE_TENTHS = 0.9
 WORST = 5

@@ -13,13 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from clusterkit.cli.estimate.score import lines_of, report
 from clusterkit.cli.frame import console
-from clusterkit.estimate.accuracy.peers import PEERS, Need, Peer, deepspeed
-from clusterkit.estimate.accuracy.score import Scores, Spread, score, spread
-from clusterkit.estimate.accuracy.truth import read_rows
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "estimate.md"
+from .peers import PEERS, Need, Peer, deepspeed
+from .report import lines_of, report
+from .score import Scores, Spread, score, spread
+from .truth import read_rows
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "estimate.md"
 START, END = "<!-- make estimate-accuracy -->", "<!-- end -->"
 
 

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clusterkit.estimate.accuracy.habits import HABITS, Habits, habits_of
-from clusterkit.estimate.accuracy.truth import Row, Unused, setup_of
-from clusterkit.estimate.accuracy.truth_model import TooLittle
-from clusterkit.estimate.accuracy.units import factor_of
 from clusterkit.estimate.memory.phases import memory_of, memory_of_first_stage
 from clusterkit.estimate.memory.states import model_state_bytes
 from clusterkit.estimate.results import GIB, Kind, Memory
 from clusterkit.estimate.setup import Setup
+
+from .habits import HABITS, Habits, habits_of
+from .truth import Row, Unused, setup_of
+from .truth_model import TooLittle
+from .units import factor_of
 
 QUANTITIES = frozenset({"mem_per_gpu", "act_mem_per_gpu", "mem_resident_per_gpu"})
 _GUESSED = ("micro batch", "computed again")
