@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import clusterkit
-from clusterkit.api.arguments import JobWords
 from clusterkit.api.preflighting import PreflightWords
 from clusterkit.cli.estimate.flags import EstimateFlags
-from clusterkit.cli.frame.job_options import JobFlags
 from clusterkit.cli.frame.main import app
 from clusterkit.estimate.query.arguments import EstimateWords
 from clusterkit.jobs.submit.preflight import NotFitError
+from clusterkit.launch.jobfile import JobFile
+from clusterkit.launch.options import JobOptions
 
 HELLO = """\
 import os, sys
@@ -88,8 +89,15 @@ def test_a_verb_is_a_function_whatever_was_loaded(name: str) -> None:
 
 def test_arguments_are_the_flags() -> None:
     """What the command line can say of a job, Python can, but for arrays."""
-    flags = {name.rstrip("_") for name in inspect.signature(JobFlags).parameters}
-    assert set(inspect.signature(JobWords).parameters) == flags - {"array", "at_once", "elements"}
+    command: Any = typer.main.get_command(app)
+    flags = {param.name for param in command.get_command(None, "render").params}
+    own = {"output", "only", "stdout", "diff", "json"}
+    jobs = set(inspect.signature(JobOptions).parameters)
+    assert jobs == flags - own - {"array", "at_once", "elements"}
+    submit = set(inspect.signature(clusterkit.submit).parameters)
+    assert submit - jobs == {"preflight", "exclude_unfit", "force", "after"}
+    keys = {"array", "at_once", "elements", "preflight", "after"}
+    assert set(JobFile.model_fields) == jobs - {"job"} | keys
     files = {"folder", "plot", "launch", "calibrate", "score", "json"}
     assert {*inspect.signature(EstimateWords).parameters, *files} == set(
         inspect.signature(EstimateFlags).parameters

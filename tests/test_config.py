@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.config import Layer, Settings, load_job_file, load_settings
+from clusterkit.config import Layer, Settings, load_settings
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.units import parse_memory, parse_port_range, parse_time_limit
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest
-from clusterkit.launch.jobfile import JobFile
+from clusterkit.launch.jobfile import JobFile, load_job_file
 
 PROJECT = """\
 default_cluster: a100

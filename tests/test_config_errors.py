@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.config import load_job_file, load_settings
+from clusterkit.config import load_settings
 from clusterkit.core.errors import UserError
+from clusterkit.launch.jobfile import load_job_file
 
 GOLDEN = Path(__file__).parent / "golden" / "config"
 FILES = sorted(path.name for path in GOLDEN.glob("*.yaml"))

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.config import load_job_file, load_settings
+from clusterkit.config import load_settings
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.core.errors import UserError
-from clusterkit.launch.jobfile import JobFile
+from clusterkit.launch.jobfile import JobFile, load_job_file
 
 KEYS = st.sampled_from(
     [*ClusterModel.model_fields, *ConfigModel.model_fields, *JobFile.model_fields]

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
 
 import pytest
 from typer.testing import CliRunner
@@ -332,11 +331,11 @@ def test_what_submit_says_of_too_few_nodes(
     finding = Finding(id="GPU901", check="c", verdict=Verdict.FAIL, nodes=("n0",), summary="hot")
     report = Report(nodes=names, findings=(finding,))
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
-    request = cast(JobRequest, None)  # of no use where nothing is submitted
+    request = JobRequest(verb="submit", flags={}, file=None, warn=print)
     plan = make_plan(make_cluster(tmp_path), nodes=needed)
     listener = Listener(warn=print, note=print, heard=print)
     with pytest.raises(NotFitError) as refused:
-        pass_gate(request, plan, "full", exclude_unfit=False, force=False, listener=listener)
+        pass_gate(request, plan, "full", listener)
     assert refused.value.report is report
     for part in said:
         assert part in str(refused.value)
@@ -355,8 +354,8 @@ def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
 ) -> None:
     report = Report(nodes=("n0", "n1"), findings=(), unasked=unasked)
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
-    request = cast(JobRequest, None)
+    request = JobRequest(verb="submit", flags={"force": force}, file=None, warn=print)
     plan = make_plan(make_cluster(tmp_path), nodes=2)
     listener = Listener(warn=print, note=print, heard=print)
-    passed = pass_gate(request, plan, "auto", exclude_unfit=False, force=force, listener=listener)
+    passed = pass_gate(request, plan, "auto", listener)
     assert (NODE_CHECKS in passed.documents) is checked

@@ -85,8 +85,10 @@ class Bench:
         monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", self.environment["CLUSTERKIT_CONFIG_FILE"])
         flags = {"cluster": "here", "framework": "env", "nodes": "2", "script": "train.py"}
         given = {**flags, "args": script.split()}
-        request = read_request(given, verb="bench scaling", job=None, warn=pytest.fail)
-        return ladder(request, by=None, at=None, preflight="off")
+        request = read_request(
+            {**given, "preflight": "off"}, verb="bench scaling", job=None, warn=pytest.fail
+        )
+        return ladder(request, by=None, at=None)
 
     def states(self) -> list[JobState]:
         return [load_job(run).status.state for run in list_runs([self.runs])]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from clusterkit.launch.jobfile import checked_values
+from clusterkit.launch.options import JobOptions
 
 P = ParamSpec("P")
 W = TypeVar("W")
@@ -24,8 +25,12 @@ def takes(words: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]
     """Give a function of one `Words` the arguments from which a `Words` is made."""
 
     def decorate(function: Callable[[W], R]) -> Callable[P, R]:
-        answer = inspect.signature(function).return_annotation
-        signature = inspect.signature(words).replace(return_annotation=answer)
+        hints = typing.get_type_hints(words)
+        signature = inspect.signature(words)
+        signature = signature.replace(
+            parameters=[p.replace(annotation=hints[p.name]) for p in signature.parameters.values()],
+            return_annotation=inspect.signature(function).return_annotation,
+        )
 
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
@@ -43,78 +48,24 @@ def takes(words: Callable[P, W]) -> Callable[[Callable[[W], R]], Callable[P, R]]
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
-class JobWords:
-    """A job as arguments say it; they are the flags of `clusterkit submit`, and beat a job file."""
-
-    script: str | os.PathLike[str] | None = None
-    """The training script."""
-    args: Sequence[object] = ()
-    """Its arguments."""
-    _: KW_ONLY
-    cluster: str | None = None
-    framework: str | None = None
-    nodes: int | str | None = None
-    """How many, or `MIN:MAX`."""
-    gpus_per_node: int | Sequence[int] | None = None
-    processes: int | None = None
-    time: str | None = None
-    name: str | None = None
-    env: Mapping[str, object] = field(default_factory=dict)
-    secret: Sequence[str] = ()
-    """Names of variables that are passed on and never written down."""
-    exclude: str | None = None
-    """A hostlist."""
-    sync: str | os.PathLike[str] | None = None
-    sync_limit: int | None = None
-    set: Mapping[str, object] = field(default_factory=dict)
-    """`sbatch.KEY` and `FRAMEWORK.KEY`."""
-    ds_preset: str | None = None
-    ps: int | None = None
-    requeue: int | None = None
-    spares: int | None = None
-    image: str | None = None
-    container: str | None = None
-    mount: Sequence[str] = ()
-    tp: int | None = None
-    pp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    topology: str | os.PathLike[str] | None = None
-    job: str | os.PathLike[str] | None = None
-    """A job file."""
-
-    def given(self) -> Mapping[str, Any]:
-        """Return the values that were given, as a job file would hold them.
-
-        Raises:
-            UserError: some are none; all of them at once.
-        """
-        names = [name.name for name in dataclasses.fields(JobWords) if name.name != "job"]
-        values = {name: getattr(self, name) for name in names}
-        given = {name: value for name, value in values.items() if value not in (None, (), {}, [])}
-        return checked_values({name: as_text(value) for name, value in given.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitWords(JobWords):
-    """A job, and how it is to be submitted."""
-
-    _: KW_ONLY
-    preflight: str | None = None
-    """auto, full or off."""
-    exclude_unfit: bool = False
-    force: bool = False
-    after: str | Sequence[str] = ()
-    """Jobs that come first, as `JOB[:ok|any|fail]`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RenderWords(JobWords):
+@dataclasses.dataclass(frozen=True, slots=True)
+class RenderOptions(JobOptions):
     """A job, and which of its files to render."""
 
-    _: KW_ONLY
+    _: dataclasses.KW_ONLY
     only: str | Sequence[str] = ()
+
+
+def given(options: JobOptions) -> Mapping[str, Any]:
+    """Return the values of a job that were given, as a job file would hold them.
+
+    Raises:
+        UserError: some are none; all of them at once.
+    """
+    names = [each.name for each in dataclasses.fields(JobOptions) if each.name != "job"]
+    values = {name: getattr(options, name) for name in names}
+    said = {name: value for name, value in values.items() if value not in (None, (), {}, [])}
+    return checked_values({name: as_text(value) for name, value in said.items()})
 
 
 def several(value: str | Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit.api.arguments import JobWords, RenderWords, SubmitWords, several, takes
+from clusterkit.api.arguments import RenderOptions, given, several, takes
 from clusterkit.api.results import html_table, warn
 from clusterkit.config import load_settings
 from clusterkit.core.errors import UserError
@@ -21,6 +21,7 @@ from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.render import check_kinds, rendering_document, write_files
 from clusterkit.jobs.submit.request import JobRequest, read_request
 from clusterkit.jobs.submit.submit import prepare, start
+from clusterkit.launch.options import JobOptions, SubmitOptions
 from clusterkit.launch.render import render as render_files
 from clusterkit.launch.scripts import cautions
 
@@ -130,8 +131,8 @@ class Rendered:
         return f"<{self.plan.name}: {', '.join(file.name for file in self.files)}>"
 
 
-@takes(SubmitWords)
-def submit(words: SubmitWords) -> JobHandle:
+@takes(SubmitOptions)
+def submit(options: SubmitOptions) -> JobHandle:
     """Run a training script on every node of a cluster, as `clusterkit submit` does.
 
     Arguments are the flags of the verb, and beat a job file (`job=`); `--name` is `name`, and
@@ -141,25 +142,20 @@ def submit(words: SubmitWords) -> JobHandle:
         UserError: what is asked for is wrong, or preflight found something (then with `report`).
         RemoteError: the cluster refused, or did not answer.
     """
-    request = _request(words, verb="submit")
-    from_file = request.from_file
-    prepared = prepare(
-        request,
-        preflight=words.preflight or from_file.get("preflight"),
-        after=several(words.after or from_file.get("after", ())),
-    )
-    _remark(prepared.plan)
-    _, run, _ = start(
-        prepared,
-        exclude_unfit=words.exclude_unfit,
-        force=words.force,
-        listener=Listener(warn=warn, note=warn, heard=lambda _: None),
-    )
+    said = {
+        "preflight": options.preflight,
+        "exclude_unfit": options.exclude_unfit,
+        "force": options.force,
+        "after": several(options.after),
+    }
+    prepared = prepare(_request(options, verb="submit", **said))
+    _warn_of_script(prepared.plan)
+    _, run, _ = start(prepared, listener=Listener(warn=warn, note=warn, heard=lambda _: None))
     return JobHandle(run)
 
 
-@takes(RenderWords)
-def render(words: RenderWords) -> Rendered:
+@takes(RenderOptions)
+def render(options: RenderOptions) -> Rendered:
     """Return the files that would run, as `clusterkit render` writes them.
 
     Arguments are those of `submit` that describe the job; `only` names some of the kinds sbatch,
@@ -168,9 +164,9 @@ def render(words: RenderWords) -> Rendered:
     Raises:
         UserError: what is asked for is wrong.
     """
-    kinds = check_kinds(several(words.only))
-    plan = _request(words, verb="render").plan()
-    _remark(plan)
+    kinds = check_kinds(several(options.only))
+    plan = _request(options, verb="render").plan()
+    _warn_of_script(plan)
     return Rendered(plan=plan, files=tuple(render_files(plan, only=kinds)))
 
 
@@ -183,22 +179,22 @@ def find_job(word: str) -> JobHandle:
     return JobHandle(find_run(word, run_roots(load_settings().clusters.values())))
 
 
-def _request(words: JobWords, *, verb: str) -> JobRequest:
+def _request(options: JobOptions, *, verb: str, **more: Any) -> JobRequest:
     request = read_request(
-        words.given(),
+        {**given(options), **{name: value for name, value in more.items() if value}},
         verb=verb,
-        job=Path(words.job) if words.job is not None else None,
+        job=Path(options.job) if options.job is not None else None,
         warn=warn,
         said_by="argument",
     )
     if request.sweep() is not None:
         raise UserError(
-            f"{words.job} is an array, and a handle is of one job",
-            hint=f"clusterkit {verb} --job {words.job}",
+            f"{options.job} is an array, and a handle is of one job",
+            hint=f"clusterkit {verb} --job {options.job}",
         )
     return request
 
 
-def _remark(plan: LaunchPlan) -> None:
+def _warn_of_script(plan: LaunchPlan) -> None:
     for problem in cautions(plan):
         warn(str(problem))

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from clusterkit.config import units
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES, expand, fold_set
+from clusterkit.core.model import ContainerRuntime
 
 MAX_HOSTS = 4 * MAX_NAMES
 """Of all clusters of a file together."""
@@ -216,6 +217,18 @@ def _hostlist(text: str) -> str:
     return text
 
 
+def _one_text(hint: str) -> BeforeValidator:
+    """Refuse a list or a mapping where its elements would go into one text."""
+
+    def refuse(value: Any) -> Any:
+        if isinstance(value, list | dict):
+            what = "a list" if isinstance(value, list) else "a mapping"
+            raise ValueProblemError(f"one text is wanted, not {what}", hint)
+        return value
+
+    return BeforeValidator(refuse)
+
+
 Text = Annotated[str, AfterValidator(_one_line)]
 Lines = Annotated[str, AfterValidator(_no_nul)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -245,3 +258,7 @@ Slots = Annotated[
     _matching(_SLOTS, "is no number of GPUs a node", "a number from 1 up, or one a node: 8,8,4"),
 ]
 Hostlist = Annotated[str, BeforeValidator(_joined), AfterValidator(_hostlist)]
+Array = Annotated[Text, _one_text("array: 'x=1,2', or the name of a file")]
+Elements = Annotated[Text, _one_text("elements: 0-1")]
+Container = ContainerRuntime
+Preflight = Literal["auto", "full", "off"]

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
-from clusterkit.cli.frame.job_options import JobFlags, takes_some_job_flags
+from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
-from clusterkit.cli.jobs.submit_options import (
-    DryRunFlag,
-    ExcludeUnfitFlag,
-    ForceFlag,
-    PreflightFlag,
-)
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,8 +22,8 @@ if TYPE_CHECKING:
     from clusterkit.observe.bench.allreduce.result import Result
 
 _JOB = (
-    *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set_"),
-    *("image", "container", "mount"),
+    *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set"),
+    *("image", "container", "mount", "preflight", "exclude_unfit", "force"),
 )
 _FROM_HELP = (
     "Read what all_reduce_perf printed, or collectives.json of a run, instead; - for stdin."
@@ -46,9 +41,9 @@ def _option(*names: str, help_text: str, metavar: str | None = None) -> typer.mo
     return shown
 
 
-@takes_some_job_flags(*_JOB)
+@takes_job_options(*_JOB)
 def allreduce(
-    flags: JobFlags,
+    options: Mapping[str, Any],
     ops: Annotated[
         str,
         _option(
@@ -106,9 +101,6 @@ def allreduce(
         bool,
         _option("--save", help_text="Let `estimate` start from what was measured, on --cluster."),
     ] = False,
-    preflight: PreflightFlag = None,
-    exclude_unfit: ExcludeUnfitFlag = False,
-    force: ForceFlag = False,
     dry_run: DryRunFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -128,28 +120,21 @@ def allreduce(
     _check_names(interconnect, gpu)
     if save and backend == "gloo":
         raise UserError("--save: estimates are of GPUs and nccl", hint="leave out one of the two")
-    if save and flags.cluster is not None:
+    cluster = options.get("cluster")
+    if save and cluster is not None:
         from clusterkit.config import load_settings
 
-        load_settings().cluster(flags.cluster)  # a wrong name is to be told before hours of waiting
+        load_settings().cluster(cluster)  # a wrong name is to be told before hours of waiting
     job: Finished | None = None
     if from_ is not None:
-        result = _read(from_, flags)
+        result = _read(from_, options)
     else:
-        job = run_job(
-            flags,
-            wanted,
-            preflight=preflight,
-            exclude_unfit=exclude_unfit,
-            force=force,
-            dry_run=dry_run,
-            as_json=json,
-        )
+        job = run_job(options, wanted, dry_run=dry_run, as_json=json)
         if job.result is None:
             raise typer.Exit(_show_failure(job, as_json=json))
         result = job.result
     found = answer(result, interconnect=interconnect, gpu=gpu)
-    cluster = flags.cluster if job is None else job.job.submission.cluster
+    cluster = cluster if job is None else job.job.submission.cluster
     kept, refused = _keep(found, cluster) if save else (None, None)
     _show(found, job, kept, refused, as_json=json)
     if refused is not None:
@@ -169,13 +154,13 @@ def _check_names(interconnect: str | None, gpu: str | None) -> None:
         gpu_named(gpu)
 
 
-def _read(source: str, flags: JobFlags) -> Result:
+def _read(source: str, options: Mapping[str, Any]) -> Result:
     from clusterkit.core import files
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.observe.bench.allreduce.document import FILE
     from clusterkit.observe.bench.allreduce.reading import read_result
 
-    nodes, slots = (_number(flag, getattr(flags, flag)) for flag in ("nodes", "gpus_per_node"))
+    nodes, slots = (_number(flag, options.get(flag)) for flag in ("nodes", "gpus_per_node"))
     if source == "-":
         result = read_result(sys.stdin.buffer, source="standard input")
     else:

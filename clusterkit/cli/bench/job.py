@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ import typer
 from clusterkit.cli.diagnose.job_failure import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import exit_code_of, said
-from clusterkit.cli.frame.job_options import JobFlags, given
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core import files
 from clusterkit.core.data import data_dir, read_data
@@ -32,7 +32,7 @@ from clusterkit.observe.bench.allreduce.result import Result
 from clusterkit.transport.probe import Unparsed
 
 if TYPE_CHECKING:
-    from clusterkit.jobs.submit.program import ProgramRequest
+    from clusterkit.jobs.submit.submit import ProgramRequest
 
 _FOLDER = "collectives"
 _SCRIPT = "clusterkit_collectives.py"
@@ -141,14 +141,7 @@ class Finished:
 
 
 def run_job(
-    flags: JobFlags,
-    wanted: Wanted,
-    *,
-    preflight: str | None,
-    exclude_unfit: bool,
-    force: bool,
-    dry_run: bool,
-    as_json: bool,
+    options: Mapping[str, Any], wanted: Wanted, *, dry_run: bool, as_json: bool
 ) -> Finished:
     """Submit the job, wait for its end, and return what it measured.
 
@@ -156,25 +149,17 @@ def run_job(
         UserError, RemoteError: it cannot be submitted.
         typer.Exit: it was only to be shown, preflight refused it, or the user has interrupted it.
     """
-    from clusterkit.cli.jobs.submit import show_plan
-    from clusterkit.cli.jobs.submit_preflight import listening, showing_refusal
-    from clusterkit.jobs.submit.attended import start_attended
-    from clusterkit.jobs.submit.submit import prepare
+    from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
+    from clusterkit.jobs.submit.submit import prepare, start_foreground
     from clusterkit.launch.render import summary
 
-    prepared = prepare(_request(flags, wanted), preflight=preflight, after=())
+    prepared = prepare(_request(options, wanted))
     _check_slots(prepared.plan)
     if dry_run:
         show_plan(prepared.plan, as_json=as_json)
         raise typer.Exit
     with showing_refusal(as_json=as_json), listening() as listener:
-        plan, run, submission = start_attended(
-            prepared,
-            exclude_unfit=exclude_unfit,
-            force=force,
-            listener=listener,
-            command_line=sys.argv,
-        )
+        plan, run, submission = start_foreground(prepared, listener=listener, command_line=sys.argv)
     name = submission.job_id or run.key
     console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
     console.note(f"  run folder  {run.path}")
@@ -220,13 +205,13 @@ def _kept(job: Job) -> dict[str, Any] | None:
         time.sleep(0.5)
 
 
-def _request(flags: JobFlags, wanted: Wanted) -> ProgramRequest:
-    from clusterkit.jobs.submit.program import ProgramRequest
+def _request(options: Mapping[str, Any], wanted: Wanted) -> ProgramRequest:
+    from clusterkit.jobs.submit.submit import ProgramRequest
 
     words = {
         "name": "bench-allreduce",
         "time": str(math.ceil((wanted.seconds * len(wanted.ops) + _AROUND_S) / 60)),
-        **given(flags),
+        **options,
         "framework": "torchrun",
         "script": str(data_dir("templates") / _FOLDER / _SCRIPT),
         "args": [wanted.argument()],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,19 +11,14 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
-from clusterkit.cli.frame.job_options import JobFlags, request_of, takes_some_job_flags
+from clusterkit.cli.frame.job_options import request_of, takes_job_options, warn_of_script
 from clusterkit.cli.frame.main import (
     EXIT_COULD_NOT,
     EXIT_FINDINGS,
     EXIT_INTERRUPTED,
     error_document,
 )
-from clusterkit.cli.jobs.submit_options import (
-    ExcludeUnfitFlag,
-    ForceFlag,
-    PreflightFlag,
-    remark_on_script,
-)
+from clusterkit.launch.options import job_options
 
 if TYPE_CHECKING:
     from clusterkit.core.errors import ClusterkitError, UserError
@@ -42,8 +36,10 @@ _SECONDS = 60
 _WARMUP = 10
 _PATIENCE_S = 600
 
-_NOT_FOR_ONE_RUN = frozenset({"array", "at_once", "elements", "processes", "requeue", "spares"})
-_JOB = tuple(f.name for f in dataclasses.fields(JobFlags) if f.name not in _NOT_FOR_ONE_RUN)
+_NOT_FOR_ONE_RUN = frozenset(
+    {"after", "array", "at_once", "elements", "processes", "requeue", "spares"}
+)
+_JOB = tuple(name for name in job_options() if name not in _NOT_FOR_ONE_RUN)
 
 
 def _option(name: str, help_text: str, metavar: str, **more: Any) -> Any:
@@ -57,9 +53,9 @@ def _option(name: str, help_text: str, metavar: str, **more: Any) -> Any:
     )
 
 
-@takes_some_job_flags(*_JOB)
+@takes_job_options(*_JOB)
 def scaling(
-    flags: JobFlags,
+    options: Mapping[str, Any],
     at: Annotated[
         str | None,
         _option("--at", "Sizes to run at, unless 1, 2, 4 ... up to that of the job.", "1,2,4"),
@@ -102,9 +98,6 @@ def scaling(
             "NAME",
         ),
     ] = None,
-    preflight: PreflightFlag = None,
-    exclude_unfit: ExcludeUnfitFlag = False,
-    force: ForceFlag = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -141,15 +134,13 @@ def scaling(
 
     _check_places(plot, html)
     network = interconnect_named(interconnect) if interconnect is not None else None
-    request = request_of(flags, verb="bench scaling")
-    jobs = ladder(request, by=by, at=at, preflight=preflight or request.from_file.get("preflight"))
-    remark_on_script(jobs.plan)
+    request = request_of(options, verb="bench scaling")
+    jobs = ladder(request, by=by, at=at)
+    warn_of_script(jobs.plan)
     wishes = Wishes(
         bounds=_bounds(steps, seconds, warmup),
         patience_s=patience,
         global_batch=global_batch,
-        exclude_unfit=exclude_unfit,
-        force=force,
         command_line=tuple(sys.argv),
     )
     found, trouble, interrupted = _run(jobs, wishes, network)
@@ -186,7 +177,7 @@ def _run(
     jobs: Ladder, wishes: Wishes, network: Network | None
 ) -> tuple[Scaling, ClusterkitError | None, bool]:
     """Return what was measured, also where that came to an end of its own."""
-    from clusterkit.cli.jobs.submit_preflight import listening
+    from clusterkit.cli.jobs.submit_output import listening
     from clusterkit.core.errors import ClusterkitError
     from clusterkit.core.model import ClusterKind
     from clusterkit.observe.bench.scaling.measure import measure

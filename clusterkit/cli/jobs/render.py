@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,13 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
-from clusterkit.cli.frame.job_options import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
+from clusterkit.cli.frame.job_options import (
+    CONTEXT_SETTINGS,
+    DESCRIBING,
+    request_of,
+    takes_job_options,
+    warn_of_script,
+)
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 
@@ -23,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT_SETTINGS", "render"]
 
 
-@takes_job_flags
+@takes_job_options(*DESCRIBING)
 def render(
-    flags: JobFlags,
+    options: Mapping[str, Any],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder to write into.", metavar="DIR")
     ] = Path("rendered"),
@@ -47,12 +53,11 @@ def render(
 
     sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
-    from clusterkit.cli.jobs.submit_options import remark_on_script
     from clusterkit.jobs.submit.render import check_kinds, rendering_document
     from clusterkit.launch.render import render as render_files
 
     kinds = check_kinds(only or ())
-    request = request_of(flags, verb="render")
+    request = request_of(options, verb="render")
     sweep = request.sweep()
     if sweep is not None:
         if stdout or diff:
@@ -61,11 +66,11 @@ def render(
                 hint="--output DIR writes each job into a folder of its own",
             )
         plans = request.plans(sweep)
-        remark_on_script(plans[0])
+        warn_of_script(plans[0])
         _render_array(sweep, plans, kinds, output=None if json else output)
         return
     plan = request.plan()
-    remark_on_script(plan)
+    warn_of_script(plan)
     if not (Path(plan.workdir) / plan.script).is_file():
         console.warn(f"no {plan.script} here; the job looks for it in {plan.workdir}")
     rendered = render_files(plan, only=kinds)

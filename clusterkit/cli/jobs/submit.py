@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
-from clusterkit.cli.frame.job_options import CONTEXT_SETTINGS, JobFlags, request_of, takes_job_flags
-from clusterkit.cli.frame.main import EXIT_COULD_NOT, error_document
-from clusterkit.cli.jobs.submit_options import (
+from clusterkit.cli.frame.job_options import (
+    CONTEXT_SETTINGS,
     DryRunFlag,
-    ExcludeUnfitFlag,
-    ForceFlag,
-    PreflightFlag,
-    Wishes,
-    remark_on_script,
+    request_of,
+    takes_job_options,
+    warn_of_script,
 )
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, error_document
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,27 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["CONTEXT_SETTINGS", "submit"]
 
 
-@takes_job_flags
+@takes_job_options()
 def submit(
-    flags: JobFlags,
+    options: Mapping[str, Any],
     dry_run: DryRunFlag = False,
     wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Print the job's output until it is over.")
     ] = False,
-    preflight: PreflightFlag = None,
-    exclude_unfit: ExcludeUnfitFlag = False,
-    force: ForceFlag = False,
-    after: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--after",
-            help="Start when that job, or all of an array, succeeded (ok), failed (fail) or ended "
-            "in any way; repeatable.",
-            metavar="JOB[:ok|any|fail]",
-            show_default=False,
-        ),
-    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Run a training script on every node of a cluster.
@@ -66,79 +50,66 @@ def submit(
             "--follow prints the job's output, and --json one document",
             hint="submit --json --wait, then clusterkit logs JOB",
         )
-    request = request_of(flags, verb="submit")
-    wishes = Wishes(
-        dry_run=dry_run,
-        wait=wait,
-        follow=follow,
-        preflight=preflight or request.from_file.get("preflight"),
-        exclude_unfit=exclude_unfit,
-        force=force,
-        json=json,
-        after=tuple(after or request.from_file.get("after", ())),
-    )
+    request = request_of(options, verb="submit")
     sweep = request.sweep()
     if sweep is None:
-        _submit_one(request, wishes)
-    else:
-        from clusterkit.cli.jobs.submit_array import submit_array
+        _submit_one(request, dry_run=dry_run, wait=wait, follow=follow, as_json=json)
+        return
+    if follow:
+        raise UserError(
+            "--follow prints the output of one job, and this is an array",
+            hint="--wait, or clusterkit logs -f ARRAY/0",
+        )
+    from clusterkit.cli.jobs.submit_array import submit_array
 
-        submit_array(request, sweep, wishes)
+    submit_array(request, sweep, dry_run=dry_run, wait=wait, as_json=json)
 
 
-def _submit_one(request: JobRequest, wishes: Wishes) -> None:
-    from clusterkit.cli.jobs.submit_preflight import listening, showing_refusal
+def _submit_one(
+    request: JobRequest, *, dry_run: bool, wait: bool, follow: bool, as_json: bool
+) -> None:
+    from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
     from clusterkit.executors.base import UnconfirmedError
     from clusterkit.jobs.submit.hand_over import tied
     from clusterkit.jobs.submit.submit import prepare, start
 
-    prepared = prepare(request, preflight=wishes.preflight, after=wishes.after)
-    remark_on_script(prepared.plan)
-    if wishes.dry_run:
-        show_plan(tied(prepared.plan, prepared.after), as_json=wishes.json)
+    prepared = prepare(request)
+    warn_of_script(prepared.plan)
+    if dry_run:
+        show_plan(tied(prepared.plan, prepared.after), as_json=as_json)
         return
     try:
-        with showing_refusal(as_json=wishes.json), listening() as listener:
-            plan, run, submission = start(
-                prepared,
-                exclude_unfit=wishes.exclude_unfit,
-                force=wishes.force,
-                listener=listener,
-                command_line=sys.argv,
-            )
+        with showing_refusal(as_json=as_json), listening() as listener:
+            plan, run, submission = start(prepared, listener=listener, command_line=sys.argv)
     except UnconfirmedError as error:
         run = error.run
-        _tell_unconfirmed(error, wishes)
+        _tell_unconfirmed(error, waited_for=wait or follow, as_json=as_json)
     else:
-        if wishes.json and not wishes.wait:
-            _print_document(run)
-        elif not wishes.json:
-            _announce(plan, run, submission, brief=wishes.follow)
-    if wishes.follow:
+        if as_json and not wait:
+            console.json_document(_document(run))
+        elif not as_json:
+            _announce(plan, run, submission, brief=follow)
+    if follow:
         from clusterkit.cli.jobs.logs import follow_run
 
         raise typer.Exit(follow_run(run))
-    if wishes.wait:
+    if wait:
         from clusterkit.cli.jobs.wait import wait_for_run
 
-        raise typer.Exit(wait_for_run(run, as_json=wishes.json))
+        raise typer.Exit(wait_for_run(run, as_json=as_json))
 
 
-def _tell_unconfirmed(error: UnconfirmedError, wishes: Wishes) -> None:
+def _tell_unconfirmed(error: UnconfirmedError, *, waited_for: bool, as_json: bool) -> None:
     """Tell of a job that may or may not have been accepted; return where it is to be waited for.
 
     Raises:
         typer.Exit: it is not.
     """
-    if wishes.wait or wishes.follow:
+    if waited_for:
         console.warn(str(error))
         return
-    if wishes.json:
-        from clusterkit.jobs.document import document_of
-        from clusterkit.jobs.state.load import load_job
-
-        document = document_of(load_job(error.run))
-        console.json_document({**document, "error": error_document(error)})
+    if as_json:
+        console.json_document({**_document(error.run), "error": error_document(error)})
     console.error(str(error))
     raise typer.Exit(EXIT_COULD_NOT)
 
@@ -160,29 +131,8 @@ def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief
         console.say(job_id)
 
 
-def _print_document(run: RunFolder) -> None:
+def _document(run: RunFolder) -> dict[str, Any]:
     from clusterkit.jobs.document import document_of
     from clusterkit.jobs.state.load import load_job
 
-    console.json_document(document_of(load_job(run)))
-
-
-def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
-    """Print the script of a plan, and what would be done with it."""
-    from clusterkit.core.model import ClusterKind
-    from clusterkit.launch.render import render, summary
-
-    rendered = render(plan)
-    if as_json:
-        console.json_document({"dry_run": True, "plan": plan, "files": rendered})
-        return
-    main = "job.sbatch" if plan.cluster.kind is ClusterKind.SLURM else "node.sh"
-    text = next(file.text for file in rendered if file.name == main)
-    sys.stdout.write(text)
-    sys.stdout.flush()  # what is to be done next stays on the screen, below the script
-    console.note(f"\n{console.bold(plan.name)}  {summary(plan)}, cluster {plan.cluster.name}")
-    for name in plan.secrets:
-        console.note(f"  secret      {name} ({'set' if name in os.environ else 'NOT SET'})")
-    how = "sbatch job.sbatch" if main == "job.sbatch" else "bash node.sh, once per node"
-    console.note(f"  would run   {how}, in {shlex.quote(plan.workdir)}")
-    console.note("  submit it   the same command without --dry-run")
+    return document_of(load_job(run))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from clusterkit.cli.frame import console
+from clusterkit.cli.frame.job_options import warn_of_script
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
-from clusterkit.cli.jobs.submit_options import Wishes, remark_on_script
-from clusterkit.cli.jobs.submit_preflight import listening, showing_refusal
+from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import After, Ending, Ties
@@ -21,6 +21,7 @@ from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_r
 from clusterkit.jobs.submit.packages import require_package
 from clusterkit.jobs.submit.preflight import chosen_mode, pass_gate
 from clusterkit.launch.array.spec import Element, Sweep, fold_numbers
+from clusterkit.launch.render import render, summary
 
 if TYPE_CHECKING:
     from clusterkit.core.model import LaunchPlan
@@ -65,38 +66,28 @@ class _Array:
         return Ties(array=self.array, index=self.elements[position].index, after=after)
 
 
-def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
+def submit_array(
+    request: JobRequest, sweep: Sweep, *, dry_run: bool, wait: bool, as_json: bool
+) -> None:
     """Plan every job of the array, check the first for all of them, and hand them over in order.
 
     Raises:
         UserError, RemoteError: nothing was submitted.
         typer.Exit: some were, or the array was waited for.
     """
-    if wishes.follow:
-        raise UserError(
-            "--follow prints the output of one job, and this is an array",
-            hint="--wait, or clusterkit logs -f ARRAY/0",
-        )
     plans = request.plans(sweep)
     with request.placing():
-        mode = chosen_mode(wishes.preflight, plans[0])
+        mode = chosen_mode(request.get("preflight"), plans[0])
         require_runnable(plans[0])
-        after = conditions_of(wishes.after, plans[0])
+        after = conditions_of(request.get("after") or (), plans[0])
     _require_few_conditions(after, len(plans))
-    remark_on_script(plans[0])
-    if wishes.dry_run:
-        _show(sweep, plans, after, as_json=wishes.json)
+    warn_of_script(plans[0])
+    if dry_run:
+        _show(sweep, plans, after, as_json=as_json)
         return
     require_package(plans[0])
-    with showing_refusal(as_json=wishes.json), listening() as listener:
-        passed = pass_gate(
-            request,
-            plans[0],
-            mode,
-            exclude_unfit=wishes.exclude_unfit,
-            force=wishes.force,
-            listener=listener,
-        )
+    with showing_refusal(as_json=as_json), listening() as listener:
+        passed = pass_gate(request, plans[0], mode, listener)
     if passed.without:
         plans = request.plans(sweep, also_exclude=passed.without)
     array = _Array(
@@ -107,9 +98,20 @@ def submit_array(request: JobRequest, sweep: Sweep, wishes: Wishes) -> None:
         after=after,
     )
     runs, trouble = _hand_over_all(array, passed)
-    if not wishes.wait:
+    if not wait:
         _start_ready(runs)
-    _tell(array, runs, trouble, wishes)
+    if trouble is not None:
+        _tell_trouble(array, runs, trouble, as_json=as_json)
+        interrupted = isinstance(trouble, KeyboardInterrupt)
+        raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_COULD_NOT)
+    if as_json and not wait:
+        console.json_document(_document(array, runs))
+    elif not as_json:
+        _announce(array, runs)
+    if wait:
+        from clusterkit.cli.jobs.arrays import wait_for_array
+
+        raise typer.Exit(wait_for_array(array.array, runs, as_json=as_json))
 
 
 def _require_few_conditions(after: Sequence[After], count: int) -> None:
@@ -167,26 +169,6 @@ def _count(done: int, of: int) -> None:
         sys.stderr.flush()
 
 
-def _tell(
-    array: _Array,
-    runs: Sequence[RunFolder],
-    trouble: Trouble | None,
-    wishes: Wishes,
-) -> None:
-    if trouble is not None:
-        _tell_trouble(array, runs, trouble, as_json=wishes.json)
-        interrupted = isinstance(trouble, KeyboardInterrupt)
-        raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_COULD_NOT)
-    if wishes.json and not wishes.wait:
-        console.json_document(_document(array, runs))
-    elif not wishes.json:
-        _announce(array, runs)
-    if wishes.wait:
-        from clusterkit.cli.jobs.arrays import wait_for_array
-
-        raise typer.Exit(wait_for_array(array.array, runs, as_json=wishes.json))
-
-
 def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
     from clusterkit.jobs import load_jobs
     from clusterkit.jobs.document import document_of
@@ -196,7 +178,6 @@ def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     from clusterkit.executors.run.dependencies import waiting_for
-    from clusterkit.launch.render import summary
 
     plan = array.plans[0]
     limit = f"; {array.at_once} at once" if array.at_once else ""
@@ -216,11 +197,7 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
 
 
 def _tell_trouble(
-    array: _Array,
-    runs: Sequence[RunFolder],
-    trouble: Trouble,
-    *,
-    as_json: bool,
+    array: _Array, runs: Sequence[RunFolder], trouble: Trouble, *, as_json: bool
 ) -> None:
     """Say which jobs were submitted, which were not, and how to submit the others."""
     numbers = [element.index for element in array.elements]
@@ -245,9 +222,6 @@ def _show(
     sweep: Sweep, plans: Sequence[LaunchPlan], after: tuple[After, ...], *, as_json: bool
 ) -> None:
     """Print a table of the jobs and the script of the first."""
-    from clusterkit.cli.jobs.submit import show_plan
-    from clusterkit.launch.render import render
-
     first = tied(plans[0], after)
     if as_json:
         elements = [

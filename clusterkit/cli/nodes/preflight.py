@@ -254,7 +254,7 @@ def _words(flag: str, text: str | None) -> tuple[str, ...]:
 
 
 def _variables(pairs: Sequence[str]) -> dict[str, str]:
-    from clusterkit.jobs.submit.spec import parse_pairs
+    from clusterkit.jobs.submit.request import parse_pairs
 
     problems: list[Problem] = []
     parsed = parse_pairs("--env", pairs, problems)

@@ -66,21 +66,14 @@ def chosen_mode(given: str | None, plan: LaunchPlan) -> str:
     return mode
 
 
-def pass_gate(
-    request: JobRequest,
-    plan: LaunchPlan,
-    mode: str,
-    *,
-    exclude_unfit: bool,
-    force: bool,
-    listener: Listener,
-) -> Passed:
-    """Return the plan to hand over: this one, or one without the unfit nodes.
+def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listener) -> Passed:
+    """Return the plan to hand over: this one, or one without the unhealthy nodes.
 
     Raises:
         NotFitError: preflight found something, and nobody said to go on.
         UserError, RemoteError: the nodes cannot be asked.
     """
+    force = bool(request.get("force"))
     if mode == "off" or not _has_something_to_ask(plan, mode):
         return Passed(plan=plan, checks_limits=mode != "off")
     # Checks take a tenth of a second to load.
@@ -97,7 +90,7 @@ def pass_gate(
     if report.bad and not force:
         without = report.exclude
         enough = len(report.usable) + len(report.unasked) >= plan.nodes
-        if report.job_is_unfit or not exclude_unfit or not enough:
+        if report.job_is_unfit or not request.get("exclude_unfit") or not enough:
             raise _refusal(report, plan, enough=enough)
     _remark(report, without, listener)
     documents = {PREFLIGHT: report.document()}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
-from clusterkit.core.model import ClusterKind, LaunchPlan
+from clusterkit.core.model import ClusterKind, LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import After, Ties
-from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
+from clusterkit.jobs import cancel, list_runs, run_roots
 from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable
 from clusterkit.jobs.submit.packages import require_package
 from clusterkit.jobs.submit.preflight import Listener, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 
 _CROWD = 32
-"""So many processes for each processor of this machine are a slip of the finger."""
+"""So many processes for each CPU of this machine are a mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,40 @@ class Prepared:
     after: tuple[After, ...]
 
 
-def prepare(request: JobRequest, *, preflight: str | None, after: Sequence[str]) -> Prepared:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRequest(JobRequest):
+    """A job whose script is one of our programs, which travels in the node script.
+
+    Nodes need not see where clusterkit is installed: the script and what it imports are written
+    into `CK_TMP` there.
+    """
+
+    program: Mapping[str, str]
+    """Name and text of each file; the script is the one that `script` of the job is called."""
+
+    def plan(self, *, also_exclude: tuple[str, ...] = ()) -> LaunchPlan:
+        """Return the plan, with the program on board.
+
+        Raises:
+            UserError: as for any job.
+        """
+        plan = JobRequest.plan(self, also_exclude=also_exclude)
+        return replace(
+            plan,
+            command=self._carrying(plan.command, plan.script),
+            one_host_command=self._carrying(plan.one_host_command, plan.script),
+        )
+
+    def _carrying(self, command: NodeCommand, script: str) -> NodeCommand:
+        there = (Runtime.TMP, f"/{PurePath(script).name}")
+        return replace(
+            command,
+            argv=tuple(there if word == script else word for word in command.argv),
+            files={**command.files, **self.program},
+        )
+
+
+def prepare(request: JobRequest) -> Prepared:
     """Return what would be submitted.
 
     Raises:
@@ -37,46 +72,52 @@ def prepare(request: JobRequest, *, preflight: str | None, after: Sequence[str])
     """
     plan = request.plan()
     with request.placing():
-        mode = chosen_mode(preflight, plan)
+        mode = chosen_mode(request.get("preflight"), plan)
         require_runnable(plan)
-        conditions = conditions_of(after, plan)
-    processors = os.cpu_count() or 1
-    if plan.cluster.kind is ClusterKind.LOCAL and plan.processes > _CROWD * processors:
+        conditions = conditions_of(request.get("after") or (), plan)
+    cpus = os.cpu_count() or 1
+    if plan.cluster.kind is ClusterKind.LOCAL and plan.processes > _CROWD * cpus:
         request.warn(
-            f"{plan.processes:,} processes on this machine, whose processors are {processors:,}:"
+            f"{plan.processes:,} processes on this machine, which has {cpus:,} CPUs:"
             " --nodes and --gpus-per-node say how many"
         )
     return Prepared(request=request, plan=plan, mode=mode, after=conditions)
 
 
 def start(
-    prepared: Prepared,
-    *,
-    exclude_unfit: bool,
-    force: bool,
-    listener: Listener,
-    command_line: Sequence[str] = (),
+    prepared: Prepared, *, listener: Listener, command_line: Sequence[str] = ()
 ) -> tuple[LaunchPlan, RunFolder, Submission]:
-    """Check the nodes and hand the job over; return its plan, which may leave out unfit nodes.
+    """Check the nodes and hand the job over; return its plan, which may leave out unhealthy nodes.
 
     Raises:
         NotFitError: preflight found something, and nobody said to go on.
         UserError, RemoteError: as `pass_gate` and `hand_over`.
     """
     require_package(prepared.plan)
-    passed = pass_gate(
-        prepared.request,
-        prepared.plan,
-        prepared.mode,
-        exclude_unfit=exclude_unfit,
-        force=force,
-        listener=listener,
-    )
+    passed = pass_gate(prepared.request, prepared.plan, prepared.mode, listener)
+    ties = Ties(after=prepared.after)
     run, submission = hand_over(
-        passed.plan,
-        passed,
-        Ties(after=prepared.after),
-        command_line=command_line,
-        note=listener.note,
+        passed.plan, passed, ties, command_line=command_line, note=listener.note
     )
     return passed.plan, run, submission
+
+
+def start_foreground(
+    prepared: Prepared, *, listener: Listener, command_line: Sequence[str]
+) -> tuple[LaunchPlan, RunFolder, Submission]:
+    """Do as `start` for a caller who stays until the end: interrupted, it leaves no job behind.
+
+    Raises:
+        NotFitError, UserError, RemoteError: as `start`.
+    """
+    roots = run_roots([prepared.plan.cluster])
+    before = frozenset(list_runs(roots))
+    try:
+        return start(prepared, listener=listener, command_line=command_line)
+    except KeyboardInterrupt:
+        # It may have been handed over already.
+        for begun in (run for run in list_runs(roots) if run not in before):
+            known = read_submission(begun)
+            if known is not None and known.command_line == tuple(command_line):
+                cancel(begun)
+        raise

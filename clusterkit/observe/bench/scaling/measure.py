@@ -11,8 +11,8 @@ from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job, cancel
 from clusterkit.jobs.state.failure import failure_of
-from clusterkit.jobs.submit.attended import start_attended
 from clusterkit.jobs.submit.preflight import Listener
+from clusterkit.jobs.submit.submit import start_foreground
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Observer
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.lines import ThroughputLog
@@ -106,10 +106,8 @@ def _measured(
 ) -> Row:
     slots = sized.prepared.plan.processes
     try:
-        plan, run, submission = start_attended(
+        plan, run, submission = start_foreground(
             sized.prepared,
-            exclude_unfit=wishes.exclude_unfit,
-            force=wishes.force,
             listener=listener,
             command_line=wishes.command_line,
         )

@@ -31,13 +31,14 @@ class Ladder:
     jobs: tuple[SizedJob, ...]
 
 
-def ladder(request: JobRequest, *, by: str | None, at: str | None, preflight: str | None) -> Ladder:
+def ladder(request: JobRequest, *, by: str | None, at: str | None) -> Ladder:
     """Return the job that `request` describes at the sizes asked for.
 
     Raises:
         UserError: it cannot run at one of them, or they are no sizes.
     """
     _refuse(request)
+    request = dataclasses.replace(request, flags={**request.flags, "after": ()})
     counts = parse_at(at) if at is not None else None
     plan = request.plan()
     unsaid = request.get("nodes") is None
@@ -48,10 +49,7 @@ def ladder(request: JobRequest, *, by: str | None, at: str | None, preflight: st
         plan = request.plan()
     chosen = chosen_by(by, plan)
     sizes = sizes_of(plan, chosen, counts)
-    jobs = tuple(
-        SizedJob(size=size, prepared=prepare(_at(request, size), preflight=preflight, after=()))
-        for size in sizes
-    )
+    jobs = tuple(SizedJob(size=size, prepared=prepare(_at(request, size))) for size in sizes)
     with request.placing():
         executor_for(plan.cluster.kind).check_limits(jobs[-1].prepared.plan)
     return Ladder(by=chosen, plan=jobs[-1].prepared.plan, jobs=jobs)

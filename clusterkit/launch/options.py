@@ -1,0 +1,187 @@
+"""The one table of job options: flags, Python arguments, keys of job files, and their reference.
+
+Each row has its name, its type in Python, its default, and an `Option`. From it are made the flags
+of `submit`, `render` and `bench` (`cli/frame/job_options.py`), the arguments of `clusterkit.submit`
+and `render` (`api/arguments.py`), the schema of job files (`launch/jobfile.py`) and the reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from typing import Annotated, Any
+
+Place = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a row says of an option, apart from its name, its type and its default."""
+
+    metavar: str
+    """What stands for its value in the help."""
+    help: str
+    example: str = ""
+    """Its value in a job file; empty for what no job file says."""
+    kind: str = ""
+    """Its type in a job file, a name of `config.fields`; empty for `Count` and `Text`."""
+    _: KW_ONLY
+    short: str | None = None
+    panel: str | None = "Job"
+    """The part of the help that it stands in."""
+    variable: bool = False
+    """Whether `CLUSTERKIT_<NAME>` gives it as well."""
+    argument: bool = False
+    """Whether it is no flag, but a word of the command line."""
+    in_file: str = ""
+    """What else is to be known of it in a job file."""
+
+
+# Two lines a row: name, type and default round what the help and the reference say.
+# fmt: off
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """A job as flags and arguments say it; they beat a job file."""
+
+    script: Annotated[Place | None, Option("SCRIPT", "The training script.", "train.py",
+        argument=True, in_file="A relative path counts from the folder you submit from.")] = None
+    args: Annotated[Sequence[object], Option("ARGS...", "Its arguments.", "--lr 3e-4 --epochs 2",
+        "Words", argument=True, in_file="One text, split like a shell line but with nothing "
+        "expanded, or a list of words.")] = ()
+    _: KW_ONLY
+    cluster: Annotated[str | None, Option("NAME", "Cluster of clusterkit.yaml, or local.",
+        "a100", short="-c", variable=True)] = None
+    framework: Annotated[str | None, Option("NAME",
+        "What starts the processes: torchrun, deepspeed, horovod.",
+        "torchrun", short="-f", variable=True)] = None
+    nodes: Annotated[int | str | None, Option("N",
+        "Number of nodes, or MIN:MAX for an elastic job.",
+        "4", "NodeCount", short="-n", variable=True)] = None
+    gpus_per_node: Annotated[int | Sequence[int] | None, Option("G",
+        "Slots of each node: GPUs, or CPU processes where there are none.",
+        "8", "Slots", short="-g", in_file="One number, or one per node.")] = None
+    processes: Annotated[int | None, Option("N",
+        "Ranks in all, where fewer than the slots.", "6")] = None
+    time: Annotated[str | None, Option("TIME", "Time limit, as Slurm's.",
+        "4:00:00", "TimeLimit", short="-t")] = None
+    name: Annotated[str | None, Option("NAME", "Name of the job.", "llama-7b")] = None
+    env: Annotated[Mapping[str, object], Option("K=V", "Variable for every rank; repeatable.",
+        "{NCCL_DEBUG: WARN}", "Environment", short="-e")] = field(default_factory=dict)
+    secret: Annotated[Sequence[str], Option("NAME",
+        "Variable of your shell, passed on but never written down; repeatable.",
+        "[WANDB_API_KEY]", "VariableNames")] = ()
+    exclude: Annotated[str | None, Option("LIST", "Hostlist of nodes not to use.",
+        "n[3,7]", "Hostlist")] = None
+    sync: Annotated[Place | None, Option("DIR",
+        "Folder to copy to nodes that share no file system with this machine.", ".")] = None
+    sync_limit: Annotated[int | None, Option("MIB",
+        "How much may be copied to each node, and back: MiB, 500 by default.", "500")] = None
+    set: Annotated[Mapping[str, object], Option("K=V",
+        "sbatch.KEY=VALUE or FRAMEWORK.KEY=VALUE; repeatable.",
+        "{sbatch.nice: 100}", "Settings")] = field(default_factory=dict)
+    ds_preset: Annotated[str | None, Option("NAME",
+        "DeepSpeed configuration: zero1, zero2, zero3, zero3-offload, zero3-nvme.",
+        "zero3")] = None
+    ps: Annotated[int | None, Option("K",
+        "Parameter servers among the processes; short for --set tensorflow.ps=K.",
+        "1", "CountOrZero")] = None
+    requeue: Annotated[int | None, Option("N",
+        "Maximum restarts after the time limit, preemption or a lost node.",
+        "3", "CountOrZero")] = None
+    spares: Annotated[int | None, Option("K",
+        "Spare nodes, which replace failed ones when the job restarts.",
+        "1", "CountOrZero")] = None
+    image: Annotated[str | None, Option("NAME", "Image to run in.",
+        "clusterkit/torch:cuda", panel="Container")] = None
+    container: Annotated[str | None, Option("RUNTIME",
+        "docker, compose, apptainer, enroot or pyxis.",
+        "apptainer", "Container", panel="Container")] = None
+    mount: Annotated[Sequence[str], Option("SOURCE:TARGET",
+        "What the container sees, SOURCE:TARGET[:ro]; repeatable.",
+        "[/data:/data:ro]", "Mounts", panel="Container")] = ()
+    tp: Annotated[int | None, Option("T", "Tensor-parallel ranks: TP_SIZE.",
+        "8", panel="Layout")] = None
+    pp: Annotated[int | None, Option("P", "Pipeline stages: PP_SIZE.", "2", panel="Layout")] = None
+    cp: Annotated[int | None, Option("C", "Context-parallel ranks: CP_SIZE.",
+        "2", panel="Layout")] = None
+    ep: Annotated[int | None, Option("E", "Expert-parallel ranks: EP_SIZE.",
+        "4", panel="Layout")] = None
+    topology: Annotated[Place | None, Option("FILE|DIR",
+        "Number nodes by it: what `scontrol show topology` prints, or what `preflight --network "
+        "--save` kept.", "topology.txt", panel="Layout")] = None
+    job: Annotated[Place | None, Option("FILE",
+        "YAML file with these flags as keys; flags win over it.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayOptions:
+    """An array of jobs, which the command line and job files can ask for."""
+
+    array: Annotated[str | None, Option("SPEC|FILE",
+        "One job for each: 'lr=1e-3,1e-4;seed=0-3%2' (2 at once), or a YAML, JSON or CSV file; "
+        "{lr} stands in ARGS, --env or --name.",
+        "lr=1e-3,1e-4;seed=0-3", "Array", short="-a", panel="Array")] = None
+    at_once: Annotated[int | None, Option("K", "Maximum concurrent jobs of the array.",
+        "2", panel="Array")] = None
+    elements: Annotated[str | None, Option("LIST",
+        "Only these jobs of the array, by number: 0,4-7.",
+        "0,4-7", "Elements", panel="Array")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions(JobOptions):
+    """A job, and how it is to be submitted."""
+
+    _: KW_ONLY
+    preflight: Annotated[str | None, Option("auto|full|off",
+        "What to check first: auto (the cluster's default), full or off. `clusterkit explain "
+        "preflight` says more.", "full", "Preflight", panel=None)] = None
+    exclude_unfit: Annotated[bool, Option("",
+        "Go on without unhealthy nodes, if enough are left.", panel=None)] = False
+    force: Annotated[bool, Option("", "Submit whatever preflight finds.", panel=None)] = False
+    after: Annotated[str | Sequence[str], Option("JOB[:ok|any|fail]",
+        "Start when that job, or all of an array, succeeded (ok), failed (fail) or ended in any "
+        "way; repeatable.", "[latest]", "Texts", panel=None)] = ()
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A row of the table."""
+
+    name: str
+    type: Any
+    """Its type in Python."""
+    default: Any
+    option: Option
+
+    @property
+    def flag(self) -> str:
+        """How the command line spells it."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the command line gives it once for each of its values."""
+        return self.default in {(), dataclasses.MISSING}
+
+    @property
+    def plain(self) -> bool:
+        """Whether the command line has its type in Python, and not a text."""
+        return self.type in {bool, int | None}
+
+
+@cache
+def job_options() -> Mapping[str, Row]:
+    """Return every row by its name, in the order of the help."""
+    rows = {}
+    for table in (JobOptions, ArrayOptions, SubmitOptions):
+        hints = typing.get_type_hints(table, include_extras=True)
+        for each in dataclasses.fields(table):
+            kind, option = typing.get_args(hints[each.name])
+            rows[each.name] = Row(name=each.name, type=kind, default=each.default, option=option)
+    return rows
