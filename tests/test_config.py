@@ -218,7 +218,7 @@ def test_every_example_loads(tmp_path: Path) -> None:
             continue
         extra = field.json_schema_extra
         assert isinstance(extra, dict)
-        kind = extra["kinds"][0]  # type: ignore[index]
+        kind = extra["kinds"][0]
         hosts = "    hosts: n9\n" if kind == "ssh" and name != "hosts" else ""
         example = (field.examples or [])[0]
         _load(tmp_path, f"clusters:\n  a:\n    kind: {kind}\n{hosts}    {name}: {example}\n")

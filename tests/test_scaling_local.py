@@ -84,10 +84,8 @@ class Bench:
         monkeypatch.chdir(self.folder)
         monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", self.environment["CLUSTERKIT_CONFIG_FILE"])
         flags = {"cluster": "here", "framework": "env", "nodes": "2", "script": "train.py"}
-        given = {**flags, "args": script.split()}
-        request = read_request(
-            {**given, "preflight": "off"}, verb="bench scaling", job=None, warn=pytest.fail
-        )
+        given = {**flags, "args": script.split(), "preflight": "off"}
+        request = read_request(given, verb="bench scaling", job=None, warn=pytest.fail)
         return ladder(request, by=None, at=None)
 
     def states(self) -> list[JobState]:

@@ -18,7 +18,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from clusterkit.config import units
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES, expand, fold_set
-from clusterkit.core.model import ContainerRuntime
+from clusterkit.core.model import (
+    ClusterKind,
+    ContainerRuntime,
+    GpuRequest,
+    HorovodController,
+    ShareRuns,
+)
 
 MAX_HOSTS = 4 * MAX_NAMES
 """Of all clusters of a file together."""
@@ -260,5 +266,11 @@ Slots = Annotated[
 Hostlist = Annotated[str, BeforeValidator(_joined), AfterValidator(_hostlist)]
 Array = Annotated[Text, _one_text("array: 'x=1,2', or the name of a file")]
 Elements = Annotated[Text, _one_text("elements: 0-1")]
-Container = ContainerRuntime
+Kind = ClusterKind
+GpuOption = GpuRequest
+Controller = HorovodController
+Runtime = ContainerRuntime
+Readers = ShareRuns
 Preflight = Literal["auto", "full", "off"]
+HostKeys = Literal["known", "accept-new"]
+Flag = bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit.core import peers
@@ -21,6 +22,13 @@ def data_dir(name: str) -> Path:
 def read_data(*parts: str) -> str:
     """Return the text of a shipped file, such as `read_data("templates", "x", "y.json")`."""
     return data_dir(parts[0]).joinpath(*parts[1:]).read_text(encoding="utf-8")
+
+
+def read_table(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file of tab-separated values, whose first line names the columns."""
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    names = head.split("\t")
+    yield from (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
 
 
 def peers_program() -> dict[str, str]:

@@ -99,7 +99,7 @@ class JobOptions:
         "clusterkit/torch:cuda", panel="Container")] = None
     container: Annotated[str | None, Option("RUNTIME",
         "docker, compose, apptainer, enroot or pyxis.",
-        "apptainer", "Container", panel="Container")] = None
+        "apptainer", "Runtime", panel="Container")] = None
     mount: Annotated[Sequence[str], Option("SOURCE:TARGET",
         "What the container sees, SOURCE:TARGET[:ro]; repeatable.",
         "[/data:/data:ro]", "Mounts", panel="Container")] = ()
