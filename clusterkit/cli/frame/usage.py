@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.exceptions import TyperException
 
-from clusterkit.cli.frame.foreign_flags import is_habit, ours, takes_value
+from clusterkit.cli.frame.foreign_flags import is_foreign, ours, takes_value
 from clusterkit.core.errors import UserError
 
 _NO_NUMBER = ("is not a valid int range.", "is not a valid int.")
@@ -75,7 +75,7 @@ def _has_value_behind(word: str, options: Mapping[str, Any]) -> bool:
     if equals or (len(word) > 2 and short in options and name not in options):
         return False
     if name not in options:
-        if is_habit(name):
+        if is_foreign(name):
             return takes_value(name)
         # It is read like the option that it resembles.
         name = next(iter(get_close_matches(name, options, n=1)), name)
