@@ -1,6 +1,6 @@
 """Flags of other launchers and schedulers that people type out of habit, and ours instead.
 
-`foreign_flags.tsv` has them: `job` for verbs that start one, `sbatch` for options that `--set` hands
+`foreign_flags.tsv` has them: `job` for verbs that start one, `sbatch` for what `--set` hands
 on (those without VALUE take none), `training` and `layout` for verbs that only ask about it.
 """
 
