@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
 from clusterkit.config import load_settings
-from clusterkit.config.doctor import Condition, Item, Patient, examine
+from clusterkit.config.doctor import Condition, Item, Machine, examine
 from clusterkit.config.doctor.software import _MAKE_STORE
 from clusterkit.config.init.discover import Answer
 
@@ -25,12 +25,12 @@ def _items(
     local_ports = tmp_path / "local_ports"
     local_ports.write_text(ports or "32768\t60999\n", encoding="ascii")
     known = answers or {}
-    patient = Patient(
+    machine = Machine(
         settings=load_settings(cwd=tmp_path, environ={"CLUSTERKIT_PARTITON": "x"}),
         run=lambda argv: known.get(" ".join(argv[:2]), known.get(argv[0], Answer(found=False))),
         local_ports=local_ports,
     )
-    return {item.name: item for item in examine(patient)}
+    return {item.name: item for item in examine(machine)}
 
 
 def _ok(output: str) -> Answer:

@@ -14,7 +14,7 @@ import pytest
 
 from clusterkit import __version__
 from clusterkit.config import load_settings
-from clusterkit.config.doctor import Condition, Patient, examine
+from clusterkit.config.doctor import Condition, Machine, examine
 from clusterkit.config.init.discover import Answer
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.errors import RemoteError, UserError
@@ -335,10 +335,10 @@ def test_no_hint_tells_anybody_to_fetch_the_name(tmp_path: Path) -> None:
         for _, ruling in host_clusterkit.judge(evidence(said, job=job)):
             hints += [ruling.summary, ruling.hint or "", ruling.command or ""]
             assert ruling.command
-    patient = Patient(
+    machine = Machine(
         settings=load_settings(cwd=tmp_path, environ={}), run=lambda _: Answer(found=False)
     )
-    hints += [f"{item.summary} {item.fix}" for item in examine(patient)]
+    hints += [f"{item.summary} {item.fix}" for item in examine(machine)]
     assert [hint for hint in hints if ASKS.search(hint)] == []
     assert job_python.PROBE.name == "job-python"
 
@@ -351,11 +351,11 @@ def test_doctor_names_a_foreign_project_over_ours(
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: clusterkit\nVersion: 99\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "clusterkit.yaml").write_text("clusters: {a: {kind: local, python: /opt/p}}\n")
-    patient = Patient(
+    machine = Machine(
         settings=load_settings(cwd=tmp_path, environ={}),
         run=lambda argv: Answer(found=argv[0] == "/opt/p", code=0, output='{"clusterkit": "7"}'),
     )
-    named = [item for item in examine(patient) if item.name == "clusterkit"]
+    named = [item for item in examine(machine) if item.name == "clusterkit"]
     assert [item.condition for item in named] == [Condition.OK, Condition.FAIL, Condition.FAIL]
     assert "this Python has clusterkit 99, another project" in named[1].summary
     assert "/opt/p has clusterkit 7" in named[2].summary

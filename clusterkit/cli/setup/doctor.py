@@ -26,12 +26,12 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Say what this machine can and cannot do, with the fix to type."""
-    from clusterkit.config.doctor import Patient, examine
+    from clusterkit.config.doctor import Machine, examine
     from clusterkit.config.init.discover import run_command
 
     settings, problems = _settings()
-    patient = Patient(settings=settings, run=run_command, problems=problems)
-    items = [*examine(patient)]
+    machine = Machine(settings=settings, run=run_command, problems=problems)
+    items = [*examine(machine)]
     findings = sum(item.finding for item in items)
     if json:
         console.json_document({"items": items, "findings": findings})

@@ -1,6 +1,6 @@
 """What this machine can and cannot do: one examination for each item of `clusterkit doctor`.
 
-An examination takes a `Patient` and yields items. It runs commands only through the patient's
+An examination takes a `Machine` and yields items. It runs commands only through the machine's
 runner, and imports none of the packages it looks for.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterkit.config.doctor import site, software, tools
-from clusterkit.config.doctor.machine import Condition, Examination, Item, Patient
+from clusterkit.config.doctor.machine import Condition, Examination, Item, Machine
 
-__all__ = ["Condition", "Item", "Patient", "examine"]
+__all__ = ["Condition", "Item", "Machine", "examine"]
 
 EXAMINATIONS: tuple[Examination, ...] = (
     site.configuration,
@@ -29,7 +29,7 @@ EXAMINATIONS: tuple[Examination, ...] = (
 """In the order in which a person would ask."""
 
 
-def examine(patient: Patient) -> Iterator[Item]:
+def examine(machine: Machine) -> Iterator[Item]:
     """Yield every item of every examination."""
     for examination in EXAMINATIONS:
-        yield from examination(patient)
+        yield from examination(machine)

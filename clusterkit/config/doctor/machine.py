@@ -22,7 +22,7 @@ class Condition(StrEnum):
     WARN = "warn"
     MISSING = "missing"
     FAIL = "fail"
-    """It is there and cannot work: a configuration with errors, a run folder without rights."""
+    """It exists and cannot work: a configuration with errors, a run folder without permissions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patient:
+class Machine:
     """What is examined."""
 
     settings: Settings
@@ -64,4 +64,16 @@ class Patient:
         return tuple(dict.fromkeys(python for python in named if python))
 
 
-Examination = Callable[[Patient], Iterator[Item]]
+Examination = Callable[[Machine], Iterator[Item]]
+
+
+def good(name: str, summary: str, *, needed: bool = False) -> Item:
+    """Return an item with which nothing is wrong."""
+    return Item(name=name, condition=Condition.OK, summary=summary, needed=needed)
+
+
+def bad(
+    name: str, condition: Condition, summary: str, fix: str | None = None, *, needed: bool = False
+) -> Item:
+    """Return an item that is not as it should be, and what to type."""
+    return Item(name=name, condition=condition, summary=summary, fix=fix, needed=needed)

@@ -6,58 +6,42 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.config.doctor.machine import Condition, Item, Patient
+from clusterkit.config.doctor.machine import Condition, Item, Machine, bad, good
 
 
-def configuration(patient: Patient) -> Iterator[Item]:
+def configuration(machine: Machine) -> Iterator[Item]:
     """Yield the files that are read, what is wrong with them, and odd variables."""
-    for file in patient.settings.files:
-        yield Item(name="config", condition=Condition.OK, summary=str(file))
-    if patient.problems:
-        first, *more = patient.problems
+    settings = machine.settings
+    yield from (good("config", str(file)) for file in settings.files)
+    if machine.problems:
+        first, *more = machine.problems
         only = first.hint if not more and first.position is None else None
-        yield Item(
-            name="config",
-            condition=Condition.FAIL,
-            summary=first.message if only else f"{first.message} ({1 + len(more)} in all)",
-            fix=only or "clusterkit config show (it prints them all)",
-            needed=True,
-        )
-    elif not patient.settings.files:
-        yield Item(
-            name="config",
-            condition=Condition.WARN,
-            summary="no file; only the cluster `local`",
-            fix="clusterkit init",
-        )
-    for problem in patient.settings.warnings:
-        yield Item(
-            name="variable", condition=Condition.WARN, summary=problem.message, fix=problem.hint
-        )
-    for name in patient.settings.clusters:
-        for problem in patient.settings.warnings_of(name):
-            yield Item(
-                name="hostfile",
-                condition=Condition.WARN,
-                summary=f"cluster {name}: {problem.message}",
-                fix=problem.hint,
-            )
+        summary = first.message if only else f"{first.message} ({1 + len(more)} in all)"
+        fix = only or "clusterkit config show (it prints them all)"
+        yield bad("config", Condition.FAIL, summary, fix, needed=True)
+    elif not settings.files:
+        summary = "no file; only the cluster `local`"
+        yield bad("config", Condition.WARN, summary, "clusterkit init")
+    for problem in settings.warnings:
+        yield bad("variable", Condition.WARN, problem.message, problem.hint)
+    for name in settings.clusters:
+        for problem in settings.warnings_of(name):
+            summary = f"cluster {name}: {problem.message}"
+            yield bad("hostfile", Condition.WARN, summary, problem.hint)
 
 
-def ports(patient: Patient) -> Iterator[Item]:
+def ports(machine: Machine) -> Iterator[Item]:
     """Yield whether the ports of jobs keep clear of those that the kernel hands out."""
     try:
-        low, high = map(int, patient.local_ports.read_text(encoding="ascii").split())
+        low, high = map(int, machine.local_ports.read_text(encoding="ascii").split())
     except (OSError, ValueError):
         return  # no Linux, or a sandbox without /proc: nothing to compare with
-    for first, last in dict.fromkeys(s.port_range for s in patient.settings.clusters.values()):
-        free = last < low or first > high
-        yield Item(
-            name="ports",
-            condition=Condition.OK if free else Condition.WARN,
-            summary=f"{first}-{last} {'outside' if free else 'overlaps'} the kernel's {low}-{high}",
-            fix=None if free else _ports_fix(low, high),
-        )
+    for first, last in dict.fromkeys(s.port_range for s in machine.settings.clusters.values()):
+        if last < low or first > high:
+            yield good("ports", f"{first}-{last} outside the kernel's {low}-{high}")
+        else:
+            summary = f"{first}-{last} overlaps the kernel's {low}-{high}"
+            yield bad("ports", Condition.WARN, summary, _ports_fix(low, high))
 
 
 def _ports_fix(low: int, high: int) -> str:
@@ -68,20 +52,17 @@ def _ports_fix(low: int, high: int) -> str:
     return "sysctl -w net.ipv4.ip_local_port_range='32768 60999'"
 
 
-def run_dirs(patient: Patient) -> Iterator[Item]:
+def run_dirs(machine: Machine) -> Iterator[Item]:
     """Yield whether the run folders can be written."""
-    specs = patient.settings.clusters.values()
-    for text in dict.fromkeys(spec.run_dir for spec in specs):
+    for text in dict.fromkeys(spec.run_dir for spec in machine.settings.clusters.values()):
         try:
             path = Path(text).expanduser()
         except RuntimeError:  # ~ without a home folder
             path = Path(text)
         existing = next((p for p in (path, *path.absolute().parents) if p.exists()), Path("/"))
-        good = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-        yield Item(
-            name="run_dir",
-            condition=Condition.OK if good else Condition.FAIL,
-            summary=text if good else f"{text}: you may not write in {existing}",
-            fix=None if good else "set run_dir: to a folder of your own",
-            needed=True,
-        )
+        if existing.is_dir() and os.access(existing, os.W_OK | os.X_OK):
+            yield good("run_dir", text, needed=True)
+        else:
+            summary = f"{text}: you may not write in {existing}"
+            fix = "set run_dir: to a folder of your own"
+            yield bad("run_dir", Condition.FAIL, summary, fix, needed=True)
