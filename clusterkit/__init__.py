@@ -15,7 +15,7 @@ import sys
 from types import ModuleType
 
 from clusterkit.core.moved import know_old_names
-from clusterkit.core.version import __version__
+from clusterkit.core.version import __version__ as __version__
 
 TYPE_CHECKING = False  # typing itself takes some milliseconds, in every worker as well
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ __all__ = [
     "RemoteError",
     "Rendered",
     "UserError",
-    "__version__",
     "estimate",
     "find_job",
     "preflight",
