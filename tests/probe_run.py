@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from clusterkit.preflight.checks.base import Check, Evidence, Ruling
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Check, Evidence, Result
 from clusterkit.transport.probe import Output, PreflightJob, Probe
 from clusterkit.transport.script import compose, read_answer
 
@@ -67,13 +68,18 @@ def run_compound(
     return answer.outputs
 
 
-def rulings(check: Check, evidence: Evidence) -> dict[str | None, Ruling]:
-    """Return the ruling on each node; None is the job."""
+def named(name: str) -> Check:
+    """Return the check of this name."""
+    return next(one for one in all_checks() if one.name == name)
+
+
+def rulings(check: Check, evidence: Evidence) -> dict[str | None, Result]:
+    """Return the result of each node; None is the job."""
     found = list(check.judge(evidence))
-    assert len({node for node, _ in found}) == len(found), "a node was ruled on twice"
+    assert len({node for node, _ in found}) == len(found), "a node has two results"
     return dict(found)
 
 
 def verdicts(check: Check, evidence: Evidence) -> dict[str | None, str]:
     """Return the verdict on each node."""
-    return {node: str(ruling.verdict) for node, ruling in rulings(check, evidence).items()}
+    return {node: str(result.verdict) for node, result in rulings(check, evidence).items()}

@@ -6,40 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterkit.preflight.checks import (
-    env_image,
-    env_runtime,
-    env_toolkit,
-    fs_alive,
-    fs_mounts,
-    fs_shared,
-    fs_space,
-    fs_writable,
-    host_clock,
-    host_clusterkit,
-    host_cpus,
-    host_governor,
-    host_hugepages,
-    host_memlock,
-    host_memory,
-    host_names,
-    host_nofile,
-    host_os,
-    host_own_name,
-    host_packages,
-    host_python,
-    host_shm,
-    host_tmp,
-    host_torch,
-    ssh_complete,
-    ssh_latency,
-    ssh_peers,
-    ssh_reachable,
-)
 from clusterkit.preflight.checks.base import Check, Evidence
 from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
 from tests.evidence import evidence
-from tests.probe_run import rulings, verdicts
+from tests.probe_run import named, rulings, verdicts
 from tests.test_probe_host import DISKS, FOLDERS, LIMITS, NAMES, PYTHON, SYSTEM
 
 
@@ -62,7 +32,7 @@ def _ssh(**values: object) -> Reach:
 def test_every_way_not_to_reach_a_node_is_told_apart(problem: ReachProblem) -> None:
     """Each with what it is, what to do, and a command that names the node."""
     found = rulings(
-        ssh_reachable.CHECK, _reached(n1=_ssh(), n2=_ssh(problem=problem, detail="as ssh says"))
+        named("ssh-reachable"), _reached(n1=_ssh(), n2=_ssh(problem=problem, detail="as ssh says"))
     )
     assert found["n1"].verdict == "pass"
     bad = found["n2"]
@@ -70,7 +40,7 @@ def test_every_way_not_to_reach_a_node_is_told_apart(problem: ReachProblem) -> N
     assert "n2" in bad.command
     assert bad.evidence == "as ssh says"
     said = {
-        rulings(ssh_reachable.CHECK, _reached(n=_ssh(problem=other)))["n"].summary
+        rulings(named("ssh-reachable"), _reached(n=_ssh(problem=other)))["n"].summary
         for other in ReachProblem
     }
     assert len(said) == len(ReachProblem)
@@ -78,18 +48,18 @@ def test_every_way_not_to_reach_a_node_is_told_apart(problem: ReachProblem) -> N
 
 def test_a_node_that_is_powered_down_is_checked_later() -> None:
     down = _ssh(problem=ReachProblem.DEFERRED, detail="powered down")
-    bad = rulings(ssh_reachable.CHECK, _reached(n1=down))["n1"]
+    bad = rulings(named("ssh-reachable"), _reached(n1=down))["n1"]
     assert (bad.verdict, bad.summary) == ("skip", "powered down: checked when it starts")
 
 
 def test_a_changed_host_key_is_never_waved_through() -> None:
     """The next step forgets the old key, after somebody was asked."""
     changed = _ssh(problem=ReachProblem.HOST_KEY_CHANGED)
-    bad = rulings(ssh_reachable.CHECK, _reached(n1=changed))["n1"]
+    bad = rulings(named("ssh-reachable"), _reached(n1=changed))["n1"]
     assert bad.verdict == "fail"
     assert bad.command == "ssh-keygen -R n1"
     unknown = _ssh(problem=ReachProblem.HOST_KEY_UNKNOWN)
-    bad = rulings(ssh_reachable.CHECK, _reached(n1=unknown))["n1"]
+    bad = rulings(named("ssh-reachable"), _reached(n1=unknown))["n1"]
     assert "ssh-keyscan n1" in bad.command
     assert "known_hosts" in bad.hint
 
@@ -106,16 +76,16 @@ def test_a_changed_host_key_is_never_waved_through() -> None:
 def test_slow_nodes_are_warned_of(latencies_ms: tuple[float, ...], expected: str) -> None:
     """Above 50 ms, or ten times the median."""
     nodes = {f"n{i}": _ssh(latency_s=ms / 1000) for i, ms in enumerate(latencies_ms)}
-    assert " ".join(verdicts(ssh_latency.CHECK, _reached(**nodes)).values()) == expected
-    assert verdicts(ssh_latency.CHECK, _reached(n=Reach(via="srun"))) == {"n": "skip"}
-    assert verdicts(ssh_latency.CHECK, _reached(n=_ssh())) == {"n": "unknown"}
+    assert " ".join(verdicts(named("ssh-latency"), _reached(**nodes)).values()) == expected
+    assert verdicts(named("ssh-latency"), _reached(n=Reach(via="srun"))) == {"n": "skip"}
+    assert verdicts(named("ssh-latency"), _reached(n=_ssh())) == {"n": "unknown"}
 
 
 def test_probes_that_had_not_ended_are_named() -> None:
     """Those that never began, too: another node shows that they were asked."""
     done, open_ = Output(stdout="x"), Output(stdout="", exit_code=None)
     found = rulings(
-        ssh_complete.CHECK,
+        named("ssh-complete"),
         evidence(
             {"n1": {"a": done, "b": done, "c": done}, "n2": {"a": done, "b": open_}},
             reach={"n2": _ssh(complete=False, seconds=12.3)},
@@ -142,7 +112,7 @@ def test_probes_that_had_not_ended_are_named() -> None:
 def test_logins_between_nodes(text: str, verdict: str, words: str) -> None:
     """What ssh says tells the causes apart."""
     job = PreflightJob(hosts=("n1", "n2"), peer_ssh=True)
-    found = rulings(ssh_peers.CHECK, evidence({"n1": {"ssh-peer": text}}, job=job))
+    found = rulings(named("ssh-peers"), evidence({"n1": {"ssh-peer": text}}, job=job))
     assert (str(found["n1"].verdict), words in found["n1"].summary) == (verdict, True)
 
 
@@ -151,15 +121,15 @@ def test_clocks_are_compared_with_each_other() -> None:
 
     def skews(*values: float) -> str:
         nodes = {f"n{i}": _ssh(clock_skew_s=value) for i, value in enumerate(values)}
-        return " ".join(verdicts(host_clock.CHECK, _reached(**nodes)).values())
+        return " ".join(verdicts(named("host-clock"), _reached(**nodes)).values())
 
     assert skews(0.1, -0.2, 0.9) == "pass pass pass"
     assert skews(0, 0.1, 2) == "pass pass warn"
     assert skews(0, 0.1, -31) == "pass pass fail"
     assert skews(120, 120.1, 120.2) == "pass pass pass warn"
     assert skews(0, 40) == "pass fail"
-    assert verdicts(host_clock.CHECK, _reached(n=_ssh())) == {"n": "unknown"}
-    assert verdicts(host_clock.CHECK, _reached(n=Reach())) == {"n": "skip"}
+    assert verdicts(named("host-clock"), _reached(n=_ssh())) == {"n": "unknown"}
+    assert verdicts(named("host-clock"), _reached(n=Reach())) == {"n": "skip"}
 
 
 def _names(me: str, local: str, *hosts: str, own: str = "", reverse: str = "") -> str:
@@ -196,7 +166,7 @@ def test_a_node_that_resolves_names_wrongly_is_named(
     hosts: tuple[str, ...], verdict: str, words: str
 ) -> None:
     """The head counts most; the others are not blamed."""
-    found = rulings(host_names.CHECK, _three(_names("n2", "10.0.0.2", *hosts)))
+    found = rulings(named("host-names"), _three(_names("n2", "10.0.0.2", *hosts)))
     assert [str(found[n].verdict) for n in ("n1", "n3")] == ["pass", "pass"]
     assert (str(found["n2"].verdict), words in found["n2"].summary) == (verdict, True)
 
@@ -204,19 +174,22 @@ def test_a_node_that_resolves_names_wrongly_is_named(
 def test_two_nodes_are_enough_to_find_a_wrong_name() -> None:
     """No vote is needed where the named node tells its own addresses."""
     texts = (_names("n1", "10.0.0.1", *_RIGHT[:2]), _names("n2", "10.0.0.2", "n1 10.0.0.7", "n2"))
-    assert verdicts(host_names.CHECK, _each("host-names", *texts)) == {"n1": "pass", "n2": "fail"}
+    assert verdicts(named("host-names"), _each("host-names", *texts)) == {
+        "n1": "pass",
+        "n2": "fail",
+    }
     alone = evidence(
         {"n1": {"host-names": texts[0]}, "n2": {}},
         reach={"n2": _ssh(problem=ReachProblem.TIMEOUT)},
     )
-    assert verdicts(host_names.CHECK, alone) == {"n1": "pass"}
+    assert verdicts(named("host-names"), alone) == {"n1": "pass"}
 
 
 def test_an_address_that_is_translated_for_all_is_a_warning() -> None:
     """It may be right; nobody can tell from here."""
     hosts = ("n1 192.0.2.1", "n2 192.0.2.2", "n3 192.0.2.3")
     texts = [_names(f"n{i}", f"10.0.0.{i}", *hosts, own=f"10.0.0.{i}") for i in (1, 2, 3)]
-    found = verdicts(host_names.CHECK, _each("host-names", *texts))
+    found = verdicts(named("host-names"), _each("host-names", *texts))
     assert set(found.values()) == {"warn"}
 
 
@@ -233,21 +206,21 @@ def test_an_address_that_is_translated_for_all_is_a_warning() -> None:
 def test_a_nodes_own_name(text: str, verdict: str, words: str) -> None:
     """The trap of 127.0.1.1, a stale address, and the way back."""
     job = PreflightJob(hosts=("n1", "n2"))
-    found = rulings(host_own_name.CHECK, _each("host-names", text, job=job))["n1"]
+    found = rulings(named("host-own-name"), _each("host-names", text, job=job))["n1"]
     assert (str(found.verdict), words in found.summary) == (verdict, True)
     alone = PreflightJob(hosts=("n1",))
-    assert verdicts(host_own_name.CHECK, _each("host-names", text, job=alone)) == {None: "skip"}
+    assert verdicts(named("host-own-name"), _each("host-names", text, job=alone)) == {None: "skip"}
 
 
 @pytest.mark.parametrize(
     ("check", "old", "new"),
     [
-        (host_os.CHECK, "kernel=6.1.0-18-amd64", "kernel=5.10.0"),
-        (host_cpus.CHECK, "cpus=64", "cpus=32"),
-        (host_hugepages.CHECK, "thp=madvise", "thp=always"),
-        (host_memory.CHECK, "MemTotal=527987000", "MemTotal=495000000"),
-        (host_memory.CHECK, "MemAvailable=500000000", "MemAvailable=9000000"),
-        (host_memory.CHECK, "Hugetlb=2097152", "Hugetlb=400000000"),
+        (named("host-os"), "kernel=6.1.0-18-amd64", "kernel=5.10.0"),
+        (named("host-cpus"), "cpus=64", "cpus=32"),
+        (named("host-hugepages"), "thp=madvise", "thp=always"),
+        (named("host-memory"), "MemTotal=527987000", "MemTotal=495000000"),
+        (named("host-memory"), "MemAvailable=500000000", "MemAvailable=9000000"),
+        (named("host-memory"), "Hugetlb=2097152", "Hugetlb=400000000"),
     ],
 )
 def test_an_odd_node_is_warned_of(check: Check, old: str, new: str) -> None:
@@ -269,7 +242,7 @@ def test_an_odd_node_is_warned_of(check: Check, old: str, new: str) -> None:
 def test_governors(governors: str, driver: str, verdict: str) -> None:
     """`powersave` means two things; a virtual machine has none."""
     text = SYSTEM.replace("performance powersave", governors).replace("acpi-cpufreq", driver)
-    assert verdicts(host_governor.CHECK, _each("host-system", text)) == {"n1": verdict}
+    assert verdicts(named("host-governor"), _each("host-system", text)) == {"n1": verdict}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +259,7 @@ def test_locked_memory_counts_where_there_is_rdma(locked: str, rdma: str, verdic
     limits = LIMITS.replace("unlimited            unlimited            bytes", f"{locked}  bytes")
     system = SYSTEM.replace("mlx5_0 mlx5_1", rdma)
     found = evidence({"n1": {"host-limits": limits, "host-system": system}})
-    assert verdicts(host_memlock.CHECK, found) == {"n1": verdict}
+    assert verdicts(named("host-memlock"), found) == {"n1": verdict}
 
 
 @pytest.mark.parametrize(
@@ -304,7 +277,7 @@ def test_open_files(files: str, hosts: tuple[str, ...], slots: int | None, verdi
     """4,096 for each rank in a job of several nodes."""
     job = PreflightJob(hosts=hosts, gpus_per_node=slots)
     text = LIMITS.replace("1024                 ", files + "                ")
-    assert verdicts(host_nofile.CHECK, _each("host-limits", text, job=job)) == {"n1": verdict}
+    assert verdicts(named("host-nofile"), _each("host-limits", text, job=job)) == {"n1": verdict}
 
 
 def _df(size_kib: int, free_kib: int, *, mount: str, inodes: int = 9999) -> str:
@@ -334,7 +307,7 @@ _GIB = 1 << 20
 def test_shared_memory(shm: str, verdict: str, words: str) -> None:
     """Docker's 64 MiB is too small, and so is what leftovers fill."""
     text = shm + _df(100 * _GIB, 50 * _GIB, mount="/") + "end\n"
-    found = rulings(host_shm.CHECK, _each("host-disks", text))["n1"]
+    found = rulings(named("host-shm"), _each("host-disks", text))["n1"]
     assert (str(found.verdict), words in found.summary) == (verdict, True)
 
 
@@ -352,9 +325,9 @@ def test_shared_memory(shm: str, verdict: str, words: str) -> None:
 def test_temporary_folder(tmp: str, verdict: str, words: str) -> None:
     """Room and inodes."""
     text = _df(16 * _GIB, 16 * _GIB, mount="/dev/shm") + tmp + "end\n"
-    found = rulings(host_tmp.CHECK, _each("host-disks", text))["n1"]
+    found = rulings(named("host-tmp"), _each("host-disks", text))["n1"]
     assert (str(found.verdict), words in found.summary) == (verdict, True)
-    full = rulings(host_tmp.CHECK, _each("host-disks", DISKS))["n1"]
+    full = rulings(named("host-tmp"), _each("host-disks", DISKS))["n1"]
     assert full.verdict == "fail"
 
 
@@ -363,7 +336,7 @@ def test_an_interpreter_that_differs_is_named() -> None:
     crash = Output(stdout="", stderr="no libpython", exit_code=127)
     old = PYTHON.replace("version=3.11.7", "version=3.9.2")
     found = verdicts(
-        host_python.CHECK,
+        named("host-python"),
         _each("job-python", PYTHON, PYTHON, PYTHON, "absent=1\nend\n", old, crash),
     )
     assert found == {
@@ -375,7 +348,7 @@ def test_an_interpreter_that_differs_is_named() -> None:
 def test_an_interpreter_that_is_nowhere(python: str, verdict: str) -> None:
     """A bare name may come from modules; a path may not."""
     job = PreflightJob(hosts=("n1", "n2"), python=python)
-    found = verdicts(host_python.CHECK, _each("job-python", *["absent=1\nend\n"] * 2, job=job))
+    found = verdicts(named("host-python"), _each("job-python", *["absent=1\nend\n"] * 2, job=job))
     assert set(found.values()) == {verdict}
 
 
@@ -392,7 +365,7 @@ def test_another_torch_fails(old: str, new: str, words: str) -> None:
     """Version, CUDA, NCCL, and a build for processors."""
     job = PreflightJob(hosts=("n1", "n2", "n3"), uses_gpus=True)
     found = rulings(
-        host_torch.CHECK, _each("job-python", PYTHON, PYTHON.replace(old, new), PYTHON, job=job)
+        named("host-torch"), _each("job-python", PYTHON, PYTHON.replace(old, new), PYTHON, job=job)
     )
     assert [str(r.verdict) for r in found.values()].count("pass") == 2
     assert found["n2"].verdict == "fail"
@@ -404,19 +377,23 @@ def test_torch_is_asked_for_only_by_what_needs_it() -> None:
     none = PYTHON.replace("built torch=2.5.1+cu124\n", "").replace("package torch=2.5.1\n", "")
     mpi = PreflightJob(hosts=("n1", "n2"), framework="mpi")
     run = PreflightJob(hosts=("n1", "n2"), framework="torchrun")
-    assert set(verdicts(host_torch.CHECK, _each("job-python", none, job=mpi)).values()) == {"skip"}
-    assert set(verdicts(host_torch.CHECK, _each("job-python", none, job=run)).values()) == {"fail"}
-    found = verdicts(host_torch.CHECK, _each("job-python", none, PYTHON, job=mpi))
+    assert set(verdicts(named("host-torch"), _each("job-python", none, job=mpi)).values()) == {
+        "skip"
+    }
+    assert set(verdicts(named("host-torch"), _each("job-python", none, job=run)).values()) == {
+        "fail"
+    }
+    found = verdicts(named("host-torch"), _each("job-python", none, PYTHON, job=mpi))
     assert found == {"n1": "fail", "n2": "pass"}
 
 
 def test_packages_are_compared() -> None:
     """Another clusterkit is a warning; a framework that is not there fails."""
     odd = PYTHON.replace("clusterkit-launch=0.1.0", "clusterkit-launch=0.0.9")
-    found = verdicts(host_packages.CHECK, _each("job-python", PYTHON, PYTHON, odd))
+    found = verdicts(named("host-packages"), _each("job-python", PYTHON, PYTHON, odd))
     assert found == {"n1": "pass", "n2": "pass", "n3": "warn"}
     job = PreflightJob(hosts=("n1",), framework="deepspeed")
-    found = verdicts(host_packages.CHECK, _each("job-python", PYTHON, job=job))
+    found = verdicts(named("host-packages"), _each("job-python", PYTHON, job=job))
     assert found == {"n1": "fail"}
 
 
@@ -425,7 +402,7 @@ def test_clusterkit_on_the_nodes_is_compared_with_the_one_that_asks() -> None:
     none = PYTHON.replace("package clusterkit-launch=0.1.0\n", "")
     job = PreflightJob(hosts=("n1", "n2", "n3"), asked_by="0.1.0", python="/opt/env/bin/python")
     found = rulings(
-        host_clusterkit.CHECK, _each("job-python", PYTHON, odd, none, "absent=1\nend\n", job=job)
+        named("host-clusterkit"), _each("job-python", PYTHON, odd, none, "absent=1\nend\n", job=job)
     )
     assert {node: f"{ruling.verdict} {ruling.summary}" for node, ruling in found.items()} == {
         "n1": "pass clusterkit 0.1.0 on both sides",
@@ -438,11 +415,11 @@ def test_clusterkit_on_the_nodes_is_compared_with_the_one_that_asks() -> None:
         "clusterkit_launch-0.1.0-py3-none-any.whl"
     )
     foreign = PYTHON.replace("clusterkit-launch=0.1.0", "clusterkit=99")
-    (ruling,) = rulings(host_clusterkit.CHECK, _each("job-python", foreign, job=job)).values()
+    (ruling,) = rulings(named("host-clusterkit"), _each("job-python", foreign, job=job)).values()
     assert "another project named clusterkit (99) is installed over ours" in ruling.summary
     assert ruling.command == "/opt/env/bin/python -m pip uninstall clusterkit"
     unknown = _each("job-python", PYTHON, job=replace(job, asked_by=None))
-    assert verdicts(host_clusterkit.CHECK, unknown) == {None: "skip"}
+    assert verdicts(named("host-clusterkit"), unknown) == {None: "skip"}
 
 
 _PATHS = PreflightJob(
@@ -461,27 +438,33 @@ _SOUND = _FOLDER.replace("soft,", "hard,")
 @pytest.mark.parametrize(
     ("check", "old", "new", "verdict", "words"),
     [
-        (fs_alive.CHECK, "", "", "pass", ""),
-        (fs_alive.CHECK, "state=ok", "state=hung", "fail", "/home/run hangs"),
-        (fs_alive.CHECK, "state=ok", "state=absent", "fail", "/home/run is not there"),
-        (fs_alive.CHECK, "state=ok", "state=denied", "fail", "may enter"),
-        (fs_shared.CHECK, "", "", "pass", ""),
-        (fs_shared.CHECK, "marker=.clusterkit-preflight-1\n", "", "fail", "does not see"),
-        (fs_shared.CHECK, "marker=.clusterkit-preflight-1", "marker=", "fail", "another content"),
-        (fs_shared.CHECK, "inode=5308498", "inode=2", "warn", "not the folder that most"),
-        (fs_shared.CHECK, "state=ok", "state=hung", "unknown", ""),
-        (fs_writable.CHECK, "", "", "pass", ""),
-        (fs_writable.CHECK, "writable=1", "writable=0", "fail", "may not be written"),
-        (fs_writable.CHECK, "writable=1", "writable=0", "fail", ""),
-        (fs_writable.CHECK, "state=ok", "state=hung", "unknown", ""),
-        (fs_mounts.CHECK, "soft,", "hard,", "pass", ""),
-        (fs_mounts.CHECK, "", "", "warn", "mounted soft"),
-        (fs_mounts.CHECK, "soft,", "nolock,", "warn", "mounted nolock"),
-        (fs_mounts.CHECK, "nas:/export/home 264212084", "old:/home 264212084", "warn", ""),
-        (fs_space.CHECK, "", "", "pass", ""),
-        (fs_space.CHECK, "264212084 24572936  81817976", "264212084 264212084 0", "fail", "full"),
-        (fs_space.CHECK, "443418 16333798", "16777216 0", "fail", "no inodes"),
-        (fs_space.CHECK, "264212084 24572936  81817976", "264212084 260000000 4212084",
+        (named("fs-alive"), "", "", "pass", ""),
+        (named("fs-alive"), "state=ok", "state=hung", "fail", "/home/run hangs"),
+        (named("fs-alive"), "state=ok", "state=absent", "fail", "/home/run is not there"),
+        (named("fs-alive"), "state=ok", "state=denied", "fail", "may enter"),
+        (named("fs-shared"), "", "", "pass", ""),
+        (named("fs-shared"), "marker=.clusterkit-preflight-1\n", "", "fail", "does not see"),
+        (
+            named("fs-shared"), "marker=.clusterkit-preflight-1", "marker=", "fail",
+            "another content",
+        ),
+        (named("fs-shared"), "inode=5308498", "inode=2", "warn", "not the folder that most"),
+        (named("fs-shared"), "state=ok", "state=hung", "unknown", ""),
+        (named("fs-writable"), "", "", "pass", ""),
+        (named("fs-writable"), "writable=1", "writable=0", "fail", "may not be written"),
+        (named("fs-writable"), "writable=1", "writable=0", "fail", ""),
+        (named("fs-writable"), "state=ok", "state=hung", "unknown", ""),
+        (named("fs-mounts"), "soft,", "hard,", "pass", ""),
+        (named("fs-mounts"), "", "", "warn", "mounted soft"),
+        (named("fs-mounts"), "soft,", "nolock,", "warn", "mounted nolock"),
+        (named("fs-mounts"), "nas:/export/home 264212084", "old:/home 264212084", "warn", ""),
+        (named("fs-space"), "", "", "pass", ""),
+        (
+            named("fs-space"), "264212084 24572936  81817976", "264212084 264212084 0", "fail",
+            "full",
+        ),
+        (named("fs-space"), "443418 16333798", "16777216 0", "fail", "no inodes"),
+        (named("fs-space"), "264212084 24572936  81817976", "264212084 260000000 4212084",
          "warn", "nearly full"),
     ],
 )  # fmt: skip
@@ -490,14 +473,14 @@ def test_folders(check: Check, old: str, new: str, verdict: str, words: str) -> 
     assert old in _FOLDER
     found = rulings(check, _folders(_FOLDER.replace(old, new) if old else _FOLDER))
     assert (str(found["n2"].verdict), words in found["n2"].summary) == (verdict, True)
-    if check is not fs_mounts.CHECK:
+    if check is not named("fs-mounts"):
         assert [str(found[n].verdict) for n in ("n1", "n3")] == ["pass", "pass"]
 
 
 def test_a_read_only_mount_is_called_that() -> None:
     """The options say why it cannot be written."""
     text = _FOLDER.replace("writable=1", "writable=0").replace("nfs4 rw,", "nfs4 ro,")
-    assert "read-only" in rulings(fs_writable.CHECK, _folders(text))["n2"].summary
+    assert "read-only" in rulings(named("fs-writable"), _folders(text))["n2"].summary
 
 
 def test_numbers_of_fuse_file_systems_are_not_compared() -> None:
@@ -506,7 +489,7 @@ def test_numbers_of_fuse_file_systems_are_not_compared() -> None:
         _FOLDER.replace("type=nfs4", "type=fuse.gcsfuse").replace("5308498", str(i))
         for i in range(3)
     ]
-    found = verdicts(fs_shared.CHECK, _each("shared-folders", *texts, job=_PATHS))
+    found = verdicts(named("fs-shared"), _each("shared-folders", *texts, job=_PATHS))
     assert set(found.values()) == {"pass"}
 
 
@@ -515,17 +498,17 @@ def test_without_a_marker_a_file_server_numbers_the_folder(kind: str, verdict: s
     """The same number on a local disk shows nothing."""
     job = PreflightJob(hosts=("n1", "n2"), paths=_PATHS.paths)
     text = _FOLDER.replace("type=nfs4", f"type={kind}")
-    found = verdicts(fs_shared.CHECK, _each("shared-folders", text, text, job=job))
+    found = verdicts(named("fs-shared"), _each("shared-folders", text, text, job=job))
     assert set(found.values()) == {verdict}
     here = PreflightJob(hosts=("n1", "n2"), paths=_PATHS.paths, kind="local")
-    found = verdicts(fs_shared.CHECK, _each("shared-folders", text, text, job=here))
+    found = verdicts(named("fs-shared"), _each("shared-folders", text, text, job=here))
     assert found == {None: "skip"}
 
 
 def test_an_environment_without_exec_fails() -> None:
     """Under noexec the libraries of torch do not load."""
     nodes = {"n1": {"job-python": PYTHON.replace("noexec=0", "noexec=1"), "shared-folders": _SOUND}}
-    found = rulings(fs_mounts.CHECK, evidence(nodes, job=_PATHS))
+    found = rulings(named("fs-mounts"), evidence(nodes, job=_PATHS))
     assert found["n1"].verdict == "fail"
     assert "noexec" in found["n1"].summary
 
@@ -548,22 +531,22 @@ def _containers(second: str, job: PreflightJob) -> Evidence:
 @pytest.mark.parametrize(
     ("check", "text", "verdict"),
     [
-        (env_runtime.CHECK, _IMAGE, "pass"),
-        (env_runtime.CHECK, "absent=1\nend\n", "fail"),
-        (env_runtime.CHECK, _IMAGE.replace("28.2.2", "20.10.5"), "warn"),
+        (named("env-runtime"), _IMAGE, "pass"),
+        (named("env-runtime"), "absent=1\nend\n", "fail"),
+        (named("env-runtime"), _IMAGE.replace("28.2.2", "20.10.5"), "warn"),
         (
-            env_runtime.CHECK,
+            named("env-runtime"),
             "version=\nproblem=denied\ndigest=\ntoolkit=\nend\n",
             "fail",
         ),
-        (env_toolkit.CHECK, _IMAGE, "pass"),
-        (env_toolkit.CHECK, _IMAGE.replace("1.17.8", ""), "fail"),
-        (env_toolkit.CHECK, "absent=1\nend\n", "unknown"),
-        (env_image.CHECK, _IMAGE, "pass"),
-        (env_image.CHECK, _IMAGE.replace("0123", "4567"), "fail"),
-        (env_image.CHECK, _IMAGE.replace("sha256:0123", ""), "warn"),
-        (env_image.CHECK, "version=\nproblem=x\ndigest=\ntoolkit=\nend\n", "unknown"),
-        (env_image.CHECK, "absent=1\nend\n", "unknown"),
+        (named("env-toolkit"), _IMAGE, "pass"),
+        (named("env-toolkit"), _IMAGE.replace("1.17.8", ""), "fail"),
+        (named("env-toolkit"), "absent=1\nend\n", "unknown"),
+        (named("env-image"), _IMAGE, "pass"),
+        (named("env-image"), _IMAGE.replace("0123", "4567"), "fail"),
+        (named("env-image"), _IMAGE.replace("sha256:0123", ""), "warn"),
+        (named("env-image"), "version=\nproblem=x\ndigest=\ntoolkit=\nend\n", "unknown"),
+        (named("env-image"), "absent=1\nend\n", "unknown"),
     ],
 )
 def test_containers(check: Check, text: str, verdict: str) -> None:
@@ -575,7 +558,7 @@ def test_containers(check: Check, text: str, verdict: str) -> None:
 def test_an_image_file_that_is_not_there_fails() -> None:
     """Nobody brings a file; a registry's image is pulled."""
     job = _docker("/images/train.sif", "apptainer")
-    found = verdicts(env_image.CHECK, _containers(_IMAGE.replace("sha256:0123", ""), job))
+    found = verdicts(named("env-image"), _containers(_IMAGE.replace("sha256:0123", ""), job))
     assert found == {"n1": "pass", "n2": "fail", "n3": "pass"}
 
 
@@ -595,7 +578,7 @@ def test_an_image_is_compared_with_that_of_the_machine_that_asks(
     here: str, second: str, verdicts_of: tuple[str, str]
 ) -> None:
     job = replace(_docker(), image_digest=here)
-    found = rulings(env_image.CHECK, _containers(_IMAGE.replace("0123", second), job))
+    found = rulings(named("env-image"), _containers(_IMAGE.replace("0123", second), job))
     assert {name: ruling.verdict for name, ruling in found.items()} == {
         "n1": verdicts_of[0],
         "n2": verdicts_of[1],
@@ -607,10 +590,10 @@ def test_an_image_is_compared_with_that_of_the_machine_that_asks(
 
 def test_an_image_that_this_machine_has_is_brought_and_not_pulled() -> None:
     lacking = _IMAGE.replace("sha256:0123", "")
-    found = rulings(env_image.CHECK, _containers(lacking, _docker()))
+    found = rulings(named("env-image"), _containers(lacking, _docker()))
     assert found["n2"].command.startswith("docker pull ")
     job = replace(_docker(), image_digest="sha256:0123")
-    found = rulings(env_image.CHECK, _containers(lacking, job))
+    found = rulings(named("env-image"), _containers(lacking, job))
     assert found["n2"].command.startswith("clusterkit images distribute ")
 
 
@@ -620,8 +603,8 @@ NO_JOB = PreflightJob(hosts=("n1",))
 @pytest.mark.parametrize(
     "check",
     [
-        fs_alive.CHECK, fs_shared.CHECK, fs_writable.CHECK, fs_space.CHECK,
-        env_runtime.CHECK, env_toolkit.CHECK, env_image.CHECK, ssh_peers.CHECK,
+        named("fs-alive"), named("fs-shared"), named("fs-writable"), named("fs-space"),
+        named("env-runtime"), named("env-toolkit"), named("env-image"), named("ssh-peers"),
     ],
 )  # fmt: skip
 def test_what_the_job_does_not_have_is_one_skip(check: Check) -> None:
@@ -630,7 +613,8 @@ def test_what_the_job_does_not_have_is_one_skip(check: Check) -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [host_python.CHECK, host_torch.CHECK, host_packages.CHECK, host_clusterkit.CHECK]
+    "check",
+    [named("host-python"), named("host-torch"), named("host-packages"), named("host-clusterkit")],
 )
 def test_in_a_container_the_hosts_python_does_not_count(check: Check) -> None:
     """The image brings its own."""

@@ -10,12 +10,6 @@ import pytest
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Check
-from clusterkit.preflight.checks.nccl_hcas import CHECK as HCAS
-from clusterkit.preflight.checks.nccl_interfaces import CHECK as INTERFACES
-from clusterkit.preflight.checks.nccl_job_env import CHECK as JOB_ENV
-from clusterkit.preflight.checks.nccl_node_env import CHECK as NODE_ENV
-from clusterkit.preflight.checks.nccl_nvlink import CHECK as NVLINK
-from clusterkit.preflight.checks.nccl_uniform import CHECK as UNIFORM
 from clusterkit.preflight.env_lint.matching import select
 from clusterkit.preflight.probes.host.nccl_settings import (
     CONF,
@@ -27,8 +21,15 @@ from clusterkit.preflight.probes.net.nccl_interfaces import PROBE
 from clusterkit.preflight.probes.net.nccl_interfaces import parse as parse_interfaces
 from clusterkit.transport.probe import Output, PreflightJob
 from tests.evidence import evidence
+from tests.probe_run import named
 from tests.recordings import recording
 
+HCAS = named("nccl-hcas")
+INTERFACES = named("nccl-interfaces")
+JOB_ENV = named("nccl-job-env")
+NODE_ENV = named("nccl-node-env")
+NVLINK = named("nccl-nvlink")
+UNIFORM = named("nccl-uniform")
 NET = """\
 interface|lo|unknown
 interface|eth1|up

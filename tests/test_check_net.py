@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -12,16 +11,8 @@ from hypothesis import strategies as st
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.checks import (
-    net_allreduce,
-    net_bandwidth,
-    net_busbw,
-    net_latency,
-    net_reach,
-    net_rendezvous,
-)
 from clusterkit.preflight.checks.base import Check
-from clusterkit.preflight.checks.net_evidence import blame
+from clusterkit.preflight.checks.net_evidence import locate
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.preflight.network import with_network
 from clusterkit.preflight.probes.net import allreduce as allreduce_probe
@@ -29,6 +20,7 @@ from clusterkit.preflight.probes.net import links as net_links
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem, Unparsed
 from tests.evidence import evidence
+from tests.probe_run import named
 
 NODES = ("a", "b", "c", "d", "e")
 PASS, WARN, FAIL, UNKNOWN, SKIP = (
@@ -102,20 +94,20 @@ def verdicts(check: Check, said: Mapping[str, Said]) -> dict[str | None, Verdict
 
 
 def test_an_even_network_passes() -> None:
-    for check in (net_rendezvous, net_reach, net_bandwidth, net_latency):
-        assert verdicts(check.CHECK, links()) == dict.fromkeys(NODES, PASS)
+    for name in ("net-rendezvous", "net-reach", "net-bandwidth", "net-latency"):
+        assert verdicts(named(name), links()) == dict.fromkeys(NODES, PASS)
 
 
 def test_a_slow_node_is_named_with_its_direction() -> None:
     said = links(rate=lambda src, _: 300_000_000 if src == "c" else 1_000_000_000)
-    found = rulings(net_bandwidth.CHECK, twice(said))
+    found = rulings(named("net-bandwidth"), twice(said))
     assert found.pop("c") == (FAIL, "bandwidth from c is low with most other nodes")
     assert {verdict for verdict, _ in found.values()} == {PASS}
 
 
 def test_a_slow_link_is_named() -> None:
     said = links(rate=lambda src, dst: 10**9 * 6 // 10 if {src, dst} == {"b", "d"} else 10**9)
-    found = rulings(net_bandwidth.CHECK, said)
+    found = rulings(named("net-bandwidth"), said)
     assert found["b"] == found["d"]
     assert found["b"] == (WARN, "bandwidth between b and d is low, with others it is not")
     assert {found[node][0] for node in "ace"} == {PASS}
@@ -134,7 +126,7 @@ def _split(words: str) -> tuple[str, str, str]:
 def test_one_look_is_not_enough_to_fail() -> None:
     said = links(rate=lambda src, dst: 10**8 if (src, dst) == ("b", "d") else 10**9)
     summary = "bandwidth between b and d is low, with others it is not"
-    assert rulings(net_bandwidth.CHECK, said)["d"] == (WARN, summary)
+    assert rulings(named("net-bandwidth"), said)["d"] == (WARN, summary)
     for rates, verdict in (
         (("1000000000",), PASS),  # it was noise
         (("90000000",), FAIL),
@@ -143,7 +135,7 @@ def test_one_look_is_not_enough_to_fail() -> None:
     ):
         second = again("d", *(f"b - {rate}" for rate in rates))
         found = verdicts(
-            net_bandwidth.CHECK, {**said, "d": {**said["d"], "net-links-again": second}}
+            named("net-bandwidth"), {**said, "d": {**said["d"], "net-links-again": second}}
         )
         assert found == {**dict.fromkeys(NODES, PASS), "b": verdict, "d": verdict}
 
@@ -151,54 +143,54 @@ def test_one_look_is_not_enough_to_fail() -> None:
 def test_a_slow_node_fails_by_the_links_that_were_looked_at_again() -> None:
     """Not all links of a slow node fit into the second look; those that did speak for it."""
     said = links(rate=lambda src, dst: 10**8 if "c" in (src, dst) else 10**9)
-    assert rulings(net_bandwidth.CHECK, said)["c"][0] is WARN
+    assert rulings(named("net-bandwidth"), said)["c"][0] is WARN
     low = {"c": again("c", "a - 90000000", "b - 90000000"), "a": again("a", "c - 90000000")}
     sick = {
         n: {**texts, "net-links-again": low[n]} if n in low else texts for n, texts in said.items()
     }
-    found = rulings(net_bandwidth.CHECK, sick)
+    found = rulings(named("net-bandwidth"), sick)
     assert found.pop("c") == (FAIL, "bandwidth of c is low with most other nodes")
     assert {verdict for verdict, _ in found.values()} == {PASS}
     # It was busy in the first look, and is not any more.
     fine = {node: text.replace("90000000", "1000000000") for node, text in low.items()}
     well = {n: {**t, "net-links-again": fine[n]} if n in fine else t for n, t in said.items()}
-    assert FAIL not in verdicts(net_bandwidth.CHECK, well).values()
+    assert FAIL not in verdicts(named("net-bandwidth"), well).values()
 
 
 def test_a_second_look_that_did_not_come_to_its_end_fails_nobody() -> None:
     said = links(rate=lambda src, dst: 10**8 if "c" in (src, dst) else 10**9)
     cut = Output(stdout="ck-net 1 c 5 1 1.00\nport 1 1\n", exit_code=137)
     said = {node: {**texts, "net-links-again": cut} for node, texts in said.items()}
-    assert set(verdicts(net_bandwidth.CHECK, said).values()) == {PASS, WARN}
+    assert set(verdicts(named("net-bandwidth"), said).values()) == {PASS, WARN}
 
 
 def test_links_far_below_the_interface_warn_about_the_job() -> None:
     said = links(nic="nic eth0 25000")
-    assert rulings(net_bandwidth.CHECK, said)[None][0] is WARN
-    assert None not in rulings(net_bandwidth.CHECK, links(nic="nic eth0 10000"))
+    assert rulings(named("net-bandwidth"), said)[None][0] is WARN
+    assert None not in rulings(named("net-bandwidth"), links(nic="nic eth0 10000"))
     # One stream of Python does not fill it, so nothing is said.
-    assert None not in rulings(net_bandwidth.CHECK, links(nic="nic ib0 400000"))
+    assert None not in rulings(named("net-bandwidth"), links(nic="nic ib0 400000"))
 
 
 def test_a_far_node_warns() -> None:
     said = links(latency=lambda a, b: 5000 if "e" in (a, b) else 50)
-    found = verdicts(net_latency.CHECK, said)
+    found = verdicts(named("net-latency"), said)
     assert found == {"e": WARN, **dict.fromkeys("abcd", PASS)}
     # Busy in the first look only.
     near = {me: again(me, "e 60 -") for me in "abcd"}
     said = {n: {**t, "net-links-again": near[n]} if n in near else t for n, t in said.items()}
-    assert verdicts(net_latency.CHECK, said) == dict.fromkeys(NODES, PASS)
+    assert verdicts(named("net-latency"), said) == dict.fromkeys(NODES, PASS)
 
 
 def test_a_node_that_nobody_reaches_is_named() -> None:
     said = links(reach=lambda a, b: "timeout" if "d" in (a, b) else "ok")
-    found = rulings(net_reach.CHECK, said)
+    found = rulings(named("net-reach"), said)
     assert found.pop("d") == (FAIL, "most other nodes and d do not connect")
     assert {verdict for verdict, _ in found.values()} == {PASS}
 
 
 def test_a_closed_cluster_is_told_as_one() -> None:
-    found = rulings(net_reach.CHECK, links(reach=lambda _a, _b: "timeout"))
+    found = rulings(named("net-reach"), links(reach=lambda _a, _b: "timeout"))
     assert set(found.values()) == {(FAIL, "no two nodes of the job connect with each other")}
 
 
@@ -206,7 +198,7 @@ def test_a_node_that_went_away_is_named_and_one_without_python_is_unknown() -> N
     said = links(reach=lambda a, b: "closed" if {"b", "d"} & {a, b} else "ok")
     said["b"] = {"net-links": Output(stdout="ck-net 1 b 5 5 1.00\nport 1 1\n", exit_code=137)}
     said["d"] = {"net-links": Output(stdout="no Python of 3.6 or newer\n", exit_code=127)}
-    found = verdicts(net_reach.CHECK, said)
+    found = verdicts(named("net-reach"), said)
     assert found == {"b": FAIL, "d": UNKNOWN, **dict.fromkeys("ace", PASS)}
 
 
@@ -222,32 +214,32 @@ def test_a_node_that_went_away_is_named_and_one_without_python_is_unknown() -> N
 )
 def test_who_cannot_come_to_the_head(status: str, summary: str) -> None:
     said = links(reach=lambda me, _: status if me == "d" else "ok")
-    found = rulings(net_rendezvous.CHECK, said)
+    found = rulings(named("net-rendezvous"), said)
     assert found.pop("d") == (FAIL, summary)
     assert {verdict for verdict, _ in found.values()} == {PASS}
 
 
 def test_where_nobody_can_come_the_head_is_named() -> None:
     said = links(reach=lambda _me, peer: "timeout" if peer == "a" else "ok")
-    found = verdicts(net_rendezvous.CHECK, said)
+    found = verdicts(named("net-rendezvous"), said)
     assert found == {"a": FAIL, **dict.fromkeys("bcde", UNKNOWN)}
 
 
 def test_of_two_nodes_either_may_be_to_blame() -> None:
     said = links(nodes=("a", "b"), reach=lambda _a, _b: "timeout")
-    assert verdicts(net_rendezvous.CHECK, said) == {"a": FAIL, "b": FAIL}
+    assert verdicts(named("net-rendezvous"), said) == {"a": FAIL, "b": FAIL}
 
 
 def test_a_taken_port_is_told_and_the_next_one_counts() -> None:
     said = links(bound={"a": 20001})
     job = PreflightJob(hosts=NODES, port=20000)
-    found = rulings(net_rendezvous.CHECK, said, job)
+    found = rulings(named("net-rendezvous"), said, job)
     assert found.pop("a") == (WARN, "port 20000, the first of `port_range`, is in use")
     assert set(found.values()) == {(PASS, "reaches the rendezvous port 20001 of a")}
     # Without a range of the job's own it matters to nobody.
-    assert verdicts(net_rendezvous.CHECK, said) == dict.fromkeys(NODES, PASS)
+    assert verdicts(named("net-rendezvous"), said) == dict.fromkeys(NODES, PASS)
     shut = links(bound={"a": 20001}, reach=lambda a, b: "refused" if "a" in (a, b) else "ok")
-    assert verdicts(net_rendezvous.CHECK, shut) == {"a": FAIL, **dict.fromkeys("bcde", UNKNOWN)}
+    assert verdicts(named("net-rendezvous"), shut) == {"a": FAIL, **dict.fromkeys("bcde", UNKNOWN)}
 
 
 GOOD = "ok 16777216 0.020000 cpu"
@@ -258,7 +250,7 @@ def test_a_bad_node_is_told_from_its_partner() -> None:
         (("a", "b", "failed RuntimeError: no route"), ("c", "d", GOOD)),
         (("a", "c", "hung"), ("b", "d", GOOD), ("c", "e", GOOD)),
     )
-    found = verdicts(net_allreduce.CHECK, said)
+    found = verdicts(named("net-allreduce"), said)
     assert found == {"a": FAIL, **dict.fromkeys("bcde", PASS)}
 
 
@@ -267,7 +259,7 @@ def test_a_pair_that_fails_only_with_each_other_is_a_link() -> None:
         (("a", "b", "hung"), ("c", "d", GOOD)),
         (("a", "c", GOOD), ("b", "d", GOOD), ("c", "e", GOOD)),
     )
-    found = rulings(net_allreduce.CHECK, said)
+    found = rulings(named("net-allreduce"), said)
     assert found["a"] == found["b"] == (FAIL, "an all-reduce between a and b fails")
     assert {found[node][0] for node in "cde"} == {PASS}
 
@@ -302,7 +294,7 @@ def test_a_slow_all_reduce_is_named(
     again: tuple[tuple[str, str, str], ...], expected: dict[str, Verdict]
 ) -> None:
     first = (("a", "b", SLOW), ("c", "d", GOOD))
-    found = verdicts(net_busbw.CHECK, allreduces(first, (*again, ("c", "e", GOOD))))
+    found = verdicts(named("net-busbw"), allreduces(first, (*again, ("c", "e", GOOD))))
     assert found == {**dict.fromkeys(NODES, PASS), **expected}
 
 
@@ -312,7 +304,7 @@ def test_published_figures_only_warn() -> None:
         me: {"net-allreduce": f"ck-allreduce 1 {me} 2 nccl 8\npair 0 {peer} {gpu}\nend\n"}
         for me, peer in (("a", "b"), ("b", "a"))
     }
-    found = rulings(net_busbw.CHECK, said)
+    found = rulings(named("net-busbw"), said)
     assert found[None] == (WARN, "all-reduces are slower than published for these GPUs")
     assert found["a"][0] is PASS
 
@@ -320,8 +312,8 @@ def test_published_figures_only_warn() -> None:
 def test_without_torch_nothing_is_said() -> None:
     none = Output(stdout="torch cannot be imported: No module named 'torch'\n", exit_code=77)
     said = {node: {"net-allreduce": none} for node in NODES}
-    for check in (net_allreduce, net_busbw):
-        assert verdicts(check.CHECK, said) == dict.fromkeys(NODES, SKIP)
+    for name in ("net-allreduce", "net-busbw"):
+        assert verdicts(named(name), said) == dict.fromkeys(NODES, SKIP)
 
 
 @given(st.integers(4, 12), st.data())
@@ -330,7 +322,7 @@ def test_blame_explains_every_bad_pair_and_spares_the_good(count: int, data: st.
     measured = list(combinations(nodes, 2))
     culprits = set(data.draw(st.lists(st.sampled_from(nodes), unique=True, max_size=count // 3)))
     bad = [pair for pair in measured if culprits & set(pair)]
-    found = blame(bad, measured)
+    found = locate(bad, measured)
     assert set(found.nodes) == culprits
     assert found.links == ()
 
@@ -352,7 +344,7 @@ def test_without_two_nodes_of_their_own_there_is_no_network(kind: str) -> None:
         collected_at=0.0,
         seconds=1.0,
     )
-    checks = (net_reach.CHECK, net_allreduce.CHECK)
+    checks = (named("net-reach"), named("net-allreduce"))
     done = with_network(bundle, NobodyAsked(), checks)
     outputs = done.replies[0].outputs
     assert {name: output.exit_code for name, output in outputs.items()} == {
@@ -363,8 +355,8 @@ def test_without_two_nodes_of_their_own_there_is_no_network(kind: str) -> None:
     assert with_network(bundle, NobodyAsked(), ()).replies == bundle.replies
 
 
-@pytest.mark.parametrize("check", [net_reach, net_bandwidth, net_latency, net_rendezvous])
-def test_no_more_nodes_are_measured_than_the_job_wants(check: ModuleType) -> None:
+@pytest.mark.parametrize("name", ["net-reach", "net-bandwidth", "net-latency", "net-rendezvous"])
+def test_no_more_nodes_are_measured_than_the_job_wants(name: str) -> None:
     """The others were asked before them, and nothing is held against them."""
 
     class Two:
@@ -382,9 +374,9 @@ def test_no_more_nodes_are_measured_than_the_job_wants(check: ModuleType) -> Non
         collected_at=0.0,
         seconds=1.0,
     )
-    done = with_network(bundle, Two(), (check.CHECK,), most=2)
+    done = with_network(bundle, Two(), (named(name),), most=2)
     said = {reply.node: reply.outputs for reply in done.replies}
-    found = verdicts(check.CHECK, said)
+    found = verdicts(named(name), said)
     assert {node: found[node] for node in NODES[2:]} == dict.fromkeys(NODES[2:], SKIP)
     assert FAIL not in found.values()
     assert UNKNOWN not in found.values()

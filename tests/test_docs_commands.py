@@ -58,12 +58,20 @@ def test_python_compiles(page: Path) -> None:
         compile(text, str(page), "exec")
 
 
-def test_the_check_of_the_how_to_judges() -> None:
-    (text,) = blocks(ROOT / "docs" / "how-to" / "write-a-check.md", "python")
+(PAGE,) = blocks(ROOT / "docs" / "how-to" / "write-a-check.md", "python")
+BEFORE = (ROOT / "tests" / "golden" / "check_of_the_release_before.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [pytest.param(PAGE, "swap", id="page"), pytest.param(BEFORE, "CHECK", id="release-before")],
+)
+def test_the_check_of_the_how_to_judges(text: str, name: str) -> None:
+    """As it stands there, and as others wrote theirs after the page of the release before."""
     module = types.ModuleType("how_to_check")
     # As a dataclass asks for the module of its class.
     exec(compile(text, "write-a-check.md", "exec", dont_inherit=True), module.__dict__)
-    check = module.CHECK
+    check = getattr(module, name)
     assert isinstance(check, Check)
     head = "Filename Type Size Used Priority\n"
     found = findings_of(

@@ -16,14 +16,6 @@ import pytest
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.checks import (
-    net_allreduce,
-    net_bandwidth,
-    net_busbw,
-    net_latency,
-    net_reach,
-    net_rendezvous,
-)
 from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.network import with_network
@@ -35,12 +27,13 @@ from clusterkit.transport.probe import PreflightJob, Reach
 from tests.lab import Lab
 from tests.lab_faults import filtered, shaped
 from tests.net_lab import LabTransport
+from tests.probe_run import named
 
 pytestmark = pytest.mark.lab
 
 PORT = 20770
-LINKS = (net_rendezvous.CHECK, net_reach.CHECK, net_latency.CHECK, net_bandwidth.CHECK)
-ALL_REDUCES = (net_allreduce.CHECK, net_busbw.CHECK)
+LINKS = (named("net-rendezvous"), named("net-reach"), named("net-latency"), named("net-bandwidth"))
+ALL_REDUCES = (named("net-allreduce"), named("net-busbw"))
 
 
 def preflight(lab: Lab, *checks: Check) -> Report:
@@ -91,7 +84,7 @@ def test_a_firewall_on_the_head_names_the_head(lab: Lab, monkeypatch: pytest.Mon
     monkeypatch.setattr(links, "WINDOW_S", 5.0)
     drop = f"ip daddr {lab.layout.address('n1')} tcp dport {PORT} drop"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", drop):
-        report = preflight(lab, net_rendezvous.CHECK)
+        report = preflight(lab, named("net-rendezvous"))
     assert [finding.nodes for finding in report.bad] == [("n1",)]
     assert "no answer" in report.bad[0].evidence
 
@@ -102,7 +95,7 @@ def test_a_firewall_against_one_node_names_that_node(
     monkeypatch.setattr(links, "WINDOW_S", 5.0)
     reject = f"ip saddr {lab.layout.address('n3')} tcp dport {PORT} reject with tcp reset"
     with shaped(lab, "100mbit", slow={}), filtered(lab, "n1", reject):
-        report = preflight(lab, net_rendezvous.CHECK)
+        report = preflight(lab, named("net-rendezvous"))
     assert [finding.nodes for finding in report.bad] == [("n3",)]
     assert "refused" in report.bad[0].evidence
 
@@ -140,7 +133,7 @@ def test_a_node_whose_program_dies_half_way_is_named(lab: Lab) -> None:
     killer = threading.Thread(target=kill)
     killer.start()
     began = time.monotonic()
-    report = preflight(lab, net_reach.CHECK)
+    report = preflight(lab, named("net-reach"))
     killer.join()
     assert said(report, Verdict.FAIL) == [
         ("NET002", ("n2",), "stopped answering while data was flowing")
@@ -167,7 +160,7 @@ def test_a_bad_all_reduce_is_told_from_its_partner(
     monkeypatch.setitem(allreduce_probe._ROUND_S, "gloo", round_s)
     # Gloo's data ports are its own; the rendezvous port stays open.
     with filtered(lab, "n2", f"tcp dport != {PORT}-{PORT + 4} ct state new drop"):
-        report = preflight(lab, net_allreduce.CHECK)
+        report = preflight(lab, named("net-allreduce"))
     assert [finding.nodes for finding in report.bad] == [("n2",)]
 
 

@@ -15,13 +15,12 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.images.catalogue import IMAGES
 from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
 from clusterkit.launch.frameworks import framework_names, load_framework
-from clusterkit.preflight.checks import host_packages, host_torch
 from clusterkit.preflight.checks.base import Check, Evidence, Ruling
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.transport.probe import PreflightJob, read_output
 from tests.evidence import evidence
 from tests.plans import make_cluster, make_plan
-from tests.probe_run import run_probe
+from tests.probe_run import named, run_probe
 from tests.test_worker import result, start
 
 LACKING = (
@@ -79,7 +78,7 @@ def test_preflight_names_the_package_that_a_node_lacks(
 ) -> None:
     job = PreflightJob(hosts=("n1", "n2"), framework=framework, python="/opt/python")
     have = LACKING.replace("whole", f"package {package}=1.2.3\nwhole")
-    found = rulings(host_packages.CHECK, asked(job, LACKING, have))
+    found = rulings(named("host-packages"), asked(job, LACKING, have))
     assert found["n1"].verdict is Verdict.FAIL
     assert found["n1"].summary == f"{package} is not installed for the job's Python"
     assert found["n1"].command.startswith("/opt/python -m pip install ")
@@ -91,15 +90,15 @@ def test_preflight_names_the_package_that_a_node_lacks(
 
 def test_torch_is_told_of_once() -> None:
     job = PreflightJob(hosts=("n1",), framework="torchrun", python="/opt/python")
-    assert rulings(host_packages.CHECK, asked(job, LACKING))["n1"].verdict is Verdict.PASS
-    (found,) = rulings(host_torch.CHECK, asked(job, LACKING)).values()
+    assert rulings(named("host-packages"), asked(job, LACKING))["n1"].verdict is Verdict.PASS
+    (found,) = rulings(named("host-torch"), asked(job, LACKING)).values()
     assert found.verdict is Verdict.FAIL
     assert found.command == "/opt/python -m pip install 'torch>=2.6'"
 
 
 def test_modules_may_bring_what_a_plain_shell_lacks() -> None:
     job = PreflightJob(hosts=("n1",), framework="horovod", python_is_set_up=True)
-    (found,) = rulings(host_packages.CHECK, asked(job, LACKING)).values()
+    (found,) = rulings(named("host-packages"), asked(job, LACKING)).values()
     assert found.verdict is Verdict.WARN
     assert found.summary.endswith("in a plain shell")
 
@@ -107,7 +106,7 @@ def test_modules_may_bring_what_a_plain_shell_lacks() -> None:
 @pytest.mark.parametrize("framework", ["env", "mpi", "somebody-elses", None])
 def test_nothing_is_asked_for_a_framework_that_needs_nothing_known(framework: str | None) -> None:
     job = PreflightJob(hosts=("n1",), framework=framework)
-    assert rulings(host_packages.CHECK, asked(job, LACKING))["n1"].verdict is Verdict.PASS
+    assert rulings(named("host-packages"), asked(job, LACKING))["n1"].verdict is Verdict.PASS
 
 
 def test_the_probe_looks_for_the_package_of_the_framework(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
-from clusterkit.preflight.checks import select_checks, ssh_reachable
+from clusterkit.preflight.checks import select_checks
 from clusterkit.preflight.checks.base import (
     About,
     Check,
@@ -28,6 +28,7 @@ from clusterkit.preflight.report import Report
 from clusterkit.preflight.text import report_lines
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Probe, Reach, ReachProblem, Unparsed
+from tests.probe_run import named
 
 ABOUT = About(what="W.", why="Y.", how="H.", fix="F.", source="S.")
 
@@ -99,7 +100,7 @@ def test_strict_takes_no_chances() -> None:
 def test_a_node_that_was_not_reached_is_not_usable(problem: ReachProblem, strict: bool) -> None:
     """Whichever checks are chosen: the one of reach among them or not, or none at all."""
     unreached = bundle(n1="20", n2=problem)
-    for checks in ([HOT], [HOT, ssh_reachable.CHECK], []):
+    for checks in ([HOT], [HOT, named("ssh-reachable")], []):
         report = evaluate(unreached, checks, strict=strict)
         assert report.usable == ("n1",)
         assert ("n2",) in [f.nodes for f in report.findings if f.id == "SSH001"]

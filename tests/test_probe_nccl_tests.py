@@ -10,12 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.preflight.checks.gpu_all_reduce import CHECK
 from clusterkit.preflight.probes.gpu.nccl_tests import ASK, PROBE, parse
 from clusterkit.transport.probe import Output, PreflightJob, Unparsed
 from tests.evidence import evidence
 from tests.mangling import mangled
-from tests.probe_run import SHELLS
+from tests.probe_run import SHELLS, named
 from tests.recordings import recording
 
 GIB = 1 << 30
@@ -111,7 +110,9 @@ def test_mangled_recordings_are_unparsed_or_sound(name: str, data: st.DataObject
 
 def verdicts(nodes: dict[str, str | Output], job: PreflightJob = JOB) -> dict[str | None, str]:
     said = {node: {PROBE.name: text} for node, text in nodes.items()}
-    return {node: str(r.verdict) for node, r in CHECK.judge(evidence(said, job=job))}
+    return {
+        node: str(r.verdict) for node, r in named("gpu-all-reduce").judge(evidence(said, job=job))
+    }
 
 
 def test_nodes_are_compared_with_each_other_and_then_with_what_is_published() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from clusterkit.core.hosts import hostlist
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.checks import slurm_features, slurm_gres, slurm_state
 from clusterkit.preflight.checks.base import Check
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.probes.slurm import sinfo
@@ -21,7 +20,7 @@ from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Reach, Unparsed, read_output
 from tests.evidence import evidence
-from tests.probe_run import rulings
+from tests.probe_run import named, rulings
 from tests.recordings import recording
 
 MULTI, ONE = "scontrol_show_node_h100_drain.txt", "scontrol_show_node_oneline_25_11.txt"
@@ -38,7 +37,7 @@ def test_the_drained_nodes_of_the_recording_are_named() -> None:
     assert list(records) == [prefix + number for number in ("78", "69", "79", "75")]
     job = _slurm(*records)
     ruled = rulings(
-        slurm_state.CHECK,
+        named("slurm-state"),
         evidence({name: {"slurm-node": text} for name, text in records.items()}, job=job),
     )
     found = {str(name).removeprefix(prefix): ruling for name, ruling in ruled.items()}
@@ -63,7 +62,7 @@ def test_the_one_line_record_is_read() -> None:
     assert node.gres == {}
     assert node.features == ()
     job = _slurm("worker-1")
-    ruled = rulings(slurm_state.CHECK, evidence({"worker-1": {"slurm-node": text}}, job=job))
+    ruled = rulings(named("slurm-state"), evidence({"worker-1": {"slurm-node": text}}, job=job))
     assert ruled["worker-1"].verdict == "pass"
 
 
@@ -89,7 +88,9 @@ def test_the_one_line_record_is_read() -> None:
 def test_a_node_that_is_not_up_is_no_fault(written: str, verdict: str, summary: str) -> None:
     """The words of node_state_flags, which follow the base state."""
     record = f"NodeName=c1 Gres=(null) State={written} Partitions=q\n"
-    ruled = rulings(slurm_state.CHECK, evidence({"c1": {"slurm-node": record}}, job=_slurm("c1")))
+    ruled = rulings(
+        named("slurm-state"), evidence({"c1": {"slurm-node": record}}, job=_slurm("c1"))
+    )
     assert str(ruled["c1"].verdict) == verdict
     assert ruled["c1"].summary.startswith(summary)
 
@@ -198,7 +199,7 @@ def test_sinfo_states_are_translated() -> None:
     )
     records = sinfo.records(sinfo.parse(table))
     nodes = {name: {"slurm-node": text} for name, text in records.items()}
-    ruled = rulings(slurm_state.CHECK, evidence(nodes, job=_slurm(*nodes)))
+    ruled = rulings(named("slurm-state"), evidence(nodes, job=_slurm(*nodes)))
     assert {name: str(r.verdict) for name, r in ruled.items()} == {
         "n1": "fail", "n2": "fail", "n3": "pass",
     }  # fmt: skip
@@ -224,7 +225,7 @@ def test_sinfo_answers_where_there_is_no_scontrol(
         collected_at=0.0,
         seconds=0.0,
     )
-    report = evaluate(with_slurm(bundle), (slurm_state.CHECK, slurm_gres.CHECK))
+    report = evaluate(with_slurm(bundle), (named("slurm-state"), named("slurm-gres")))
     assert {(f.id, f.verdict.value, f.nodes) for f in report.findings} == {
         ("SLURM001", "pass", ("dgx1",)),
         ("SLURM001", "fail", ("dgx2",)),
@@ -276,7 +277,7 @@ def test_gres_are_held_against_the_gpus(
 ) -> None:
     """A GPU that fell off the bus is still in Slurm's books."""
     nodes = {"n1": {"slurm-node": f"NodeName=n1 Gres={gres} State=IDLE\n", "nvidia-list": listed}}
-    ruled = rulings(slurm_gres.CHECK, evidence(nodes, job=_slurm("n1", gpus=wanted)))
+    ruled = rulings(named("slurm-gres"), evidence(nodes, job=_slurm("n1", gpus=wanted)))
     assert str(ruled["n1"].verdict) == verdict
 
 
@@ -286,12 +287,14 @@ def test_an_odd_kind_of_node_is_named() -> None:
         f"n{i}": {"slurm-node": f"NodeName=n{i} ActiveFeatures={kind} Gres=gpu:8 State=IDLE\n"}
         for i, kind in enumerate(("h100", "h100", "a100"))
     }
-    ruled = rulings(slurm_features.CHECK, evidence(nodes, job=_slurm(*nodes)))
+    ruled = rulings(named("slurm-features"), evidence(nodes, job=_slurm(*nodes)))
     assert [str(ruling.verdict) for ruling in ruled.values()] == ["pass", "pass", "warn"]
     assert "a100" in ruled["n2"].summary
 
 
-@pytest.mark.parametrize("check", [slurm_state.CHECK, slurm_gres.CHECK, slurm_features.CHECK])
+@pytest.mark.parametrize(
+    "check", [named("slurm-state"), named("slurm-gres"), named("slurm-features")]
+)
 def test_without_slurm_there_is_one_skip(check: Check) -> None:
     """Nothing is said of every node."""
     found = rulings(check, evidence({"n1": {}, "n2": {}}))

@@ -7,12 +7,11 @@ from collections import Counter
 
 import pytest
 
-from clusterkit.preflight.checks import slurm_state
 from clusterkit.preflight.probes.slurm import sinfo
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Output, PreflightJob, Unparsed
 from tests.evidence import evidence
-from tests.probe_run import rulings
+from tests.probe_run import named, rulings
 from tests.recordings import recording
 
 FOLDER = "fresh-2026-11/"
@@ -30,7 +29,7 @@ def judged(text: str) -> dict[str, tuple[str, str]]:
         {name: {"slurm-node": record} for name, record in records.items()},
         job=PreflightJob(hosts=tuple(records), kind="slurm"),
     )
-    found = rulings(slurm_state.CHECK, seen)
+    found = rulings(named("slurm-state"), seen)
     return {str(name): (str(ruling.verdict), ruling.summary) for name, ruling in found.items()}
 
 
@@ -91,4 +90,4 @@ def test_a_cloud_node_that_is_up_takes_jobs() -> None:
     seen = evidence(
         {node.name: {"slurm-node": record}}, job=PreflightJob(hosts=(node.name,), kind="slurm")
     )
-    assert rulings(slurm_state.CHECK, seen)[node.name].verdict == "pass"
+    assert rulings(named("slurm-state"), seen)[node.name].verdict == "pass"

@@ -10,7 +10,7 @@ import pytest
 from clusterkit.core.model import ClusterKind
 from clusterkit.launch.scripts import cautions, gpu_use
 from clusterkit.preflight import gate
-from clusterkit.preflight.checks import host_torch
+from clusterkit.preflight.checks.host_python import wants_gpus
 from clusterkit.transport.probe import PreflightJob
 from tests.plans import make_cluster, make_plan
 from tests.test_script_kinds import warned
@@ -131,7 +131,7 @@ def test_what_no_build_for_cpus_can(tmp_path: Path, line: str, use: str | None) 
 def test_a_build_for_cpus_is_judged_by_what_the_job_wants(
     job: dict[str, Any], verdict: str | None
 ) -> None:
-    assert host_torch.wants_gpus(PreflightJob(hosts=("n1",), **job)) == verdict
+    assert wants_gpus(PreflightJob(hosts=("n1",), **job)) == verdict
 
 
 def test_the_python_of_the_system_is_that_of_each_node(tmp_path: Path) -> None:

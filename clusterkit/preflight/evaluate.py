@@ -1,4 +1,4 @@
-"""Judge a bundle: facts to rulings to findings. Pure; works the same live and on a replay."""
+"""Judge a bundle: facts to results to findings. Pure; works the same live and on a replay."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts import hostlist
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.checks import ssh_reachable
-from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Ruling, Tier
+from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Result, Tier
+from clusterkit.preflight.checks.ssh import reachable
 from clusterkit.preflight.no_gc import uncollected
 from clusterkit.preflight.report import Report
 from clusterkit.transport.probe import Missing, Probe, ReachProblem
@@ -30,9 +30,8 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
     Whatever `checks` are: a node that was not reached is named, and not usable.
     """
     evidence = evidence_of(bundle, checks)
-    reach = ssh_reachable.CHECK
-    if evidence.unreached and all(check.id != reach.id for check in checks):
-        checks = (reach, *checks)
+    if evidence.unreached and all(check.id != reachable.id for check in checks):
+        checks = (reachable, *checks)
     unasked = {node.name for node in evidence.unreached if node.reach.problem in _NOT_ASKED}
     return Report(
         nodes=tuple(reply.node for reply in bundle.replies),
@@ -86,11 +85,11 @@ def _disbelieved(node: NodeFacts, probes: Sequence[Probe[Any]]) -> NodeFacts | N
 
 
 def findings_of(check: Check, evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings of one check, equal rulings folded, worst last."""
-    groups: dict[tuple[Verdict, str, str, str], list[tuple[str | None, Ruling]]] = {}
-    for node, ruling in check.judge(evidence):
-        key = (ruling.verdict, ruling.summary, ruling.hint, ruling.command)
-        groups.setdefault(key, []).append((node, ruling))
+    """Return the findings of one check, equal results folded, worst last."""
+    groups: dict[tuple[Verdict, str, str, str], list[tuple[str | None, Result]]] = {}
+    for node, result in check.judge(evidence):
+        key = (result.verdict, result.summary, result.hint, result.command)
+        groups.setdefault(key, []).append((node, result))
     findings = [
         Finding(
             id=check.id,
@@ -107,11 +106,11 @@ def findings_of(check: Check, evidence: Evidence) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.verdict.severity))
 
 
-def _merged(members: Iterable[tuple[str | None, Ruling]]) -> str:
+def _merged(members: Iterable[tuple[str | None, Result]]) -> str:
     by_text: dict[str, list[str]] = {}
-    for node, ruling in members:
-        if ruling.evidence:
-            by_text.setdefault(ruling.evidence, []).append(node or "")
+    for node, result in members:
+        if result.evidence:
+            by_text.setdefault(result.evidence, []).append(node or "")
     if len(by_text) == 1:
         return next(iter(by_text))
     lines = [f"{hostlist.fold(nodes)}: {text}" for text, nodes in list(by_text.items())[:_SHOWN]]

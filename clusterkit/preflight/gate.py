@@ -13,8 +13,10 @@ from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterKind, GpuRequest, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.bundle_reader import read_job
-from clusterkit.preflight.checks import all_checks, host_torch, nccl_job_env
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Tier
+from clusterkit.preflight.checks.host_python import torch
+from clusterkit.preflight.checks.nccl import job_env
 from clusterkit.preflight.collect import collect
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
@@ -95,10 +97,10 @@ def _asks(plan: LaunchPlan, mode: Mode) -> bool:
 def _lint(plan: LaunchPlan) -> Report:
     checks: tuple[Check, ...] = ()
     if any(word in name for name in plan.env for word in _JUDGED_NAMES):
-        checks = (nccl_job_env.CHECK,)
+        checks = (job_env,)
     job = job_of_plan(plan, ())
     if job.gpu_use and _has_python_here(plan):
-        checks = (*checks, host_torch.CHECK)
+        checks = (*checks, torch)
         job = dataclasses.replace(job, hosts=("localhost",))
         return evaluate(collect(LocalTransport(timeout_s=NODE_CHECKS_S), checks, job), checks)
     nobody = Bundle(job=job, replies=(), collected_at=time.time(), seconds=0.0)

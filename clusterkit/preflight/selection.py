@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from clusterkit.core.errors import UserError
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.checks import all_checks, select_checks, ssh_peers
+from clusterkit.preflight.checks import all_checks, select_checks
 from clusterkit.preflight.checks.base import Check, Tier
+from clusterkit.preflight.checks.ssh import peers
 
 
 def checks_to_ask(
@@ -42,7 +43,7 @@ def checks_to_judge(
 
 def asks_for_peers(select: Sequence[str]) -> bool:
     """Tell whether nodes are to log in to each other: no job of ours needs it, so by name alone."""
-    return bool({ssh_peers.CHECK.id, ssh_peers.CHECK.name} & {word.strip() for word in select})
+    return bool({peers.id, peers.name} & {word.strip() for word in select})
 
 
 def _some(checks: tuple[Check, ...]) -> tuple[Check, ...]:

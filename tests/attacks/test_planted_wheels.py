@@ -23,7 +23,7 @@ from clusterkit.images.catalogue import IMAGES, Variant
 from clusterkit.images.context import assemble
 from clusterkit.images.packages import package_of, remedies
 from clusterkit.launch.frameworks import framework_names, load_framework
-from clusterkit.preflight.checks import all_checks, host_clusterkit
+from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.transport.probe import PreflightJob
 from clusterkit.transport.sync import virtualenv
@@ -33,6 +33,7 @@ from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 from tests.attacks.planted import VERSIONS, Index, plant, plant_source, serve
 from tests.evidence import evidence
 from tests.here import SessionHere
+from tests.probe_run import named
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ClusterSpec(name="apart", kind=ClusterKind.SSH)
@@ -332,7 +333,7 @@ def test_no_hint_tells_anybody_to_fetch_the_name(tmp_path: Path) -> None:
             "a": {"job-python": python.format(f"{DISTRIBUTION}=0.1.0")},
             "b": {"job-python": python.format("clusterkit=99")},
         }
-        for _, ruling in host_clusterkit.judge(evidence(said, job=job)):
+        for _, ruling in named("host-clusterkit").judge(evidence(said, job=job)):
             hints += [ruling.summary, ruling.hint or "", ruling.command or ""]
             assert ruling.command
     machine = Machine(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from clusterkit.observe.vitals.probes.host_text import CpuQuota, HostVitals, MemoryLimit
 from clusterkit.observe.vitals.sample import NodeSample
-from clusterkit.preflight.checks.gpu_throttle import TROUBLES
+from clusterkit.preflight.checks.gpu_speed import TROUBLES
 
 _SW_POWER_CAP = 0x4
 """nvml.h, nvmlClocksEventReasonSwPowerCap: as fast as the power limit allows."""

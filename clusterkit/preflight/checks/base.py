@@ -1,9 +1,13 @@
-"""A check: a pure function from the facts of all nodes, and the job, to rulings."""
+"""A check: a pure function from the facts of all nodes, and the job, to results.
+
+`@check` makes one of a function. `@each_node` lets that function look at the facts of one node,
+`@same_on_all` at the value that nodes have to agree on.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -41,8 +45,8 @@ class About:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
-    """What a check says of one node; equal rulings are folded into one finding."""
+class Result:
+    """What a check says of one node; equal results are folded into one finding."""
 
     verdict: Verdict
     summary: str
@@ -50,6 +54,63 @@ class Ruling:
     """May differ between nodes without keeping them from being folded."""
     hint: str = ""
     command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do about a fault, for results that share it."""
+
+    hint: str = ""
+    command: str = ""
+
+    def fail(self, summary: str, evidence: str = "") -> Result:
+        """Return the result that the node is not to be used."""
+        return self.result(Verdict.FAIL, summary, evidence)
+
+    def warn(self, summary: str, evidence: str = "") -> Result:
+        """Return the result that the node is slower or less safe than it could be."""
+        return self.result(Verdict.WARN, summary, evidence)
+
+    def result(self, verdict: Verdict, summary: str, evidence: str = "") -> Result:
+        """Return a result with this advice."""
+        return Result(
+            verdict=verdict,
+            summary=summary,
+            evidence=evidence,
+            hint=self.hint,
+            command=self.command,
+        )
+
+
+def fail(summary: str, evidence: str = "", *, hint: str = "", command: str = "") -> Result:
+    """Return the result that the node is not to be used."""
+    return Advice(hint=hint, command=command).fail(summary, evidence)
+
+
+def warn(summary: str, evidence: str = "", *, hint: str = "", command: str = "") -> Result:
+    """Return the result that the node is slower or less safe than it could be."""
+    return Advice(hint=hint, command=command).warn(summary, evidence)
+
+
+@lru_cache(maxsize=1 << 12)
+def ok(summary: str, evidence: str = "") -> Result:
+    """Return the result that nothing is wrong."""
+    return Result(verdict=Verdict.PASS, summary=summary, evidence=evidence)
+
+
+def skip(summary: str) -> Result:
+    """Return the result that the check does not apply."""
+    return Result(verdict=Verdict.SKIP, summary=summary)
+
+
+def unknown(summary: str) -> Result:
+    """Return the result that it could not be determined."""
+    return Result(verdict=Verdict.UNKNOWN, summary=summary)
+
+
+def missing(facts: Missing) -> Result:
+    """Return the result for facts that are not there."""
+    return Result(verdict=facts.verdict, summary=facts.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +154,13 @@ class Evidence:
     unreached: tuple[NodeFacts, ...] = ()
 
 
-Judgement = Iterator[tuple[str | None, Ruling]]
-"""Node and ruling; None for a ruling about the job as a whole."""
+Results = Iterator[tuple[str | None, Result]]
+"""Node and result; None for a result about the job as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that preflight decides. Every node that it judges gets a ruling."""
+    """One thing that preflight decides. Every node that it evaluates gets a result."""
 
     id: str
     """Area and three digits, such as `GPU004`; never used again for something else."""
@@ -107,7 +168,7 @@ class Check:
     """Such as `gpu-row-remap`; starts with the area in lower case."""
     about: About
     probes: tuple[Probe[Any], ...]
-    judge: Callable[[Evidence], Judgement]
+    judge: Callable[[Evidence], Results]
     tier: Tier = Tier.NODE
 
     @property
@@ -116,14 +177,64 @@ class Check:
         return self.id.rstrip("0123456789")
 
 
-def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Ruling | None]) -> Judgement:
-    """Apply `rule` to the facts of every node; None passes over a node, missing facts rule too."""
+Evaluation = Callable[[Evidence], Results]
+
+
+def about(
+    *, what: str, why: str, how: str, fix: str, source: str
+) -> Callable[[Evaluation], tuple[About, Evaluation]]:
+    """Return a decorator that explains a check, below `@check`; see `About`."""
+    texts = About(what=what, why=why, how=how, fix=fix, source=source)
+    return lambda evaluate: (texts, evaluate)
+
+
+def check(
+    id_: str,
+    name: str,
+    *probes: Probe[Any],
+    tier: Tier = Tier.NODE,
+    skip_if: Callable[[PreflightJob], str | None] = lambda _: None,
+) -> Callable[[tuple[About, Evaluation]], Check]:
+    """Return a decorator that makes a check of a function with `@about`; see `Check`.
+
+    Where `skip_if` returns a reason for a job, the check does not apply to it.
+    """
+
+    def decorated(explained: tuple[About, Evaluation]) -> Check:
+        texts, evaluate = explained
+
+        def judge(evidence: Evidence) -> Results:
+            if reason := skip_if(evidence.job):
+                yield None, skip(reason)
+            else:
+                yield from evaluate(evidence)
+
+        return Check(id=id_, name=name, about=texts, probes=probes, judge=judge, tier=tier)
+
+    return decorated
+
+
+def single_machine(job: PreflightJob) -> str | None:
+    """Return why a comparison of machines does not apply to a job."""
+    return "a single machine" if job.kind == "local" or len(job.hosts) < 2 else None
+
+
+Found = Result | Iterable[Result] | None
+"""What a rule says of one node: nothing, one result or several."""
+
+
+def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Found]) -> Results:
+    """Yield what `rule` says of the facts of every node; missing facts are a result too."""
     for node in evidence.nodes:
         facts = node.of(probe)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        elif (ruling := rule(facts)) is not None:
-            yield node.name, ruling
+        found = missing(facts) if isinstance(facts, Missing) else rule(facts)
+        for result in [found] if isinstance(found, Result) else found or ():
+            yield node.name, result
+
+
+def each_node(probe: Probe[T]) -> Callable[[Callable[[T], Found]], Evaluation]:
+    """Return a decorator for a rule about the facts of one node; see `each`."""
+    return lambda rule: lambda evidence: each(evidence, probe, rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,24 +246,21 @@ class Part:
     hint: str
     command: str
 
-    def lacking(self, have: int, lack: int) -> Ruling:
-        """Return the ruling for the `lack` nodes without the part; `have` nodes have it.
+    def lacking(self, have: int, lack: int) -> Result:
+        """Return the result for the `lack` nodes without the part; `have` nodes have it.
 
         Where half of the nodes have the part, the others have lost theirs, or are out of place. A
         few nodes with a part that most do without may be meant so.
         """
-        return Ruling(
-            verdict=Verdict.FAIL if have >= lack else Verdict.WARN,
-            summary=f"no {self.name}, {have} of {have + lack} nodes have one",
-            hint=self.hint,
-            command=self.command,
-        )
+        verdict = Verdict.FAIL if have >= lack else Verdict.WARN
+        summary = f"no {self.name}, {have} of {have + lack} nodes have one"
+        return Advice(hint=self.hint, command=self.command).result(verdict, summary)
 
 
 def known(
     evidence: Evidence, probe: Probe[T], *, part: Part | None = None
-) -> tuple[dict[str, T], list[tuple[str, Ruling]]]:
-    """Return the facts of the nodes that have some, and the rulings for those that have none.
+) -> tuple[dict[str, T], list[tuple[str, Result]]]:
+    """Return the facts of the nodes that have some, and the results for those that have none.
 
     A node without the part that `probe` looks at is skipped; given `part`, only where no node has
     it.
@@ -165,22 +273,11 @@ def known(
             without[node.name] = found
         else:
             facts[node.name] = found
-    rulings = {name: missing(why) for name, why in without.items()}
+    results = {name: missing(why) for name, why in without.items()}
     if part is not None and facts:
         lacking = [name for name, why in without.items() if why.verdict is Verdict.SKIP]
-        rulings |= dict.fromkeys(lacking, part.lacking(len(facts), len(lacking)))
-    return facts, list(rulings.items())
-
-
-def missing(facts: Missing) -> Ruling:
-    """Return the ruling for facts that are not there."""
-    return Ruling(verdict=facts.verdict, summary=facts.reason)
-
-
-@lru_cache(maxsize=1 << 12)
-def passed(summary: str, evidence: str = "") -> Ruling:
-    """Return a ruling that nothing is wrong."""
-    return Ruling(verdict=Verdict.PASS, summary=summary, evidence=evidence)
+        results |= dict.fromkeys(lacking, part.lacking(len(facts), len(lacking)))
+    return facts, list(results.items())
 
 
 V = TypeVar("V", bound=Hashable)
@@ -188,10 +285,12 @@ V = TypeVar("V", bound=Hashable)
 
 def majority(values: Mapping[str, V]) -> V | None:
     """Return the value that more than half of the nodes have; None where no value has that."""
-    ranked = Counter(values.values()).most_common(1)
-    if not ranked or ranked[0][1] * 2 <= len(values):
-        return None
-    return ranked[0][0]
+    return most(Counter(values.values()))
+
+
+def most(votes: Counter[V]) -> V | None:
+    """Return the value that more than half of the votes are for; None where none has that."""
+    return next((value for value, n in votes.most_common(1) if n * 2 > votes.total()), None)
 
 
 def uniform(
@@ -203,7 +302,7 @@ def uniform(
     odd: Verdict,
     hint: str = "",
     part: Part | None = None,
-) -> Judgement:
+) -> Results:
     """Rule by majority vote: nodes whose `key` differs from that of most are `odd`.
 
     `what` names the value in summaries ("driver version"). A node whose key is None is skipped.
@@ -211,11 +310,11 @@ def uniform(
     that of `known`.
     """
     values: dict[str, V] = {}
-    found, rulings = known(evidence, probe, part=part)
-    yield from rulings
+    found, results = known(evidence, probe, part=part)
+    yield from results
     for name, facts in found.items():
         if (value := key(facts)) is None:
-            yield name, Ruling(verdict=Verdict.SKIP, summary=f"no {what}")
+            yield name, skip(f"no {what}")
         else:
             values[name] = value
     winner = majority(values)
@@ -223,9 +322,22 @@ def uniform(
     for name, value in values.items():
         if winner is None:
             summary = f"{what} differs between nodes and no value has a majority"
-            yield name, Ruling(verdict=Verdict.WARN, summary=summary, evidence=tally, hint=hint)
+            yield name, warn(summary, tally, hint=hint)
         elif value == winner:
-            yield name, passed(f"{what} {value}")
+            yield name, ok(f"{what} {value}")
         else:
             summary = f"{what} is {value}, most nodes have {winner}"
-            yield name, Ruling(verdict=odd, summary=summary, evidence=tally, hint=hint)
+            yield name, Advice(hint=hint).result(odd, summary, tally)
+
+
+def same_on_all(
+    probe: Probe[T], what: str, *, odd: Verdict, hint: str = ""
+) -> Callable[[Callable[[T], V | None]], Evaluation]:
+    """Return a decorator for the value on which nodes have to agree; see `uniform`."""
+    return lambda key: lambda evidence: uniform(evidence, probe, key, what=what, odd=odd, hint=hint)
+
+
+Ruling = Result
+Judgement = Results
+passed = ok
+"""Names of the first release, for the checks of third parties."""

@@ -1,70 +1,134 @@
-"""GPU023: AMD GPUs are there, and alike on all nodes."""
+"""GPU: AMD's GPUs: whether they are there, alike, cool and without memory errors."""
 
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import (
-    About,
-    Check,
+    Advice,
     Evidence,
-    Judgement,
     Part,
-    Ruling,
+    Result,
+    Results,
     Tier,
+    about,
+    check,
+    each_node,
+    fail,
     known,
-    passed,
+    ok,
+    same_on_all,
+    skip,
     uniform,
 )
+from clusterkit.preflight.checks.each_gpu import gpus
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.amd_gpus import AmdGpus
 
 _HINT = "run amd-smi there; leave the node out, or ask for fewer GPUs"
-_COMMAND = "amd-smi list || rocm-smi"
 _PART = Part(name="AMD GPU", hint=_HINT, command="lspci -d 1002:")
 
 
-def _judge(evidence: Evidence) -> Judgement:
-    wanted = evidence.job.gpus_per_node
-    if wanted is None:
+@check("GPU023", "gpu-amd", amd_gpus.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="Every node has the AMD GPUs that the job wants, or the same as most nodes.",
+    why="A rank without a GPU dies at its first HIP call, and the job with it.",
+    how="`amd-smi static --json`, else `rocm-smi --showproductname --json`, counted.",
+    fix="Take the node out of the job, or ask for fewer GPUs a node.",
+    source="Majority vote over the nodes of the job; no list to keep.",
+)
+def _amd(evidence: Evidence) -> Results:
+    probe, required = amd_gpus.PROBE, evidence.job.gpus_per_node
+    if required is None:
         yield from uniform(
-            evidence,
-            amd_gpus.PROBE,
-            _gpus,
-            what="AMD GPUs",
-            odd=Verdict.FAIL,
-            hint=_HINT,
-            part=_PART,
+            evidence, probe, _models, what="AMD GPUs", odd=Verdict.FAIL, hint=_HINT, part=_PART
         )
         return
-    found, rulings = known(evidence, amd_gpus.PROBE, part=_PART)
-    yield from rulings
+    found, results = known(evidence, probe, part=_PART)
+    yield from results
     for name, facts in found.items():
-        summary = f"{_gpus(facts)}, the job wants {wanted}"
-        if len(facts.gpus) < wanted:
-            yield (
-                name,
-                Ruling(verdict=Verdict.FAIL, summary=summary, hint=_HINT, command=_COMMAND),
-            )
+        if len(facts.gpus) < required:
+            summary = f"{_models(facts)}, the job wants {required}"
+            yield name, fail(summary, hint=_HINT, command="amd-smi list || rocm-smi")
         else:
-            yield name, passed(_gpus(facts))
+            yield name, ok(_models(facts))
 
 
-def _gpus(facts: AmdGpus) -> str:
+def _models(facts: AmdGpus) -> str:
     names = " + ".join(sorted({gpu.name or "AMD GPU" for gpu in facts.gpus}))
     return f"{len(facts.gpus)} x {names}"
 
 
-CHECK = Check(
-    id="GPU023",
-    name="gpu-amd",
-    about=About(
-        what="Every node has the AMD GPUs that the job wants, or the same as most nodes.",
-        why="A rank without a GPU dies at its first HIP call, and the job with it.",
-        how="`amd-smi static --json`, else `rocm-smi --showproductname --json`, counted.",
-        fix="Take the node out of the job, or ask for fewer GPUs a node.",
-        source="Majority vote over the nodes of the job; no list to keep.",
-    ),
-    probes=(amd_gpus.PROBE,),
-    judge=_judge,
-    tier=Tier.ROUND_TRIP,
+@check("GPU024", "gpu-amd-driver", amd_gpus.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="All nodes run the same amdgpu driver.",
+    why="With mixed drivers RCCL may choose different features on each side.",
+    how="`amd-smi static --driver`, else `rocm-smi --showdriverversion`, by majority over the"
+    " nodes of the job.",
+    fix="Update the odd nodes and reboot them.",
+    source="Majority vote over the nodes of the job; no list to keep.",
 )
+@same_on_all(
+    amd_gpus.PROBE,
+    "amdgpu driver",
+    odd=Verdict.FAIL,
+    hint="install the driver that most nodes have, then reboot; or leave the node out",
+)
+def _amd_driver(facts: AmdGpus) -> str | None:
+    return facts.driver
+
+
+_HOT_C = 85.0
+"""As for NVIDIA's; Instinct slows down at a junction of about 100 C."""
+_NEAR_C = 10.0
+"""Degrees from the GPU's own slowdown, where the driver says what that is."""
+
+
+@check("GPU025", "gpu-amd-temperature", amd_gpus.PROBE)
+@about(
+    what="No AMD GPU is above 85 C or within 10 C of the temperature at which it slows down.",
+    why="A GPU that is hot before the job starts will be slowed down in it.",
+    how="`amd-smi metric --temperature` and `amd-smi static --limit`, else `rocm-smi --showtemp`:"
+    " the junction (hotspot), else the edge. At the slowdown limit it fails.",
+    fix="Mend the cooling; leave the node out until then.",
+    source="The same limit as for NVIDIA GPUs.",
+)
+@each_node(amd_gpus.PROBE)
+def _amd_temperature(facts: AmdGpus) -> Result:
+    known = {gpu.index: gpu.junction_c for gpu in facts.gpus if gpu.junction_c is not None}
+    if not known:
+        return skip("no temperature is told")
+    limits = {gpu.index: gpu.slowdown_c or _HOT_C + _NEAR_C for gpu in facts.gpus}
+    hot = {i: c for i, c in known.items() if c > min(_HOT_C, limits[i] - _NEAR_C)}
+    if not hot:
+        return ok("temperatures are fine")
+    advice = Advice(
+        hint="look at fans, inlets and the neighbours of the node",
+        command="amd-smi metric --temperature || rocm-smi --showtemp",
+    )
+    slowed = {g.index for g in facts.gpus if g.slowdown_c and hot.get(g.index, 0) >= g.slowdown_c}
+    at = f"{gpus(slowed or hot)}: up to {max(hot.values()):.0f} C"
+    return advice.fail(f"{at}, at its slowdown limit") if slowed else advice.warn(at)
+
+
+@check("GPU028", "gpu-amd-ecc", amd_gpus.PROBE)
+@about(
+    what="No AMD GPU has met a memory error that ECC could not correct.",
+    why="The process that reads such a cell is killed, and the job with it.",
+    how="`total_uncorrectable_count` of `amd-smi metric --ecc`; rocm-smi alone does not tell.",
+    fix="Reset the GPU (`amd-smi reset --gpureset`, root) or reboot; replace it if they recur.",
+    source="AMD SMI documentation, metric --ecc; the limit of GPU008.",
+)
+@each_node(amd_gpus.PROBE)
+def _amd_ecc(facts: AmdGpus) -> Result:
+    known = {gpu.index: gpu.uncorrected for gpu in facts.gpus if gpu.uncorrected is not None}
+    if not known:
+        return skip("no errors are told (rocm-smi, or no ECC)")
+    bad = {index: count for index, count in known.items() if count}
+    if not bad:
+        return ok("no uncorrected memory errors")
+    return fail(
+        f"{gpus(bad)}: uncorrected ECC errors since the driver was loaded",
+        ", ".join(f"GPU {index}: {count}" for index, count in bad.items()),
+        hint="reset the GPU or reboot before the job; have it replaced if they come back",
+        command="amd-smi metric --ecc --ecc-blocks; amd-smi bad-pages",
+    )

@@ -1,4 +1,4 @@
-"""HOST002: whether every node resolves the nodes of the job to the addresses that they have."""
+"""HOST: whether the names of the nodes lead to the addresses that they have."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from collections.abc import Mapping
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import (
-    About,
-    Check,
+    Advice,
     Evidence,
-    Judgement,
-    Ruling,
+    Result,
+    Results,
     Tier,
-    missing,
-    passed,
+    about,
+    check,
+    each_node,
+    known,
+    most,
+    ok,
+    single_machine,
 )
-from clusterkit.preflight.probes.host.names import PROBE, Names, asked
-from clusterkit.transport.probe import Missing
+from clusterkit.preflight.probes.host import names
+from clusterkit.preflight.probes.host.names import Names, asked
 
-ABOUT = About(
+
+@check("HOST002", "host-names", names.PROBE, tier=Tier.ROUND_TRIP, skip_if=single_machine)
+@about(
     what="Every node resolves the names of the job's nodes, to the addresses that they have.",
     why="All ranks look for the head by its name. One wrong line in one hosts file, and that node"
     " waits for an address that never answers, until the rendezvous times out.",
@@ -30,34 +36,24 @@ ABOUT = About(
     fix="Mend /etc/hosts or DNS of the node; `getent` and not `dig` shows what programs get.",
     source="NVIDIA/nccl#286, #367, horovod#310: hangs from names that differ between nodes",
 )
-
-
-def judge(evidence: Evidence) -> Judgement:
-    """Name the nodes that resolve some node wrongly, and which."""
-    if evidence.job.kind == "local" or len(evidence.job.hosts) < 2:
-        yield None, Ruling(verdict=Verdict.SKIP, summary="a single machine")
-        return
-    known: dict[str, Names] = {}
-    for node in evidence.nodes:
-        facts = node.of(PROBE)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        else:
-            known[node.name] = facts
-    resolved = {name for facts in known.values() for name, found in facts.hosts.items() if found}
+def _names(evidence: Evidence) -> Results:
+    found, results = known(evidence, names.PROBE)
+    yield from results
+    resolved = {name for facts in found.values() for name, seen in facts.hosts.items() if seen}
     # A name that nobody knows, and that was not reached, is no fault of those who look it up.
     nobodies = {node.name for node in evidence.unreached} - resolved
     targets = [target for target in asked(evidence.job.hosts) if target not in nobodies]
-    said = {target: _most_say(target, known) for target in targets}
+    usual = {target: _usual(target, found) for target in targets}
     # What most say is right where that node has the address; then a look at the rest is enough.
-    agreed = {target: a for target, a in said.items() if a and _right(a, target, known)}
-    for name, facts in known.items():
-        odd = {target: usual for target, usual in said.items() if _differs(facts, target, agreed)}
-        yield name, _rule(name, facts, known, odd, evidence.job.hosts[0])
+    agreed = {target: a for target, a in usual.items() if a and _right(a, target, found)}
+    for name, facts in found.items():
+        odd = {target: a for target, a in usual.items() if _differs(facts, target, agreed)}
+        yield name, _resolution(name, facts, found, odd, evidence.job.hosts[0])
 
 
-def _most_say(target: str, known: Mapping[str, Names]) -> str | None:
-    # Its own word counts against a single other one only: a node may call itself what it likes.
+def _usual(target: str, known: Mapping[str, Names]) -> str | None:
+    """Return the address that most nodes find for `target`."""
+    # Its own answer counts against a single other one only: a node may call itself what it likes.
     answers = Counter(
         found[0]
         for name, facts in known.items()
@@ -66,39 +62,37 @@ def _most_say(target: str, known: Mapping[str, Names]) -> str | None:
     if answers.total() == 1 and target in known:
         own = known[target].hosts.get(target)
         return own[0] if own and not own[0].startswith("127.") else None
-    ranked = answers.most_common(1)
-    return ranked[0][0] if ranked and ranked[0][1] * 2 > answers.total() else None
+    return most(answers)
 
 
-def _rule(
+def _resolution(
     name: str,
     facts: Names,
     known: Mapping[str, Names],
-    said: Mapping[str, str | None],
+    odd: Mapping[str, str | None],
     head: str,
-) -> Ruling:
-    absent = [target for target in said if target != name and not facts.hosts.get(target)]
+) -> Result:
+    absent = [target for target in odd if target != name and not facts.hosts.get(target)]
     if absent:
         first = head if head in absent else absent[0]
+        advice, count = _of_name(first), f"{len(absent)} names: {absent[:5]}"
         verdict = Verdict.FAIL if first == head else Verdict.WARN
-        return _bad(verdict, f"cannot resolve {first}", first, f"{len(absent)} names: {absent[:5]}")
-    for target in sorted(said, key=lambda target: target != head):
+        return advice.result(verdict, f"cannot resolve {first}", count)
+    for target in sorted(odd, key=lambda target: target != head):
         found = facts.hosts[target][0] if facts.hosts.get(target) else None
         if target == name or found is None or _right(found, target, known):
             continue
-        usual = said[target]
+        usual, resolves = odd[target], f"resolves {target} to {found}"
         owned = target in known and bool(known[target].local) and ":" not in found
         if usual is None and not owned:
-            summary = f"resolves {target} to {found}, and the nodes disagree"
-            return _bad(Verdict.WARN, summary, target, "")
+            return _of_name(target).warn(f"{resolves}, and the nodes disagree")
         if found != usual:
-            evidence = f"most nodes say {usual}" if usual else ""
-            return _bad(Verdict.FAIL, f"resolves {target} to {found}, wrong", target, evidence)
+            most_say = f"most nodes say {usual}" if usual else ""
+            return _of_name(target).fail(f"{resolves}, wrong", most_say)
         if owned:
             # All agree: an address that is translated on the way, or a stale entry for all.
-            summary = f"resolves {target} to {found}, which none of its interfaces has"
-            return _bad(Verdict.WARN, summary, target, "")
-    return passed("resolves the nodes of the job as they are")
+            return _of_name(target).warn(f"{resolves}, which none of its interfaces has")
+    return ok("resolves the nodes of the job as they are")
 
 
 def _differs(facts: Names, target: str, agreed: Mapping[str, str]) -> bool:
@@ -112,21 +106,42 @@ def _right(address: str, target: str, known: Mapping[str, Names]) -> bool:
     return target in known and address in known[target].local
 
 
-def _bad(verdict: Verdict, summary: str, target: str, evidence: str) -> Ruling:
-    return Ruling(
-        verdict=verdict,
-        summary=summary,
-        evidence=evidence,
+def _of_name(target: str) -> Advice:
+    return Advice(
         hint="mend /etc/hosts or the name service of that node",
         command=f"getent ahosts {quote(target)}; grep -n {quote(target)} /etc/hosts",
     )
 
 
-CHECK = Check(
-    id="HOST002",
-    name="host-names",
-    about=ABOUT,
-    probes=(PROBE,),
-    judge=judge,
-    tier=Tier.ROUND_TRIP,
+_OWN_NAME = Advice(
+    hint="put the node's real address before its name in /etc/hosts",
+    command="getent ahosts $(uname -n); grep -n $(uname -n) /etc/hosts",
 )
+
+
+@check("HOST003", "host-own-name", names.PROBE, skip_if=single_machine)
+@about(
+    what="A node's own name resolves to an address of its network, and that back to its name.",
+    why="Debian writes 127.0.1.1 for a machine's own name. The head then listens on loopback, and"
+    " Gloo tells its peers to come to 127.0.1.1: every other node waits or is refused.",
+    how="getent ahostsv4 $(uname -n), then getent hosts ADDRESS, on each node.",
+    fix="Put the real address before the name in /etc/hosts, or remove the 127.0.1.1 line where"
+    " DNS knows the name. Else set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME.",
+    source="Debian reference, section 5.1.1, on 127.0.1.1; NVIDIA/nccl#286, horovod#636",
+)
+@each_node(names.PROBE)
+def _own_name(facts: Names) -> Result:
+    own = f"{facts.name}: {' '.join(facts.own) or 'nothing'}"
+    if not facts.own:
+        return _OWN_NAME.fail("does not resolve its own name", own)
+    address = facts.own[0]
+    if address.startswith("127.") or address == "::1":
+        return _OWN_NAME.fail(f"its own name resolves to {address}, loopback", own)
+    if facts.local and ":" not in address and address not in facts.local:
+        summary = "its own name resolves to an address that it does not have"
+        return _OWN_NAME.fail(summary, address)
+    short = facts.name.split(".")[0].lower()
+    if facts.reverse and short not in {name.split(".")[0].lower() for name in facts.reverse}:
+        reverse = f"{address} is {' '.join(facts.reverse)}"
+        return _OWN_NAME.warn("its address resolves back to another name", reverse)
+    return ok("its own name resolves to its own address")

@@ -1,22 +1,49 @@
-"""HOST013: whether the job's interpreter is on every node, and the same."""
+"""HOST: the job's Python on the nodes: interpreter, torch, framework and clusterkit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, wheel_name
 from clusterkit.core.findings import Verdict
-from clusterkit.core.shell import quote_path
+from clusterkit.core.shell import quote, quote_path
+from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
+from clusterkit.launch.frameworks import Framework
 from clusterkit.preflight.checks.base import (
-    About,
-    Check,
+    Advice,
     Evidence,
-    Judgement,
-    Ruling,
+    Result,
+    Results,
     Tier,
+    about,
+    check,
+    each,
+    missing,
+    ok,
+    skip,
     uniform,
+    warn,
 )
-from clusterkit.preflight.probes.host.job_python import PROBE
+from clusterkit.preflight.probes.host import job_python
+from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import Missing, PreflightJob
 
-ABOUT = About(
+_ONE_ENVIRONMENT = "use one environment on all nodes"
+
+
+def _of_image(what: str) -> Callable[[PreflightJob], str | None]:
+    """Return what skips a check of jobs in containers."""
+    return lambda job: None if job.container_runtime is None else what
+
+
+@check(
+    "HOST013",
+    "host-python",
+    job_python.PROBE,
+    tier=Tier.ROUND_TRIP,
+    skip_if=_of_image("the interpreter is the image's"),
+)
+@about(
     what="The job's interpreter is on every node, in the same version.",
     why="A node without it ends at once and takes the job with it. Pickles and compiled packages"
     " of one Python version do not work in another.",
@@ -25,46 +52,219 @@ ABOUT = About(
     " by its whole path in `python:` of the cluster.",
     source="Python documentation, pickle and the stable ABI; majority vote over the nodes",
 )
-
-
-def judge(evidence: Evidence) -> Judgement:
-    """Fail nodes without the interpreter or with another version of it."""
+def _python(evidence: Evidence) -> Results:
     job = evidence.job
-    if job.container_runtime is not None:
-        yield None, Ruling(verdict=Verdict.SKIP, summary="the interpreter is the image's")
-        return
-    found = {node.name: node.of(PROBE) for node in evidence.nodes}
+    found = {node.name: node.of(job_python.PROBE) for node in evidence.nodes}
+    # A bare name that no node has may come from modules, which a plain shell has not loaded.
     anywhere = any(f is not None and not isinstance(f, Missing) for f in found.values())
-    for name, facts in found.items():
-        if facts is None:
-            yield name, _absent(job, anywhere=anywhere)
-    there = [node for node in evidence.nodes if found[node.name] is not None]
+    certain = anywhere or "/" in job.python
+    absent = Advice(
+        hint="name the interpreter by its whole path in `python:` of the cluster",
+        command=f"command -v {quote_path(job.python)}",
+    ).result(
+        Verdict.FAIL if certain else Verdict.WARN,
+        f"{job.python} is not there" + ("" if certain else " in a plain shell"),
+    )
+    yield from ((name, absent) for name, facts in found.items() if facts is None)
+    there = tuple(node for node in evidence.nodes if found[node.name] is not None)
     yield from uniform(
-        Evidence(job=job, nodes=tuple(there)),
-        PROBE,
+        Evidence(job=job, nodes=there),
+        job_python.PROBE,
         lambda python: python.version if python else None,
         what="Python",
         odd=Verdict.FAIL,
-        hint="use one environment on all nodes",
+        hint=_ONE_ENVIRONMENT,
     )
 
 
-def _absent(job: PreflightJob, *, anywhere: bool) -> Ruling:
-    # A bare name that no node has may come from modules, which a plain shell has not loaded.
-    known = anywhere or "/" in job.python
-    return Ruling(
-        verdict=Verdict.FAIL if known else Verdict.WARN,
-        summary=f"{job.python} is not there" + ("" if known else " in a plain shell"),
-        hint="name the interpreter by its whole path in `python:` of the cluster",
-        command=f"command -v {quote_path(job.python)}",
-    )
-
-
-CHECK = Check(
-    id="HOST013",
-    name="host-python",
-    about=ABOUT,
-    probes=(PROBE,),
-    judge=judge,
+@check(
+    "HOST014",
+    "host-torch",
+    job_python.PROBE,
     tier=Tier.ROUND_TRIP,
+    skip_if=_of_image("torch is the image's"),
 )
+@about(
+    what="The job's interpreter has torch on every node: the same version, built for the same CUDA"
+    " or ROCm, with the same NCCL, and with GPU support where the job uses GPUs.",
+    why="Ranks of different NCCL versions hang or end with `unhandled system error`; a build for"
+    " processors sees no GPU at all.",
+    how="Read from torch/version.py and the metadata of the NCCL wheel: importing torch would take"
+    " seconds a node.",
+    fix="Install the same environment on all nodes, or put it on a shared file system.",
+    source="NCCL documentation: all ranks of a communicator use the same version",
+)
+def torch(evidence: Evidence) -> Results:
+    """Fail nodes that lack torch or differ from the others."""
+    job, there = evidence.job, []
+    found = {node.name: node.of(job_python.PROBE) for node in evidence.nodes}
+    have = any(isinstance(f, JobPython) and f.torch for f in found.values())
+    for node in evidence.nodes:
+        facts = found[node.name]
+        if isinstance(facts, Missing):
+            yield node.name, missing(facts)
+        elif fault := _fault_of_torch(facts, job, have=have):
+            yield node.name, fault
+        else:
+            there.append(node)
+    yield from uniform(
+        Evidence(job=job, nodes=tuple(there)),
+        job_python.PROBE,
+        _torch_version,
+        what="torch",
+        odd=Verdict.FAIL,
+        hint=_ONE_ENVIRONMENT,
+    )
+
+
+def _fault_of_torch(python: JobPython | None, job: PreflightJob, *, have: bool) -> Result | None:
+    if python is None:
+        return skip("no interpreter")
+    advice = Advice(
+        hint="install the torch that the other nodes or the GPUs need",
+        command=f"{quote_path(job.python)} -c 'import torch; print(torch.__version__)'",
+    )
+    if python.torch is None and _needed(job) == "torch":
+        return _lacking(job)
+    if python.torch is None and (have or job.framework == "deepspeed"):
+        return advice.fail("torch is not installed for the job's Python")
+    if python.torch is None:
+        return skip("torch is not installed")
+    if python.cuda is None and python.hip is None and (verdict := wants_gpus(job)):
+        what = f"torch {python.torch} is a build without GPU support"
+        return advice.result(verdict, what + (f", and {job.gpu_use}" if job.gpu_use else ""))
+    return None
+
+
+def wants_gpus(job: PreflightJob) -> Verdict | None:
+    """Return how bad a build for CPUs is; a plain shell may have another one than the job."""
+    if job.uses_gpus:
+        return Verdict.WARN if job.python_is_set_up else Verdict.FAIL
+    return Verdict.WARN if job.gpu_use else None
+
+
+def _torch_version(python: JobPython | None) -> str | None:
+    if python is None or python.torch is None:
+        return None
+    device = f"CUDA {python.cuda}" if python.cuda else f"ROCm {python.hip}" if python.hip else "CPU"
+    return f"{python.torch}, {device}" + (f", NCCL {python.nccl}" if python.nccl else "")
+
+
+_COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
+
+
+@check(
+    "HOST015",
+    "host-packages",
+    job_python.PROBE,
+    tier=Tier.ROUND_TRIP,
+    skip_if=_of_image("the packages are the image's"),
+)
+@about(
+    what="The job's framework is installed on all nodes, and has the same version there, as have"
+    " clusterkit and submitit.",
+    why="A node without it ends at once and takes the job with it. Tasks are handed over as"
+    " pickles that another version may not read, and ranks of different framework versions"
+    " disagree on what they exchange.",
+    how="Metadata of the packages in the job's interpreter on each node.",
+    fix="Install the same versions on all nodes, or put the environment on a shared file system.",
+    source="majority vote over the nodes of the job",
+)
+def _packages(evidence: Evidence) -> Results:
+    job, there = evidence.job, []
+    package = _needed(job)
+    package = None if package == "torch" else package  # of which HOST014 tells
+    compared = dict.fromkeys((*_COMPARED, package) if package else _COMPARED)
+    for node in evidence.nodes:
+        facts = node.of(job_python.PROBE)
+        if facts is None:
+            yield node.name, skip("no interpreter")
+        elif isinstance(facts, Missing) or package in {None, *facts.packages}:
+            there.append(node)
+        else:
+            yield node.name, _lacking(job)
+
+    def versions(python: JobPython | None) -> str | None:
+        packages = python.packages if python else {}
+        return ", ".join(f"{n} {packages[n]}" for n in compared if n in packages) or None
+
+    yield from uniform(
+        Evidence(job=job, nodes=tuple(there)),
+        job_python.PROBE,
+        versions,
+        what="packages",
+        odd=Verdict.WARN,
+        hint=_ONE_ENVIRONMENT,
+    )
+
+
+def _needed(job: PreflightJob) -> str | None:
+    """Return the package that the job's framework needs, if that is known."""
+    framework = framework_called(job.framework)
+    return package_of(framework) if framework is not None else None
+
+
+def _lacking(job: PreflightJob) -> Result:
+    """Return the result for a node whose Python lacks the package of the job's framework.
+
+    A plain shell may have other packages than a job for which modules are loaded first.
+    """
+    framework = framework_called(job.framework)
+    advice = Advice()
+    if framework is not None:
+        advice = Advice(hint=_ways(framework), command=pip_line(framework, job.python))
+    verdict = Verdict.WARN if job.python_is_set_up else Verdict.FAIL
+    where = " in a plain shell" if job.python_is_set_up else ""
+    return advice.result(verdict, f"{_needed(job)} is not installed for the job's Python{where}")
+
+
+def _ways(framework: Framework) -> str:
+    ways = ["install it there", "name another interpreter in `python:` of the cluster"]
+    image = image_with(framework)
+    if image is not None:
+        ways.append(f"run in an image that has it (--container docker --image {image})")
+    return ", or ".join(ways)
+
+
+def _not_comparable(job: PreflightJob) -> str | None:
+    if job.asked_by is None:
+        return "its version is not known"
+    return None if job.container_runtime is None else "clusterkit is the image's"
+
+
+@check("HOST016", "host-clusterkit", job_python.PROBE, skip_if=_not_comparable)
+@about(
+    what="clusterkit on the nodes has the version of the one that submits, and is not another"
+    " project of that name.",
+    why="Tasks are handed over as files and pickles that another version may read wrongly, or not.",
+    how="Metadata of the package in the job's interpreter on each node. A node without it is"
+    " passed over: with a shared file system the interpreter of the client runs there.",
+    fix="`clusterkit nodes prepare` brings the nodes the very clusterkit that submits; or put the"
+    " environment on a shared file system. No index has it: `clusterkit` there is another project.",
+    source="Python documentation, pickle: what can be pickled and unpickled",
+)
+def _clusterkit(evidence: Evidence) -> Results:
+    job, here = evidence.job, evidence.job.asked_by or ""
+    pip = f"{quote_path(job.python)} -m pip"
+
+    def rule(python: JobPython | None) -> Result:
+        packages = python.packages if python else {}
+        there = packages.get(DISTRIBUTION)
+        if FOREIGN in packages:
+            return warn(
+                f"another project named {FOREIGN} ({packages[FOREIGN]}) is installed over ours",
+                hint=f"remove it, then install {DISTRIBUTION} again; ours had that name before",
+                command=f"{pip} uninstall {FOREIGN}",
+            )
+        if there is None:
+            return skip("not installed for the job's Python")
+        if there == here:
+            return ok(f"clusterkit {there} on both sides")
+        return warn(
+            f"clusterkit {there} is there, {here} is what asks",
+            hint="install the clusterkit that submits: clusterkit nodes prepare (machines by ssh), "
+            "or its wheel (docs/how-to/air-gapped.md)",
+            command=f"{pip} install --no-index --no-deps {quote(wheel_name(here))}",
+        )
+
+    return each(evidence, job_python.PROBE, rule)

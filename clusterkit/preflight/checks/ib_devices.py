@@ -1,86 +1,230 @@
-"""IB001: whether every node has the RDMA devices that most nodes have, and they can be read."""
+"""IB: RDMA devices and network interfaces that differ from those of most nodes."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
-from clusterkit.core.findings import Verdict
+from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import (
-    About,
-    Check,
+    Advice,
     Evidence,
-    Judgement,
     Part,
-    Ruling,
+    Result,
+    Results,
     Tier,
+    about,
+    check,
+    each_node,
     known,
     majority,
-    passed,
+    most,
+    ok,
+    skip,
+    warn,
 )
-from clusterkit.preflight.probes.net.rdma import Rdma
-from clusterkit.preflight.probes.net.rdma_ports import PROBE
+from clusterkit.preflight.probes.gpu import gpudirect
+from clusterkit.preflight.probes.gpu.gpudirect import GpuDirect
+from clusterkit.preflight.probes.net import interfaces, rdma_ports
+from clusterkit.preflight.probes.net.rdma import Device, Rdma
+from clusterkit.transport.probe import PreflightJob
 
-ABOUT = About(
+V = TypeVar("V", bound=Hashable)
+Kinds = tuple[tuple[str, int], ...]
+
+
+def _votes(cast: Iterable[tuple[str, V]]) -> dict[str, Counter[V]]:
+    """Return how often each value was seen under each name."""
+    votes: dict[str, Counter[V]] = defaultdict(Counter)
+    for name, value in cast:
+        votes[name][value] += 1
+    return votes
+
+
+_DEVICES = Advice(
+    hint="see whether the card is on the PCIe bus and what its driver says",
+    command="lspci -d 15b3:; dmesg | grep -i mlx5 | tail",
+)
+_PART = Part(name="RDMA device", hint=_DEVICES.hint, command=_DEVICES.command)
+
+
+@check("IB001", "ib-devices", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
+@about(
     what="Every node has as many RDMA devices of each kind as most nodes, and each shows a port.",
-    why="A NIC that fell off the PCIe bus is not reported by anything else: NCCL uses what is left,"
-    " and the job runs at a fraction of its speed or hangs where ranks pair up unevenly.",
+    why="A NIC that fell off the PCIe bus is not reported by anything else: NCCL uses what is"
+    " left, and the job runs at a fraction of its speed or hangs where ranks pair up unevenly.",
     how="/sys/class/infiniband/*, grouped by board, chip and firmware generation; `ibstat` that"
     " ends with `ibpanic` names a device that cannot be read.",
     fix="`lspci -d 15b3:` shows whether the card is on the bus, `dmesg | grep mlx5` why its driver"
     " gave up; reseat, power-cycle or replace.",
     source="majority of the job's own nodes",
 )
-_HINT = "see whether the card is on the PCIe bus and what its driver says"
-_COMMAND = "lspci -d 15b3:; dmesg | grep -i mlx5 | tail"
-_PART = Part(name="RDMA device", hint=_HINT, command=_COMMAND)
+def _devices(evidence: Evidence) -> Results:
+    found, results = known(evidence, rdma_ports.PROBE, part=_PART)
+    yield from results
+    kinds = {
+        name: tuple(sorted(Counter(device.family for device in rdma.devices).items()))
+        for name, rdma in found.items()
+    }
+    usual = majority(kinds)
+    for name, rdma in found.items():
+        yield name, _compared(rdma, kinds[name], usual)
 
 
-def judge(evidence: Evidence) -> Judgement:
-    """Name the nodes with fewer devices than most, or with none."""
-    facts, rulings = known(evidence, PROBE, part=_PART)
-    yield from rulings
-    counts = {name: _count(rdma) for name, rdma in facts.items()}
-    usual = majority(counts)
-    for name, rdma in facts.items():
-        yield name, _rule(rdma, counts[name], usual)
-
-
-Kinds = tuple[tuple[str, int], ...]
-
-
-def _count(rdma: Rdma) -> Kinds:
-    return tuple(sorted(Counter(device.family for device in rdma.devices).items()))
-
-
-def _rule(rdma: Rdma, has: Kinds, usual: Kinds | None) -> Ruling:
+def _compared(rdma: Rdma, has: Kinds, usual: Kinds | None) -> Result:
     dead = [device.name for device in rdma.devices if not device.ports]
     count = len(rdma.devices)
     if dead:
-        return _odd(Verdict.FAIL, f"{','.join(dead)} cannot be read", "")
+        return _DEVICES.fail(f"{','.join(dead)} cannot be read")
     if usual is None:
-        return _odd(Verdict.WARN, "RDMA devices differ between nodes, none is usual", _text(has))
+        return _DEVICES.warn("RDMA devices differ between nodes, none is usual", _text(has))
     if has == usual:
-        return passed(f"{count} RDMA devices")
-    most = sum(n for _, n in usual)
-    evidence = f"has {_text(has)}; most nodes: {_text(usual)}"
-    if count < most:
-        return _odd(Verdict.FAIL, f"{count} RDMA devices, most nodes have {most}", evidence)
-    return _odd(Verdict.WARN, "other RDMA devices than most nodes", evidence)
+        return ok(f"{count} RDMA devices")
+    on_most = sum(n for _, n in usual)
+    differs = f"has {_text(has)}; most nodes: {_text(usual)}"
+    if count < on_most:
+        return _DEVICES.fail(f"{count} RDMA devices, most nodes have {on_most}", differs)
+    return _DEVICES.warn("other RDMA devices than most nodes", differs)
 
 
 def _text(kinds: Kinds) -> str:
     return ", ".join(f"{n} x {kind or 'unknown kind'}" for kind, n in kinds)
 
 
-def _odd(verdict: Verdict, summary: str, evidence: str) -> Ruling:
-    return Ruling(verdict=verdict, summary=summary, evidence=evidence, hint=_HINT, command=_COMMAND)
-
-
-CHECK = Check(
-    id="IB001",
-    name="ib-devices",
-    about=ABOUT,
-    probes=(PROBE,),
-    judge=judge,
-    tier=Tier.ROUND_TRIP,
+@check("IB005", "ib-firmware", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="All devices of one kind (board, chip, generation of the firmware) have one firmware.",
+    why="Mixed firmware behaves differently under congestion and in adaptive routing: slow or"
+    " failing collectives that depend on which nodes a job gets.",
+    how="/sys/class/infiniband/*/{fw_ver,board_id,hca_type}; boards of different kinds may differ.",
+    fix="Update the odd ones: `mlxfwmanager --query`, `flint -d DEV query`.",
+    source="majority of the job's own nodes",
 )
+def _firmware(evidence: Evidence) -> Results:
+    found, results = known(evidence, rdma_ports.PROBE)
+    yield from results
+    devices = {name: [d for d in rdma.devices if d.firmware] for name, rdma in found.items()}
+    votes = _votes((d.family, d.firmware or "") for listed in devices.values() for d in listed)
+    usual = {family: most(seen) for family, seen in votes.items()}
+    for name, listed in devices.items():
+        odd = [device for device in listed if device.firmware != usual[device.family]]
+        if not listed:
+            yield name, skip("firmware of devices is not known")
+        elif odd:
+            yield name, _other_firmware(odd, usual[odd[0].family], votes[odd[0].family])
+        else:
+            yield name, ok("firmware is the same within each kind of device")
+
+
+def _other_firmware(odd: list[Device], usual: str | None, votes: Counter[str]) -> Result:
+    names = ",".join(device.name for device in odd)
+    differs = "firmware differs within a kind of device, none is usual"
+    return warn(
+        f"firmware {odd[0].firmware} on {names}, usual is {usual}" if usual else differs,
+        ", ".join(f"{version}: {n}" for version, n in votes.most_common()),
+        hint="update the firmware of the odd devices",
+        command=f"sudo flint -d {quote(odd[0].name)} query",
+    )
+
+
+def _no_gpu_traffic(job: PreflightJob) -> str | None:
+    if job.uses_gpus is False:
+        return "the job uses no GPU"
+    return "one node" if len(job.hosts) < 2 else None
+
+
+@check("IB008", "ib-gpudirect", gpudirect.PROBE, skip_if=_no_gpu_traffic)
+@about(
+    what="nvidia_peermem is loaded, or the driver is NVIDIA's open one on kernel 5.12 or later"
+    " (dma-buf).",
+    why="Without either, every byte between nodes is copied through host memory: often half the"
+    " bandwidth, and CPU time.",
+    how="/proc/modules, uname -r and /proc/driver/nvidia/version. One of the two ways is enough.",
+    fix="`modprobe nvidia_peermem` (and /etc/modules-load.d), or install the open kernel module.",
+    source="NVIDIA GPU Operator, GPUDirect RDMA; NCCL source, src/transport/net_ib.cc",
+)
+@each_node(gpudirect.PROBE)
+def _gpudirect(facts: GpuDirect) -> Result:
+    if facts.peermem or facts.dma_buf:
+        return ok(f"GPUDirect RDMA by {'nvidia_peermem' if facts.peermem else 'dma-buf'}")
+    kernel = ".".join(str(part) for part in facts.kernel)
+    return warn(
+        "no GPUDirect RDMA: nvidia_peermem is not loaded, and no dma-buf",
+        f"kernel {kernel}, {'open' if facts.open_driver else 'closed'} driver",
+        hint="load it: sudo modprobe nvidia_peermem",
+        command="lsmod | grep peermem; modinfo nvidia_peermem",
+    )
+
+
+@check("IB009", "ib-mtu", interfaces.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="An interface that is up has the MTU that the interface of the same name has on most"
+    " nodes.",
+    why="Small packets pass, large ones vanish: jobs start, then hang in the first large"
+    " collective or checkpoint.",
+    how="/sys/class/net/*/mtu of interfaces that are up; those of containers and virtual machines"
+    " are left out.",
+    fix="`ip link set dev NAME mtu N` now, and in the network configuration of the node.",
+    source="majority of the job's own nodes",
+)
+def _mtu(evidence: Evidence) -> Results:
+    found, results = known(evidence, interfaces.PROBE)
+    yield from results
+    votes = _votes((i.name, i.mtu) for up in found.values() for i in up)
+    usual = {name: most(seen) for name, seen in votes.items()}
+    for node, up in found.items():
+        odd = [(i.name, i.mtu) for i in up if i.mtu != usual[i.name]]
+        if not up:
+            yield node, skip("no network interface is up")
+        elif odd:
+            yield node, _other_mtu(*odd[0], usual[odd[0][0]], votes[odd[0][0]])
+        else:
+            yield node, ok("MTU is the same on all nodes")
+
+
+def _other_mtu(name: str, mtu: int, usual: int | None, votes: Counter[int]) -> Result:
+    advice = Advice(
+        hint="set the same MTU on all nodes and switches", command=f"ip link show {quote(name)}"
+    )
+    seen = f"{name} " + ", ".join(f"{value}: {n}" for value, n in sorted(votes.items()))
+    if usual is None:
+        summary = f"MTU of {name} differs between nodes and no value has a majority"
+        return advice.warn(summary, seen)
+    return advice.fail(f"MTU of {name} is {mtu}, on most nodes {usual}", seen)
+
+
+@check("IB010", "ib-interface-speed", interfaces.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="An interface that is up has the speed that the interface of the same name has on most"
+    " nodes.",
+    why="One port that negotiated 1 Gb/s instead of 25 slows the data loading and the start of a"
+    " job, and every collective over TCP.",
+    how="/sys/class/net/*/speed; virtual machines often do not say.",
+    fix="Check cable and switch port; `ethtool NAME` shows what both sides offer.",
+    source="majority of the job's own nodes",
+)
+def _interface_speed(evidence: Evidence) -> Results:
+    found, results = known(evidence, interfaces.PROBE)
+    yield from results
+    measured = {
+        node: [(i.name, i.speed_mbps) for i in up if i.speed_mbps is not None]
+        for node, up in found.items()
+    }
+    votes = _votes(pair for speeds in measured.values() for pair in speeds)
+    usual = {name: most(seen) or 0 for name, seen in votes.items()}
+    for node, speeds in measured.items():
+        slow = [(name, speed) for name, speed in speeds if speed < usual[name]]
+        if not speeds:
+            yield node, skip("interfaces do not say their speed")
+        elif not slow:
+            yield node, ok("interfaces are as fast as on most nodes")
+        else:
+            name, speed = slow[0]
+            slower = warn(
+                f"{name} runs at {speed} Mb/s, on most nodes {usual[name]}",
+                ", ".join(f"{n} {s} Mb/s" for n, s in slow),
+                hint="check the cable and the switch port",
+                command=f"ethtool {quote(name)}",
+            )
+            yield node, slower

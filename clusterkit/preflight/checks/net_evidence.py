@@ -1,15 +1,24 @@
-"""What the NET checks share: all that nodes said of each other, and who is to blame."""
+"""What the NET checks share: all that nodes said of each other, and which of them are at fault."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import Evidence, Judgement, NodeFacts, Ruling, missing, passed
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    NodeFacts,
+    Result,
+    Results,
+    known,
+    missing,
+    ok,
+)
 from clusterkit.preflight.probes.net.links import AGAIN, OK, PROBE
 from clusterkit.preflight.probes.net.program import HEADER
 from clusterkit.transport.probe import NOT_APPLICABLE, Missing, Probe
@@ -28,22 +37,42 @@ FAR_US = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
-    """Whom bad pairs come from: nodes that most of their pairs are bad with, and what is left."""
+class Faults:
+    """Where bad pairs come from: nodes that most of their pairs are bad with, and what is left."""
 
     nodes: tuple[str, ...]
     links: tuple[Pair, ...]
 
+    def spread(
+        self,
+        of_node: Callable[[str], Result],
+        of_link: Callable[[str, str, str], Result],
+        *,
+        done: set[str],
+    ) -> Results:
+        """Yield a result for each node at fault, and for both ends of each link (ends and node).
 
-def blame(bad: Collection[Pair], measured: Collection[Pair]) -> Blame:
+        Nodes that are `done` have had one; all others are added.
+        """
+        for node in self.nodes:
+            if node not in done:
+                done.add(node)
+                yield node, of_node(node)
+        for low, high in self.links:
+            for node in sorted({low, high} - done):
+                yield node, of_link(low, high, node)
+            done |= {low, high}
+
+
+def locate(bad: Collection[Pair], measured: Collection[Pair]) -> Faults:
     """Return the fewest nodes that explain `bad` pairs, and the pairs that no node explains.
 
-    A node is to blame where more than half of its pairs, two at least, are bad; the worst goes
+    A node is at fault where more than half of its pairs, two at least, are bad; the worst goes
     first, and its pairs no longer count against its partners.
     """
     all_left = {_sorted(pair) for pair in measured}
     bad_left = {_sorted(pair) for pair in bad} & all_left
-    blamed: list[str] = []
+    nodes: list[str] = []
     while bad_left:
         had = Counter(node for pair in all_left for node in pair)
         wrong = Counter(node for pair in bad_left for node in pair)
@@ -51,10 +80,10 @@ def blame(bad: Collection[Pair], measured: Collection[Pair]) -> Blame:
         if not suspects:
             break
         worst = max(suspects, key=lambda node: (wrong[node] / had[node], wrong[node]))
-        blamed.append(worst)
+        nodes.append(worst)
         all_left = {pair for pair in all_left if worst not in pair}
         bad_left = {pair for pair in bad_left if worst not in pair}
-    return Blame(nodes=tuple(sorted(blamed)), links=tuple(sorted(bad_left)))
+    return Faults(nodes=tuple(sorted(nodes)), links=tuple(sorted(bad_left)))
 
 
 def _sorted(pair: Pair) -> Pair:
@@ -125,8 +154,7 @@ def _among(values: Mapping[Pair, T], known: Collection[str]) -> dict[Pair, T]:
 
 def facts_of(evidence: Evidence, probe: Probe[T]) -> dict[str, T]:
     """Return the facts of the nodes that have them."""
-    found = {node.name: node.of(probe) for node in evidence.nodes}
-    return {name: facts for name, facts in found.items() if not isinstance(facts, Missing)}
+    return known(evidence, probe)[0]
 
 
 def went_away(node: NodeFacts, probe: Probe[T]) -> bool:
@@ -137,8 +165,8 @@ def went_away(node: NodeFacts, probe: Probe[T]) -> bool:
     return output.stdout.startswith(HEADER)
 
 
-def absent(evidence: Evidence, probe: Probe[T]) -> Judgement:
-    """Rule on the nodes without facts that did not go away half-way."""
+def absent(evidence: Evidence, probe: Probe[T]) -> Results:
+    """Yield results for the nodes without facts that did not go away half-way."""
     for node in evidence.nodes:
         facts = node.of(probe)
         if isinstance(facts, Missing) and not went_away(node, probe):
@@ -158,15 +186,10 @@ def far(latencies_us: Mapping[Pair, int]) -> dict[Pair, int]:
     return {pair: us for pair, us in latencies_us.items() if us > most}
 
 
-def rule_by_median(
-    rates: Mapping[Pair, float],
-    *,
-    again: Collection[Pair],
-    what: str,
-    hint: str,
-    command: str = "",
-) -> Iterator[tuple[str, Ruling]]:
-    """Rule on nodes and links by `rates` compared with their median; directed or not.
+def compare_rates(
+    rates: Mapping[Pair, float], *, again: Collection[Pair], what: str, advice: Advice
+) -> Results:
+    """Yield results for nodes and links by `rates` compared with their median; directed or not.
 
     Nothing fails on one look alone, in which a node may have been busy: what is low and not among
     the pairs that were measured `again` only warns.
@@ -174,36 +197,31 @@ def rule_by_median(
     if not rates:
         return
     middle = median(rates.values())
+    done: set[str] = set()
 
-    def low_rate(verdict: Verdict, summary: str, told: str) -> Ruling:
-        evidence = f"{told}, median of the job {by_size(middle)}"
-        return Ruling(
-            verdict=verdict, summary=summary, evidence=evidence, hint=hint, command=command
-        )
+    def low(slow: Mapping[Pair, float], measured: Collection[Pair], verdict: Verdict) -> Results:
+        def result(summary: str, speeds: str) -> Result:
+            return advice.result(verdict, summary, f"{speeds}, median of the job {by_size(middle)}")
 
-    ruled: set[str] = set()
-    for limit, verdict in ((BAD, Verdict.FAIL), (SLOW, Verdict.WARN)):
-        slow = {pair: rate for pair, rate in rates.items() if rate < limit * middle}
-        unsure = slow.keys() - again if verdict is Verdict.FAIL else frozenset()
-        slow = {pair: rate for pair, rate in slow.items() if pair not in unsure}
-        found = blame(slow.keys(), rates.keys() - unsure)
-        for node in found.nodes:
-            if node in ruled:
-                continue
+        def of_node(node: str) -> Result:
             mine = {pair: rate for pair, rate in slow.items() if node in pair}
-            ruled.add(node)
             summary = f"{what} {_side(node, mine)} {node} is low with most other nodes"
-            yield node, low_rate(verdict, summary, by_size(median(mine.values())))
-        for low, high in found.links:
+            return result(summary, by_size(median(mine.values())))
+
+        def of_link(low: str, high: str, _: str) -> Result:
             here = {pair: slow[pair] for pair in ((low, high), (high, low)) if pair in slow}
-            told = ", ".join(f"{a} to {b} {by_size(rate)}" for (a, b), rate in here.items())
-            summary = f"{what} between {low} and {high} is low, with others it is not"
-            for node in sorted({low, high} - ruled):
-                yield node, low_rate(verdict, summary, told)
-            ruled |= {low, high}
-    fine = {node for pair in rates for node in pair} - ruled
-    for node in sorted(fine):
-        yield node, passed(f"{what} is even, median {by_size(middle)}")
+            speeds = ", ".join(f"{a} to {b} {by_size(rate)}" for (a, b), rate in here.items())
+            return result(f"{what} between {low} and {high} is low, with others it is not", speeds)
+
+        return locate(slow.keys(), measured).spread(of_node, of_link, done=done)
+
+    bad, slow = ({p: r for p, r in rates.items() if r < limit * middle} for limit in (BAD, SLOW))
+    unsure = bad.keys() - again
+    certain = {pair: rate for pair, rate in bad.items() if pair not in unsure}
+    yield from low(certain, rates.keys() - unsure, Verdict.FAIL)
+    yield from low(slow, rates.keys(), Verdict.WARN)
+    for node in sorted({node for pair in rates for node in pair} - done):
+        yield node, ok(f"{what} is even, median {by_size(middle)}")
 
 
 def _side(node: str, slow: Mapping[Pair, float]) -> str:

@@ -1,0 +1,260 @@
+"""FS: whether the job's folders are there, shared, writable, mounted soundly and have room."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    each,
+    fail,
+    known,
+    majority,
+    missing,
+    ok,
+    single_machine,
+    skip,
+    unknown,
+)
+from clusterkit.preflight.probes.host import job_python
+from clusterkit.preflight.probes.host.shared_folders import HANG_S, PROBE, Folder
+from clusterkit.transport.probe import Missing, PreflightJob
+
+V = TypeVar("V", int, str)
+Folders = tuple[Folder, ...]
+"""One for each path of the job, the run folder first."""
+
+
+def _no_folder(job: PreflightJob) -> str | None:
+    return None if job.paths else "no folder of the job is known"
+
+
+def _usual(evidence: Evidence, key: Callable[[Folder], V | None]) -> Sequence[V | None]:
+    """Return, for each path of the job, the `key` that most nodes have, None without a majority."""
+    found: list[dict[str, V]] = [{} for _ in evidence.job.paths]
+    for node, facts in known(evidence, PROBE)[0].items():
+        for values, folder in zip(found, facts, strict=False):
+            if (value := key(folder)) is not None:
+                values[node] = value
+    return tuple(majority(values) for values in found)
+
+
+_STATES = {
+    "hung": ("hangs", "the file server or the way to it is dead", "mount | grep nfs; dmesg | tail"),
+    "absent": ("is not there", "mount it, or create it where all nodes see it", "ls -ld {path}"),
+    "denied": ("is no folder that you may enter", "look at its owner and mode", "ls -ld {path}"),
+}
+
+
+@check("FS001", "fs-alive", PROBE, skip_if=_no_folder)
+@about(
+    what="The run folder, the working directory and the data of the job are there on every node,"
+    " and answer.",
+    why="A process that touches a dead network file system cannot even be killed: the rank hangs,"
+    " then the job, then the node.",
+    how=f"One stat of each folder on each node, given up on after {HANG_S} s and not waited for.",
+    fix="Mount what is missing; on a hung mount look at the server and the network, then umount -f"
+    " -l and mount it again (root).",
+    source="leptonai/gpud checks NFS mounts under 5 s; nfs(5)",
+)
+def _alive(evidence: Evidence) -> Results:
+    paths = evidence.job.paths
+
+    def rule(folders: Folders) -> Result:
+        for folder, path in zip(folders, paths, strict=False):
+            if folder.state in _STATES:
+                what, hint, command = _STATES[folder.state]
+                command = command.format(path=shlex.quote(path))
+                return fail(f"{path} {what}", hint=hint, command=command)
+        return ok("the job's folders are there")
+
+    return each(evidence, PROBE, rule)
+
+
+_NETWORK = ("nfs", "lustre", "gpfs", "ceph", "beegfs", "wekafs")
+"""File systems that number a file the same on all their clients; FUSE ones make numbers up."""
+
+_LOCAL = ("ext", "xfs", "btrfs", "overlay", "tmpfs", "zfs")
+"""Here another number shows another folder, and the same number shows nothing."""
+
+
+def _nothing_shared(job: PreflightJob) -> str | None:
+    return _no_folder(job) or single_machine(job)
+
+
+@check("FS002", "fs-shared", PROBE, tier=Tier.ROUND_TRIP, skip_if=_nothing_shared)
+@about(
+    what="The run folder is one and the same on all nodes, and so are the other folders.",
+    why="Where each node has a folder of its own under the same name, results and checkpoints end"
+    " up on the wrong disk, and nobody finds the job's state again.",
+    how="A marker file is written into the first folder and looked for on every node; of the other"
+    " folders the inode numbers are compared, by majority.",
+    fix="Name a folder on a file system that all nodes mount: `run_dir:` of the cluster.",
+    source="NFS, Lustre, GPFS and CephFS give a file one number for all clients (stat(2), st_ino)",
+)
+def _shared(evidence: Evidence) -> Results:
+    inodes = _usual(evidence, _inode)
+    return each(evidence, PROBE, lambda folders: _same(folders, evidence.job, inodes))
+
+
+def _same(folders: Folders, job: PreflightJob, inodes: Sequence[int | None]) -> Result:
+    if any(folder.state != "ok" for folder in folders):
+        return unknown("not all folders could be looked into")
+    if job.marker and folders and folders[0].marker != job.marker:
+        seen = "does not see" if folders[0].marker is None else "sees another content of"
+        path = job.paths[0]
+        return _other(path).fail(f"{path} is not shared: {seen} the file that was written there")
+    for folder, path, most in zip(folders, job.paths, inodes, strict=False):
+        if most is not None and _inode(folder) not in {None, most}:
+            return _other(path).warn(f"{path} is not the folder that most nodes have")
+    numbered = all(folder.kind.startswith(_NETWORK) and folder.inode for folder in folders)
+    if not job.marker and not (numbered and None not in inodes):
+        # This machine may not have the folder; local disks then leave nothing to go by.
+        return unknown("no marker could be written to look for")
+    return ok("the job's folders are the same")
+
+
+def _inode(folder: Folder) -> int | None:
+    return folder.inode if folder.kind.startswith(_NETWORK + _LOCAL) else None
+
+
+def _other(path: str) -> Advice:
+    return Advice(
+        hint="name a folder that all nodes mount from the same server",
+        command=f"df {shlex.quote(path)}; ls -la {shlex.quote(path)}",
+    )
+
+
+@check("FS003", "fs-writable", PROBE, skip_if=_no_folder)
+@about(
+    what="The run folder can be written from every node.",
+    why="Each node writes its log, its state and its result there; where it cannot, the job looks"
+    " as if it had vanished. Working directory and data may well be read-only.",
+    how="access(2) on each node: the mode bits, and whether the mount is read-only. Nothing is"
+    " written.",
+    fix="Mend owner and mode, or mount it for writing; NFS servers export read-only by default.",
+    source="access(2); exports(5)",
+)
+def _writable(evidence: Evidence) -> Results:
+    path = evidence.job.paths[0]
+
+    def rule(folders: Folders) -> Result:
+        run = folders[0] if folders else None
+        if run is None or run.state != "ok":
+            return unknown(f"{path} could not be looked into")
+        if run.writable:
+            return ok("the run folder can be written")
+        read_only = "ro" in run.options
+        return fail(
+            f"{path} is mounted read-only" if read_only else f"{path} may not be written",
+            " ".join((run.kind, ",".join(sorted(run.options)))).strip(),
+            hint="mount it for writing" if read_only else "look at its owner and mode",
+            command=f"ls -ld {shlex.quote(path)}; id; findmnt -T {shlex.quote(path)}",
+        )
+
+    return each(evidence, PROBE, rule)
+
+
+_RISKY = {
+    "soft": "a slow server then ends in write errors and lost data",
+    "nolock": "locks then hold on one node only, and two writers damage a file",
+    "noac": "every look at a file then asks the server, which is slow",
+    "sync": "every write then waits for the server, which is slow",
+}
+_MOUNT = Advice(
+    hint="mount it as on the other nodes, with hard and without nolock, noac or noexec",
+    command="findmnt -l",
+)
+
+
+@check("FS004", "fs-mounts", PROBE, job_python.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="The job's folders are mounted from one source with sound options, and the Python"
+    " environment from a mount that lets libraries load.",
+    why="A soft NFS mount loses data when the server is slow, nolock makes locks of rendezvous and"
+    " cache files worthless, and under noexec torch's libraries do not load.",
+    how="The line of the folder in /proc/self/mounts, its source by majority vote; statvfs of the"
+    " interpreter's prefix for noexec.",
+    fix="Mount with hard, and without nolock, noac and noexec; the same line on all nodes.",
+    source="nfs(5), on soft, nolock and noac; mount(8), on noexec",
+)
+def _mounts(evidence: Evidence) -> Results:
+    paths = evidence.job.paths
+    sources = _usual(evidence, _source)
+    for node in evidence.nodes:
+        python, facts = node.of(job_python.PROBE), node.of(PROBE)
+        if python is not None and not isinstance(python, Missing) and python.noexec:
+            yield node.name, _MOUNT.fail("the Python environment is mounted noexec")
+        elif isinstance(facts, Missing):
+            yield from [(node.name, missing(facts))] if paths else ()
+        elif paths:
+            yield node.name, _mounted(facts, paths, sources)
+    if not paths:
+        yield None, skip("no folder of the job is known")
+
+
+def _mounted(folders: Folders, paths: tuple[str, ...], sources: Sequence[str | None]) -> Result:
+    if all(folder.volume is None for folder in folders):
+        return unknown("the mounts could not be looked at")
+    for folder, path, most in zip(folders, paths, sources, strict=False):
+        for option in sorted(folder.options & _RISKY.keys()):
+            if folder.kind.startswith("nfs"):
+                return _MOUNT.warn(f"{path} is mounted {option}: {_RISKY[option]}")
+        source = _source(folder)
+        if most is not None and source not in {None, most}:
+            differs = f"{source}; most nodes: {most}"
+            return _MOUNT.warn(f"{path} comes from another source", differs)
+    return ok("the job's folders are mounted soundly")
+
+
+def _source(folder: Folder) -> str | None:
+    return folder.volume.source if folder.volume else None
+
+
+_FAIL_KIB = 1 << 20
+_WARN_KIB = 50 << 20
+_WARN_PERCENT = 95
+_FAIL_INODES = 1000
+
+
+@check("FS005", "fs-space", PROBE, skip_if=_no_folder)
+@about(
+    what="The file system of the run folder has room and inodes left.",
+    why="Logs, state and checkpoints go there; a checkpoint that does not fit is lost, with the"
+    " hours since the one before it.",
+    how="df -Pk and df -Pi of the run folder on each node.",
+    fix="Remove old runs and checkpoints, or name another folder: `run_dir:` of the cluster. df"
+    " does not show quotas: quota -s, or lfs quota -h on Lustre.",
+    source="95 % as imbue-ai/cluster-health and oci-hpc have it, only as a warning and where less"
+    " than 50 GiB are left: a checkpoint of a 7B model with its optimizer has 84 GB",
+)
+def _space(evidence: Evidence) -> Results:
+    path = evidence.job.paths[0]
+    advice = Advice(
+        hint="remove old runs and checkpoints, or name another `run_dir:`",
+        command=f"df -h {shlex.quote(path)}; df -i {shlex.quote(path)}",
+    )
+
+    def rule(folders: Folders) -> Result:
+        volume = folders[0].volume if folders else None
+        if volume is None:
+            return unknown(f"space of {path} is not known")
+        inodes = volume.inodes_available
+        free = f"{volume.available_kib >> 20} GiB free, {volume.used_percent:.0f} % used"
+        if volume.available_kib < _FAIL_KIB:
+            return advice.fail(f"{path} is full", free)
+        if inodes is not None and inodes < _FAIL_INODES:
+            return advice.fail(f"{path} has no inodes left", f"{inodes} inodes")
+        if volume.used_percent >= _WARN_PERCENT and volume.available_kib < _WARN_KIB:
+            return advice.warn(f"{path} is nearly full", free)
+        return ok("the run folder has room")
+
+    return each(evidence, PROBE, rule)

@@ -1,0 +1,160 @@
+"""GPU: how NVIDIA GPUs are joined to each other and to their node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Result,
+    about,
+    check,
+    each_node,
+    fail,
+    ok,
+    skip,
+    unknown,
+    warn,
+)
+from clusterkit.preflight.checks.each_gpu import by_gpu, each_gpu, together
+from clusterkit.preflight.probes.gpu import nvidia_gpus, nvidia_nvlink, nvidia_nvlink_errors
+from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
+from clusterkit.preflight.probes.gpu.nvidia_nvlink import NvlinkGpu, NvlinkState
+from clusterkit.preflight.probes.gpu.nvidia_nvlink_errors import NvlinkErrorLog, NvlinkErrors
+
+
+@check("GPU016", "gpu-pcie", nvidia_gpus.PROBE)
+@about(
+    what="The PCIe link of every GPU has all its lanes, and its generation under load.",
+    why="Half the lanes halve what goes to the host and to the network.",
+    how="`pcie.link.{width,gen}.{current,max}` of `nvidia-smi --query-gpu`. The width fails; the"
+    " generation only warns, and only where the GPU is busy.",
+    fix="Reseat the GPU, the riser or the cable; then compare with the other nodes.",
+    source="PCI Express link training: width does not change with the power state.",
+)
+@each_gpu("PCIe links have their full width")
+def _pcie(gpu: Gpu) -> Result | None:
+    if gpu.pcie_width is None or gpu.pcie_width_max is None:
+        return skip("no PCIe link is told")
+    command = f"nvidia-smi -q -i {gpu.index} | grep -A12 'GPU Link Info'"
+    if gpu.pcie_width < gpu.pcie_width_max:
+        hint = "reseat the GPU or its riser; on a workstation the slot may have no more lanes"
+        return fail(f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}", hint=hint, command=command)
+    slow = gpu.pcie_gen and gpu.pcie_gen_max and gpu.pcie_gen < gpu.pcie_gen_max
+    # An idle GPU lowers its generation to save power, and raises it under load.
+    if not (slow and gpu.busy):
+        return None
+    summary = f"PCIe generation {gpu.pcie_gen} of {gpu.pcie_gen_max} under load"
+    hint = "check the BIOS, the riser and the kernel log for corrected PCIe errors"
+    return warn(summary, hint=hint, command=command)
+
+
+# Links of boards that always have them (NVIDIA data sheets); a PCIe card may go without a bridge.
+_LINKS = (
+    (re.compile(r"V100-SXM"), 6),
+    (re.compile(r"A100-SXM|A800-SXM"), 12),
+    (re.compile(r"H100 80GB HBM3|H200(?! NVL)|\bG?B[23]00\b"), 18),
+)
+
+
+@check("GPU017", "gpu-nvlink", nvidia_nvlink.PROBE)
+@about(
+    what="All NVLinks of every GPU are up: 6 on V100 SXM, 12 on A100, 18 on Hopper, Blackwell.",
+    why="NCCL goes around a missing link, at a fraction of the bandwidth, or hangs.",
+    how="`nvidia-smi nvlink -s`: link lines, <inactive>, and the message that all links are"
+    " inactive in each of its spellings. PCIe cards without a bridge are skipped; in MIG mode the"
+    " driver does not tell, which is unknown.",
+    fix="Restart nvidia-fabricmanager, reset the GPUs, reboot; then replace the board.",
+    source="NVIDIA data sheets for the number of links. Looking for `inactive` in lower case"
+    " misses what newer drivers print (leptonai/gpud#1085).",
+)
+@each_node(nvidia_nvlink.PROBE)
+def _nvlink(gpus: tuple[NvlinkGpu, ...]) -> Iterator[Result]:
+    return by_gpu(((gpu.index, _links(gpu)) for gpu in gpus), ok("all NVLinks are up"))
+
+
+def _links(gpu: NvlinkGpu) -> Result | None:
+    expected = next((links for name, links in _LINKS if name.search(gpu.name)), None)
+    down = Advice(
+        hint="restart the fabric manager and reset the GPUs; if it stays, the board is broken",
+        command=f"nvidia-smi nvlink -s -i {gpu.index}; nvidia-smi nvlink -e -i {gpu.index}",
+    )
+    if gpu.state is NvlinkState.MIG:
+        return unknown("NVLink is not told in MIG mode")
+    if gpu.state is NvlinkState.ABSENT or (gpu.state is NvlinkState.ALL_INACTIVE and not expected):
+        return skip("no NVLink, or no bridge on it")
+    if gpu.state is NvlinkState.ALL_INACTIVE:
+        return down.fail("all NVLinks are down")
+    if gpu.inactive:
+        numbers = ",".join(str(number) for number in gpu.inactive)
+        return down.fail(f"{len(gpu.inactive)} of {gpu.links} NVLinks down (link {numbers})")
+    if expected is not None and gpu.links < expected:
+        return down.fail(f"{gpu.links} NVLinks, a {gpu.name} has {expected}")
+    return None
+
+
+@check("GPU018", "gpu-fabric", nvidia_gpus.PROBE)
+@about(
+    what="Every GPU behind NVSwitches has been registered by the fabric manager.",
+    why="Until then CUDA itself fails to start on it (error 802, system not yet initialized).",
+    how="`fabric.state` and `fabric.status` of `nvidia-smi`: Completed and Success. The service is"
+    " not asked, because in virtual machines and on GB200 it runs elsewhere.",
+    fix="Start nvidia-fabricmanager; its version has to be the driver's.",
+    source="NVIDIA Fabric Manager User Guide.",
+)
+@each_gpu("the NVLink fabric is ready")
+def _fabric(gpu: Gpu) -> Result | None:
+    if gpu.fabric_state is None:
+        return skip("no NVLink fabric")
+    if gpu.fabric_state == "Completed" and gpu.fabric_status in {None, "Success"}:
+        return None
+    status = f" ({gpu.fabric_status})" if gpu.fabric_status else ""
+    return fail(
+        f"fabric state is {gpu.fabric_state}{status}",
+        hint="start the fabric manager of the driver's own version, then reset the GPUs",
+        command="systemctl status nvidia-fabricmanager",
+    )
+
+
+_ERRORS_PER_HOUR = 1.0
+_MIN_ERRORS = 5
+"""Fewer say nothing, however short ago the node was booted (imbue-ai/cluster-health: 5 in all)."""
+
+
+@check("GPU026", "gpu-nvlink-errors", nvidia_nvlink_errors.PROBE)
+@about(
+    what="No NVLink has counted an error an hour or more since boot, five at least.",
+    why="Each is sent again, or the link is trained anew: collectives get slower with no word,"
+    " until the link fails in the middle of a job.",
+    how="`nvidia-smi nvlink -e` (replay, recovery and CRC errors; those of Blackwell that were not"
+    " corrected) over the time since boot. A total says nothing without its time.",
+    fix="Reset the GPUs and see whether they come back; then have board and switches tested.",
+    source="imbue-ai/cluster-health warns from five errors on, AWS from the first one, whatever"
+    " the time; the rate is ours.",
+)
+@each_node(nvidia_nvlink_errors.PROBE)
+def _nvlink_errors(facts: NvlinkErrorLog) -> Iterator[Result]:
+    if all(gpu.links is None for gpu in facts.gpus):
+        yield skip("no NVLink whose errors are counted")
+        return
+    bad = [(gpu.index, found) for gpu in facts.gpus if (found := _errors(gpu, facts.hours))]
+    yield from together(bad)
+    if not bad:
+        counts = ((gpu.index, *link) for gpu in facts.gpus for link in gpu.links or ())
+        seen = ", ".join(f"GPU {index} link {n}: {count}" for index, n, count in counts)
+        yield ok("NVLinks gather no errors", seen)
+
+
+def _errors(gpu: NvlinkErrors, hours: float) -> Result | None:
+    least = max(_MIN_ERRORS, _ERRORS_PER_HOUR * hours)
+    bad = [(link, count) for link, count in gpu.links or () if count >= least]
+    if not bad:
+        return None
+    counts = ", ".join(f"GPU {gpu.index} link {link}: {count}" for link, count in bad)
+    return warn(
+        f"NVLink {','.join(str(link) for link, _ in bad)} gathers errors",
+        f"{counts} in {hours:.0f} h at most",
+        hint="a board or a switch that is about to fail: watch it, and plan to have it tested",
+        command=f"nvidia-smi nvlink -e -i {gpu.index}",
+    )

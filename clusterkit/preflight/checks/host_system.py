@@ -1,0 +1,208 @@
+"""HOST: clock, kernel, CPUs and memory of the nodes."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    each_node,
+    known,
+    ok,
+    same_on_all,
+    skip,
+    unknown,
+    warn,
+)
+from clusterkit.preflight.probes.host import system
+from clusterkit.preflight.probes.host.system import System
+
+_KIB_PER_GIB = 1 << 20
+_CLOCK_WARN_S = 1.0
+_CLOCK_FAIL_S = 30.0
+"""munge, and with it Slurm, refuses credentials at 300 s; certificates and rendezvous earlier."""
+
+_ENOUGH_TO_COMPARE = 3
+
+
+@check("HOST001", "host-clock", tier=Tier.ROUND_TRIP)
+@about(
+    what="The clocks of all nodes show the same time.",
+    why="A skewed clock breaks Slurm's credentials, certificates and file time stamps, and makes"
+    " logs of different ranks impossible to put in order.",
+    how="date +%s.%N on each node less the client's time and half of a round trip; from three"
+    " nodes on, compared with their median, so that a wrong clock of the client fails nobody.",
+    fix="Let chrony or ntpd run on the node, and step the clock once: chronyc makestep.",
+    source="munge(7): a credential lives 300 s; warn above 1 s, fail above 30 s",
+)
+def _clock(evidence: Evidence) -> Results:
+    skews = {n.name: s for n in evidence.nodes if (s := n.reach.clock_skew_s) is not None}
+    middle = median(skews.values()) if len(skews) >= _ENOUGH_TO_COMPARE else 0.0
+    for node in evidence.nodes:
+        if node.name in skews:
+            yield node.name, _skew(skews[node.name] - middle)
+        elif node.reach.via == "local":
+            yield node.name, skip("the clock of this machine")
+        else:
+            yield node.name, unknown("clock was not read")
+    if abs(middle) > _CLOCK_WARN_S:
+        here = warn(
+            "this machine's clock differs from that of the nodes",
+            f"the nodes are {middle:+.1f} s off",
+            hint="the nodes agree with each other; mend the clock of this machine",
+            command="timedatectl",
+        )
+        yield None, here
+
+
+def _skew(skew_s: float) -> Result:
+    if abs(skew_s) <= _CLOCK_WARN_S:
+        return ok("clock agrees with the others")
+    advice = Advice(
+        hint="let chrony or ntpd run there; step the clock once: chronyc makestep",
+        command="chronyc tracking || timedatectl",
+    )
+    verdict = Verdict.FAIL if abs(skew_s) > _CLOCK_FAIL_S else Verdict.WARN
+    summary = f"clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
+    return advice.result(verdict, summary, f"{skew_s:+.2f} s")
+
+
+@check("HOST004", "host-os", system.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="All nodes have the same processor architecture, kernel and operating system.",
+    why="A node with another kernel has another GPU driver build, other RDMA modules and limits;"
+    " it is the one that behaves differently, and nobody thinks of it.",
+    how="uname -r, uname -m and /etc/os-release; the value of most nodes counts as right.",
+    fix="Reinstall or reboot the odd nodes into the image of the others.",
+    source="majority vote over the nodes of the job; GoogleCloudPlatform/cluster-health-scanner"
+    " compares the same with a golden node",
+)
+@same_on_all(
+    system.PROBE,
+    "kernel",
+    odd=Verdict.WARN,
+    hint="boot the odd nodes into the image of the others",
+)
+def _os(facts: System) -> str:
+    return f"{facts.kernel} {facts.arch}, {facts.os or 'unknown OS'}"
+
+
+@check("HOST005", "host-cpus", system.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="All nodes have the same number of logical processors online.",
+    why="Data loading and launching get slower on a node with fewer, and all ranks wait for it.",
+    how="Processors in /proc/cpuinfo; the count of most nodes is right.",
+    fix="Look for processors switched off (lscpu), hyper-threading that differs in the BIOS, or a"
+    " virtual machine of another size.",
+    source="majority vote over the nodes of the job; NHC check_hw_cpuinfo",
+)
+@same_on_all(
+    system.PROBE,
+    "processor count",
+    odd=Verdict.WARN,
+    hint="look for offline processors, or hyper-threading set differently in the BIOS",
+)
+def _cpus(facts: System) -> int:
+    return facts.cpus
+
+
+_DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+"""There `powersave` is the ordinary governor: it goes up to the full clock under load."""
+
+
+@check("HOST006", "host-governor", system.PROBE)
+@about(
+    what="The frequency governor lets the processors run at full clock.",
+    why="With `powersave` of an old driver they stay at the lowest clock: kernel launches and data"
+    " loading slow down, and the GPUs wait.",
+    how="/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor and scaling_driver.",
+    fix="cpupower frequency-set -g performance (root), or the power profile of the BIOS.",
+    source="Linux, admin-guide/pm/cpufreq and intel_pstate; facebookresearch/gcm cpufreq check",
+)
+@each_node(system.PROBE)
+def _governor(facts: System) -> Result:
+    if not facts.governors:
+        return skip("the clock is not steered by the kernel")
+    driver = facts.cpufreq_driver or "unknown driver"
+    slow = "powersave" in facts.governors and driver not in _DYNAMIC_DRIVERS
+    if not slow and len(facts.governors) == 1:
+        return ok(f"frequency governor {facts.governors[0]}")
+    return warn(
+        "frequency governor " + " and ".join(facts.governors),
+        driver,
+        hint="set all processors to performance",
+        command="cpupower frequency-info",
+    )
+
+
+_MIN_SHARE = 0.97
+"""3 % is what firmware and crash kernels take differently (mej/nhc check_hw_physmem)."""
+
+_MIN_FREE = 0.10
+_MAX_HUGE = 0.50
+
+
+@check("HOST007", "host-memory", system.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="A node has the memory of the others, and most of it is free for the job.",
+    why="A failed module takes its memory out of the machine at boot. What another process or a"
+    " pool of huge pages holds, checkpoint loading and pinned buffers lack: the job is killed.",
+    how="MemTotal, MemAvailable and Hugetlb of /proc/meminfo, the total against the median.",
+    fix="Look for lost modules (dmidecode -t memory, the BMC's log) and for leftover processes.",
+    source="mej/nhc check_hw_physmem, 3 % tolerance; a tenth free and half in huge pages are ours",
+)
+def _memory(evidence: Evidence) -> Results:
+    found, results = known(evidence, system.PROBE)
+    yield from results
+    typical = median(facts.memory_kib for facts in found.values()) if found else 0
+    for name, facts in found.items():
+        yield name, _memory_of(facts, typical)
+
+
+def _memory_of(facts: System, typical: float) -> Result:
+    total, free, huge = facts.memory_kib, facts.available_kib, facts.huge_kib
+    of = f"{total / _KIB_PER_GIB:.0f} GiB, median {typical / _KIB_PER_GIB:.0f} GiB"
+    if total < _MIN_SHARE * typical:
+        hint = "a memory module may have failed: look into the BMC's log"
+        command = "sudo dmidecode -t memory"
+        return warn("less memory than the others", of, hint=hint, command=command)
+    if free is not None and free < _MIN_FREE * total:
+        taken = f"{free / _KIB_PER_GIB:.1f} GiB free of {of}"
+        hint = "look for processes that another job has left behind"
+        command = "ps aux --sort=-rss | head"
+        return warn("most of its memory is taken", taken, hint=hint, command=command)
+    if huge is not None and huge > _MAX_HUGE * total:
+        taken = f"{huge / _KIB_PER_GIB:.0f} GiB of {of}"
+        hint = "lower vm.nr_hugepages: a job cannot use what is set aside"
+        command = "grep Huge /proc/meminfo"
+        return warn("huge pages take most memory", taken, hint=hint, command=command)
+    return ok("as much memory as the others, and free")
+
+
+@check("HOST012", "host-hugepages", system.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="Transparent huge pages and the pool of huge pages are the same on all nodes.",
+    why="They change how fast host memory is and how much of it is left; a node that differs is a"
+    " straggler that no GPU tool shows.",
+    how="/sys/kernel/mm/transparent_hugepage/enabled and Hugetlb of /proc/meminfo.",
+    fix="Give the odd nodes the kernel settings of the others (vm.nr_hugepages, boot line).",
+    source="Linux, admin-guide/mm/transhuge; majority vote over the nodes of the job",
+)
+@same_on_all(
+    system.PROBE,
+    "huge page setting",
+    odd=Verdict.WARN,
+    hint="give the odd nodes the kernel settings of the others",
+)
+def _hugepages(facts: System) -> str | None:
+    if facts.transparent_huge_pages is None and facts.huge_kib is None:
+        return None
+    pool_gib = (facts.huge_kib or 0) / _KIB_PER_GIB
+    return f"{facts.transparent_huge_pages or 'none'}, pool {pool_gib:g} GiB"

@@ -1,0 +1,356 @@
+"""IB: whether RDMA ports are up, fast, looked after by a subnet manager, and free of errors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from clusterkit.core.findings import Verdict
+from clusterkit.core.shell import quote
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    each,
+    each_node,
+    fail,
+    known,
+    missing,
+    most,
+    ok,
+    skip,
+    warn,
+)
+from clusterkit.preflight.probes.gpu import kernel_log
+from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
+from clusterkit.preflight.probes.net.rdma import Port, Rdma
+from clusterkit.preflight.probes.net.rdma_counters import PortCounters, RdmaCounters
+from clusterkit.preflight.topology import parse_hca_filter
+from clusterkit.transport.probe import Missing, PreflightJob
+
+_MIN_VOTERS = 3
+_WHY_DOWN = {
+    "polling": "no signal: check the cable and the switch port",
+    "disabled": "turned off: `ip link set DEV up` or `mlxlink -d DEV --port_state UP`",
+    "link up": "the link is up, the port is not: see whether its driver and subnet manager run",
+}
+_NO_LID = 65535
+
+
+@check("IB002", "ib-port-state", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="Every RDMA port that is Active on most nodes is Active on all; where the nodes do not"
+    " tell, every port of a kind of which most are Active on the same node.",
+    why="A port that is down takes its share of the bandwidth away, or hangs NCCL at start. Ports"
+    " that nobody uses, such as Ethernet side ports, are left alone.",
+    how="/sys/class/infiniband/*/ports/*/{state,phys_state}; three nodes or more vote on each port"
+    " by name, otherwise devices are compared by board, chip and link layer.",
+    fix="polling: no signal, check cable and switch port; disabled: an administrator or the driver"
+    " turned it off (`ip link set DEV up`, `mlxlink -d DEV`); init: no subnet manager has set it"
+    " up. Down with its link up and LID 65535: a virtual function that nobody has configured.",
+    source="InfiniBand architecture, port states; recordings of machines with ports down",
+)
+def _port_state(evidence: Evidence) -> Results:
+    found, results = known(evidence, rdma_ports.PROBE)
+    yield from results
+    votes = Counter((port.name, port.active) for rdma in found.values() for port in rdma.ports)
+    # Where no node has one that is up, nobody uses them; a node alone has to speak for itself.
+    used = len(found) == 1 or any(p.active for rdma in found.values() for p in _infiniband(rdma))
+    job = evidence.job
+    needed = used and len(job.hosts) > 1 and job.env.get("NCCL_IB_DISABLE") != "1"
+    for name, rdma in found.items():
+        down = [port for port in rdma.ports if not port.active]
+        bad = [port for port in down if _should_be_up(port, rdma, votes, len(found))]
+        if bad:
+            yield name, _down(bad, rdma)
+        elif (none := _none_active(rdma, needed=needed)) is not None:
+            yield name, none
+        else:
+            yield name, ok("RDMA ports are up as they should be", _states(down))
+
+
+def _should_be_up(port: Port, rdma: Rdma, votes: Counter[tuple[str, bool]], nodes: int) -> bool:
+    up, down = votes[port.name, True], votes[port.name, False]
+    if nodes >= _MIN_VOTERS and max(up, down) * 2 > nodes:
+        return up > down
+    kin = [other for other in _kin(port, rdma) if other.number == port.number]
+    return sum(other.active for other in kin) * 2 > len(kin)
+
+
+def _kin(port: Port, rdma: Rdma) -> list[Port]:
+    """Return the ports of the same kind of device and link layer, itself among them."""
+    family = {device.name: device.family for device in rdma.devices}
+    kind = family[port.device], port.layer
+    return [other for other in rdma.ports if (family[other.device], other.layer) == kind]
+
+
+def _states(ports: list[Port]) -> str:
+    return ", ".join(f"{port.name} {port.state}/{port.physical or '?'}" for port in ports)
+
+
+def _why_down(port: Port) -> str:
+    if port.state in {"init", "armed"}:
+        return "no subnet manager has set it up"
+    if port.physical == "link up" and port.lid == _NO_LID:
+        return "a virtual function without a LID: its host or the subnet manager has to set it up"
+    return _WHY_DOWN.get(port.physical or "", "check the cable, the switch port and the driver")
+
+
+def _infiniband(rdma: Rdma) -> list[Port]:
+    return [port for port in rdma.ports if port.layer == "InfiniBand"]
+
+
+def _none_active(rdma: Rdma, *, needed: bool) -> Result | None:
+    """Return the result for a node of which no port is active, or none of its InfiniBand ports.
+
+    Ethernet ports may serve as plain interfaces, and single InfiniBand ports may be spare.
+    """
+    active = [port for port in rdma.ports if port.active]
+    infiniband = _infiniband(rdma)
+    ports = infiniband or list(rdma.ports)
+    if any(port.active for port in ports) or len(active) >= max(len(ports), 1):
+        return None
+    advice = Advice(hint=_why_down(ports[0]) if ports else "", command="ibstat || ibv_devinfo")
+    tcp = "no RDMA port is active: NCCL falls back to TCP"
+    return advice.result(
+        Verdict.FAIL if needed and infiniband and not active else Verdict.WARN,
+        "no InfiniBand port is active" if active else tcp,
+        _states(ports),
+    )
+
+
+def _down(bad: list[Port], rdma: Rdma) -> Result:
+    first = bad[0]
+    kin = [port for port in _kin(first, rdma) if port.number == first.number]
+    active = f"{sum(port.active for port in kin)} of {len(kin)} such ports are active"
+    names = ",".join(port.name for port in bad)
+    return fail(
+        f"{names} {'is' if len(bad) == 1 else 'are'} {first.state}",
+        f"{_states(bad)}; {active}",
+        hint=_why_down(first),
+        command=f"ibstat {quote(first.device)}; dmesg | grep {quote(first.device)} | tail",
+    )
+
+
+Speed = tuple[float, int | None]
+"""Gb/s and number of lanes."""
+
+
+@check("IB003", "ib-port-rate", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="Every active port has the rate and width that the port has on most nodes; where the"
+    " nodes do not tell, that of most ports of its kind on the same node.",
+    why="A bad cable makes a link train with fewer lanes or at a lower speed: it is Active, and"
+    " every collective of the job waits for it.",
+    how="/sys/class/infiniband/*/ports/*/rate, such as `400 Gb/sec (4X NDR)`. The rate of a port"
+    " that is down says nothing and is not looked at.",
+    fix="Clean or replace the cable or transceiver, check the speed that the switch port is set"
+    " to: `mlxlink -d DEV` shows both sides.",
+    source="majority of the job's own nodes; recordings with `Rate: 40` on disabled ports",
+)
+def _port_rate(evidence: Evidence) -> Results:
+    found, results = known(evidence, rdma_ports.PROBE)
+    yield from results
+    votes: dict[str, Counter[Speed]] = defaultdict(Counter)
+    for rdma in found.values():
+        for port in _active(rdma.ports):
+            votes[port.name][_speed(port)] += 1
+    across = {name: most(cast) for name, cast in votes.items() if cast.total() >= _MIN_VOTERS}
+    for name, rdma in found.items():
+        ports = _active(rdma.ports)
+        expected = [(port, _usual_speed(port, rdma, across)) for port in ports]
+        slow = [(port, usual) for port, usual in expected if usual not in {None, _speed(port)}]
+        if not ports:
+            yield name, skip("no active port whose rate is known")
+        elif slow:
+            yield name, _slow(slow)
+        else:
+            rates = sorted({f"{port.rate_gbps:g}" for port in ports}, key=float, reverse=True)
+            yield name, ok(f"active ports run at {'/'.join(rates)} Gb/s")
+
+
+def _active(ports: Iterable[Port]) -> list[Port]:
+    return [port for port in ports if port.active and port.rate_gbps is not None]
+
+
+def _speed(port: Port) -> Speed:
+    return port.rate_gbps or 0.0, port.width
+
+
+def _usual_speed(port: Port, rdma: Rdma, across: Mapping[str, Speed | None]) -> Speed | None:
+    if port.name in across:
+        return across[port.name]
+    return most(Counter(_speed(other) for other in _active(_kin(port, rdma))))
+
+
+def _slow(slow: list[tuple[Port, Speed]]) -> Result:
+    def text(speed: Speed) -> str:
+        return f"{speed[0]:g} Gb/s" + (f" {speed[1]}X" if speed[1] else "")
+
+    first, usual = slow[0]
+    advice = Advice(
+        hint="check cable, transceiver and the speed of the switch port",
+        command=f"sudo mlxlink -d {quote(first.device)}",
+    )
+    below = any(_speed(port)[0] < usual[0] for port, usual in slow)
+    return advice.result(
+        Verdict.FAIL if below else Verdict.WARN,
+        f"{first.name} runs at {text(_speed(first))}, usual is {text(usual)}",
+        ", ".join(f"{p.name} {text(_speed(p))} (usual: {text(u)})" for p, u in slow),
+    )
+
+
+@check("IB004", "ib-sm-lid", rdma_ports.PROBE)
+@about(
+    what="Every InfiniBand port whose link is up knows its subnet manager (SM lid is not 0).",
+    why="Without one no route exists: connections fail although the link is up.",
+    how="/sys/class/infiniband/*/ports/*/sm_lid, on link layer InfiniBand only; it is 0 on"
+    " Ethernet (RoCE) by nature.",
+    fix="Start opensm on the fabric or look at the managed switch: `sminfo`, `ibstat`.",
+    source="InfiniBand architecture, PortInfo.MasterSMLID",
+)
+@each_node(rdma_ports.PROBE)
+def _sm_lid(rdma: Rdma) -> Result:
+    up = [port for port in _infiniband(rdma) if port.state != "down"]
+    ports = [port for port in up if port.sm_lid is not None]
+    if not ports:
+        return skip("SM lids are not told" if up else "no InfiniBand link is up")
+    lost = [port.name for port in ports if port.sm_lid == 0]
+    if not lost:
+        return ok("InfiniBand ports know their subnet manager")
+    return fail(
+        f"no subnet manager for {','.join(lost)}",
+        "SM lid 0",
+        hint="see whether opensm or the switch's subnet manager runs",
+        command="sminfo; ibstat",
+    )
+
+
+_FLAPS = 3
+
+
+@check("IB006", "ib-counters", rdma_counters.PROBE, kernel_log.PROBE)
+@about(
+    what="No error counter of a port rises between two readings one second apart or is full, and"
+    " no link flaps.",
+    why="A link that drops or corrupts packets right now will slow or abort the job. Totals since"
+    " boot say little: cables are pulled, switches restart.",
+    how="/sys/class/infiniband/*/ports/*/counters, read twice: link_downed rising is a failure,"
+    " symbol_error, port_rcv_errors and the like a warning. Counters stay at their greatest value"
+    " (link_downed 255), so that one there warns. An RDMA interface of which systemd-networkd said"
+    " three times in a day that it lost its carrier warns, too.",
+    fix="Clean or replace the cable or transceiver: `mlxlink -d DEV -c -e` shows error rates of"
+    " the link.",
+    source="InfiniBand architecture, PortCounters; NVIDIA/NVSentinel#1236 asks for the same",
+)
+def _counters(evidence: Evidence) -> Results:
+    for node in evidence.nodes:
+        counters, log = node.of(rdma_counters.PROBE), node.of(kernel_log.PROBE)
+        flaps = {} if isinstance(log, Missing) else log.flaps
+        often = {name: n for name, n in flaps.items() if n >= _FLAPS}
+        if often:
+            yield node.name, _flapping(often)
+        result = missing(counters) if isinstance(counters, Missing) else _rising(counters)
+        loud = not isinstance(counters, Missing) and result.verdict in {Verdict.FAIL, Verdict.WARN}
+        if not often or loud:
+            yield node.name, result
+
+
+def _flapping(often: Mapping[str, int]) -> Result:
+    worst = max(often, key=lambda name: often[name])
+    return warn(
+        f"{', '.join(sorted(often))} lost the carrier again and again",
+        ", ".join(f"{name} {n}x" for name, n in often.items()) + " in a day",
+        hint="check the cable and the transceiver",
+        command=f"journalctl -b -t systemd-networkd | grep {quote(f'{worst}:')}",
+    )
+
+
+def _rising(counters: RdmaCounters) -> Result:
+    if not counters.ports:
+        return skip("ports have no error counters")
+    ports = counters.ports
+    odd = [port for port in ports if port.rising] or [port for port in ports if port.full]
+    totals = [f"{port.port} {name} {n} since reset" for port in odd for name, n in port.total]
+    if not odd:
+        return ok("no error counter rises")
+    # A link that goes down comes first: it is what the verdict rests on.
+    odd.sort(key=lambda port: not _went_down(port))
+    first = odd[0]
+    advice = Advice(
+        hint="check the cable and the transceiver"
+        + ("" if first.rising else "; reset the counters with `perfquery -R`, and look again"),
+        command=f"sudo mlxlink -d {quote(first.port.partition('/')[0])} -c -e",
+    )
+    full = ", ".join(f"{name} {n}" for name, n in first.full)
+    summary = f"counters of {first.port} are full, and tell no more: {full}"
+    if first.rising:
+        rising = ", ".join(f"{name} +{n}" for name, n in first.rising)
+        summary = f"errors rise on {first.port}: {rising}"
+    verdict = Verdict.FAIL if _went_down(first) else Verdict.WARN
+    return advice.result(verdict, summary, "; ".join(totals[:8]))
+
+
+def _went_down(port: PortCounters) -> bool:
+    return any(name == "link_downed" for name, _ in port.rising)
+
+
+@check("IB007", "ib-roce-gid", rdma_ports.PROBE)
+@about(
+    what="Every active RoCE port that NCCL may use has a routable RoCE v2 address (GID); and where"
+    " NCCL_IB_GID_INDEX is set, one of type RoCE v2 at that index.",
+    why="Connections over a missing or link-local GID, or over RoCE v1 on a routed network, time"
+    " out at start. The index of a GID often differs between nodes and changes with an IP address.",
+    how="/sys/class/infiniband/*/ports/*/gids and gid_attrs/types of ports with link layer"
+    " Ethernet, of the devices that NCCL_IB_HCA takes (all, where it is not set).",
+    fix="Give the interface its IP address. Unset NCCL_IB_GID_INDEX: NCCL 2.21 and later finds the"
+    " index by itself.",
+    source="NCCL environment reference, NCCL_IB_GID_INDEX; docs.kernel.org, sysfs-class-infiniband",
+)
+def _roce_gid(evidence: Evidence) -> Results:
+    return each(evidence, rdma_ports.PROBE, lambda rdma: _gids(rdma, evidence.job))
+
+
+def _gids(rdma: Rdma, job: PreflightJob) -> Result:
+    used = parse_hca_filter(job.env.get("NCCL_IB_HCA", ""))
+    ethernet = [port for port in rdma.ports if port.active and port.layer == "Ethernet"]
+    ports = [port for port in ethernet if used.takes(port.device, port.number)]
+    if not any(port.gids for port in ports):
+        return skip("GIDs of RoCE ports are not known" if ports else "no RoCE port in use")
+    value = job.env.get("NCCL_IB_GID_INDEX", "")
+    # Anything but a number is the lint's business; -1 lets NCCL choose.
+    if re.fullmatch(r"[0-9]{1,3}", value) and (bad := _wrong_at(ports, int(value))):
+        return fail(
+            f"no RoCE v2 GID at index {value} of {bad[0].name}",
+            _gids_of(bad),
+            hint="unset NCCL_IB_GID_INDEX: NCCL 2.21 and later chooses",
+            command="show_gids",
+        )
+    lacking = [port for port in ports if not _routable(port)]
+    if lacking:
+        return warn(
+            f"no routable RoCE v2 GID on {','.join(port.name for port in lacking)}",
+            _gids_of(lacking),
+            hint="give its interface an IP address, or leave the device out of NCCL_IB_HCA",
+            command="show_gids; ip address",
+        )
+    return ok("RoCE ports have routable v2 GIDs")
+
+
+def _wrong_at(ports: list[Port], index: int) -> list[Port]:
+    right = (index, "RoCE v2")
+    return [port for port in ports if right not in {(gid.index, gid.kind) for gid in port.gids}]
+
+
+def _routable(port: Port) -> bool:
+    return any(gid.kind == "RoCE v2" and not gid.value.startswith("fe80:") for gid in port.gids)
+
+
+def _gids_of(ports: list[Port]) -> str:
+    listed = {p.name: ", ".join(f"{gid.index} {gid.kind}" for gid in p.gids[:6]) for p in ports}
+    return "; ".join(f"{name}: {gids or 'no GID'}" for name, gids in listed.items())

@@ -1,0 +1,340 @@
+"""NCCL: the variables that job and nodes set, against each other and against the hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    NodeFacts,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    fail,
+    majority,
+    missing,
+    ok,
+    skip,
+    warn,
+)
+from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
+from clusterkit.preflight.env_lint.matching import Selection, select
+from clusterkit.preflight.env_lint.rules.base import strtoll
+from clusterkit.preflight.probes.gpu import nvidia_topo
+from clusterkit.preflight.probes.host.nccl_settings import CONF, ENVIRONMENT
+from clusterkit.preflight.probes.net import nccl_interfaces, rdma_ports
+from clusterkit.preflight.probes.net.nccl_interfaces import NamedInterface
+from clusterkit.preflight.probes.net.rdma import Rdma
+from clusterkit.preflight.topology import Topology, nvlinks
+from clusterkit.transport.probe import Missing, PreflightJob
+
+_LONGEST_VALUE = 40
+
+
+def _of_lint(findings: tuple[LintFinding, ...]) -> Iterator[Result]:
+    """Yield a result for each warning and failure of the lint."""
+    for finding in findings:
+        if finding.verdict not in {Verdict.WARN, Verdict.FAIL}:
+            continue
+        value = finding.value or ""
+        shown = value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 3] + "..."
+        where = f"{finding.source}:{finding.line}: " if finding.line else ""
+        advice = Advice(hint=finding.hint, command=f"clusterkit explain {finding.id}")
+        summary = f"{where}{finding.name}={shown}: {finding.summary}"
+        yield advice.result(finding.verdict, summary, finding.id)
+
+
+def _job_settings(job: PreflightJob) -> Mapping[str, str]:
+    """Return the variables of the job, with those that `network_interface` stands for."""
+    if not job.network_interface:
+        return job.env
+    names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+    return {**dict.fromkeys(names, job.network_interface), **job.env}
+
+
+def _in_force(job: PreflightJob, node: NodeFacts) -> Mapping[str, str]:
+    """Return the variables as a process of the job would see them on `node`, as far as known."""
+    found: dict[str, str] = {}
+    confs, environment = node.of(CONF), node.of(ENVIRONMENT)
+    for source in () if isinstance(confs, Missing) else confs[::-1]:
+        found |= {s.name: s.value for s in reversed(source.settings) if s.value is not None}
+    if not isinstance(environment, Missing):
+        found |= {s.name: s.value for s in environment.settings if s.value is not None}
+    return {**found, **_job_settings(job)}
+
+
+@check("NCCL001", "nccl-job-env")
+@about(
+    what="The NCCL, PyTorch, Gloo, UCX and libfabric variables of the job and its cluster.",
+    why="NCCL ignores names that it does not know and reads `true` as 0, without a word.",
+    how="The rules of `clusterkit lint-env`, applied to `env` of the cluster and --env of the job.",
+    fix="Follow the hint; `allowed_env` of the cluster leaves names alone.",
+    source="docs/how-to/nccl-environment.md; NCCL sources, src/misc/param.cc",
+)
+def job_env(evidence: Evidence) -> Results:
+    """Lint the variables that the job sets."""
+    source = from_environment(evidence.job.env, "the job")
+    if not source.settings:
+        yield None, skip("the job sets no such variable")
+        return
+    found = tuple(_of_lint(lint([source], allowed=evidence.job.allowed_names)))
+    for result in found or (ok("nothing wrong with the variables of the job"),):
+        yield None, result
+
+
+@check("NCCL002", "nccl-node-env", ENVIRONMENT, CONF)
+@about(
+    what="The variables that a node sets by itself: its environment, ~/.nccl.conf (or"
+    " NCCL_CONF_FILE) and /etc/nccl.conf.",
+    why="NCCL reads all three, and a forgotten line on one node slows or hangs the whole job.",
+    how="env and the two files on every node; the rules of `clusterkit lint-env`. What the job"
+    " sets itself beats them, and is left to NCCL001.",
+    fix="Follow the hint; `allowed_env` of the cluster leaves names alone.",
+    source="NCCL sources, src/misc/param.cc; docs/how-to/nccl-environment.md",
+)
+def _node_env(evidence: Evidence) -> Results:
+    allowed = (*evidence.job.allowed_names, *_job_settings(evidence.job))
+    for node in evidence.nodes:
+        environment, confs = node.of(ENVIRONMENT), node.of(CONF)
+        for facts in (environment, confs):
+            if isinstance(facts, Missing):
+                yield node.name, missing(facts)
+        sources = (
+            *(() if isinstance(environment, Missing) else (environment,)),
+            *(() if isinstance(confs, Missing) else confs),
+        )
+        for result in _linted(sources, allowed) if sources else ():
+            yield node.name, result
+
+
+@lru_cache(maxsize=4096)
+def _linted(sources: tuple[Source, ...], allowed: tuple[str, ...]) -> tuple[Result, ...]:
+    found = tuple(_of_lint(lint(sources, allowed=allowed)))
+    return found or (ok("nothing wrong with what the node sets"),)
+
+
+def _prefixes(setting: str, selection: Selection, here: str, command: str) -> Iterator[Result]:
+    """Warn of names that match more than they say."""
+    for item, matched in selection.surprises.items():
+        summary = f"{setting}: {item} is a prefix, it matches {', '.join(matched)}"
+        yield warn(summary, here, hint="start the list with =", command=command)
+
+
+_BY_PREFIX = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
+_EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+@check("NCCL003", "nccl-interfaces", nccl_interfaces.PROBE, ENVIRONMENT, CONF)
+@about(
+    what="Interfaces named by NCCL_SOCKET_IFNAME, NCCL_OOB_NET_IFNAME, GLOO_SOCKET_IFNAME and"
+    " TP_SOCKET_IFNAME exist on the node, are up and have an address.",
+    why="A name that a node does not have stops the job at start, or lets it hang: the others wait"
+    " for an address that never comes.",
+    how="/sys/class/net and `ip -o addr`. NCCL's names are prefixes unless the list starts with"
+    " `=`; Gloo's are exact, and all of them have to be there.",
+    fix="Name an interface that every node has, or unset the variable.",
+    source="NCCL sources, src/misc/utils.cc and socket.cc; PyTorch's documentation of Gloo",
+)
+def _interfaces(evidence: Evidence) -> Results:
+    for node in evidence.nodes:
+        settings, facts = _in_force(evidence.job, node), node.of(nccl_interfaces.PROBE)
+        given = {name: settings[name] for name in (*_BY_PREFIX, *_EXACT) if settings.get(name)}
+        if not given:
+            yield node.name, skip("no variable names an interface: the libraries choose")
+        elif isinstance(facts, Missing):
+            yield node.name, missing(facts)
+        else:
+            found = tuple(_of_interfaces(given, facts))
+            for result in found or (ok("the interfaces that variables name are usable"),):
+                yield node.name, result
+
+
+def _of_interfaces(
+    given: Mapping[str, str], interfaces: tuple[NamedInterface, ...]
+) -> Iterator[Result]:
+    usable = [i.name for i in interfaces if i.usable and i.name != "lo"]
+    here = f"usable here: {', '.join(usable) or 'none'}"
+    for name, value in given.items():
+        setting = f"{name}={value}"
+        selection = select(value, (i.name for i in interfaces), exact=name in _EXACT)
+        hint = f"set {name} to an interface that every node has"
+        bad = Advice(hint=hint, command="ip -brief addr")
+        odd = "clusterkit explain NCCL123"
+        lost = () if selection.exclude else selection.unmatched
+        taken = [i for i in interfaces if i.name in selection.taken]
+        if not taken or (lost and name in _EXACT):
+            what = f"no interface {', '.join(lost)}" if lost else "it leaves no interface"
+            yield bad.fail(f"{setting}: {what}", here)
+        elif not any(i.usable for i in taken):
+            names = ", ".join(i.name for i in taken)
+            yield bad.fail(f"{setting}: {names} is down or has no address", here)
+        elif lost:
+            yield warn(f"{setting}: no interface {', '.join(lost)}", here, hint=hint, command=odd)
+        yield from _prefixes(setting, selection, here, odd)
+
+
+_SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
+_DEVICES = "ibv_devinfo -l"
+
+
+@check("NCCL004", "nccl-hcas", rdma_ports.PROBE, ENVIRONMENT, CONF)
+@about(
+    what="HCAs named by NCCL_IB_HCA and UCX_NET_DEVICES exist on the node, with an active port;"
+    " InfiniBand is not switched off where the node has it.",
+    why="NCCL leaves out names that match nothing, and without any HCA left falls back to TCP, ten"
+    " times slower. UCX fails.",
+    how="/sys/class/infiniband. NCCL's names are prefixes unless the list starts with `=`.",
+    fix="Name HCAs that every node has (see TOPO005), or unset the variable.",
+    source="NCCL sources, src/misc/utils.cc; NCCL environment reference",
+)
+def _hcas(evidence: Evidence) -> Results:
+    for node in evidence.nodes:
+        settings, facts = _in_force(evidence.job, node), node.of(rdma_ports.PROBE)
+        names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_unless_allowed(_SWITCHES, evidence.job))
+        given = {name: settings[name] for name in names if settings.get(name)}
+        if not given:
+            yield node.name, skip("no variable is about HCAs")
+        elif isinstance(facts, Missing) and not (
+            facts.verdict is Verdict.SKIP and "NCCL_IB_HCA" in given
+        ):
+            yield node.name, missing(facts)
+        else:
+            rdma = Rdma(devices=()) if isinstance(facts, Missing) else facts
+            found = tuple(_of_hcas(given, rdma))
+            for result in found or (ok("what variables say about HCAs fits the node"),):
+                yield node.name, result
+
+
+def _unless_allowed(names: tuple[str, ...], job: PreflightJob) -> tuple[str, ...]:
+    """Return the variables that `allowed_env` of the cluster does not leave alone."""
+    return tuple(n for n in names if not any(fnmatchcase(n, glob) for glob in job.allowed_names))
+
+
+def _of_hcas(given: Mapping[str, str], rdma: Rdma) -> Iterator[Result]:
+    names = [device.name for device in rdma.devices]
+    active = {d.name for d in rdma.devices if any(p.state == "active" for p in d.ports)}
+    here = f"here: {', '.join(names) or 'none'}; active: {', '.join(sorted(active)) or 'none'}"
+    for name, value in given.items():
+        setting = f"{name}={value}"
+        if name in _SWITCHES:
+            off = value.lower() == "socket" if name == "NCCL_NET" else strtoll(value)[0] == 1
+            if active and off:
+                advice = Advice(hint=f"remove {setting}", command=_DEVICES)
+                yield advice.fail(f"{setting} on a node with active HCAs", here)
+            continue
+        if name == "UCX_NET_DEVICES" and (value == "all" or "mlx" not in value):
+            continue
+        selection = select(value, names, exact=name == "UCX_NET_DEVICES")
+        advice = Advice(hint=f"set {name} to HCAs that every node has", command=_DEVICES)
+        lost = () if selection.exclude else selection.unmatched
+        idle = [item for item in selection.taken if item not in active]
+        if not set(selection.taken) & active:
+            yield advice.fail(f"{setting}: takes no active HCA", here)
+        elif lost:
+            yield advice.fail(f"{setting}: no HCA {', '.join(lost)}", here)
+        elif idle and not selection.exclude:
+            yield advice.warn(f"{setting}: {', '.join(idle)} has no active port", here)
+        yield from _prefixes(setting, selection, here, _DEVICES)
+
+
+_MAY_DIFFER = frozenset(
+    {
+        "NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
+        "NCCL_IB_HCA", "UCX_NET_DEVICES", "NCCL_HOSTID", "NCCL_TOPO_FILE", "NCCL_CONF_FILE",
+        "NCCL_DEBUG_FILE", "CUDA_VISIBLE_DEVICES",
+    }
+)  # fmt: skip
+
+
+@check("NCCL005", "nccl-uniform", ENVIRONMENT, CONF, tier=Tier.ROUND_TRIP)
+@about(
+    what="Every node has the same NCCL, Gloo, UCX and libfabric variables; names of interfaces and"
+    " HCAs may differ.",
+    why="Ranks that disagree about algorithms, buffers or transports hang or fail at start.",
+    how="The environment and nccl.conf of every node, below what the job sets; majority vote.",
+    fix="Set the variable for the job (`env` of the cluster), or mend the odd node.",
+    source="NCCL environment reference: most variables have to be equal on all ranks",
+)
+def _uniform(evidence: Evidence) -> Results:
+    known: dict[str, dict[str, str]] = {}
+    for node in evidence.nodes:
+        lacking = [f for f in (node.of(ENVIRONMENT), node.of(CONF)) if isinstance(f, Missing)]
+        if lacking:
+            yield node.name, missing(lacking[0])
+            continue
+        settings = _in_force(evidence.job, node)
+        known[node.name] = {n: v for n, v in settings.items() if n not in _MAY_DIFFER}
+    odd: dict[str, list[Result]] = {name: [] for name in known}
+    for variable in dict.fromkeys(n for settings in known.values() for n in settings):
+        values = {
+            name: "not set" if (value := settings.get(variable)) is None else repr(value)
+            for name, settings in known.items()
+        }
+        usual = majority(values)
+        seen = f"values: {', '.join(sorted(set(values.values())))}"
+        summary = f"{variable} differs, and no value has a majority"
+        for name, value in values.items():
+            if usual is not None:
+                summary = f"{variable} is {value}, on most nodes {usual}"
+            if value != usual:
+                hint = "set it for the whole job, or mend the odd nodes"
+                odd[name].append(fail(summary, seen, hint=hint))
+    for name, results in odd.items():
+        for result in results or [ok("the same variables as most nodes")]:
+            yield name, result
+
+
+_P2P = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+_SHM = "NCCL_SHM_DISABLE"
+
+
+@check("NCCL006", "nccl-nvlink", nvidia_topo.PROBE, ENVIRONMENT, CONF)
+@about(
+    what="NCCL_P2P_DISABLE and NCCL_P2P_LEVEL do not switch off NVLink where GPUs have it, nor"
+    " NCCL_SHM_DISABLE shared memory where some pairs of them have no NVLink.",
+    why="Mostly the rest of a search for a fault long ago. Without peer-to-peer, GPUs that NVLink"
+    " joins talk through host memory, ten times slower and more; without that too, through the"
+    " network, inside of one node.",
+    how="The variables as a process of the job would see them on the node, and nvidia-smi topo -m.",
+    fix="Remove the variable. Where peer-to-peer really is broken, leave the node out.",
+    source="NCCL environment reference: SHM is used where peer-to-peer cannot happen, the network"
+    " where SHM is off too; src/graph/paths.cc",
+)
+def _nvlink(evidence: Evidence) -> Results:
+    names = _unless_allowed((*_P2P, _SHM), evidence.job)
+    for node in evidence.nodes:
+        settings, topology = _in_force(evidence.job, node), node.of(nvidia_topo.PROBE)
+        off = [f"{name}={settings[name]}" for name in names if _is_off(name, settings)]
+        if not off:
+            yield node.name, skip("no variable switches NVLink off")
+        elif isinstance(topology, Missing):
+            yield node.name, missing(topology)
+        else:
+            yield node.name, _switched_off(off, topology)
+
+
+def _is_off(name: str, settings: Mapping[str, str]) -> bool:
+    value = settings.get(name, "")
+    # NCCL reads both switches as 1 or not 1; a level below the first one lets no pair through.
+    return value in {"LOC", "0"} if name == _P2P[1] else strtoll(value)[0] == 1
+
+
+def _switched_off(off: list[str], topology: Topology) -> Result:
+    links = [nvlinks(link) for _, _, link in topology.gpu_pairs()]
+    if not any(links):
+        return skip("no NVLink between GPUs")
+    lost = " and ".join(setting for setting in off if setting.startswith(_P2P) or not all(links))
+    if not lost:
+        return ok("NVLink is not switched off", ", ".join(off))
+    return fail(
+        f"{lost} on a node with NVLink",
+        f"{sum(map(bool, links))} of {len(links)} pairs of GPUs have NVLink",
+        hint=f"remove {lost}",
+        command="nvidia-smi topo -m; env | grep NCCL_; cat /etc/nccl.conf ~/.nccl.conf",
+    )

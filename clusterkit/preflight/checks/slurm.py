@@ -1,0 +1,157 @@
+"""SLURM: what the controller thinks of the nodes, and whether it is right."""
+
+from __future__ import annotations
+
+from clusterkit.core.findings import Verdict
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    NodeFacts,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    each,
+    missing,
+    ok,
+    same_on_all,
+    skip,
+    unknown,
+)
+from clusterkit.preflight.probes.gpu import nvidia_list
+from clusterkit.preflight.probes.host import system
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import LATER, Missing, PreflightJob
+from clusterkit.transport.slurm_nodes import SlurmNode, asleep, faults
+
+_BAD = {
+    "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained", "DOWN": "down",
+    "ERROR": "in error", "FAIL": "failing", "FAILING": "failing", "FUTURE": "not there yet",
+    "INVAL": "registered with less than configured",
+    "INVALID_REG": "registered with less than configured",
+    "NOT_RESPONDING": "not responding", "NO_RESPOND": "not responding", "UNKNOWN": "unknown",
+}  # fmt: skip
+_ODD = {
+    "MAINTENANCE": "in maintenance", "MAINT": "in maintenance", "RESERVED": "reserved",
+    "BLOCKED": "blocked",
+}  # fmt: skip
+
+
+def _no_slurm(job: PreflightJob) -> str | None:
+    return None if job.kind == "slurm" else "not a Slurm cluster"
+
+
+@check("SLURM001", "slurm-state", slurm_nodes.PROBE, skip_if=_no_slurm)
+@about(
+    what="Slurm would start a job on the node: it is not down, drained, failing or silent.",
+    why="A job that names such a node waits for ever; the reason that was left says whom to ask.",
+    how="State and Reason of scontrol show node, asked once for all nodes.",
+    fix="Ask whoever signed the reason. Leave the node out meanwhile: --exclude.",
+    source="man scontrol and man sinfo, NODE STATE CODES, Slurm 20.11 to 25.11",
+)
+def _state(evidence: Evidence) -> Results:
+    yield from each(evidence, slurm_nodes.PROBE, _state_of)
+    for node in evidence.unreached:  # it was Slurm that was asked, and not the node
+        facts = node.of(slurm_nodes.PROBE)
+        if not isinstance(facts, Missing):
+            yield node.name, _state_of(facts)
+
+
+def _state_of(node: SlurmNode) -> Result:
+    """Fail nodes that get no job; warn of maintenance and reservations.
+
+    One that is powered down is no fault: Slurm starts it for the job, and then it is checked.
+    """
+    bad = list(dict.fromkeys(_BAD[state] for state in faults(node.states) if state in _BAD))
+    odd = list(dict.fromkeys(_ODD[state] for state in node.states if state in _ODD))
+    sleeps = asleep(node.states)
+    if not bad and not odd:
+        return skip(f"{sleeps}: {LATER}") if sleeps else ok("Slurm would start a job there")
+    signed = f" [{node.reason_by}@{node.reason_at}]" if node.reason_by else ""
+    states = ", ".join(filter(None, (*bad, *odd, sleeps)))
+    return Result(
+        verdict=Verdict.FAIL if bad else Verdict.WARN,
+        summary=states + (f": {node.reason}" if node.reason else ""),
+        evidence=f"{'+'.join(node.states)} {node.reason}{signed}".strip(),
+        hint="ask whoever set it, or leave the node out with --exclude",
+        command="sinfo --list-reasons --long" if bad else "scontrol show reservation",
+    )
+
+
+@check(
+    "SLURM002", "slurm-gres", slurm_nodes.PROBE, system.PROBE, nvidia_list.PROBE, skip_if=_no_slurm
+)
+@about(
+    what="The node has the GPUs that Slurm believes it has, and the job's count of them.",
+    why="After a GPU has fallen off the bus Slurm still gives it away, and the job that gets it"
+    " fails at its first CUDA call.",
+    how="Gres of scontrol show node against nvidia-smi -L; in tasks of srun, which may see only"
+    " some of the GPUs, against /proc/driver/nvidia/gpus.",
+    fix="Drain the node and look at the kernel log for Xid 79; else correct gres.conf.",
+    source="man gres.conf; Xid 79, GPU has fallen off the bus (NVIDIA Xid catalogue)",
+)
+def _gres(evidence: Evidence) -> Results:
+    required = evidence.job.gpus_per_node if evidence.job.uses_gpus else None
+    for node in evidence.nodes:
+        yield node.name, _gres_of(node, required)
+
+
+_FEWER = Advice(
+    hint="look for a GPU that has fallen off the bus (Xid 79), else correct gres.conf",
+    command="nvidia-smi -L; dmesg | grep -i xid",
+)
+_MORE = Advice(
+    hint="Slurm never gives the others away: correct gres.conf and slurm.conf",
+    command="scontrol show config | grep -i gres; nvidia-smi -L",
+)
+
+
+def _gres_of(node: NodeFacts, required: int | None) -> Result:
+    slurm, seen = node.of(slurm_nodes.PROBE), _seen(node)
+    if isinstance(slurm, Missing) or slurm.gres is None:
+        silent = unknown("Slurm does not tell its Gres")
+        return missing(slurm) if isinstance(slurm, Missing) else silent
+    configured = slurm.gres.get("gpu", 0)
+    if required is not None and 0 < configured < required:
+        return _FEWER.fail(f"Slurm has {configured} GPUs there, the job wants {required}")
+    if isinstance(seen, Missing):
+        return missing(seen)
+    if configured == 0:
+        # Sites that hand out whole nodes need no Gres.
+        return skip("Slurm does not count its GPUs")
+    counts = f"Slurm counts {configured} GPUs, the driver {seen}"
+    if seen == configured:
+        return ok(f"Slurm and the driver count {configured} GPUs")
+    return _FEWER.fail(counts) if seen < configured else _MORE.warn(counts)
+
+
+def _seen(node: NodeFacts) -> int | Missing:
+    """Return the GPUs of the machine; a task of srun may see fewer of them than there are."""
+    machine, listed = node.of(system.PROBE), node.of(nvidia_list.PROBE)
+    there = 0 if isinstance(machine, Missing) else machine.nvidia_gpus
+    if there and node.reach.via == "srun":
+        return there
+    if isinstance(listed, Missing):
+        return there or listed
+    return len(listed.gpus)
+
+
+@check("SLURM003", "slurm-features", slurm_nodes.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_slurm)
+@about(
+    what="The nodes of the job are of one kind: same features, same generic resources.",
+    why="Sites tell generations of GPUs and fabrics apart by features; a job over two kinds runs"
+    " at the pace of the slower one, or not at all where the fabric ends.",
+    how="ActiveFeatures and Gres of scontrol show node, by majority vote.",
+    fix="Ask for one kind with --constraint, or leave the odd nodes out.",
+    source="man sbatch, --constraint",
+)
+@same_on_all(
+    slurm_nodes.PROBE,
+    "kind of node",
+    odd=Verdict.WARN,
+    hint="ask for one kind of node: submit --set sbatch.constraint=FEATURE",
+)
+def _features(node: SlurmNode) -> str | None:
+    gres = ",".join(f"{name}:{count}" for name, count in sorted((node.gres or {}).items()))
+    return " ".join(filter(None, (gres, ",".join(sorted(node.features))))) or None

@@ -1,0 +1,237 @@
+"""SSH: whether every node answers, how quickly, and whether nodes log in to each other."""
+
+from __future__ import annotations
+
+import shlex
+from statistics import median
+
+from clusterkit.core.findings import Verdict
+from clusterkit.core.shell import quote
+from clusterkit.core.text.listing import some_of
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    NodeFacts,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    each_node,
+    fail,
+    ok,
+    skip,
+    unknown,
+    warn,
+)
+from clusterkit.preflight.probes.net import ssh_peer
+from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
+from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line
+
+_UNREACHED: dict[ReachProblem, tuple[str, str, str]] = {
+    ReachProblem.NAME: (
+        "its name does not resolve",
+        "mend the name in DNS or /etc/hosts, or give the node's address in the hosts of the job",
+        "getent ahosts {host}",
+    ),
+    ReachProblem.TIMEOUT: (
+        "no answer before the time-out",
+        "the node is down, hangs, or a firewall drops packets: try its console",
+        "ping -c 3 {host}",
+    ),
+    ReachProblem.REFUSED: (
+        "connection refused: it is up, and no SSH server listens there",
+        "start sshd on the node, or correct the port in ~/.ssh/config",
+        "ssh -v {host} true",
+    ),
+    ReachProblem.UNREACHABLE: (
+        "no route to it, or the connection breaks",
+        "look at the route, the interface and the node's SSH log",
+        "ssh -v {host} true",
+    ),
+    ReachProblem.AUTH: (
+        "login refused",
+        "put your public key into ~/.ssh/authorized_keys there, or load it into the agent",
+        "ssh-copy-id {host}",
+    ),
+    ReachProblem.HOST_KEY_UNKNOWN: (
+        "its host key is not known here",
+        "compare its fingerprint with the node's own, then add the key to ~/.ssh/known_hosts",
+        "ssh-keyscan {host} | ssh-keygen -lf -",
+    ),
+    ReachProblem.HOST_KEY_CHANGED: (
+        "its host key has changed: a reinstalled node, or someone in between",
+        "ask who runs the node whether it was reinstalled; only then forget the old key",
+        "ssh-keygen -R {host}",
+    ),
+    ReachProblem.SHELL: (
+        "it lets us in, and its shell runs nothing",
+        "look for a login file or shell that exits, a full disk or process limit",
+        "ssh {host} 'echo ok'",
+    ),
+    ReachProblem.EXCESS: (
+        "it answered with more than any node has to say, and nothing of it was kept",
+        "look at what its login prints, and whether the node is what it seems to be",
+        "ssh {host} true | head -c 1000 | cat -v",
+    ),
+    ReachProblem.NONSENSE: (
+        "it answered, and its answers make no sense",
+        "look at what a shell does there, and whether the node is what it seems to be",
+        "ssh {host} 'uname -a; cat /proc/uptime' | cat -v",
+    ),
+    ReachProblem.SCHEDULER: (
+        "srun did not start a task there",
+        "look at the state of the node and at slurmd's log there",
+        "scontrol show node {host}",
+    ),
+    ReachProblem.BUSY: (
+        "not asked: it runs other jobs now",
+        "ask again once it is free, or by ssh: --via ssh",
+        "squeue --nodelist {host}",
+    ),
+}
+"""What is wrong, what to do about it, and a command."""
+
+
+@check("SSH001", "ssh-reachable")
+@about(
+    what="Every node of the job answers: SSH or srun gets in and runs the probes.",
+    why="A job waits for its last node: one that cannot be reached keeps all others idle.",
+    how="One connection a node, with a time-out; what ssh or srun says tells the causes apart.",
+    fix="Follow the hint of the cause. A changed host key is never accepted for you.",
+    source="OpenSSH, ssh(1) on VERIFYING HOST KEYS; srun(1)",
+)
+def reachable(evidence: Evidence) -> Results:
+    """Fail the nodes that were not reached."""
+    for node in evidence.nodes:
+        local = node.reach.via == "local"
+        yield (
+            node.name,
+            skip("asked on this machine") if local else ok(f"reached by {node.reach.via}"),
+        )
+    first: dict[ReachProblem, str] = {}
+    for node in evidence.unreached:
+        problem = node.reach.problem or ReachProblem.UNREACHABLE
+        yield node.name, _unreached(node, problem, first.setdefault(problem, node.name))
+
+
+def _unreached(node: NodeFacts, problem: ReachProblem, example: str) -> Result:
+    if problem is ReachProblem.DEFERRED:
+        return skip(f"{first_line(node.reach.detail)}: {LATER}")
+    # The command names one node, so that a thousand with one problem are one finding.
+    summary, hint, command = _UNREACHED[problem]
+    advice = Advice(hint=hint, command=command.format(host=shlex.quote(example)))
+    verdict = Verdict.UNKNOWN if problem is ReachProblem.BUSY else Verdict.FAIL
+    return advice.result(verdict, summary, first_line(node.reach.detail))
+
+
+_SLOW_S = 0.050
+_TIMES_MEDIAN = 10
+_NEVER_BELOW_S = 0.002
+"""Ten times a median of microseconds is still quick; below this no factor counts."""
+
+
+@check("SSH002", "ssh-latency", tier=Tier.ROUND_TRIP)
+@about(
+    what="A small round trip over the open SSH connection is quick, and as quick as to the others.",
+    why="A node that answers late is overloaded, badly wired, or in another place than the others.",
+    how="One command that does nothing, timed after the connection stands.",
+    fix="Look at the load of the node, its network interface (speed, errors) and its route.",
+    source="ours: 50 ms is another continent, and ten times the median is a node in trouble",
+)
+def _latency(evidence: Evidence) -> Results:
+    timed = {n.name: n.reach.latency_s for n in evidence.nodes if n.reach.latency_s is not None}
+    typical = median(timed.values()) if timed else 0.0
+    for node in evidence.nodes:
+        latency_s = timed.get(node.name)
+        if node.reach.via != "ssh":
+            yield node.name, skip("not asked by ssh")
+        elif latency_s is None:
+            yield node.name, unknown("latency was not measured")
+        elif latency_s > _SLOW_S or latency_s > max(_NEVER_BELOW_S, _TIMES_MEDIAN * typical):
+            slow = warn(
+                "slow to answer over ssh",
+                f"{latency_s * 1000:.1f} ms, median {typical * 1000:.1f} ms",
+                hint="look at the node's load and at the errors of its network interface",
+                command="uptime; ip -s link",
+            )
+            yield node.name, slow
+        else:
+            yield node.name, ok("latency as low as that of the others")
+
+
+@check("SSH003", "ssh-complete")
+@about(
+    what="All probes of a node ended before the node was given up on.",
+    why="What hangs here hangs in the job too: a driver, a file system, a name server.",
+    how="The frame of every probe says when it ended; one without end hung or was cut off.",
+    fix="Run the named probe's command by hand on the node, and see what it waits for.",
+    source="leptonai/gpud and Azure NHC: nvidia-smi hangs after Xid 119, df on a dead NFS server",
+)
+def _complete(evidence: Evidence) -> Results:
+    asked = dict.fromkeys(name for node in evidence.nodes for name in node.outputs)
+    stuck = Advice(
+        hint="what hangs here would hang in the job: look for stuck processes on the node",
+        command="ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'",
+    )
+    for node in evidence.nodes:
+        if node.reach.complete:
+            yield node.name, ok("all probes ended in time")
+            continue
+        ended = {name for name, out in node.outputs.items() if out.exit_code is not None}
+        running = [name for name in asked if name not in ended]
+        what = f"out of time: {some_of(running, 6)}" if running else "the connection ended early"
+        after = f"given up after {node.reach.seconds:.0f} s"
+        yield node.name, stuck.result(Verdict.UNKNOWN, what, after)
+
+
+_LOGIN_FAILURES = (
+    (
+        "Host key verification failed",
+        "does not know the host key of",
+        "add the keys of all nodes to /etc/ssh/ssh_known_hosts: ssh-keyscan NODES",
+    ),
+    (
+        "Permission denied",
+        "is not let in by",
+        "nodes have to accept one key of yours without passphrase: ~/.ssh/authorized_keys",
+    ),
+    (
+        "Could not resolve",
+        "cannot resolve the name of",
+        "mend the name in DNS or /etc/hosts of that node",
+    ),
+    ("No route to host", "has no route to", "look at routes and interfaces on both nodes"),
+    ("timed out", "gets no answer from", "look for a firewall between the nodes"),
+    ("refused", "is refused by", "start sshd there, or correct the port in ~/.ssh/config"),
+)
+"""Words of ssh, what they mean, and what to do about it."""
+
+
+def _no_peers(job: PreflightJob) -> str | None:
+    if not ssh_peer.wanted(job):
+        return "jobs start without logins from node to node; --select SSH004 tries them"
+    return "a single node" if len(job.hosts) < 2 else None
+
+
+@check("SSH004", "ssh-peers", ssh_peer.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_peers)
+@about(
+    what="Each node can log in to the next one by SSH, without a question.",
+    why="By hand, mpirun, horovodrun and deepspeed start the other nodes that way from the first"
+    " node; that your own machine gets in proves nothing about it. Jobs that clusterkit starts,"
+    " MPI's too, need no such login, so it is looked at only with --select SSH004.",
+    how="ssh -o BatchMode=yes -o StrictHostKeyChecking=yes NEXT true, in a ring over all nodes.",
+    fix="Give the nodes a common key and a common list of host keys.",
+    source="Open MPI, FAQ on rsh/ssh; Horovod and DeepSpeed documentation on several nodes",
+)
+@each_node(ssh_peer.PROBE)
+def peers(login: PeerLogin) -> Result:
+    """Fail the nodes that cannot log in to the next."""
+    if login.exit_code == 0:
+        return ok("logs in to the next node")
+    does, hint = next(
+        ((does, hint) for words, does, hint in _LOGIN_FAILURES if words in login.said),
+        ("cannot log in to", "run the command on that node"),
+    )
+    command = f"ssh -v -o BatchMode=yes {quote(login.peer)} true"
+    return fail(f"{does} {login.peer}", login.said, hint=hint, command=command)

@@ -1,0 +1,314 @@
+"""TOPO: how GPUs and NICs are joined, on each node and compared with most nodes."""
+
+from __future__ import annotations
+
+import re
+
+from clusterkit.core.hosts.hostlist import fold
+from clusterkit.core.shell import quote
+from clusterkit.preflight.checks.base import (
+    Advice,
+    Evidence,
+    NodeFacts,
+    Part,
+    Result,
+    Results,
+    Tier,
+    about,
+    check,
+    each_node,
+    known,
+    majority,
+    missing,
+    ok,
+    skip,
+    warn,
+)
+from clusterkit.preflight.probes.gpu import nvidia_list
+from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
+from clusterkit.preflight.probes.host import nccl_topo_file
+from clusterkit.preflight.probes.net import rdma_ports
+from clusterkit.preflight.topology import (
+    NEAR,
+    Nearest,
+    Topology,
+    closeness,
+    common_shape,
+    compare_hca,
+    count_warning,
+    differences,
+    grace,
+    islands,
+    nearest_nics,
+    nic_warning,
+    numa_warning,
+    nvlink_warnings,
+    nvlinks,
+    recommended_nics,
+    through_cpu_warning,
+    typical,
+)
+from clusterkit.transport.probe import Missing, PreflightJob
+
+_PCIE = Advice(hint="compare `lspci -tv` with a node that is fine", command="nvidia-smi topo -m")
+_PART = Part(name="NVIDIA GPU", hint=_PCIE.hint, command="lspci -d 10de:")
+
+
+@check("TOPO001", "topo-uniform", PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="All nodes have the same GPUs and NICs, and each pair is joined by PCIe in the same way.",
+    why="A step is as fast as the slowest node. A card in another slot, or a NIC that is missing,"
+    " costs one node bandwidth without any error message.",
+    how="nvidia-smi topo -m on every node; each pair of devices is compared with what most nodes"
+    " have. NVLink is judged by TOPO002.",
+    fix="Compare `lspci -tv` of the node with that of its neighbours: a card in the wrong slot, a"
+    " NIC that did not come up, another BIOS setting. In a job's allocation, check that every node"
+    " gives the job the same number of GPUs.",
+    source="majority of the job's own nodes; classes: legend of nvidia-smi topo -m",
+)
+def _uniform(evidence: Evidence) -> Results:
+    found, results = known(evidence, PROBE, part=_PART)
+    yield from results
+    shape = common_shape(tuple(found.values()))
+    most = typical(tuple(topology for topology in found.values() if topology.names == shape))
+    for name, topology in found.items():
+        if len(found) < 2:
+            yield name, skip("no other node to compare with")
+        elif shape is None:
+            kinds = ", ".join(sorted({_count(other.names) for other in found.values()}))
+            yield name, _PCIE.warn("nodes differ in their GPUs and NICs, none is usual", kinds)
+        elif topology.names != shape:
+            has = f"the matrix has {_count(topology.names)}, on most nodes {_count(shape)}"
+            yield name, _PCIE.warn(has)
+        elif odd := [pair for pair in differences(topology, most) if not pair.nvlink]:
+            shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
+            yield name, _PCIE.warn(f"{len(odd)} PCIe links differ from most nodes", shown)
+        else:
+            yield name, ok("GPUs and NICs are joined as on most nodes")
+
+
+def _count(names: tuple[str, ...]) -> str:
+    gpus = sum(name.startswith("GPU") for name in names)
+    return f"{gpus} GPUs and {len(names) - gpus} NICs"
+
+
+_NVLINK = Advice(
+    hint="look for links that are down; reset the GPUs or reboot, then report the node",
+    command="nvidia-smi nvlink -s; systemctl status nvidia-fabricmanager",
+)
+
+
+@check("TOPO002", "topo-nvlink", PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="Every GPU has the NVLinks that it has on most nodes, and on its own node no GPU is"
+    " without NVLink while the others are joined all to all.",
+    why="One GPU that falls back to PCIe makes every collective of the whole job run at PCIe"
+    " speed, five to ten times slower, with no error message.",
+    how="nvidia-smi topo -m: the NV# class of every pair of GPUs against that of most nodes, and"
+    " against the other pairs of the same machine. Bridged pairs and hybrid cube meshes are uneven"
+    " by design; they are judged against the other nodes only. Seven GPUs behind NVSwitch warn:"
+    " such boards have eight.",
+    fix="`nvidia-smi nvlink -s` names the links that are down. With NVSwitch, check"
+    " nvidia-fabricmanager and reset the GPUs or reboot; after that it is a matter for the vendor.",
+    source="facts of recorded machines: 12 links on A100, 18 on H100, H200, B200, 6 on V100",
+)
+def _nvlink(evidence: Evidence) -> Results:
+    found, results = known(evidence, PROBE)
+    yield from results
+    shape = common_shape(tuple(found.values()))
+    alike = tuple(topology for topology in found.values() if topology.names == shape)
+    most = typical(alike) if len(found) > 1 else {}
+    for name, topology in found.items():
+        pairs = differences(topology, most) if topology.names == shape else ()
+        odd = [pair for pair in pairs if nvlinks(pair.has) < nvlinks(pair.most)]
+        if odd:
+            first, more = odd[0], f" (and {len(odd) - 1} more pairs)" if len(odd) > 1 else ""
+            summary = f"{first.a}-{first.b} is {first.has}, on most nodes {first.most}{more}"
+            shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
+            yield name, _NVLINK.fail(summary, shown)
+        elif faults := nvlink_warnings(topology):
+            yield name, _NVLINK.fail(faults[0], "; ".join(faults[1:]))
+        elif few := count_warning(topology):
+            yield name, warn(few, command="nvidia-smi -L; lspci -d 10de:")
+        elif islands(topology):
+            yield name, ok("NVLink is whole")
+        else:
+            yield name, skip("no NVLink between GPUs")
+
+
+@check("TOPO003", "topo-gpu-links", PROBE)
+@about(
+    what="At least some GPUs of a node are joined by NVLink or a PCIe switch.",
+    why="Where all pairs are PHB, NODE or SYS, every byte between GPUs passes the CPU or the link"
+    " between sockets, which all GPUs share: scaling drops after 2-4 GPUs.",
+    how="nvidia-smi topo -m: the nearest class of any pair of GPUs is farther than PXB.",
+    fix="It is how the machine is built, or how a cloud passes GPUs into a virtual machine. Use"
+    " fewer GPUs per node and more nodes, larger batches, or gradient accumulation; or ask for a"
+    " machine with NVLink.",
+    source="legend of nvidia-smi topo -m; NCCL source, src/graph/paths.cc",
+)
+@each_node(PROBE)
+def _gpu_links(topology: Topology) -> Result:
+    if len(topology.gpus) < 2:
+        return skip("one GPU to be seen, no pair")
+    if through_cpu_warning(topology) is None:
+        return ok("GPUs have links beside the CPU")
+    classes = {link for _, _, link in topology.gpu_pairs()}
+    return warn(
+        "GPUs talk through the CPU: scaling drops after 2-4 GPUs",
+        f"all pairs are {' or '.join(sorted(classes))}",
+        hint="fewer GPUs per node, larger batches, or machines with NVLink",
+        command="clusterkit explain TOPO003",
+    )
+
+
+_COHERENT = re.compile(r"\bG[BH]\d+")
+"""Of names such as `NVIDIA GH200 480GB`: CPU and GPU share one memory."""
+_NIC = Advice(hint="see which NIC each GPU is near to", command="nvidia-smi topo -m")
+
+
+def _one_node(job: PreflightJob) -> str | None:
+    return "one node: NICs carry nothing" if len(job.hosts) < 2 else None
+
+
+@check(
+    "TOPO004",
+    "topo-gpu-nic",
+    PROBE,
+    rdma_ports.PROBE,
+    nvidia_list.PROBE,
+    nccl_topo_file.PROBE,
+    skip_if=_one_node,
+)
+@about(
+    what="Every GPU shares a PCIe switch with a NIC (PIX or PXB) that has a port in state Active.",
+    why="GPUDirect RDMA moves data from the GPU to the NIC without touching the CPU only where"
+    " both are behind the same switches. Farther away, bandwidth between nodes drops, often to"
+    " half, or NCCL turns GPUDirect off for that GPU.",
+    how="nvidia-smi topo -m for the distance, /sys/class/infiniband/*/ports/*/state for the state."
+    " Where the CPU is Grace (GH200, GB200, GB10) the way leads over NVLink-C2C, whatever the"
+    " matrix says; and in a virtual machine NCCL_TOPO_FILE tells NCCL what the matrix cannot.",
+    fix="Bring the named port up. Where no NIC is near by design, expect less bandwidth;"
+    " NCCL_CROSS_NIC and PXN (NCCL 2.12 and later) soften it.",
+    source="NCCL environment reference, NCCL_NET_GDR_LEVEL: PXB is the default reach;"
+    " NCCL_TOPO_FILE",
+)
+def _gpu_nic(evidence: Evidence) -> Results:
+    for node in evidence.nodes:
+        topology = node.of(PROBE)
+        if isinstance(topology, Missing):
+            yield node.name, missing(topology)
+        elif not topology.nics:
+            yield node.name, skip("no RDMA NIC in the matrix")
+        else:
+            yield node.name, _nics(node, topology)
+
+
+def _nics(node: NodeFacts, topology: Topology) -> Result:
+    down, nearest = _down(node), nearest_nics(topology)
+    dead = [near for near in nearest if near.nics and down.issuperset(near.nics)]
+    if dead:
+        return _NIC.warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
+    spare = sorted(down & {nic.device for nic in topology.nics})
+    idle = f"down: {','.join(spare)}" if spare else ""
+    coherent = ok("GPUs reach the NICs over NVLink-C2C", idle)
+    if nic_warning(topology) is None:
+        return coherent if grace(topology) else ok("every GPU has a NIC near it", idle)
+    file, listed = node.of(nccl_topo_file.PROBE), node.of(nvidia_list.PROBE)
+    if not isinstance(file, Missing):
+        return ok("NCCL is told by a file which NIC each GPU is near to", file)
+    if not isinstance(listed, Missing) and any(_COHERENT.search(g.name) for g in listed.gpus):
+        return coherent
+    far = [near.gpu for near in nearest if closeness(near.link) > NEAR]
+    who = "GPUs" if len(far) == len(nearest) else fold(far)
+    links = "; ".join(f"{near.gpu}: {near.link}" for near in nearest)
+    return _NIC.warn(f"{who} share no PCIe switch with a NIC: GPUDirect RDMA is slow or off", links)
+
+
+def _down(node: NodeFacts) -> frozenset[str]:
+    ports = node.of(rdma_ports.PROBE)
+    return frozenset() if isinstance(ports, Missing) else ports.down
+
+
+def _dead(near: Nearest) -> str:
+    return f"{','.join(near.nics)}, nearest to {near.gpu}, is down"
+
+
+def _no_hcas(job: PreflightJob) -> str | None:
+    if not job.env.get("NCCL_IB_HCA"):
+        return "NCCL_IB_HCA is not set: NCCL chooses"
+    return _one_node(job)
+
+
+@check("TOPO005", "topo-nccl-ib-hca", PROBE, rdma_ports.PROBE, skip_if=_no_hcas)
+@about(
+    what="The job's NCCL_IB_HCA takes the NICs that share PCIe switches with the GPUs, and no"
+    " others.",
+    why="A NIC for storage or management among them is slower, or leads to another network, where"
+    " NCCL hangs or fails. One that is left out costs its share of the bandwidth. Without `=` the"
+    " names are prefixes: mlx5_1 takes mlx5_10 too.",
+    how="nvidia-smi topo -m on every node, and the value as NCCL reads it: `^` to leave out, `=`"
+    " for exact names, name:port. Devices that are down are not recommended.",
+    fix="Set the value that the finding names, with `=`; or unset it and let NCCL choose.",
+    source="NCCL environment reference, NCCL_IB_HCA; src/misc/utils.cc, matchIfList",
+)
+def _nccl_ib_hca(evidence: Evidence) -> Results:
+    for node in evidence.nodes:
+        topology = node.of(PROBE)
+        if isinstance(topology, Missing):
+            yield node.name, missing(topology)
+        else:
+            yield node.name, _hcas(topology, evidence.job.env["NCCL_IB_HCA"], _down(node))
+
+
+def _hcas(topology: Topology, value: str, down: frozenset[str]) -> Result:
+    if not topology.nics or any(nic.device is None for nic in topology.nics):
+        return skip("the matrix names no RDMA device")
+    odd = tuple(compare_hca(topology, value, down=down))
+    if not odd:
+        return ok("NCCL_IB_HCA takes the NICs near the GPUs")
+    near = ",".join(nic for nic in recommended_nics(topology) if nic not in down)
+    return warn(
+        odd[0],
+        "; ".join((*odd[1:], f"NCCL_IB_HCA={value}")),
+        hint=f"set NCCL_IB_HCA: '={near}'" if near else "unset NCCL_IB_HCA",
+        command=f"clusterkit topo --nccl-ib-hca {quote(value)}",
+    )
+
+
+_NUMA = Advice(
+    hint="compare the BIOS settings for NUMA with a node that is fine",
+    command="lscpu | grep NUMA; nvidia-smi topo -m",
+)
+
+
+@check("TOPO006", "topo-numa", PROBE, tier=Tier.ROUND_TRIP)
+@about(
+    what="The NUMA node of every GPU agrees with its PCIe links, and with that on most nodes.",
+    why="Launchers and NCCL bind processes and buffers by it. A wrong or missing one puts a"
+    " process on the far socket: slower copies, slower data loading.",
+    how="nvidia-smi topo -m, column NUMA Affinity.",
+    fix="Look at the BIOS settings for NUMA (nodes per socket, sub-NUMA clustering) and update the"
+    " BIOS; in virtual machines the host has to pass the layout on.",
+    source="legend of nvidia-smi topo -m: only SYS leaves a NUMA node",
+)
+def _numa(evidence: Evidence) -> Results:
+    found, results = known(evidence, PROBE)
+    yield from results
+    layouts = {name: tuple(a.numa for a in t.affinity) for name, t in found.items()}
+    usual = majority({name: layout for name, layout in layouts.items() if any(layout)})
+    for name, topology in found.items():
+        layout = layouts[name]
+        if not any(layout):
+            yield name, skip("NUMA nodes of GPUs are not known")
+        elif odd := numa_warning(topology):
+            yield name, _NUMA.warn(odd, _text(layout))
+        elif usual is not None and layout != usual and len(layout) == len(usual):
+            differs = f"{_text(layout)}; most nodes: {_text(usual)}"
+            yield name, _NUMA.warn("GPUs are on other NUMA nodes than on most nodes", differs)
+        else:
+            yield name, ok("NUMA nodes of the GPUs are consistent")
+
+
+def _text(layout: tuple[str | None, ...]) -> str:
+    return "NUMA " + ",".join(node or "-" for node in layout)
