@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 import clusterkit
 from clusterkit.api.preflighting import PreflightWords
-from clusterkit.cli.estimate.flags import EstimateFlags
+from clusterkit.cli.estimate.verb import estimate
 from clusterkit.cli.frame.main import app
-from clusterkit.estimate.query.arguments import EstimateWords
+from clusterkit.estimate.query.options import EstimateOptions
 from clusterkit.jobs.submit.preflight import NotFitError
 from clusterkit.launch.jobfile import JobFile
 from clusterkit.launch.options import JobOptions
@@ -101,8 +101,8 @@ def test_arguments_are_the_flags() -> None:
     keys = {"array", "at_once", "elements", "preflight", "after"}
     assert set(JobFile.model_fields) == jobs - {"job"} | keys
     files = {"folder", "plot", "launch", "calibrate", "score", "json"}
-    assert {*inspect.signature(EstimateWords).parameters, *files} == set(
-        inspect.signature(EstimateFlags).parameters
+    assert {*inspect.signature(EstimateOptions).parameters, *files} == set(
+        inspect.signature(estimate).parameters
     )
 
 

@@ -13,33 +13,31 @@ from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import launch_of
 from clusterkit.estimate.advice.launched import setup_from_launch
-from clusterkit.estimate.advice.recommend import Judge, candidates, cautions_of, recommend
+from clusterkit.estimate.advice.recommend import answer_of, cautions_of
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
 from clusterkit.estimate.memory.host import usual_ram
 from clusterkit.estimate.models.model_config import model_of_config
 from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
 from clusterkit.estimate.models.named import model_named, model_of_params
-from clusterkit.estimate.query.arguments import EstimateWords
-from clusterkit.estimate.query.parse import read_words
+from clusterkit.estimate.query.options import EstimateOptions
+from clusterkit.estimate.query.parse import read_options
 from clusterkit.estimate.refusals import problems_of
-from clusterkit.estimate.request import Wish, setup_of
+from clusterkit.estimate.request import Request, setup_of
 from clusterkit.estimate.setup import Loss, Setup
-from clusterkit.estimate.strategies import Chosen, strategy_named
-
-JUDGE = Judge()
+from clusterkit.estimate.strategies import Strategy, strategy_named
 
 
-def wish(params: str = "7B", gpu: str = "h100", gpus: int = 8, **changes: Any) -> Wish:
+def request_of(params: str = "7B", gpu: str = "h100", gpus: int = 8, **changes: Any) -> Request:
     given: dict[str, Any] = {
         "model": model_of_params(params), "gpu": gpu_named(gpu), "gpus": gpus, "gpus_per_node": 8,
         "seq": 4096, "micro_batch": 1, "global_batch": gpus,
     } | changes  # fmt: skip
-    return Wish(**given)
+    return Request(**given)
 
 
 def setup(name: str, **changes: Any) -> Setup:
-    return replace(setup_of(strategy_named(name).strategy, wish()), **changes)
+    return replace(setup_of(strategy_named(name), request_of()), **changes)
 
 
 def said(one: Setup) -> str:
@@ -51,36 +49,41 @@ def said(one: Setup) -> str:
 
 @pytest.mark.parametrize(("params", "gpu", "gpus"), [("1T", "h100", 8), ("70B", "4090", 1)])
 def test_what_a_node_has_no_ram_for_goes_to_its_disks(params: str, gpu: str, gpus: int) -> None:
-    tried = candidates(wish(params, gpu, gpus), JUDGE)
-    chosen = recommend(tried).chosen
+    tried = answer_of(request_of(params, gpu, gpus))
+    chosen = tried.chosen
     assert chosen is not None
     assert chosen.name == "zero3-nvme+ac"
-    large = recommend(candidates(wish(params, gpu, gpus), Judge(host_memory=30e12))).chosen
+    large = answer_of(request_of(params, gpu, gpus, host_memory=30e12)).chosen
     assert large is not None
     assert large.name == "zero3-offload+ac"
 
 
 def test_a_reason_names_the_ram_of_the_node() -> None:
-    judge = Judge(host_memory=50e9)
-    tried = candidates(wish(), judge, strategy_named("zero3-offload"))
+    tried = answer_of(request_of(host_memory=50e9, strategy=strategy_named("zero3-offload")))
     (one,) = tried.candidates
     assert one.memory.fits_gpu
     assert not one.fits
-    assert "189.0 GB of RAM in each node, which has 50.0 GB" in recommend(tried).why
-    change = smallest_change(one.setup, judge.fits, per_node=8)
+    assert "189.0 GB of RAM in each node, which has 50.0 GB" in tried.why
+    change = smallest_change(one.setup, tried.request.fits, per_node=8)
     assert change is not None
     assert change.flags == "--gpus 32"
 
 
 def test_a_reason_names_what_lacks_most() -> None:
     for host_memory, reason in ((64e9, "of RAM in each node"), (1e12, "most of it activations")):
-        judge = Judge(host_memory=host_memory)
-        tried = candidates(wish(gpu="4090", gpus=1), judge, strategy_named("zero3-offload"))
-        assert reason in recommend(tried).why
+        tried = answer_of(
+            request_of(
+                gpu="4090",
+                gpus=1,
+                host_memory=host_memory,
+                strategy=strategy_named("zero3-offload"),
+            )
+        )
+        assert reason in tried.why
 
 
 def test_disks_are_only_a_warning() -> None:
-    tried = candidates(wish("2T"), JUDGE, strategy_named("zero3-nvme+ac"))
+    tried = answer_of(request_of("2T", strategy=strategy_named("zero3-nvme+ac")))
     (one,) = tried.candidates
     assert one.memory.fits_host
     assert any("on the disks of each node" in problem.message for problem in cautions_of(one))
@@ -94,18 +97,18 @@ def test_the_usual_ram_is_that_of_the_vendors_systems() -> None:
 # --- the plan that was named ---
 
 
-def names(chosen: Chosen | None, **changes: Any) -> list[str]:
-    return [one.name for one in candidates(wish(**changes), JUDGE, chosen).candidates]
+def names(chosen: Strategy | None, **changes: Any) -> list[str]:
+    return [one.name for one in answer_of(request_of(**changes, strategy=chosen)).candidates]
 
 
 def test_what_was_not_said_of_ranks_stays_1() -> None:
     batch: dict[str, Any] = {"micro_batch": 8, "global_batch": 32}
     for text, tp, pp in (("megatron-tp2", 2, None), ("megatron-pp4", None, 4)):
-        tried = candidates(wish(tp=tp, pp=pp, **batch), JUDGE, strategy_named(text))
+        tried = answer_of(request_of(tp=tp, pp=pp, **batch, strategy=strategy_named(text)))
         (one,) = tried.candidates
         assert (one.name, one.setup.tp, one.setup.pp) == (text, tp or 1, pp or 1)
     beside = next(
-        one for one in candidates(wish(tp=2, **batch), JUDGE).candidates if "meg" in one.name
+        one for one in answer_of(request_of(tp=2, **batch)).candidates if "meg" in one.name
     )
     assert (beside.setup.tp, beside.setup.pp) == (2, 1)
 
@@ -113,9 +116,10 @@ def test_what_was_not_said_of_ranks_stays_1() -> None:
 def test_megatron_alone_divides_as_little_as_fits() -> None:
     assert names(strategy_named("megatron"), params="350M") == ["megatron"]
     assert names(strategy_named("megatron"), micro_batch=8, global_batch=64) == ["megatron-tp4"]
-    (one,) = candidates(wish("1T"), JUDGE, strategy_named("megatron")).candidates
+    named = strategy_named("megatron")
+    (one,) = answer_of(request_of("1T", strategy=named)).candidates
     others = [
-        candidates(wish("1T", tp=tp, pp=8 // tp), JUDGE, strategy_named("megatron")).candidates[0]
+        answer_of(request_of("1T", tp=tp, pp=8 // tp, strategy=named)).candidates[0]
         for tp in (1, 2, 4, 8)
     ]
     assert one.memory.excess == min(other.memory.excess for other in others)
@@ -247,16 +251,16 @@ def test_a_missing_key_is_named_once(tmp_path: Path) -> None:
 def test_flags_that_make_no_sense(flags: dict[str, Any], reason: str, hint: str) -> None:
     given: dict[str, Any] = {"params": "7B", "gpu": "h100", "gpus": 8} | flags
     with pytest.raises(UserError) as caught:
-        read_words(EstimateWords(**given))
+        read_options(EstimateOptions(**given))
     assert reason in str(caught.value)
     assert hint in str(caught.value)
 
 
 def test_dp_in_a_name_is_compared_with_the_gpus() -> None:
-    flags = EstimateWords(params="7B", gpu="h100", gpus=8, strategy="megatron-tp2-dp4")
-    chosen = read_words(flags).chosen
+    flags = EstimateOptions(params="7B", gpu="h100", gpus=8, strategy="megatron-tp2-dp4")
+    chosen = read_options(flags).strategy
     assert chosen is not None
-    assert chosen.name == "megatron-tp2"
+    assert chosen.full_name == "megatron-tp2"
 
 
 # --- what is written for Megatron ---

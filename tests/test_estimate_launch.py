@@ -18,7 +18,7 @@ from clusterkit.estimate.advice.launch import launch_of
 from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.refusals import problems_of
-from clusterkit.estimate.request import Wish, setup_of
+from clusterkit.estimate.request import Request, setup_of
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -36,14 +36,14 @@ MODEL = ModelShape(
     name="tiny-llama", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336,
     vocab=128256, max_seq=8192,
 )  # fmt: skip
-WISH = Wish(model=MODEL, gpu=gpu_named("h100"), gpus=32, gpus_per_node=8, seq=4096,
+REQUEST = Request(model=MODEL, gpu=gpu_named("h100"), gpus=32, gpus_per_node=8, seq=4096,
             micro_batch=2, global_batch=128)  # fmt: skip
-ON_ONE_GPU = replace(WISH, gpus=1, gpus_per_node=1)
+ON_ONE_GPU = replace(REQUEST, gpus=1, gpus_per_node=1)
 
 
 def setup_named(name: str, **changes: Any) -> Setup:
-    wish = ON_ONE_GPU if name == "single" else WISH
-    return replace(setup_of(strategy_named(name).strategy, wish), **changes)
+    wish = ON_ONE_GPU if name == "single" else REQUEST
+    return replace(setup_of(strategy_named(name), wish), **changes)
 
 
 def read_back(setup: Setup) -> Setup:
@@ -61,8 +61,8 @@ def test_every_strategy_reads_back_to_the_same_plan(name: str) -> None:
 @pytest.mark.parametrize("wish", ["fp32", "fp16", "bf16", "pure-bf16", "amp-bf16", "fp8"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_precision_reads_back(name: str, wish: str) -> None:
-    base = ON_ONE_GPU if name == "single" else WISH
-    setup = setup_of(strategy_named(name).strategy, replace(base, precision=wish))
+    base = ON_ONE_GPU if name == "single" else REQUEST
+    setup = setup_of(strategy_named(name), replace(base, precision=wish))
     if not problems_of(setup):
         assert read_back(setup) == setup
 
@@ -112,13 +112,13 @@ def test_a_changed_file_is_read_with_care() -> None:
     training = json.loads(files["training.json"])
     del training["compiled"]
     files["training.json"] = json.dumps(training)
-    assert setup_from_launch(files, model=MODEL, gpu=WISH.gpu) == setup_named("fsdp")
+    assert setup_from_launch(files, model=MODEL, gpu=REQUEST.gpu) == setup_named("fsdp")
     files["training.json"] = json.dumps({**training, "lost": "fused"})
     with pytest.raises(UserError, match=r"unknown key 'lost'(.|\n)*did you mean 'loss'"):
-        setup_from_launch(files, model=MODEL, gpu=WISH.gpu)
+        setup_from_launch(files, model=MODEL, gpu=REQUEST.gpu)
     files["training.json"] = json.dumps({**training, "loss": "fuzed"})
     with pytest.raises(UserError, match=r"loss is 'fuzed'(.|\n)*did you mean 'fused'"):
-        setup_from_launch(files, model=MODEL, gpu=WISH.gpu)
+        setup_from_launch(files, model=MODEL, gpu=REQUEST.gpu)
 
 
 def test_the_submit_line() -> None:
@@ -138,7 +138,7 @@ def test_deepspeed_reads_the_configuration_as_it_is_meant(
     monkeypatch.setenv("WORLD_SIZE", "1")  # the batch of one rank: it asks no other
     monkeypatch.setenv("RANK", "0")
     for name in ("zero1", "zero2-offload", "zero3", "zero3-offload", "zero3-nvme"):
-        setup = setup_of(strategy_named(name).strategy, replace(WISH, precision=precision))
+        setup = setup_of(strategy_named(name), replace(REQUEST, precision=precision))
         read = config.DeepSpeedConfig(json.loads(launch_of(setup).files["ds_config.json"]))
         assert int(read.zero_config.stage) == int(name[4])
         assert read.train_micro_batch_size_per_gpu == setup.micro_batch
@@ -174,11 +174,11 @@ def test_accelerate_says_the_same() -> None:
 
 def test_a_folder_that_is_no_launch() -> None:
     with pytest.raises(UserError, match="there is no submit"):
-        setup_from_launch({}, model=MODEL, gpu=WISH.gpu)
+        setup_from_launch({}, model=MODEL, gpu=REQUEST.gpu)
     files = dict(launch_of(setup_named("zero1")).files)
     files["ds_config.json"] = "{"
     with pytest.raises(UserError, match=r"ds_config.json cannot be read"):
-        setup_from_launch(files, model=MODEL, gpu=WISH.gpu)
+        setup_from_launch(files, model=MODEL, gpu=REQUEST.gpu)
 
 
 def test_libraries_of_all_strategies_are_known() -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change
-from clusterkit.estimate.advice.recommend import Judge, candidates, recommend
+from clusterkit.estimate.advice.recommend import answer_of, recommended
 from clusterkit.estimate.batch import solve_batch
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.memory.states import model_state_bytes
 from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.refusals import problems_of
-from clusterkit.estimate.request import Wish, precision_of, setup_of
+from clusterkit.estimate.request import Request, precision_of, setup_of
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -32,20 +32,19 @@ from clusterkit.estimate.setup import (
 from clusterkit.estimate.strategies import STRATEGIES, name_of, strategy_named
 from clusterkit.estimate.warnings import warnings_of
 
-JUDGE = Judge()
 LLAMA = model_named("llama-3.1-8b")
 
 
-def wish(**changes: Any) -> Wish:
+def request_of(**changes: Any) -> Request:
     given: dict[str, Any] = {
         "model": LLAMA, "gpu": gpu_named("h100"), "gpus": 16, "gpus_per_node": 8, "seq": 4096,
         "micro_batch": 1, "global_batch": 16,
     } | changes  # fmt: skip
-    return Wish(**given)
+    return Request(**given)
 
 
 def setup(name: str = "fsdp", **changes: Any) -> Setup:
-    return replace(setup_of(strategy_named(name).strategy, wish()), **changes)
+    return replace(setup_of(strategy_named(name), request_of()), **changes)
 
 
 # --- batch ---
@@ -97,13 +96,13 @@ def test_a_batch_that_does_not_divide(numbers: dict[str, int], said: str) -> Non
     ],
 )  # fmt: skip
 def test_strategies_by_what_people_call_them(text: str, name: str) -> None:
-    assert strategy_named(text).strategy.name == name
+    assert strategy_named(text).name == name
 
 
 def test_names_hold_ranks_and_additions() -> None:
     chosen = strategy_named("megatron-tp8-pp2+ac")
     assert (chosen.tp, chosen.pp, chosen.checkpointing) == (8, 2, Checkpointing.FULL)
-    assert strategy_named("tp4xpp2xdp2").strategy.name == "megatron"
+    assert strategy_named("tp4xpp2xdp2").name == "megatron"
     assert strategy_named("zero3+qlora").adapter == Adapter(quantized=True)
     with pytest.raises(UserError, match=r"did you mean 'fsdp'\?"):
         strategy_named("fdsp")
@@ -113,7 +112,7 @@ def test_names_hold_ranks_and_additions() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
 def test_a_setup_knows_the_name_of_its_strategy(strategy: Any) -> None:
-    asked = wish(gpus=1, global_batch=1) if strategy.name == "single" else wish()
+    asked = request_of(gpus=1, global_batch=1) if strategy.name == "single" else request_of()
     assert name_of(setup_of(strategy, asked)) == strategy.name
 
 
@@ -219,31 +218,29 @@ def test_the_figures_that_docs_put_right(
 
 
 def test_the_simplest_that_fits_is_taken() -> None:
-    small = recommend(candidates(wish(model=model_named("gpt2"), seq=1024), JUDGE))
+    small = answer_of(request_of(model=model_named("gpt2"), seq=1024))
     assert small.chosen is not None
     assert small.chosen.name == "ddp"
-    tried = candidates(wish(), JUDGE)
-    large = recommend(tried)
+    large = answer_of(request_of())
     assert large.chosen is not None
     assert large.chosen.name != "ddp"
-    assert not tried.candidates[0].fits
+    assert not large.candidates[0].fits
     assert "ddp" in large.why or "times as fast" in large.why
 
 
 def test_much_faster_wins_over_simpler() -> None:
-    tried = candidates(wish(), JUDGE)
+    tried = answer_of(request_of())
     fitting = [one for one in tried.candidates if one.fits]
     slow, fast = fitting[0], fitting[1]
     rate = slow.speed.tokens_per_s_per_gpu
     crawling = replace(slow.speed, tokens_per_s_per_gpu=replace(rate, likely=rate.likely / 3))
-    two = replace(tried, candidates=(replace(slow, speed=crawling), fast))
-    advice = recommend(two)
-    assert advice.chosen == fast
-    assert f"times as fast as {slow.name}, the simplest that fits" in advice.why
+    chosen, why = recommended((replace(slow, speed=crawling), fast))
+    assert chosen == fast
+    assert f"times as fast as {slow.name}, the simplest that fits" in why
 
 
 def test_checkpointing_comes_before_tensor_parallelism() -> None:
-    tried = candidates(wish(micro_batch=4, global_batch=64), JUDGE)
+    tried = answer_of(request_of(micro_batch=4, global_batch=64))
     names = [one.name for one in tried.candidates]
     assert names.index("ddp") < names.index("fsdp") < names.index("fsdp+ac")
     megatron = next(name for name in names if name.startswith("megatron"))
@@ -251,51 +248,53 @@ def test_checkpointing_comes_before_tensor_parallelism() -> None:
 
 
 def test_a_strategy_that_is_asked_for_stands_alone() -> None:
-    tried = candidates(wish(), JUDGE, strategy_named("zero2"))
+    tried = answer_of(request_of(strategy=strategy_named("zero2")))
     assert [one.name for one in tried.candidates] == ["zero2"]
     with pytest.raises(UserError, match="ZeRO-2 and pipeline"):
-        candidates(wish(pp=2), JUDGE, strategy_named("zero2"))
+        answer_of(request_of(pp=2, strategy=strategy_named("zero2")))
 
 
 def test_illegal_ones_are_refused_beside_the_others() -> None:
-    tried = candidates(wish(pp=2, global_batch=64), JUDGE)
+    tried = answer_of(request_of(pp=2, global_batch=64))
     assert {"zero2", "zero3"} <= {refused.name for refused in tried.refused}
     assert {one.name for one in tried.candidates} >= {"zero1", "megatron"}
 
 
 def test_every_strategy_trains_the_same_global_batch() -> None:
-    tried = candidates(wish(model=model_of_params("70B"), gpus=64, global_batch=128), JUDGE)
+    tried = answer_of(request_of(model=model_of_params("70B"), gpus=64, global_batch=128))
     assert {one.setup.global_batch for one in tried.candidates} == {128}
 
 
 def test_changes_really_make_it_fit() -> None:
-    tried = candidates(wish(model=model_of_params("70B"), micro_batch=4, global_batch=64), JUDGE)
+    tried = answer_of(request_of(model=model_of_params("70B"), micro_batch=4, global_batch=64))
     changes = [
-        smallest_change(one.setup, JUDGE.fits, per_node=8)
+        smallest_change(one.setup, tried.request.fits, per_node=8)
         for one in tried.candidates
         if not one.fits
     ]
     found = [change for change in changes if change is not None]
     assert found
     for change in found:
-        assert JUDGE.memory(change.setup).fits
+        assert tried.request.memory(change.setup).fits
         assert problems_of(change.setup) == ()
 
 
 def test_the_number_of_gpus_is_the_smallest() -> None:
-    asked = wish(model=model_of_params("70B"), gpus=8, global_batch=8,
-                 checkpointing=Checkpointing.FULL, loss=Loss.FUSED)  # fmt: skip
-    (one,) = candidates(asked, JUDGE, strategy_named("zero3")).candidates
+    asked = request_of(model=model_of_params("70B"), gpus=8, global_batch=8,
+                 checkpointing=Checkpointing.FULL, loss=Loss.FUSED,
+                       strategy=strategy_named("zero3"))  # fmt: skip
+    (one,) = answer_of(asked).candidates
     assert not one.fits
-    change = smallest_change(one.setup, JUDGE.fits, per_node=8)
+    change = smallest_change(one.setup, asked.fits, per_node=8)
     assert change is not None
     assert change.flags == f"--gpus {change.setup.gpus}"
-    assert not JUDGE.fits(replace(change.setup, gpus=change.setup.gpus - 8))
+    assert not asked.fits(replace(change.setup, gpus=change.setup.gpus - 8))
 
 
 def test_the_largest_micro_batch_fits_and_twice_of_it_does_not() -> None:
-    one = recommend(candidates(wish(), JUDGE)).chosen
+    asked = request_of()
+    one = answer_of(asked).chosen
     assert one is not None
-    micro = largest_micro_batch(one.setup, JUDGE.fits)
-    assert JUDGE.fits(replace(one.setup, micro_batch=micro))
-    assert not JUDGE.fits(replace(one.setup, micro_batch=2 * micro))
+    micro = largest_micro_batch(one.setup, asked.fits)
+    assert asked.fits(replace(one.setup, micro_batch=micro))
+    assert not asked.fits(replace(one.setup, micro_batch=2 * micro))

@@ -9,11 +9,12 @@ from typing import Any
 
 from clusterkit.api.arguments import takes
 from clusterkit.core.files import versioned
-from clusterkit.estimate.query.answer import Answer, answer
-from clusterkit.estimate.query.arguments import EstimateWords
+from clusterkit.estimate.advice.recommend import Answer
+from clusterkit.estimate.query.answer import answer
 from clusterkit.estimate.query.document import document
+from clusterkit.estimate.query.options import EstimateOptions
 
-_COLUMNS = ("strategy", "fits", "GB a GPU", "tokens/s a GPU", "MFU")
+_COLUMNS = ("strategy", "fits", "GB per GPU", "tokens/s per GPU", "MFU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,13 @@ class Estimate:
     @property
     def recommended(self) -> str | None:
         """The name of the strategy to take; None where nothing fits."""
-        chosen = self.answer.advice.chosen
+        chosen = self.answer.chosen
         return chosen.name if chosen else None
 
     @property
     def why(self) -> str:
         """Why that one, or why none."""
-        return self.answer.advice.why
+        return self.answer.why
 
     @property
     def strategies(self) -> Sequence[dict[str, Any]]:
@@ -63,13 +64,13 @@ class Estimate:
         return f"<p><b>{title}</b></p><table>{''.join(rows)}</table>"
 
 
-@takes(EstimateWords)
-def estimate(words: EstimateWords) -> Estimate:
+@takes(EstimateOptions)
+def estimate(options: EstimateOptions) -> Estimate:
     """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
 
     Arguments are the flags of `clusterkit estimate`; `explain` and `scale` add to the document.
 
     Raises:
-        UserError: words are missing or make no sense; all of them at once.
+        UserError: arguments are missing or make no sense; all of them at once.
     """
-    return Estimate(answer(words))
+    return Estimate(answer(options))

@@ -23,14 +23,14 @@ from clusterkit.estimate.setup import (
 _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
 _MOST_RANKS = 1_024
-_LIMITS: Mapping[str, int] = {
+LIMITS: Mapping[str, int] = {
     "gpus": 1_000_000,
     "gpus_per_node": 1_000,
-    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), _MOST_RANKS),
     "seq": 100_000_000,
     "micro_batch": 1_000_000,
     "accumulation": 100_000_000,
     "global_batch": 1_000_000_000,
+    **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), _MOST_RANKS),
     "lora_rank": 100_000,
 }
 """Beyond which number it must be a slip of the hand, by attribute."""
@@ -57,7 +57,7 @@ def problems_of(setup: Setup) -> tuple[Problem, ...]:
 
 def absurd(name: str, number: int) -> Problem | None:
     """Return what is wrong with a count by itself: none, or more than anybody has."""
-    flag, most = "--" + name.replace("_", "-"), _LIMITS[name]
+    flag, most = "--" + name.replace("_", "-"), LIMITS[name]
     if number < 1:
         return Problem(message=f"{flag} is {number}", hint="give a number from 1 on")
     if number > most:
@@ -66,7 +66,7 @@ def absurd(name: str, number: int) -> Problem | None:
 
 
 def _absurd(setup: Setup) -> Iterator[Problem]:
-    for name in (name for name in _LIMITS if name not in {"global_batch", "lora_rank"}):
+    for name in (name for name in LIMITS if name not in {"global_batch", "lora_rank"}):
         problem = absurd(name, getattr(setup, name))
         if problem is not None:
             yield problem

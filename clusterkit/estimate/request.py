@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterkit.estimate.batch import solve_batch
+from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import Gpu
+from clusterkit.estimate.memory.host import usual_ram
+from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import (
     TORCH,
     Adapter,
@@ -20,11 +25,12 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
+from clusterkit.estimate.speed.step_time import speed_of
 from clusterkit.estimate.strategies import Strategy, base_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Request:
     """What is asked, whatever the strategy; None where the strategy decides."""
 
     model: ModelShape
@@ -34,6 +40,8 @@ class Wish:
     seq: int
     micro_batch: int
     global_batch: int
+    strategy: Strategy | None = None
+    """The only one to try; None for all."""
     tp: int | None = None
     pp: int | None = None
     vpp: int = 1
@@ -49,87 +57,116 @@ class Wish:
     compiled: bool = False
     no_sync: bool = False
     interconnect: str | None = None
+    margin: float = 0.08
+    """Part of a GPU's memory that has to stay free."""
+    host_memory: float | None = None
+    """RAM of a node in bytes; None for what is usual with such GPUs."""
+    calibration: Calibration | None = None
+    tokens: float | None = None
+    """How many to train on, where that is asked about."""
+    price: float | None = None
+    """Of one GPU for an hour."""
+    explain: bool = False
+    scale: bool = False
+    assumed: tuple[str, ...] = ()
+    """What was not given and had to be assumed, in words."""
+
+    def memory(self, setup: Setup) -> Memory:
+        """Return the memory of a setup, on nodes with the RAM that is said or usual."""
+        memory = memory_of(setup, margin=self.margin, calibration=self.calibration)
+        usual = usual_ram(setup.gpu) * min(setup.gpus, setup.gpus_per_node)
+        return replace(memory, host_limit=self.host_memory or usual)
+
+    def speed(self, setup: Setup) -> Speed:
+        """Return the speed of a setup."""
+        return speed_of(setup, calibration=self.calibration)
+
+    def fits(self, setup: Setup) -> bool:
+        """Tell whether a setup can be run and fits."""
+        return not problems_of(setup) and self.memory(setup).fits
 
 
 def setup_of(
     strategy: Strategy,
-    wish: Wish,
+    request: Request,
     *,
     tp: int | None = None,
     pp: int | None = None,
     checkpointing: Checkpointing | None = None,
 ) -> Setup:
-    """Return the wish under a strategy, with the global batch that is asked for.
+    """Return the request under a strategy, with the global batch that is asked for.
 
     Raises:
         UserError: the global batch does not divide into the ranks.
     """
-    tp, pp = tp or wish.tp or 1, pp or wish.pp or 1
-    adapter = wish.adapter or strategy.adapter
+    tp, pp = tp or request.tp or 1, pp or request.pp or 1
+    adapter = request.adapter or strategy.adapter
     hybrid = strategy.sharding is Sharding.HYBRID
     megatron = strategy.library is Library.MEGATRON
-    per_node = min(wish.gpus_per_node, wish.gpus)
-    ranks = max(wish.gpus // (tp * pp * wish.cp), 1)
-    batch = solve_batch(ranks=ranks, micro_batch=wish.micro_batch, global_batch=wish.global_batch)
+    per_node = min(request.gpus_per_node, request.gpus)
+    ranks = max(request.gpus // (tp * pp * request.cp), 1)
+    batch = solve_batch(
+        ranks=ranks, micro_batch=request.micro_batch, global_batch=request.global_batch
+    )
     return Setup(
-        model=wish.model,
-        gpu=wish.gpu,
-        gpus=wish.gpus,
+        model=request.model,
+        gpu=request.gpu,
+        gpus=request.gpus,
         gpus_per_node=per_node,
         library=strategy.library,
         sharding=strategy.sharding,
         shard_group=max(per_node // tp, 1) if hybrid else None,
         tp=tp,
         pp=pp,
-        vpp=wish.vpp,
-        cp=wish.cp,
-        ep=wish.ep,
-        seq=wish.seq,
+        vpp=request.vpp,
+        cp=request.cp,
+        ep=request.ep,
+        seq=request.seq,
         micro_batch=batch.micro_batch,
         accumulation=batch.accumulation,
-        precision=precision_of(wish.precision, strategy.library, wish.gpu, adapter),
-        optimizer=wish.optimizer,
-        checkpointing=checkpointing or wish.checkpointing or Checkpointing.NONE,
-        loss=wish.loss,
-        flash_attention=wish.flash_attention,
-        compiled=wish.compiled,
+        precision=precision_of(request.precision, strategy.library, request.gpu, adapter),
+        optimizer=request.optimizer,
+        checkpointing=checkpointing or request.checkpointing or Checkpointing.NONE,
+        loss=request.loss,
+        flash_attention=request.flash_attention,
+        compiled=request.compiled,
         offload_optimizer=strategy.offload_optimizer,
         offload_params=strategy.offload_params,
-        no_sync=wish.no_sync,
+        no_sync=request.no_sync,
         fp32_gradients=megatron,
         adapter=adapter,
-        interconnect=wish.interconnect,
+        interconnect=request.interconnect,
     )
 
 
 def precision_of(
-    wish: str | None, library: Library, gpu: Gpu, adapter: Adapter | None = None
+    named: str | None, library: Library, gpu: Gpu, adapter: Adapter | None = None
 ) -> Precision:
     """Return the precision, where `bf16` and `fp16` mean what is usual with the library.
 
     torch keeps parameters in fp32 and casts them (`amp-bf16`), DeepSpeed and Megatron keep 16 bits
     with copies in fp32; adapters are trained beside weights in 16 bits that nothing changes.
     """
-    wish = wish or ("bf16" if gpu.bf16_tflops is not None else "fp16")
-    if wish == "bf16" and adapter is not None and library in TORCH:
+    named = named or ("bf16" if gpu.has_bf16 else "fp16")
+    if named == "bf16" and adapter is not None and library in TORCH:
         return Precision.PURE_BF16
-    if wish in {"bf16", "fp16"} and library in TORCH:
-        return Precision(f"amp-{wish}")
-    return Precision(wish)
+    if named in {"bf16", "fp16"} and library in TORCH:
+        return Precision(f"amp-{named}")
+    return Precision(named)
 
 
-def ladder(wish: Wish) -> Sequence[Strategy]:
+def ladder(request: Request) -> Sequence[Strategy]:
     """Return the strategies that are tried where none is asked for, simplest first."""
-    if wish.gpus == 1:
+    if request.gpus == 1:
         names = ["single", "zero2-offload", "zero3-offload", "zero3-nvme"]
     else:
         names = ["ddp", "zero1", "fsdp-shard-grad-op", "zero2", "fsdp", "zero3"]
-        names += ["fsdp-hybrid"] if wish.gpus > wish.gpus_per_node else []
+        names += ["fsdp-hybrid"] if request.gpus > request.gpus_per_node else []
         names += ["megatron", "zero2-offload", "fsdp-offload", "zero3-offload", "zero3-nvme"]
-    if wish.adapter is not None:
-        plain = "qlora" if wish.adapter.quantized else "lora"
+    if request.adapter is not None:
+        plain = "qlora" if request.adapter.quantized else "lora"
         names = [plain if name in {"single", "ddp"} else name for name in names]
     tried = [base_named(name) for name in names]
-    if wish.offload is None:
+    if request.offload is None:
         return tried
-    return [strategy for strategy in tried if strategy.offload is wish.offload]
+    return [strategy for strategy in tried if strategy.offload is request.offload]

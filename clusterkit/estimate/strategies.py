@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.estimate.setup import (
@@ -23,7 +24,7 @@ from clusterkit.estimate.setup import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """A way to hold a model on several GPUs, without its numbers."""
+    """A way to hold a model on several GPUs, with the numbers that its name may hold."""
 
     name: str
     summary: str
@@ -32,33 +33,26 @@ class Strategy:
     offload_optimizer: Offload = Offload.NONE
     offload_params: Offload = Offload.NONE
     adapter: Adapter | None = None
-
-    @property
-    def offload(self) -> Offload:
-        """Where the states are that are not on the GPU."""
-        return max(self.offload_optimizer, self.offload_params, key=list(Offload).index)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A strategy as it was named, with the numbers that its name may hold."""
-
-    strategy: Strategy
     tp: int | None = None
+    """Ranks, where a name has them in it."""
     pp: int | None = None
     cp: int | None = None
     dp: int | None = None
     """Follows from the number of GPUs: what was said can only be compared with that."""
     checkpointing: Checkpointing | None = None
-    adapter: Adapter | None = None
 
     @property
-    def name(self) -> str:
+    def full_name(self) -> str:
         """The name with what was said of ranks and checkpointing in it."""
         ranks = (("tp", self.tp), ("pp", self.pp), ("cp", self.cp))
         said = "".join(f"-{name}{number}" for name, number in ranks if number)
         again = {Checkpointing.FULL: "+ac", Checkpointing.SELECTIVE: "+selective"}
-        return self.strategy.name + said + (again[self.checkpointing] if self.checkpointing else "")
+        return self.name + said + (again[self.checkpointing] if self.checkpointing else "")
+
+    @property
+    def offload(self) -> Offload:
+        """Where the states are that are not on the GPU."""
+        return max(self.offload_optimizer, self.offload_params, key=list(Offload).index)
 
 
 _CPU, _NVME = Offload.CPU, Offload.NVME
@@ -151,7 +145,7 @@ def base_named(name: str) -> Strategy:
     return _BY_NAME[name]
 
 
-def strategy_named(text: str) -> Chosen:
+def strategy_named(text: str) -> Strategy:
     """Return what `text` stands for: `zero3`, `tp8-pp4`, `FSDP FULL_SHARD`, `fsdp+ac`.
 
     Raises:
@@ -162,7 +156,7 @@ def strategy_named(text: str) -> Chosen:
         raise UserError(
             "--strategy names none", hint="--strategy fsdp, or one of clusterkit explain strategies"
         )
-    ranks = {name: int(number) for name, number in _RANKS.findall(base)}
+    ranks: dict[str, Any] = {name: int(number) for name, number in _RANKS.findall(base)}
     if 0 in ranks.values():
         raise UserError(f"no ranks at all in the strategy {text!r}", hint="numbers from 1 on")
     base = _RANKS.sub("", base)
@@ -182,15 +176,7 @@ def strategy_named(text: str) -> Chosen:
             adapter = addition
         else:
             checkpointing = addition
-    return Chosen(
-        strategy=strategy,
-        tp=ranks.get("tp"),
-        pp=ranks.get("pp"),
-        cp=ranks.get("cp"),
-        dp=ranks.get("dp"),
-        checkpointing=checkpointing,
-        adapter=adapter,
-    )
+    return replace(strategy, **ranks, checkpointing=checkpointing, adapter=adapter)
 
 
 def _found(text: str) -> Strategy | None:

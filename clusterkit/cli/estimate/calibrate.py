@@ -7,6 +7,7 @@ from pathlib import Path
 
 from clusterkit.cli.estimate.units import gb, paragraph, rounded
 from clusterkit.cli.frame import console
+from clusterkit.config import load_settings
 from clusterkit.estimate.calibration.calibrate import calibrate
 from clusterkit.estimate.calibration.measurement import Measurement, read_measurement
 from clusterkit.estimate.factors import (
@@ -16,11 +17,15 @@ from clusterkit.estimate.factors import (
     save_calibration,
 )
 from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.query.answer import LOCAL
 from clusterkit.estimate.speed.step_time import speed_of
 
 
-def learn(path: Path, cluster: str, *, as_json: bool) -> None:
-    """Read a measurement, keep what it says of `cluster`, and say how far the estimate was off."""
+def learn(path: Path, named: str | None, *, as_json: bool) -> None:
+    """Read a measurement, keep what it says of a cluster, and say how far the estimate was off."""
+    if named is not None:
+        load_settings().cluster(named)  # a wrong name is to be told of
+    cluster = named or LOCAL
     measurement = read_measurement(path)
     place = calibration_file(cluster, os.environ)
     found = calibrate(measurement, before=load_calibration(place))

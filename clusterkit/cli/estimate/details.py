@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 from clusterkit.cli.estimate.units import count, gb, gb_range, paragraph, span
 from clusterkit.cli.frame import console
-from clusterkit.estimate.query.shown import points_of
 from clusterkit.estimate.speed.step_time import bill_of
 
 if TYPE_CHECKING:
-    from clusterkit.estimate.advice.recommend import Candidate, Judge
-    from clusterkit.estimate.query.parse import Asked
-    from clusterkit.estimate.request import Wish
+    from clusterkit.estimate.advice.recommend import Answer, Candidate
     from clusterkit.estimate.results import Memory, Speed
 
 _BAR = 30
@@ -61,26 +58,26 @@ def _speed(speed: Speed) -> Iterator[str]:
         yield from paragraph(f"= {transfer.formula}", indent=14)
 
 
-def curve(wish: Wish, judge: Judge, one: Candidate) -> Sequence[str]:
+def curve(answer: Answer) -> Sequence[str]:
     """Return throughput over the number of GPUs."""
-    points = points_of(wish, judge, one)
+    one = answer.subject
     title = f"{one.name} on other numbers of GPUs, the same micro batch on each"
     lines = [console.bold(title), f"  {'GPUs':>7}  {'tokens/s':>12}  efficiency"]
-    for point in points:
+    for point in answer.points():
         bar = "#" * round(_BAR * point.efficiency)
-        marks = {one.setup.gpus_per_node: "one node", wish.gpus: "asked"}
+        marks = {one.setup.gpus_per_node: "one node", answer.request.gpus: "asked"}
         mark = f"  <- {marks[point.gpus]}" if point.gpus in marks else ""
         figures = f"{point.gpus:>7,}  {point.tokens_per_s:>12,.0f}  {point.efficiency:>5.0%}"
         lines.append(f"  {figures}  {bar:<{_BAR}}{mark}".rstrip())
     return lines
 
 
-def bill(asked: Asked, one: Candidate) -> Sequence[str]:
-    """Return how long a number of tokens takes, and what it costs."""
-    tokens = asked.tokens or 0.0
-    cost = bill_of(one.setup, one.speed, tokens, price=asked.price)
+def bill(answer: Answer) -> Sequence[str]:
+    """Return how long the asked number of tokens takes, and what it costs."""
+    one, tokens, price = answer.subject, answer.request.tokens or 0.0, answer.request.price
+    cost = bill_of(one.setup, one.speed, tokens, price=price)
     text = f"{count(tokens)} tokens with {one.name}: {span(cost.days)} days, "
     text += f"{span(cost.gpu_hours)} GPU hours"
     if cost.price is not None:
-        text += f", which cost {span(cost.price)} at {asked.price:g} each"
+        text += f", which cost {span(cost.price)} at {price:g} each"
     return paragraph(f"{text} (no failures, no pauses).")

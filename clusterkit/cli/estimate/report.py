@@ -9,54 +9,52 @@ from clusterkit.cli.estimate.units import WIDTH, count, gb, paragraph, span
 from clusterkit.cli.frame import console
 from clusterkit.estimate.advice.changes import largest_micro_batch, least_of, smallest_change
 from clusterkit.estimate.advice.recommend import adapters_that_fit, cautions_of
-from clusterkit.estimate.query.shown import assumed, worth_showing
 from clusterkit.estimate.setup import Offload
 
 if TYPE_CHECKING:
-    from clusterkit.estimate.advice.recommend import Candidate, Judge, Recommendation, Tried
-    from clusterkit.estimate.query.parse import Asked
-    from clusterkit.estimate.request import Wish
+    from clusterkit.estimate.advice.recommend import Answer, Candidate
+    from clusterkit.estimate.request import Request
     from clusterkit.estimate.results import Memory
 
 
-def headline(wish: Wish) -> Sequence[str]:
+def headline(request: Request) -> Sequence[str]:
     """Return what is estimated, in two lines."""
-    model = wish.model
-    nodes = -(-wish.gpus // wish.gpus_per_node)
+    model = request.model
+    nodes = -(-request.gpus // request.gpus_per_node)
     where = f" in {nodes} nodes" if nodes > 1 else ""
     sizes = f"{count(model.params)} parameters"
     if model.experts:
         sizes += f", {count(model.active_params)} of them for each token"
-    tokens = wish.global_batch * wish.seq
-    batch = "1 sequence" if wish.global_batch == 1 else f"{wish.global_batch:,} sequences"
-    title = f"{model.name}: {sizes}, on {wish.gpus:,} x {wish.gpu.name}{where}"
+    tokens = request.global_batch * request.seq
+    batch = "1 sequence" if request.global_batch == 1 else f"{request.global_batch:,} sequences"
+    title = f"{model.name}: {sizes}, on {request.gpus:,} x {request.gpu.name}{where}"
     return (
         *(console.bold(line) for line in paragraph(title, first="", indent=2)),
-        f"{batch} of {wish.seq:,} tokens a step ({tokens:,} tokens)",
+        f"{batch} of {request.seq:,} tokens a step ({tokens:,} tokens)",
     )
 
 
-def table(tried: Tried, found: Recommendation) -> Sequence[str]:
-    """Return a line for each strategy: what it needs, and how fast it is or what is in the way."""
-    rows, hidden = worth_showing(tried.candidates)
+def table(answer: Answer) -> Sequence[str]:
+    """Return a line for each strategy: what it needs; how fast it is, or its largest tensor."""
+    rows, hidden = answer.shown, len(answer.candidates) - len(answer.shown)
     width = max(len("strategy"), *(len(row.name) for row in rows)) + 2
-    lines = [f"        {'strategy':<{width}}GB a GPU  {'tokens/s a GPU':>15}   MFU"]
+    lines = [f"        {'strategy':<{width}}GB per GPU  {'tokens/s per GPU':>16}   MFU"]
     for row in rows:
-        mark, verdict = ">" if row is found.chosen else " ", "fits" if row.fits else "no"
-        start = f"{mark} {verdict:<6}{row.name:<{width}}{gb(row.memory.device.likely):>8}  "
+        mark, verdict = ">" if row is answer.chosen else " ", "fits" if row.fits else "no"
+        start = f"{mark} {verdict:<6}{row.name:<{width}}{gb(row.memory.device.likely):>10}  "
         if row.fits:
-            rest = f"{span(row.speed.tokens_per_s_per_gpu):>15}  {row.speed.mfu.likely:>4.0%}"
+            rest = f"{span(row.speed.tokens_per_s_per_gpu):>16}  {row.speed.mfu.likely:>4.0%}"
         else:
-            rest = _shortened("in the way: ", _obstacle(row.memory), WIDTH - len(start))
+            rest = _shortened("largest: ", _largest(row.memory), WIDTH - len(start))
         colour = "green" if row.fits else "red"
         lines.append((start + rest).replace(verdict, console.coloured(verdict, colour), 1))
-    lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>8}")
+    lines.append(f"        {'limit':<{width}}{gb(rows[0].memory.limit):>10}")
     if hidden:
         lines.append(f"        and {hidden} that offload, slower: --offload cpu or nvme")
     return lines
 
 
-def _obstacle(memory: Memory) -> str:
+def _largest(memory: Memory) -> str:
     """Return what does not fit: the largest tensor of the peak, or else what the node takes."""
     if memory.lacks_ram:
         return f"RAM of a node, {gb(memory.host_bytes)}"
@@ -67,11 +65,11 @@ def _shortened(prefix: str, text: str, room: int) -> str:
     return prefix + text if len(prefix + text) <= room else text
 
 
-def advice(found: Recommendation, judge: Judge) -> Sequence[str]:
+def advice(answer: Answer) -> Sequence[str]:
     """Return the recommendation with its reason, and what it means in numbers."""
-    chosen = found.chosen
+    chosen = answer.chosen
     if chosen is None:
-        return paragraph(f"{found.why}.")
+        return paragraph(f"{answer.why}.")
     setup, memory = chosen.setup, chosen.memory
     parts = f"micro batch {setup.micro_batch}"
     if setup.accumulation > 1:
@@ -85,59 +83,58 @@ def advice(found: Recommendation, judge: Judge) -> Sequence[str]:
     if memory.nvme_bytes:
         details.append(f"{gb(memory.nvme_bytes)} GB on each node's disks")
     again = " (--checkpointing full)" if chosen.name.endswith("+ac") else ""
-    lines = [*paragraph(f"Take {chosen.name}{again}: {found.why}.")]
+    lines = [*paragraph(f"Take {chosen.name}{again}: {answer.why}.")]
     lines += paragraph(", ".join(details), indent=2)
-    micro = largest_micro_batch(setup, judge.fits)
+    micro = largest_micro_batch(setup, answer.request.fits)
     if micro > setup.micro_batch:
         lines += paragraph(f"there is room for --micro-batch {micro}", indent=2)
     return lines
 
 
-def changes(wish: Wish, judge: Judge, tried: Tried, found: Recommendation) -> Sequence[str]:
+def changes(answer: Answer) -> Sequence[str]:
     """Return what would make the others fit; those with the same answer share a line."""
-    rows, _ = worth_showing(tried.candidates)
-    answers: dict[str, list[str]] = {}
+    rows = answer.shown
+    changed: dict[str, list[str]] = {}
     for one in rows:
         if not one.fits:
-            answers.setdefault(_answer(one, judge, wish), []).append(one.name)
-    if not answers:
+            changed.setdefault(_change(one, answer.request), []).append(one.name)
+    if not changed:
         return ()
-    others = "the others" if found.chosen else "it" if len(rows) == 1 else "them"
+    others = "the others" if answer.chosen else "it" if len(rows) == 1 else "them"
     lines = [f"What would make {others} fit:"]
-    for answer, names in answers.items():
-        who = "any" if len(answers) == 1 and len(names) > 2 else ", ".join(names)
-        lines += paragraph(f"{who}: {answer}", first="  ", indent=4)
+    for change, names in changed.items():
+        who = "any" if len(changed) == 1 and len(names) > 2 else ", ".join(names)
+        lines += paragraph(f"{who}: {change}", first="  ", indent=4)
     return lines
 
 
-def _answer(one: Candidate, judge: Judge, wish: Wish) -> str:
-    setup = one.setup
-    change = smallest_change(setup, judge.fits, per_node=wish.gpus_per_node)
+def _change(one: Candidate, request: Request) -> str:
+    change = smallest_change(one.setup, request.fits, per_node=request.gpus_per_node)
     if change is not None:
         return change.flags
-    memory = judge.memory(least_of(setup))
+    memory = request.memory(least_of(one.setup))
     if memory.lacks_ram:
         return f"nodes with more RAM than {gb(memory.host_limit)} GB (--host-memory)"
     return f"nothing; {gb(memory.binding.bytes)} GB of {memory.binding.name} stay at the very least"
 
 
-def adapters(wish: Wish, judge: Judge, found: Recommendation) -> Sequence[str]:
+def adapters(answer: Answer) -> Sequence[str]:
     """Return what training adapters only would take, where training everything is hard."""
-    chosen = found.chosen
+    chosen, request = answer.chosen, answer.request
     easy = chosen is not None and chosen.setup.offload_optimizer is Offload.NONE
-    if easy or wish.adapter is not None:
+    if easy or request.adapter is not None or request.strategy is not None:
         return ()
-    one = adapters_that_fit(wish, judge)
+    one = adapters_that_fit(request)
     if one is None:
         return ()
     needs = f"{gb(one.memory.device.likely)} GB"
     return paragraph(f"To train adapters only would take {needs}: --strategy {one.name}.")
 
 
-def refusals(tried: Tried) -> Sequence[str]:
+def refusals(answer: Answer) -> Sequence[str]:
     """Return what cannot be run at all, and why."""
     reasons: dict[str, list[str]] = {}
-    for refused in tried.refused:
+    for refused in answer.refused:
         for problem in refused.problems:
             reasons.setdefault(problem.message, []).append(refused.name)
     lines: list[str] = []
@@ -146,14 +143,15 @@ def refusals(tried: Tried) -> Sequence[str]:
     return ["Refused:", *lines] if lines else ()
 
 
-def assumptions(asked: Asked, judge: Judge, tried: Tried) -> Sequence[str]:
+def assumptions(answer: Answer) -> Sequence[str]:
     """Return what was not said and had to be assumed, and what was measured."""
     lines: list[str] = []
-    if said := assumed(asked, judge, tried):
-        lines += paragraph("; ".join(said) + ".", first="Assumed: ", indent=9)
-    if judge.calibration is not None:
+    if answer.assumed:
+        lines += paragraph("; ".join(answer.assumed) + ".", first="Assumed: ", indent=9)
+    calibration = answer.request.calibration
+    if calibration is not None:
         by = "clusterkit estimate --calibrate, bench allreduce --save"
-        text = f"{judge.calibration.subject} ({by})."
+        text = f"{calibration.subject} ({by})."
         lines += paragraph(text, first="Measured: ", indent=10)
     return lines
 

@@ -3,65 +3,89 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clusterkit.cli.estimate.flags import EstimateFlags, takes_flags
+from clusterkit.cli.estimate.flags import takes_options
 from clusterkit.cli.frame import console
 from clusterkit.core.errors import UserError
+from clusterkit.estimate.query.options import EstimateOptions
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.launch import Launch
-    from clusterkit.estimate.advice.recommend import Recommendation
-    from clusterkit.estimate.query.answer import Answer
+    from clusterkit.estimate.advice.recommend import Answer
 
 EXIT_FINDINGS = 1
 
 
-@takes_flags
-def estimate(flags: EstimateFlags) -> None:
+def _option(panel: str, text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(
+        *names, help=text, rich_help_panel=panel, metavar=metavar, show_default=False
+    )
+
+
+_SHOW, _FILES = "What to show", "Measurements"
+_DIR = typer.Argument(
+    help="Where --launch writes (launch-STRATEGY).", metavar="[DIR]", show_default=False
+)
+_PLOT = "Draw memory and scaling into this file (png, svg, pdf)."
+_LAUNCH = "Print the submit line, write the configuration into DIR."
+_LEARN = "Learn from a measured step (for --cluster)."
+_SCORE = "Compare with a table of published figures."
+
+
+@takes_options
+def estimate(
+    options: EstimateOptions,
+    folder: Annotated[Path | None, _DIR] = None,
+    plot: Annotated[Path | None, _option(_SHOW, _PLOT, "--plot", metavar="FILE")] = None,
+    launch: Annotated[bool, _option(_SHOW, _LAUNCH, "--launch")] = False,
+    calibrate: Annotated[
+        Path | None, _option(_FILES, _LEARN, "--calibrate", metavar="FILE")
+    ] = None,
+    score: Annotated[Path | None, _option(_FILES, _SCORE, "--score", metavar="FILE")] = None,
+    json: Annotated[bool, _option("Options", "Print one JSON document.", "--json")] = False,
+) -> None:
     """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
 
     clusterkit estimate --model llama-3.1-8b --gpu h100 --gpus 8
 
     Exits with 1 where nothing fits.
     """
-    if flags.score is not None:
-        _shipped_module("accuracy", "report").show_score(flags.score, as_json=flags.json)
+    if score is not None:
+        _shipped_module("accuracy", "report").show_score(score, as_json=json)
         return
-    if flags.calibrate is not None:
+    if calibrate is not None:
         from clusterkit.cli.estimate.calibrate import learn
-        from clusterkit.config import load_settings
-        from clusterkit.estimate.query.answer import LOCAL
 
-        if flags.cluster is not None:
-            load_settings().cluster(flags.cluster)  # a wrong name is to be told of
-        learn(flags.calibrate, flags.cluster or LOCAL, as_json=flags.json)
+        learn(calibrate, options.cluster, as_json=json)
         return
-    if flags.folder is not None and not flags.launch:
-        nameless = flags.model is flags.params is None
+    if folder is not None and not launch:
+        nameless = options.model is options.params is None
         raise UserError(
-            f"unexpected word {str(flags.folder)!r}",
-            hint=f"--model {flags.folder}" if nameless else "a folder stands behind --launch",
+            f"unexpected word {str(folder)!r}",
+            hint=f"--model {folder}" if nameless else "a folder stands behind --launch",
         )
     from clusterkit.estimate.query.answer import answer
 
-    found = answer(flags.words())
-    launch = _launch(flags, found.advice) if flags.launch else None
-    if flags.plot is not None:
-        _draw(flags.plot, found)
-    if flags.json:
+    found = answer(options)
+    launched = _launch(found, folder, options.cluster) if launch else None
+    if plot is not None:
+        from clusterkit.estimate.advice.plot import draw
+
+        draw(plot, found)
+    if json:
         from clusterkit.estimate.query.document import document
 
-        console.json_document(document(found, launch=launch))
+        console.json_document(document(found, launch=launched))
     else:
-        _show(flags, found)
-        if launch is not None:
-            _show_launch(launch)
-        if flags.plot is not None:
-            console.note(f"drew {flags.plot}")
-    if found.advice.chosen is None:
+        _show(found)
+        if launched is not None:
+            _show_launch(launched)
+        if plot is not None:
+            console.note(f"drew {plot}")
+    if found.chosen is None:
         raise typer.Exit(EXIT_FINDINGS)
 
 
@@ -83,42 +107,40 @@ def _shipped_module(package: str, name: str) -> Any:
     return importlib.import_module(f"{alias}.{name}")
 
 
-def _show(flags: EstimateFlags, found: Answer) -> None:
+def _show(answer: Answer) -> None:
     from clusterkit.cli.estimate import details, report
-    from clusterkit.estimate.advice.recommend import nearest_of
 
-    asked, judge, tried, advice = found.asked, found.judge, found.tried, found.advice
-    subject = nearest_of(tried, advice)
+    request, subject = answer.request, answer.subject
     blocks = [
-        report.headline(asked.wish),
-        report.table(tried, advice),
-        report.advice(advice, judge),
-        report.changes(asked.wish, judge, tried, advice),
-        report.adapters(asked.wish, judge, advice) if asked.chosen is None else (),
-        report.refusals(tried),
-        details.explanation(subject) if flags.explain else (),
-        details.curve(asked.wish, judge, subject) if flags.scale else (),
-        details.bill(asked, subject) if asked.tokens is not None else (),
-        report.assumptions(asked, judge, tried),
+        report.headline(request),
+        report.table(answer),
+        report.advice(answer),
+        report.changes(answer),
+        report.adapters(answer),
+        report.refusals(answer),
+        details.explanation(subject) if request.explain else (),
+        details.curve(answer) if request.scale else (),
+        details.bill(answer) if request.tokens is not None else (),
+        report.assumptions(answer),
         report.cautions(subject),
     ]
     console.say("\n\n".join("\n".join(block) for block in blocks if block))
 
 
-def _launch(flags: EstimateFlags, advice: Recommendation) -> Launch | None:
+def _launch(answer: Answer, place: Path | None, cluster: str | None) -> Launch | None:
     """Write what starts the chosen strategy, and return it; nothing where none fits."""
-    chosen = advice.chosen
+    chosen = answer.chosen
     if chosen is None:
         return None
     from clusterkit.core import files
     from clusterkit.estimate.advice.launch import FILES, SUBMIT, launch_of
 
-    folder = flags.folder or Path(f"launch-{chosen.name.replace('+', '-')}")
+    folder = place or Path(f"launch-{chosen.name.replace('+', '-')}")
     if folder.exists() and not folder.is_dir():
         raise UserError(
             f"cannot write the launch into {folder}: it is a file", hint="--launch with a new DIR"
         )
-    launch = launch_of(chosen.setup, folder=str(folder), cluster=flags.cluster)
+    launch = launch_of(chosen.setup, folder=str(folder), cluster=cluster)
     files.create_output_folder(folder)
     for name, text in launch.files.items():
         mode = files.output(files.PUBLIC_PROGRAM if name == SUBMIT else files.PUBLIC)
@@ -137,13 +159,3 @@ def _show_launch(launch: Launch) -> None:
     console.say(shlex.join(launch.command))
     for note in launch.notes:
         console.note(f"  {note}")
-
-
-def _draw(path: Path, found: Answer) -> None:
-    from clusterkit.estimate.advice.plot import draw
-    from clusterkit.estimate.advice.recommend import nearest_of
-    from clusterkit.estimate.query.shown import points_of
-
-    subject = nearest_of(found.tried, found.advice)
-    points = points_of(found.asked.wish, found.judge, subject)
-    draw(path, found.tried.candidates, subject=subject, points=points)

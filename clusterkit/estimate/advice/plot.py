@@ -11,7 +11,7 @@ from clusterkit.estimate.memory.parts import peak_parts_of
 from clusterkit.estimate.results import Kind
 
 if TYPE_CHECKING:
-    from clusterkit.estimate.advice.recommend import Candidate
+    from clusterkit.estimate.advice.recommend import Answer, Candidate
     from clusterkit.estimate.speed.step_time import Point
 
 _COLOURS = {
@@ -26,19 +26,18 @@ _CUT = 2.0
 """Bars end at so many times the limit: two strokes, and how long they are, stand beside them."""
 
 
-def draw(
-    path: Path, candidates: Sequence[Candidate], *, subject: Candidate, points: Sequence[Point]
-) -> None:
-    """Draw the candidates' memory and the scaling of `subject` into `path`.
+def draw(path: Path, answer: Answer) -> None:
+    """Draw the candidates' memory and the scaling of the subject into `path`.
 
     Raises:
         UserError: as `require_drawing`, or the file cannot be written.
     """
     require_drawing(path)
+    candidates = answer.candidates
     figure = new_figure(11, 1.6 + 0.34 * max(len(candidates), 8))
     memory, scaling = figure.subplots(1, 2, width_ratios=(3, 2))
     _memory(memory, candidates)
-    _scaling(scaling, subject, points)
+    _scaling(scaling, answer.subject, answer.points())
     handles, labels = memory.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=5, fontsize=8, frameon=False)
     write_figure(path, figure)
@@ -70,7 +69,7 @@ def _memory(axes: Any, candidates: Sequence[Candidate]) -> None:
     axes.set_yticks(range(len(candidates)), [one.name for one in candidates], fontsize=8)
     axes.set_ylim(len(candidates) - 0.4, -0.9)
     axes.set_xlim(0, longest * 1.22)
-    axes.set_xlabel("memory of a GPU at the peak, GB (10^9 bytes)")
+    axes.set_xlabel("memory per GPU at the peak, GB (10^9 bytes)")
     for kind, colour in _COLOURS.items():
         axes.barh(0, 0, color=colour, label=str(kind))
     make_bare(axes)
@@ -91,5 +90,5 @@ def _scaling(axes: Any, subject: Candidate, points: Sequence[Point]) -> None:
         axes.axvline(node, color="grey", linewidth=0.8, linestyle=":")
         axes.text(node, 0.02 * max(rates), " one node", fontsize=8, color="grey")
     axes.set_xlabel("GPUs, the same micro batch on each")
-    axes.set_ylabel(f"tokens/s of a GPU, {subject.name}")
+    axes.set_ylabel(f"tokens/s per GPU, {subject.name}")
     make_bare(axes)

@@ -6,43 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from clusterkit.core.errors import Problem, UserError
-from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.memory.host import usual_disk, usual_ram
-from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.memory.host import usual_disk
 from clusterkit.estimate.refusals import problems_of
-from clusterkit.estimate.request import Wish, ladder, setup_of
+from clusterkit.estimate.request import Request, ladder, setup_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
-from clusterkit.estimate.speed.step_time import speed_of
-from clusterkit.estimate.strategies import Chosen, Strategy, base_named
+from clusterkit.estimate.speed.step_time import Point, scaling
+from clusterkit.estimate.strategies import Strategy, base_named
 from clusterkit.estimate.warnings import warnings_of
 
 MUCH_FASTER = 1.25
 """From this factor on a strategy is worth more trouble than a simpler one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """What the figures of every setup depend on beside the setup."""
-
-    margin: float = 0.08
-    calibration: Calibration | None = None
-    host_memory: float | None = None
-    """RAM of a node in bytes; None for what is usual with such GPUs."""
-
-    def memory(self, setup: Setup) -> Memory:
-        """Return the memory of a setup, on nodes with so much RAM."""
-        memory = memory_of(setup, margin=self.margin, calibration=self.calibration)
-        usual = usual_ram(setup.gpu) * min(setup.gpus, setup.gpus_per_node)
-        return replace(memory, host_limit=self.host_memory or usual)
-
-    def speed(self, setup: Setup) -> Speed:
-        """Return the speed of a setup."""
-        return speed_of(setup, calibration=self.calibration)
-
-    def fits(self, setup: Setup) -> bool:
-        """Tell whether a setup can be run and fits."""
-        return not problems_of(setup) and self.memory(setup).fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,37 +48,62 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """What became of the strategies, simplest first."""
+class Answer:
+    """What became of the strategies, simplest first, and which to take, if any fits, and why."""
 
+    request: Request
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommendation:
-    """Which strategy to take, if any fits, and why."""
-
     chosen: Candidate | None
     why: str
 
+    @property
+    def subject(self) -> Candidate:
+        """What is recommended, or what comes nearest to fitting."""
+        return self.chosen or _nearest(self.candidates)
 
-def candidates(wish: Wish, judge: Judge, chosen: Chosen | None = None) -> Tried:
-    """Return the strategies that are worth a look, or the one that is asked for.
+    @property
+    def shown(self) -> Sequence[Candidate]:
+        """The candidates without those that offload, where something fits without it."""
+        kept = [one for one in self.candidates if one.setup.offload_optimizer is Offload.NONE]
+        return kept if any(one.fits for one in kept) else self.candidates
+
+    @property
+    def assumed(self) -> Sequence[str]:
+        """What was not given and had to be assumed; the RAM only where something uses it."""
+        request = self.request
+        if request.host_memory is not None or not any(one.memory.host_bytes for one in self.shown):
+            return request.assumed
+        limit = max(one.memory.host_limit for one in self.shown)
+        return (*request.assumed, f"{limit / 1e9:,.1f} GB of RAM in each node (--host-memory)")
+
+    def points(self) -> Sequence[Point]:
+        """Return the scaling curve of the subject, from the first number of GPUs on that fits.
+
+        Numbers are doubled from 1 on, well beyond the one that is asked for.
+        """
+        request = self.request
+        most = max(64, 8 * request.gpus)
+        counts = sorted({1 << power for power in range(most.bit_length())} | {request.gpus})
+        setup = replace(self.subject.setup, gpus_per_node=request.gpus_per_node)
+        counts = [count for count in counts if count <= most]
+        fitting = [count for count in counts if request.fits(replace(setup, gpus=count))]
+        return scaling(setup, fitting or counts, calibration=request.calibration)
+
+
+def answer_of(request: Request) -> Answer:
+    """Return the strategies that are worth a look, or the one that is asked for, and the best.
 
     Raises:
         UserError: nothing of it can be run; all reasons are in it.
     """
-    tries = ladder(wish) if chosen is None else [replace(chosen.strategy, name=chosen.name)]
+    named = request.strategy
+    tries = ladder(request) if named is None else [replace(named, name=named.full_name)]
     found: list[Candidate] = []
     refused: list[Refused] = []
     for strategy in tries:
-        outcome = (
-            _model_parallel(wish, judge, strategy, alone=chosen is not None)
-            if strategy.library is Library.MEGATRON
-            else _data_parallel(wish, judge, strategy, alone=chosen is not None)
-        )
-        for one in outcome:
+        megatron = strategy.library is Library.MEGATRON
+        for one in (_model_parallel if megatron else _data_parallel)(request, strategy):
             if isinstance(one, Refused):
                 refused.append(one)
             else:
@@ -112,13 +111,17 @@ def candidates(wish: Wish, judge: Judge, chosen: Chosen | None = None) -> Tried:
     if not found:
         # Most is wrong with all of them: the reasons of the one that lacks least are enough.
         problems = min((one.problems for one in refused), key=len, default=())
-        raise UserError(problems=problems or (_nothing_to_try(wish),))
-    return Tried(candidates=_in_order(found), refused=tuple(refused))
+        raise UserError(problems=problems or (_nothing_to_try(request),))
+    candidates = _in_order(found)
+    chosen, why = recommended(candidates)
+    return Answer(
+        request=request, candidates=candidates, refused=tuple(refused), chosen=chosen, why=why
+    )
 
 
-def _nothing_to_try(wish: Wish) -> Problem:
+def _nothing_to_try(request: Request) -> Problem:
     return Problem(
-        message=f"no strategy offloads to {wish.offload} on {wish.gpus} GPUs",
+        message=f"no strategy offloads to {request.offload} on {request.gpus} GPUs",
         hint="name one with --strategy",
     )
 
@@ -139,106 +142,104 @@ def _in_order(found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(sorted(found, key=rung))
 
 
-def _data_parallel(
-    wish: Wish, judge: Judge, strategy: Strategy, *, alone: bool
-) -> Iterator[Candidate | Refused]:
+def _data_parallel(request: Request, strategy: Strategy) -> Iterator[Candidate | Refused]:
     """Yield a strategy, and with checkpointing where only that makes it fit."""
-    setup = setup_of(strategy, wish)
+    setup = setup_of(strategy, request)
     problems = problems_of(setup)
     if problems:
         yield Refused(name=strategy.name, problems=problems)
         return
-    plain = _judged(strategy.name, setup, judge)
+    plain = _judged(strategy.name, setup, request)
     yield plain
-    if plain.fits or wish.checkpointing is not None or alone:
+    if plain.fits or request.checkpointing is not None or request.strategy is not None:
         return
     full = _judged(
         f"{strategy.name}+ac",
         replace(setup, checkpointing=Checkpointing.FULL),
-        judge,
+        request,
     )
     if full.fits:
         yield full
 
 
-def _judged(name: str, setup: Setup, judge: Judge) -> Candidate:
-    return Candidate(name=name, setup=setup, memory=judge.memory(setup), speed=judge.speed(setup))
+def _judged(name: str, setup: Setup, request: Request) -> Candidate:
+    return Candidate(
+        name=name, setup=setup, memory=request.memory(setup), speed=request.speed(setup)
+    )
 
 
-def _model_parallel(
-    wish: Wish, judge: Judge, strategy: Strategy, *, alone: bool
-) -> Iterator[Candidate | Refused]:
+def _model_parallel(request: Request, strategy: Strategy) -> Iterator[Candidate | Refused]:
     """Yield the division among the fewest ranks that fits, or the one that is nearest to it."""
-    levels = [wish.checkpointing or Checkpointing.NONE]
-    if wish.checkpointing is None and not alone:
+    levels = [request.checkpointing or Checkpointing.NONE]
+    if request.checkpointing is None and request.strategy is None:
         levels.append(Checkpointing.FULL)
     legal: list[tuple[Setup, str]] = []
     problems: tuple[Problem, ...] = ()
-    for tp, pp in _divisions(wish, alone=alone):
+    for tp, pp in _divisions(request):
         for level in levels:
-            setup = setup_of(strategy, wish, tp=tp, pp=pp, checkpointing=level)
+            setup = setup_of(strategy, request, tp=tp, pp=pp, checkpointing=level)
             problems_here = problems_of(setup)
             if problems_here:
                 problems = problems or problems_here
                 continue
             name = strategy.name
-            name += f"-tp{tp}" if wish.tp is None and tp > 1 else ""
-            name += f"-pp{pp}" if wish.pp is None and pp > 1 else ""
+            name += f"-tp{tp}" if request.tp is None and tp > 1 else ""
+            name += f"-pp{pp}" if request.pp is None and pp > 1 else ""
             name += "+ac" if level is not levels[0] else ""
-            if judge.memory(setup).fits:
-                yield _judged(name, setup, judge)
+            if request.memory(setup).fits:
+                yield _judged(name, setup, request)
                 return
             legal.append((setup, name))
     if legal:
-        nearest = min(legal, key=lambda pair: judge.memory(pair[0]).excess)
-        yield _judged(nearest[1], nearest[0], judge)
+        nearest = min(legal, key=lambda pair: request.memory(pair[0]).excess)
+        yield _judged(nearest[1], nearest[0], request)
     else:
         yield Refused(name=strategy.name, problems=problems)
 
 
-def _divisions(wish: Wish, *, alone: bool) -> Sequence[tuple[int, int]]:
+def _divisions(request: Request) -> Sequence[tuple[int, int]]:
     """Return ranks that divide the model: within a node first, then stages across nodes.
 
     Where one of both numbers is given, the other is 1, as in any launch command. That none
     divides the model is a plan of its own only where nothing else is tried beside it.
     """
-    if wish.tp is not None or wish.pp is not None:
-        return [(wish.tp or 1, wish.pp or 1)]
+    if request.tp is not None or request.pp is not None:
+        return [(request.tp or 1, request.pp or 1)]
     powers = [1 << n for n in range(11)]
-    within = min(wish.gpus, wish.gpus_per_node)
+    within = min(request.gpus, request.gpus_per_node)
     tps = [t for t in powers if t <= within and within % t == 0]
-    stages = wish.gpus // wish.cp
-    layers = wish.model.layers
+    stages = request.gpus // request.cp
+    layers = request.model.layers
     pps = [p for p in powers if p <= stages and layers % p == 0]
-    least = 1 if alone else 2
-    pairs = [(t, p) for t in tps for p in pps if least <= t * p <= wish.gpus] or [(1, 1)]
+    least = 2 if request.strategy is None else 1
+    pairs = [(t, p) for t in tps for p in pps if least <= t * p <= request.gpus] or [(1, 1)]
     return sorted(pairs, key=lambda pair: (pair[1] > 1, pair[0] * pair[1], pair[1]))
 
 
-def adapters_that_fit(wish: Wish, judge: Judge) -> Candidate | None:
+def adapters_that_fit(request: Request) -> Candidate | None:
     """Return the simplest way to train adapters only, if that fits where training all does not."""
     for name in ("lora", "qlora"):
-        for level in (wish.checkpointing or Checkpointing.NONE, Checkpointing.FULL):
-            setup = setup_of(base_named(name), wish, checkpointing=level)
-            if judge.fits(setup):
-                again = level is Checkpointing.FULL and wish.checkpointing is None
-                return _judged(f"{name}{'+ac' if again else ''}", setup, judge)
+        for level in (request.checkpointing or Checkpointing.NONE, Checkpointing.FULL):
+            setup = setup_of(base_named(name), request, checkpointing=level)
+            if request.fits(setup):
+                again = level is Checkpointing.FULL and request.checkpointing is None
+                return _judged(f"{name}{'+ac' if again else ''}", setup, request)
     return None
 
 
-def recommend(tried: Tried) -> Recommendation:
-    """Return the simplest strategy that fits, unless another one is much faster."""
-    fitting = [candidate for candidate in tried.candidates if candidate.fits]
+def recommended(tried: Sequence[Candidate]) -> tuple[Candidate | None, str]:
+    """Return the simplest strategy that fits, unless another one is much faster, and why."""
+    fitting = [candidate for candidate in tried if candidate.fits]
     if not fitting:
-        return Recommendation(chosen=None, why=_nothing_fits(tried.candidates))
+        return None, _nothing_fits(tried)
     simplest = fitting[0]
     fastest = max(candidate.tokens_per_s for candidate in fitting)
     if fastest <= MUCH_FASTER * simplest.tokens_per_s:
-        return Recommendation(chosen=simplest, why=_simplest(simplest, tried.candidates))
+        return simplest, _simplest(simplest, tried)
     chosen = next(one for one in fitting if one.tokens_per_s >= fastest / MUCH_FASTER)
     factor = chosen.tokens_per_s / simplest.tokens_per_s
     why = f"{factor:.1f} times as fast as {simplest.name}, the simplest that fits"
-    return Recommendation(chosen=chosen, why=f"{why}; {_room(chosen)} to spare")
+    return chosen, f"{why}; {_room(chosen)} to spare"
 
 
 def _simplest(chosen: Candidate, tried: Sequence[Candidate]) -> str:
@@ -267,11 +268,6 @@ def cautions_of(one: Candidate) -> tuple[Problem, ...]:
         return problems
     much = f"{_gb(need)} on the disks of each node is more than the usual {_gb(usual)}"
     return (*problems, Problem(message=much, hint="look what yours have, or take more nodes"))
-
-
-def nearest_of(tried: Tried, advice: Recommendation) -> Candidate:
-    """Return what is recommended, or what comes nearest to fitting."""
-    return advice.chosen or _nearest(tried.candidates)
 
 
 def _nearest(tried: Sequence[Candidate]) -> Candidate:

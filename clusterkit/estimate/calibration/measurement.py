@@ -32,7 +32,7 @@ from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
 from clusterkit.estimate.models.model_config import shape_of
 from clusterkit.estimate.models.named import model_named, model_of_params
-from clusterkit.estimate.request import Wish, setup_of
+from clusterkit.estimate.request import Request, setup_of
 from clusterkit.estimate.results import GIB
 from clusterkit.estimate.setup import Checkpointing, Loss, Optimizer, Precision, Setup
 from clusterkit.estimate.shapes import ModelShape
@@ -226,7 +226,7 @@ def _setup(reader: _Reader, said: Mapping[str, Any], *, source: str) -> Setup:
     if model is None or gpu is None or chosen is None:  # refused above
         raise UserError("nothing was measured")
     data_ranks = gpus // (ranks["tp"] * ranks["pp"] * ranks["cp"])
-    wish = Wish(
+    request = Request(
         model=model,
         gpu=gpu,
         gpus=gpus,
@@ -251,7 +251,7 @@ def _setup(reader: _Reader, said: Mapping[str, Any], *, source: str) -> Setup:
     rank = reader.count(said, "lora_rank", chosen.adapter.rank if chosen.adapter else 1)
     if "lora_rank" in said and chosen.adapter is None:
         reader.refuse("the strategy has no adapter", key="setup.lora_rank", hint="lora or qlora")
-    setup = setup_of(chosen.strategy, wish)
+    setup = setup_of(chosen, request)
     return replace(
         setup,
         adapter=None if setup.adapter is None else replace(setup.adapter, rank=rank),

@@ -3,50 +3,28 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import replace
 
 from clusterkit.core.model import ClusterSpec
-from clusterkit.estimate.advice.recommend import (
-    Judge,
-    Recommendation,
-    Tried,
-    candidates,
-    recommend,
-)
+from clusterkit.estimate.advice.recommend import Answer, answer_of
 from clusterkit.estimate.factors import Calibration, calibration_file, load_calibration
-from clusterkit.estimate.query.arguments import EstimateWords
-from clusterkit.estimate.query.parse import Asked, read_words
+from clusterkit.estimate.query.options import EstimateOptions
+from clusterkit.estimate.query.parse import read_options
 
 LOCAL = "local"
 """The cluster whose measurements count where none is named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of a question."""
-
-    words: EstimateWords
-    asked: Asked
-    judge: Judge
-    tried: Tried
-    advice: Recommendation
-
-
-def answer(words: EstimateWords) -> Answer:
+def answer(options: EstimateOptions) -> Answer:
     """Return which strategies fit, how fast they are, and which to take.
 
     Raises:
-        UserError: words are missing or make no sense; all of them at once.
+        UserError: options are missing or make no sense; all of them at once.
     """
-    cluster = _cluster(words.cluster) if words.cluster is not None else None
-    asked = read_words(words, cluster=cluster)
-    judge = Judge(
-        margin=asked.margin,
-        calibration=_calibration(words.cluster or LOCAL, asked.wish.gpu.name),
-        host_memory=asked.host_memory,
-    )
-    tried = candidates(asked.wish, judge, asked.chosen)
-    return Answer(words=words, asked=asked, judge=judge, tried=tried, advice=recommend(tried))
+    cluster = _cluster(options.cluster) if options.cluster is not None else None
+    request = read_options(options, cluster=cluster)
+    calibration = _calibration(options.cluster or LOCAL, request.gpu.name)
+    return answer_of(replace(request, calibration=calibration))
 
 
 def _cluster(name: str) -> ClusterSpec:

@@ -8,60 +8,58 @@ from typing import Any
 
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import Launch
-from clusterkit.estimate.advice.recommend import Candidate, Judge, cautions_of, nearest_of
+from clusterkit.estimate.advice.recommend import Answer, Candidate, cautions_of
 from clusterkit.estimate.memory.parts import parts_of
-from clusterkit.estimate.query.answer import Answer
-from clusterkit.estimate.query.shown import assumed, points_of
+from clusterkit.estimate.request import Request
 from clusterkit.estimate.results import Interval
 from clusterkit.estimate.speed.step_time import bill_of
 
 
 def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, Any]:
     """Return everything that the report says, and what starts the chosen strategy."""
-    asked, judge, tried, advice = answer.asked, answer.judge, answer.tried, answer.advice
-    wish, chosen = asked.wish, advice.chosen
-    subject = nearest_of(tried, advice)
+    request, chosen, subject = answer.request, answer.chosen, answer.subject
     told: dict[str, Any] = {
-        "strategies": [_strategy(one, judge, wish.gpus_per_node) for one in tried.candidates],
+        "strategies": [_strategy(one, request) for one in answer.candidates],
         "recommended": chosen.name if chosen else None,
-        "why": advice.why,
+        "why": answer.why,
         "refused": [
             {"strategy": refused.name, "reason": problem.message, "hint": problem.hint}
-            for refused in tried.refused
+            for refused in answer.refused
             for problem in refused.problems
         ],
         "model": {
-            "name": wish.model.name,
-            "params": wish.model.params,
-            "active_params": wish.model.active_params,
+            "name": request.model.name,
+            "params": request.model.params,
+            "active_params": request.model.active_params,
         },
-        "gpu": wish.gpu.name,
-        "gpus": wish.gpus,
-        "gpus_per_node": wish.gpus_per_node,
+        "gpu": request.gpu.name,
+        "gpus": request.gpus,
+        "gpus_per_node": request.gpus_per_node,
         "limit_gb": _gb(subject.memory.limit),
-        "seq": wish.seq,
-        "micro_batch": wish.micro_batch,
-        "global_batch": wish.global_batch,
-        "assumed": assumed(asked, judge, tried),
-        "measured": judge.calibration.subject if judge.calibration else None,
+        "seq": request.seq,
+        "micro_batch": request.micro_batch,
+        "global_batch": request.global_batch,
+        "assumed": answer.assumed,
+        "measured": request.calibration.subject if request.calibration else None,
         "warnings": [problem.message for problem in cautions_of(subject)],
     }
-    if answer.words.explain:
+    if request.explain:
         told["explain"] = {"strategy": subject.name, **_explained(subject)}
-    if answer.words.scale:
-        points = points_of(wish, judge, subject)
-        told["scale"] = {"strategy": subject.name, "points": points}
-    if asked.tokens is not None:
-        bill = bill_of(subject.setup, subject.speed, asked.tokens, price=asked.price)
+    if request.scale:
+        told["scale"] = {"strategy": subject.name, "points": answer.points()}
+    if request.tokens is not None:
+        bill = bill_of(subject.setup, subject.speed, request.tokens, price=request.price)
         told["bill"] = {"strategy": subject.name, "bill": bill}
     if launch is not None:
         told["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
     return told
 
 
-def _strategy(one: Candidate, judge: Judge, per_node: int) -> Mapping[str, Any]:
+def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
     setup, memory, speed = one.setup, one.memory, one.speed
-    change = None if one.fits else smallest_change(setup, judge.fits, per_node=per_node)
+    change = (
+        None if one.fits else smallest_change(setup, request.fits, per_node=request.gpus_per_node)
+    )
     return {
         "strategy": one.name,
         "fits": one.fits,

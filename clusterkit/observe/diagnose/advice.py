@@ -70,10 +70,10 @@ def _answer(known: Mapping[str, Any]) -> str | None:
     # A third of a second, and only here: the models, the GPUs, every strategy.
     from clusterkit.estimate.models.named import model_named  # noqa: PLC0415
     from clusterkit.estimate.query.answer import answer  # noqa: PLC0415
-    from clusterkit.estimate.query.arguments import EstimateWords  # noqa: PLC0415
+    from clusterkit.estimate.query.options import EstimateOptions  # noqa: PLC0415
 
     try:
         model_named(known["model"])  # not somebody's file or module, which would be run
-        return answer(EstimateWords(**known)).advice.why
+        return answer(EstimateOptions(**known)).why
     except UserError:
         return None
