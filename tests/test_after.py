@@ -19,43 +19,44 @@ from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors import SchedulerState, submit_plan
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.dependencies import (
-    After,
-    Ending,
-    Ties,
-    dependency,
+    Condition,
+    Dependencies,
+    Dependency,
     parse_after,
+    sbatch_dependency,
     waiting_for,
 )
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm.states import parse_squeue
 from clusterkit.jobs import cancel, find_run, find_runs, wait
-from clusterkit.jobs.arrays import cancel_all, wait_for_all
 from clusterkit.jobs.dependencies import conditions
 from clusterkit.jobs.start_held import is_held, tend
-from clusterkit.jobs.state.conclude import Evidence
+from clusterkit.jobs.state.conclude import Evidence, explained
 from clusterkit.jobs.state.load import Job, load_job, states_of
-from clusterkit.jobs.state.never_started import explained
+from clusterkit.jobs.watch import cancel_all, wait_for_all
 from tests.plans import make_cluster, make_plan, node_script
 from tests.test_jobs import make_run
 
 NEVER = "7 failed, and it was to run after its success"
 
 
-def after(job: str = "7", ending: Ending = Ending.OK, run: RunFolder | None = None) -> After:
-    return After(run_dir=str(run.path) if run else "/nowhere", job_id=job, ending=ending)
+def after(
+    job: str = "7", ending: Condition = Condition.OK, run: RunFolder | None = None
+) -> Dependency:
+    return Dependency(run_dir=str(run.path) if run else "/nowhere", job_id=job, ending=ending)
 
 
 @pytest.mark.parametrize(
     ("word", "read"),
     [
-        ("17", ("17", Ending.OK)),
-        ("17:any", ("17", Ending.ANY)),
-        ("array-0a1b2c:fail", ("array-0a1b2c", Ending.FAIL)),
-        ("/runs/a:b/toy", ("/runs/a:b/toy", Ending.OK)),
+        ("17", ("17", Condition.OK)),
+        ("17:any", ("17", Condition.ANY)),
+        ("array-0a1b2c:fail", ("array-0a1b2c", Condition.FAIL)),
+        ("/runs/a:b/toy", ("/runs/a:b/toy", Condition.OK)),
     ],
 )
-def test_the_word_names_a_job_and_an_ending(word: str, read: tuple[str, Ending]) -> None:
+def test_the_word_names_a_job_and_an_ending(word: str, read: tuple[str, Condition]) -> None:
     assert parse_after(word) == read
 
 
@@ -70,40 +71,40 @@ def test_words_that_name_none(word: str, hint: str) -> None:
 
 @pytest.mark.parametrize("state", list(JobState))
 def test_only_a_final_state_decides(state: JobState) -> None:
-    held = {ending: after(ending=ending).holds(state) for ending in Ending}
+    held = {ending: after(ending=ending).is_met(state) for ending in Condition}
     if not state.final:
         assert set(held.values()) == {None}
     else:
         good = state is JobState.SUCCEEDED
-        assert held == {Ending.OK: good, Ending.ANY: True, Ending.FAIL: not good}
+        assert held == {Condition.OK: good, Condition.ANY: True, Condition.FAIL: not good}
 
 
 def test_slurm_is_told_in_its_own_words() -> None:
     conditions = [
         after("7"),
         after("8"),
-        after("9", Ending.ANY),
+        after("9", Condition.ANY),
         after("7"),
-        after("5", Ending.FAIL),
+        after("5", Condition.FAIL),
     ]
-    assert dependency(conditions) == {
+    assert sbatch_dependency(conditions) == {
         "dependency": "afterok:7:8,afterany:9,afternotok:5",
         "kill-on-invalid-dep": "yes",
     }
-    assert dependency([]) == {}
+    assert sbatch_dependency([]) == {}
     many = [after(str(n)) for n in (1, 1, 2, 3, 4, 5)]
     assert waiting_for(many) == "after 1, 2 and 3 more have succeeded"
-    assert waiting_for([after("4", Ending.FAIL)]) == "after 4 has failed"
-    assert waiting_for([after("4", Ending.ANY)]) == "after 4 has ended"
-    assert waiting_for([after("4"), after("5", Ending.ANY)]) == "after 4:ok, 5:any"
+    assert waiting_for([after("4", Condition.FAIL)]) == "after 4 has failed"
+    assert waiting_for([after("4", Condition.ANY)]) == "after 4 has ended"
+    assert waiting_for([after("4"), after("5", Condition.ANY)]) == "after 4:ok, 5:any"
 
 
 def test_conditions_stand_in_the_submission(tmp_path: Path) -> None:
-    ties = (after("7"), after("8", Ending.FAIL))
-    run = make_run(tmp_path, array="array-0a1b2c", index=3, after=ties)
+    dependencies = (after("7"), after("8", Condition.FAIL))
+    run = make_run(tmp_path, array="array-0a1b2c", index=3, after=dependencies)
     read = runfolder.read_submission(run)
     assert read is not None
-    assert (read.array, read.index, read.after) == ("array-0a1b2c", 3, ties)
+    assert (read.array, read.index, read.after) == ("array-0a1b2c", 3, dependencies)
 
 
 # What a new job may wait for -------------------------------------------------------------------
@@ -210,9 +211,9 @@ def test_why_slurm_ended_a_job_is_found_in_the_jobs_before_it(
 
 def test_slurms_own_words_are_read(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    from clusterkit.executors.slurm.states import Wanted  # noqa: PLC0415
+    from clusterkit.executors.slurm.states import Query  # noqa: PLC0415
 
-    wanted = {"7": Wanted(script=run.path / "job.sbatch", name="toy", since=0.0)}
+    wanted = {"7": Query(script=run.path / "job.sbatch", name="toy", since=0.0)}
     line = f"7|CANCELLED|DependencyNeverSatisfied|{run.path}/job.sbatch\n"
     assert parse_squeue(line, wanted) == {
         "7": SchedulerState(
@@ -231,23 +232,23 @@ class Held:
         self.folder = folder
         self.runs: list[RunFolder] = []
 
-    def submit(self, body: str, *before: After, **ties: object) -> Job:
+    def submit(self, body: str, *before: Dependency, **dependencies: object) -> Job:
         plan = make_plan(make_cluster(self.folder), nodes=1)
         run = runfolder.create(plan.cluster, plan.name)
         self.runs.append(run)
-        tied = Ties(after=before, **ties)
-        submit_plan(plan, [node_script(body)], run, secrets={}, ties=tied)
+        tied = Dependencies(after=before, **dependencies)
+        submit_plan(plan, [node_script(body)], run, secrets={}, dependencies=tied)
         return load_job(run)
 
     def array(self, count: int, at_once: int, body: str) -> list[Job]:
         jobs: list[Job] = []
         for index in range(count):
-            before = [follow(jobs[index - at_once], Ending.ANY)] if index >= at_once else []
+            before = [follow(jobs[index - at_once], Condition.ANY)] if index >= at_once else []
             jobs.append(self.submit(body, *before, array="array-0a1b2c", index=index))
         return jobs
 
 
-def follow(job: Job, ending: Ending = Ending.OK) -> After:
+def follow(job: Job, ending: Condition = Condition.OK) -> Dependency:
     return after(job.submission.job_id or "", ending, job.run)
 
 
@@ -286,7 +287,7 @@ def test_a_condition_that_never_holds_ends_the_job_with_the_reason(held: Held) -
     first = held.submit("exit 3")
     never = held.submit("echo no", follow(first))
     then = held.submit("echo no", follow(never))
-    instead = held.submit("echo yes", follow(first, Ending.FAIL), follow(never, Ending.ANY))
+    instead = held.submit("echo yes", follow(first, Condition.FAIL), follow(never, Condition.ANY))
     name = first.submission.job_id
     ended = wait(never.run)
     assert ended.status.state is JobState.CANCELLED
@@ -300,7 +301,7 @@ def test_a_condition_that_never_holds_ends_the_job_with_the_reason(held: Held) -
 
 def test_a_held_job_is_cancelled_at_once_and_never_starts(held: Held) -> None:
     first = held.submit("sleep 1")
-    second = held.submit("echo no", follow(first, Ending.ANY))
+    second = held.submit("echo no", follow(first, Condition.ANY))
     began = time.monotonic()
     assert cancel(second.run).status.state is JobState.CANCELLED
     assert time.monotonic() - began < 1
@@ -346,7 +347,7 @@ def test_a_held_job_is_no_longer_held_once_it_may_have_started(
 
 def test_a_folder_that_is_gone_lets_nobody_wait_for_ever(held: Held) -> None:
     first = held.submit("true")
-    second = held.submit("echo no", follow(first, Ending.ANY))
+    second = held.submit("echo no", follow(first, Condition.ANY))
     wait(first.run)
     held.runs.remove(first.run)
     files.remove_tree(first.run.path)
@@ -362,7 +363,7 @@ def test_no_more_of_an_array_run_at_once_than_its_limit(held: Held) -> None:
     done = wait_for_all(
         [job.run for job in jobs],
         changed=lambda job: seen.append(job.status.state.value),
-        troubled=pytest.fail,
+        on_trouble=pytest.fail,
     )
     assert {job.status.state for job in done} == {JobState.SUCCEEDED}
     times = [load_job(job.run).results[0] for job in jobs]
@@ -383,7 +384,9 @@ def test_nobody_waits_for_ever_after_a_job_of_which_nobody_can_tell(held: Held) 
     os.kill(controller["pid"], signal.SIGKILL)
     processes.kill_all(lambda: processes.marked(first.marker(), prefix=True))
     troubles: list[str] = []
-    done = wait_for_all([job.run for job in jobs], changed=lambda _: None, troubled=troubles.append)
+    done = wait_for_all(
+        [job.run for job in jobs], changed=lambda _: None, on_trouble=troubles.append
+    )
     assert [job.status.state.value for job in done] == ["unknown", "pending", "pending"]
     assert f"nobody can tell how {jobs[0].submission.job_id} ends" in troubles[0]
 

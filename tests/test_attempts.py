@@ -7,7 +7,7 @@ import pytest
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterKind, JobState, NodeResult
 from clusterkit.executors.run import node_results
-from clusterkit.executors.run.attempts import choose_nodes, nodes_to_leave_out, starts_again
+from clusterkit.executors.run.attempts import choose_nodes, nodes_to_leave_out, restarts
 from clusterkit.executors.run.runfolder import Submission
 
 LOST = node_results.lost(1, "n2", "no longer answers")
@@ -52,7 +52,7 @@ def submission(**values: int) -> Submission:
 def test_what_is_not_the_jobs_own_doing_starts_it_again(
     state: JobState, failure: NodeResult | None, again: bool
 ) -> None:
-    assert starts_again(state, failure, attempt=1, left_out=0, submission=submission()) is again
+    assert restarts(state, failure, attempt=1, left_out=0, submission=submission()) is again
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_neither_more_often_than_allowed_nor_with_too_few_nodes(
 ) -> None:
     job = submission(**values)
     assert (
-        starts_again(JobState.TIMEOUT, None, attempt=attempt, left_out=left_out, submission=job)
+        restarts(JobState.TIMEOUT, None, attempt=attempt, left_out=left_out, submission=job)
         is again
     )
 

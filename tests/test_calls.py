@@ -20,10 +20,9 @@ from clusterkit.core.peers import Listener, Member
 from clusterkit.core.ports import groups
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
-from clusterkit.executors.node.clock import LivedClock
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.peer_state import News
-from clusterkit.executors.node.peers import Circle, Link
+from clusterkit.executors.node.partition import News
+from clusterkit.executors.node.peers import Circle, Link, LivedClock
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.attempts import nodes_to_leave_out
 from clusterkit.executors.run.runfolder import RunFolder

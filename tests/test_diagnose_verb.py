@@ -21,7 +21,7 @@ from clusterkit.cli.frame.main import app
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.executors.local.executor import LocalJobs
+from clusterkit.executors.local.executor import LocalExecutor
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import load_job
@@ -173,7 +173,7 @@ def test_logs_that_cannot_be_fetched_are_told_and_what_is_here_is_read(
     def gone(self: object, run: RunFolder) -> None:
         raise RemoteError("n2 does not answer")
 
-    monkeypatch.setattr(LocalJobs, "fetch", gone)
+    monkeypatch.setattr(LocalExecutor, "fetch", gone)
     answer = told(run.path)
     assert "where  n2 rank 3" in answer.stdout
     assert "could not be fetched: n2 does not answer" in " ".join(answer.stderr.split())

@@ -21,9 +21,9 @@ from clusterkit.core.model import (
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.partition import News
 from clusterkit.executors.node.peers import Link
-from clusterkit.executors.run import elastic, node_results
+from clusterkit.executors.run import attempts, node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.launch.plan import make_plan
@@ -53,21 +53,21 @@ def ended(rank: int, code: int = 0, at: float = 2.0, reason: str | None = None) 
 def test_a_job_ends_with_its_first_node_and_when_too_few_are_left(
     failed: list[NodeResult], named: str | None
 ) -> None:
-    fatal = elastic.fatal(failed, of=4, least=2)
+    fatal = attempts.fatal(failed, of=4, least=2)
     assert (fatal and fatal.node) == named
 
 
 def test_success_is_that_of_the_first_node_and_of_enough_others() -> None:
-    assert elastic.succeeded([ended(0), ended(1), ended(2, 9)], least=2)
-    assert not elastic.succeeded([ended(0), ended(1, 9), ended(2, 9)], least=2)
-    assert not elastic.succeeded([ended(0, 1), ended(1), ended(2)], least=2)
+    assert attempts.succeeded([ended(0), ended(1), ended(2, 9)], least=2)
+    assert not attempts.succeeded([ended(0), ended(1, 9), ended(2, 9)], least=2)
+    assert not attempts.succeeded([ended(0, 1), ended(1), ended(2)], least=2)
 
 
 def test_losses_are_those_who_no_longer_train() -> None:
     rounds = (("n1", "n2", "n3"), ("n1", "n3"), ("n1", "n2"))
-    assert elastic.losses(rounds, []) == "without n3"
-    assert elastic.losses(rounds[:1], [ended(1, 9)]) == "without n2"
-    assert elastic.losses(rounds[:1], [ended(1)]) is None
+    assert attempts.losses(rounds, []) == "without n3"
+    assert attempts.losses(rounds[:1], [ended(1, 9)]) == "without n2"
+    assert attempts.losses(rounds[:1], [ended(1)]) is None
 
 
 def test_rounds_are_read_up_to_a_line_that_is_not_whole(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterkit.executors.local.nodes import split_devices
 
 from clusterkit.core import files, processes
 from clusterkit.core.errors import RemoteError, UserError
@@ -21,8 +22,7 @@ from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.core.ports import hold_port
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
-from clusterkit.executors.local.nodes import split_devices
-from clusterkit.executors.node.allocation import visible_gpus
+from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.watch import blocked
 from clusterkit.executors.run import runfolder

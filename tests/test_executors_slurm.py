@@ -24,17 +24,16 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm import limits as slurm_limits
 from clusterkit.executors.slurm import lost_jobs, states
-from clusterkit.executors.slurm.states import Wanted, parse_sacct, parse_squeue, state_of
+from clusterkit.executors.slurm.states import Query, parse_sacct, parse_squeue, state_of
 from clusterkit.jobs import find_run
-from clusterkit.jobs.document import full_document_of, logs_document
-from clusterkit.jobs.state.failure import batch_output
+from clusterkit.jobs.document import batch_output, full_document_of, logs_document
 from clusterkit.jobs.state.load import load_job, load_jobs
 from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules
 from tests.plans import make_cluster, make_plan, node_script
 
 SCRIPT = Path("/runs/a b|c/job.sbatch")
-WANTED = {"7": Wanted(script=SCRIPT, name="toy", since=0.0)}
+WANTED = {"7": Query(script=SCRIPT, name="toy", since=0.0)}
 PARTITION = (
     "PartitionName=gpu AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=1-02:00:00 "
     "Nodes=n[1-3] State=UP TotalCPUs=24 TotalNodes=3\n"
@@ -459,12 +458,12 @@ def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path)
 
 
 def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_path: Path) -> None:
-    from clusterkit.executors.slurm.submitit import SlurmJob  # noqa: PLC0415
+    from clusterkit.executors.submitit_job import RunJob  # noqa: PLC0415
 
     fake("sbatch", SBATCH)
     run, _, _ = submit(slurm_plan(tmp_path))
     fake("squeue", f'echo "4711|RUNNING|None|{run.path}/job.sbatch"')
-    job = SlurmJob(folder=run.submitit, job_id="4711", tasks=[0, 1])
+    job = RunJob(folder=run.submitit, job_id="4711", tasks=[0, 1])
     assert job.state == "RUNNING"
     assert job.num_tasks == 2
 

@@ -14,8 +14,15 @@ from clusterkit.core import files
 from clusterkit.core.data import data_dir
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node import Identity
-from clusterkit.executors.node.failure import Ending, RankFailure, explain, read_rank_failure
-from clusterkit.executors.node.log_tail import LINES, SIZE, last_words
+from clusterkit.executors.node.failure import (
+    LINES,
+    SIZE,
+    Ending,
+    RankFailure,
+    explain,
+    last_words,
+    read_rank_failure,
+)
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.plans import environment, make_cluster

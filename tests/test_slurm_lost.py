@@ -191,7 +191,7 @@ def test_what_slurm_may_have_forgotten_is_not_told_as_never_submitted(
 def test_an_sbatch_that_hangs_is_no_refusal(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterkit.executors.slurm.submitit.SBATCH_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("clusterkit.executors.run.submit_journal.SBATCH_TIMEOUT_S", 0.5)
     lists(fake)
     job = unconfirmed(fake, tmp_path, "exec sleep 10")
     assert "no answer in" in (job.status.reason or "")

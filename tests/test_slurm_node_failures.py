@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterkit.executors.slurm import states
-from clusterkit.executors.slurm.node_failures import explain
+from clusterkit.executors.slurm.states import explain_node_failure
 from tests.test_executors_slurm import SCRIPT, WANTED, Fake, fake
 
 __all__ = ["fake"]
@@ -57,14 +57,14 @@ def test_the_node_and_the_reason_are_those_of_slurms_record(
     fake: Fake, failed: str, nodes: list[str], said: str
 ) -> None:
     slurm(fake, JOB.format(failed), *nodes)
-    assert explain("7") == said
+    assert explain_node_failure("7") == said
 
 
 def test_accounting_knows_the_nodes_of_a_job_that_slurm_has_forgotten(fake: Fake) -> None:
     fake("scontrol", '[[ $2 == node ]] && exit 1; echo "Invalid job id specified" >&2; exit 1')
-    assert explain("7") == "Slurm's record names no node"
+    assert explain_node_failure("7") == "Slurm's record names no node"
     fake("sacct", "echo 'n[4-5]'")
-    assert explain("7") == "one of n[4-5], of which Slurm says no more"
+    assert explain_node_failure("7") == "one of n[4-5], of which Slurm says no more"
 
 
 def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
@@ -79,4 +79,4 @@ def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
 
 def test_lines_that_are_no_nodes_are_passed_over(fake: Fake) -> None:
     slurm(fake, JOB.format(""), "nonsense", "NodeName=n1", "NodeName=n2 State=DOWN* Reason=disk")
-    assert explain("7").startswith("n2 is down+not_responding, disk")
+    assert explain_node_failure("7").startswith("n2 is down+not_responding, disk")

@@ -18,10 +18,10 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState, NodeResult
 from clusterkit.executors.run import node_results, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder, Submission, write_submission
-from clusterkit.executors.ssh import fetch
+from clusterkit.executors.ssh import fetch, submit
 from clusterkit.executors.ssh import states as ssh_runs
 from clusterkit.executors.ssh.layout import LAYOUT, read_layout, write_layout
-from clusterkit.executors.ssh.start import layout_of, require_shared
+from clusterkit.executors.ssh.start import layout_of
 from clusterkit.executors.ssh.states import Keeper, Life, read_keepers, state_of
 from clusterkit.jobs.state.load import load_jobs
 from tests.plans import make_cluster, make_plan
@@ -97,10 +97,13 @@ def test_the_worst_end_is_that_of_the_job(
     assert concluded(run, *keepers)[0] is together
 
 
-def test_functions_need_a_shared_file_system(tmp_path: Path) -> None:
+def test_functions_need_a_shared_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = make_cluster(tmp_path, kind=ClusterKind.SSH, shared_filesystem=False)
+    monkeypatch.setattr(submit, "_cluster", lambda _: spec)
     with pytest.raises(UserError, match="share no file system, and functions need one"):
-        require_shared(spec)
+        submit.start_function(tmp_path, {}, 1)
 
 
 def test_nodes_that_share_nothing_run_in_folders_of_their_own(tmp_path: Path) -> None:

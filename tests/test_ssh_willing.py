@@ -18,15 +18,13 @@ from clusterkit.core.model import ClusterKind, Host, JobState
 from clusterkit.executors import submit_plan
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.run import node_results, runfolder
-from clusterkit.executors.run.dependencies import Ties
+from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.executors.ssh import agent, ask, requeue, slots, start, states
-from clusterkit.executors.ssh import held as ssh_held
+from clusterkit.executors.ssh import agent, ask, slots, start, states
+from clusterkit.executors.ssh import executor as ssh
 from clusterkit.executors.ssh import send as ssh_copy
-from clusterkit.executors.ssh.ask import NodesBusy, NodesRefuse
-from clusterkit.executors.ssh.choose_nodes import on_willing_nodes
+from clusterkit.executors.ssh.ask import NodeAnswer, NodesBusy, NodesRefuse, on_available_nodes
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
-from clusterkit.executors.ssh.nodes import NodeAnswer
 from clusterkit.jobs import start_held
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.transport.probe import Output
@@ -61,7 +59,7 @@ class Machines:
         return {node: NodeAnswer(output=self._run(node, it)) for node, it in snippets.items()}
 
     def _run(self, node: str, snippet: str) -> Output:
-        if "ssh_keeper" not in snippet:
+        if "ssh.agent" not in snippet:
             done = subprocess.run(["sh", "-c", snippet], capture_output=True, text=True, check=True)
             return Output(exit_code=0, stdout=done.stdout, stderr="")
         check = "--check" in snippet
@@ -81,7 +79,7 @@ class Machines:
 
     def _keep(self, node: str, rank: int) -> int:
         assert self.run is not None
-        asleep = f"exec -a 'ssh_keeper {self.run.run_id}' sleep 60"
+        asleep = f"exec -a 'ssh.agent {self.run.run_id}' sleep 60"
         keeper = self.keepers[node] = subprocess.Popen(["bash", "-c", asleep])
         about = {
             "node": node,
@@ -120,9 +118,11 @@ def submitted(
     changes = {"node_names": NAMES[:nodes], "slots": (1,) * nodes, **changes}
     plan = make_plan(cluster, **changes)
     run = machines.run = runfolder.create(cluster, plan.name)
-    ties = Ties(array="array-0a1b2c", index=0) if array else Ties()
+    dependencies = Dependencies(array="array-0a1b2c", index=0) if array else Dependencies()
     if array:
-        return run, submit_plan(plan, [node_script("true")], run, secrets={}, ties=ties)[0]
+        return run, submit_plan(
+            plan, [node_script("true")], run, secrets={}, dependencies=dependencies
+        )[0]
     files.write_json(run.plan, files.plain(plan))
     write_layout(run, start.layout_of(plan, run))
     submission = Submission(
@@ -138,7 +138,7 @@ def names_of(run: RunFolder) -> tuple[str, ...]:
 
 
 def willing(run: RunFolder, *without: str) -> SshLayout:
-    return on_willing_nodes(run, read_layout(run), without=without)[0]
+    return on_available_nodes(run, read_layout(run), without=without)[0]
 
 
 def test_a_busy_node_is_replaced_and_taken_again_when_its_spare_is(
@@ -189,7 +189,7 @@ def test_the_next_attempt_of_an_elastic_job_needs_no_node_for_itself(
     state = SchedulerState(state=JobState.FAILED)
     monkeypatch.setattr(states, "states", lambda runs: dict.fromkeys(runs, state))
     machines.are["n1"] = BROKEN
-    requeue.start_again(run, submission)
+    ssh.EXECUTOR.restart(run, submission)
     assert (names_of(run), read_layout(run).attempt) == (("n2", "n3"), 1)
     assert set(machines.keepers) == {"n2", "n3"}
 
@@ -204,11 +204,11 @@ def test_all_machines_are_asked_at_once_where_the_first_ones_are_taken(
     assert (names_of(run), read_layout(run).spares) == (("n1", "n2"), ("n3", "n4"))
     machines.are |= dict.fromkeys(("n1", "n2", "n3"), BUSY)
     with pytest.raises(NodesBusy):
-        ssh_held.release(run, submission)
+        ssh.EXECUTOR.start_queued(run, submission)
     assert machines.asked == [("n1", "n2"), ("n3", "n4")]
     assert names_of(run) == ("n1", "n2")
     machines.are["n2"] = FREE
-    ssh_held.release(run, submission)
+    ssh.EXECUTOR.start_queued(run, submission)
     assert set(machines.keepers) == {"n4", "n2"}
     assert not run.held.exists()
 
@@ -220,7 +220,7 @@ def test_a_client_that_dies_while_it_asks_changes_nothing(
     before = {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
     machines.dies = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        ssh_held.release(run, submission)
+        ssh.EXECUTOR.start_queued(run, submission)
     assert before == {path: path.read_bytes() for path in run.path.iterdir() if path.is_file()}
 
 
@@ -234,7 +234,7 @@ def test_a_client_that_dies_while_it_starts_leaves_nothing_to_start_again(
 
     monkeypatch.setattr(start, "tell_keepers", dies)
     with pytest.raises(KeyboardInterrupt):
-        ssh_held.release(run, submission)
+        ssh.EXECUTOR.start_queued(run, submission)
     assert not run.held.exists()
     state = states.state_of(run, dataclasses.replace(submission, submitted_at=0.0), (), {})
     assert state is not None  # as young as its start
@@ -248,7 +248,7 @@ def test_where_others_were_faster_the_job_stays_held_and_nothing_runs(
     token = read_layout(run).token
     machines.late = dict.fromkeys(("n1",), BUSY)
     with pytest.raises(NodesBusy, match="n1: it is busy"):
-        ssh_held.release(run, submission)
+        ssh.EXECUTOR.start_queued(run, submission)
     assert machines.keepers["n2"].wait(10) == -9
     assert load_job(run).status.state is JobState.PENDING
     assert run.held.exists()
@@ -256,7 +256,7 @@ def test_where_others_were_faster_the_job_stays_held_and_nothing_runs(
     assert not list(run.keepers.iterdir())
     assert read_layout(run).token != token
     machines.late = {}
-    ssh_held.release(run, submission)
+    ssh.EXECUTOR.start_queued(run, submission)
     assert len(list(run.keepers.iterdir())) == 2
 
 
@@ -270,7 +270,7 @@ def test_a_connection_that_breaks_before_anything_was_started_ends_no_job(
         ssh_copy, "send_files", lambda *a, whole: broken if whole else send(*a, whole=whole)
     )
     with pytest.raises(NodesRefuse, match="n2: the connection broke"):
-        ssh_held.release(run, submission)
+        ssh.EXECUTOR.start_queued(run, submission)
     assert run.held.exists()
     assert not run.state.exists()
     assert not run.cancelled.exists()
@@ -282,7 +282,7 @@ def test_a_node_that_refuses_in_the_last_moment_ends_a_held_job(
     run, submission = submitted(tmp_path, machines, array=True)
     machines.late["n2"] = BROKEN
     with pytest.raises(NodesRefuse, match="n2: it is broken"):
-        ssh_held.release(run, submission)
+        ssh.EXECUTOR.start_queued(run, submission)
     assert load_job(run).status.state is JobState.FAILED
     assert machines.keepers["n1"].wait(10) == -15
 
@@ -361,8 +361,8 @@ def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
     jobs: list[Job] = [load_job(run) for run in runs]
     seen = []
 
-    class Holder:
-        def release(self, run: RunFolder, submission: Submission) -> None:
+    class Queue:
+        def start_queued(self, run: RunFolder, submission: Submission) -> None:
             del submission
             seen.append(run)
             if run == runs[0]:
@@ -370,6 +370,6 @@ def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
             if run == runs[2]:
                 raise RemoteError("busy")
 
-    monkeypatch.setattr(start_held, "holder_of", lambda *_: Holder())
+    monkeypatch.setattr(start_held, "executor_of", lambda *_, **__: Queue())
     assert "waits: damaged" in (start_held.tend(jobs) or "")
     assert seen == runs[:3]

@@ -25,7 +25,7 @@ from clusterkit.core.model import (
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.ask import NodesBusy, Refusal, refused
-from clusterkit.executors.ssh.claims import decide_first_failure, settle
+from clusterkit.executors.ssh.fetch import decide_first_failure, settle
 from clusterkit.executors.ssh.inbox import relative
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress

@@ -19,8 +19,8 @@ from clusterkit.core.model import ClusterKind, Host, JobState, NodeResult
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import states
+from clusterkit.executors.ssh.ask import NodeAnswer
 from clusterkit.executors.ssh.layout import write_layout
-from clusterkit.executors.ssh.nodes import NodeAnswer
 from clusterkit.executors.ssh.start import layout_of
 from clusterkit.jobs import list_runs, load_jobs, read_logs
 from clusterkit.jobs.document import full_document_of

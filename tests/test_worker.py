@@ -19,7 +19,7 @@ from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.shell import Secret
-from clusterkit.executors.node import Identity, LaunchTask, requeue
+from clusterkit.executors.node import Identity, LaunchTask, watch
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.plans import environment, make_cluster, node_script
@@ -375,12 +375,12 @@ def test_a_controller_that_does_not_answer_is_asked_for_the_requeue_again(
         errors = "slurm_requeue error: Socket timed out on send/recv operation"
         return Answer(code=0) if len(asked) == 2 else Answer(code=1, errors=errors)
 
-    monkeypatch.setattr(requeue, "run_command", answer)
-    monkeypatch.setattr(requeue, "_AGAIN_AFTER_S", (0.0, 0.0))
+    monkeypatch.setattr(watch, "run_command", answer)
+    monkeypatch.setattr(watch, "_AGAIN_AFTER_S", (0.0, 0.0))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     run = runfolder.create(make_cluster(tmp_path), "toy")
     me = Identity(job_id="7", rank=0, name="n1", of=1, attempt=0, among=("n1",))
-    requeue.requeue(run, me, "time limit")
+    watch.requeue(run, me, "time limit")
     assert asked == [["scontrol", "requeue", "7"]] * 2
-    requeue.requeue(run, me, "time limit")  # another node, or this one, has
+    watch.requeue(run, me, "time limit")  # another node, or this one, has
     assert len(asked) == 2

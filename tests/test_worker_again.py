@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.model import ClusterKind
-from clusterkit.executors.node import requeue as again
+from clusterkit.executors.node import watch as again
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission

@@ -62,7 +62,7 @@ class JobHandle:
         It did not succeed where `state` is not `succeeded`; nothing is raised then. Ctrl-C, or the
         stop button of a notebook, ends the waiting and not the job.
         """
-        job = wait(self.run, changed=lambda _: None, troubled=warn)
+        job = wait(self.run, on_trouble=warn)
         return versioned(full_document_of(job))
 
     def logs(self, node: int | None = None, *, tail: int | None = None) -> str:

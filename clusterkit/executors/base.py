@@ -1,15 +1,23 @@
-"""What every executor offers, and the environment that a job may see of its submitter."""
+"""What every executor offers, and the environment that a job may see of its submitter.
+
+Where no scheduler makes jobs wait for others (over ssh, and on this machine), such a job is queued:
+everything about it is on disk, and a client that looks on starts it when its time has come
+(`jobs/start_queued.py`).
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 RUN_FOLDER_VARIABLE = "CLUSTERKIT_RUN_FOLDER"
@@ -25,6 +33,10 @@ _OF_ANOTHER_JOB = re.compile(
 _KEPT = frozenset({"SLURM_CONF"})
 
 
+QUEUED = "held"
+"""The state of a queued job in our own word."""
+
+
 class RefusalError(RemoteError):
     """A job that was handed over and is certain not to run."""
 
@@ -32,10 +44,10 @@ class RefusalError(RemoteError):
 class UnconfirmedError(RemoteError):
     """A job that was handed over, and of which nobody can tell yet whether it was accepted."""
 
-    def __init__(self, said: str, run: RunFolder) -> None:
-        """Say what was `said` instead of an answer, and how to find the job in `run`."""
+    def __init__(self, output: str, run: RunFolder) -> None:
+        """Give the `output` instead of an answer, and how to find the job in `run`."""
         super().__init__(
-            f"{said}: nobody can tell yet whether the job was accepted",
+            f"{output}: nobody can tell yet whether the job was accepted",
             hint=f"do not submit it again: clusterkit status {run.key} looks for it, "
             f"clusterkit cancel {run.key} ends it",
         )
@@ -64,8 +76,16 @@ class SchedulerState:
     """The latest attempt that it knows of, where it counts them."""
 
 
-class Executor(Protocol):
-    """One way to run jobs."""
+class Executor:
+    """One way to run jobs; what is not overridden holds where no scheduler has to be asked."""
+
+    ask_every_s = 1.0
+    """How often the state of a running job is asked for while nothing changes in its folder: where
+    only a scheduler knows of an end (a time limit, scancel), it is noticed within 2 s."""
+    unknown_timeout_s = 60.0
+    """How long a job may be unknown before that is the answer; a scheduler may be restarting."""
+    absence = ""
+    """Why a job is unknown of which nothing is known."""
 
     def check_limits(self, plan: LaunchPlan) -> None:
         """Refuse a plan that cannot run there, with figures; pass where they cannot be had.
@@ -91,6 +111,36 @@ class Executor(Protocol):
             RefusalError: it was refused, in the words of whoever refused it.
             UnconfirmedError: nobody can tell whether it was accepted.
         """
+        raise NotImplementedError
+
+    def has_to_wait(self, dependencies: Dependencies) -> bool:
+        """Tell whether a new job is queued; a scheduler needs no client for that."""
+        return bool(dependencies.after)
+
+    def queue(
+        self,
+        plan: LaunchPlan,
+        run: RunFolder,
+        dependencies: Dependencies,
+        *,
+        hidden: Collection[str],
+    ) -> str:
+        """Write into `run` what is needed to start the job later; return its job id.
+
+        Raises:
+            UserError: it cannot be written, or such a job cannot wait.
+        """
+        raise NotImplementedError
+
+    def start_queued(self, run: RunFolder, submission: Submission) -> None:
+        """Start a queued job.
+
+        Raises:
+            RemoteError: it cannot be started now, which is worth another try; or, where
+                `state.json` says so, never.
+            UserError: something in its folder cannot be read or written.
+        """
+        raise NotImplementedError
 
     def find_lost(
         self, runs: Mapping[RunFolder, Submission]
@@ -102,6 +152,7 @@ class Executor(Protocol):
         Raises:
             RemoteError: nobody could be asked.
         """
+        raise NotImplementedError
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return the state of every job that is still known, asking once for all of them.
@@ -109,6 +160,7 @@ class Executor(Protocol):
         Raises:
             RemoteError: nobody could be asked; that a job is not known is another answer.
         """
+        raise NotImplementedError
 
     def fetch(self, run: RunFolder) -> None:
         """Bring what nodes have written into the run folder, where they do not write it there.
@@ -121,11 +173,13 @@ class Executor(Protocol):
 
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return the exit code that is held of an ended job, where no node has reported one."""
+        del run, submission
+        return None
 
-    def tend(self, run: RunFolder, submission: Submission) -> None:
-        """Do what a job that is to start (again) needs of a client, as long as one looks on.
+    def restart(self, run: RunFolder, submission: Submission) -> None:
+        """Do what a job that is to start again needs of a client, as long as one looks on.
 
-        Nothing where another client is doing it, or where the scheduler needs no help.
+        Nothing where another client is doing it, or where nobody has to.
 
         Raises:
             RemoteError: it cannot be started now; it is worth another try a little later.
@@ -138,6 +192,7 @@ class Executor(Protocol):
         Raises:
             RemoteError: nobody could be asked.
         """
+        raise NotImplementedError
 
     def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
         """Return those of these jobs, which have ended, of which a process is known to be left.
@@ -145,6 +200,26 @@ class Executor(Protocol):
         Raises:
             RemoteError: nobody could be asked.
         """
+        raise NotImplementedError
+
+
+def state_without_processes(
+    run: RunFolder, submission: Submission, written: Path, timeout_s: float
+) -> SchedulerState | None:
+    """Return the state of a job that has, or has yet, no process; None where it is too old.
+
+    `written` is what is written just before it is handed over: a queued job is an old one. It may
+    be without a process for `timeout_s`.
+    """
+    if run.held.exists():
+        if run.cancelled.exists():
+            return SchedulerState(state=JobState.CANCELLED, word="ended")
+        return SchedulerState(state=JobState.PENDING, word=QUEUED)
+    began_at = submission.submitted_at
+    with suppress(OSError):
+        began_at = max(began_at, written.stat().st_mtime)
+    young = time.time() - began_at < timeout_s
+    return SchedulerState(state=JobState.PENDING, word="starting") if young else None
 
 
 def tasks_of(plan: LaunchPlan) -> int:

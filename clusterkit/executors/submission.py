@@ -22,9 +22,8 @@ from clusterkit.executors.base import (
     UnconfirmedError,
     tasks_of,
 )
-from clusterkit.executors.held import Holder, has_to_wait, holder_for
 from clusterkit.executors.run import runfolder, submit_journal
-from clusterkit.executors.run.dependencies import Ties
+from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission, only_read
 from clusterkit.launch.sbatch_options import notice_of
 
@@ -50,16 +49,6 @@ def executor_of(run: RunFolder, submission: Submission, *, use: str) -> Executor
     return executor_for(submission.kind)
 
 
-def holder_of(run: RunFolder, submission: Submission) -> Holder:
-    """Return what starts the held job in `run`, which has to be ours.
-
-    Raises:
-        UserError: the run is somebody else's.
-    """
-    run.require_own("start its job")
-    return holder_for(submission.kind)
-
-
 def states_of_own(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerState | str]:
     """Return what schedulers say of these jobs, or why they could not be asked.
 
@@ -79,7 +68,7 @@ def states_of_own(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Sched
         try:
             found |= executor_for(kind).states(of_kind)
         except (RemoteError, UserError) as error:
-            found |= dict.fromkeys(of_kind, str(error))
+            found |= dict.fromkeys(of_kind, _why(error))
     return found
 
 
@@ -101,11 +90,11 @@ def with_job_ids(
             answers = executor.find_lost(of_kind)
         except (RemoteError, UserError) as error:
             answers = dict.fromkeys(of_kind, error)
-        for run, said in answers.items():
-            if not isinstance(said, str):
-                silent[run] = _why(said)
+        for run, answer in answers.items():
+            if not isinstance(answer, str):
+                silent[run] = _why(answer)
                 continue
-            found[run] = dataclasses.replace(of_kind[run], job_id=said)
+            found[run] = dataclasses.replace(of_kind[run], job_id=answer)
             with suppress(UserError):
                 runfolder.write_submission(run, found[run])
             _end_if_cancelled(executor, run, found[run])
@@ -142,12 +131,12 @@ def submit_plan(
     secrets: Mapping[str, Secret],
     command_line: Sequence[str] = (),
     documents: Mapping[str, Mapping[str, Any]] | None = None,
-    ties: Ties | None = None,
+    dependencies: Dependencies | None = None,
 ) -> tuple[Submission, Launched]:
     """Write the run folder, then start the job; return what stands in `submission.json`.
 
-    `documents` are JSON documents by the names of their files, to stand beside the plan; `ties` say
-    what the job has to do with others.
+    `documents` are JSON documents by the names of their files, to stand beside the plan;
+    `dependencies` say what the job has to do with others.
 
     Whatever is raised before the job was handed over takes the run folder with it.
     Everything is on disk before anything is launched, so that a client which dies at any moment
@@ -167,9 +156,12 @@ def submit_plan(
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
-        ties = ties or Ties()
-        job_id = _hold(plan, run, ties, secrets) if has_to_wait(plan.cluster.kind, ties) else None
-        submission = _prepare(plan, rendered, run, secrets, command_line, ties)
+        dependencies = dependencies or Dependencies()
+        job_id = None
+        if executor.has_to_wait(dependencies):
+            job_id = executor.queue(plan, run, dependencies, hidden=frozenset(secrets))
+            files.create_text(run.held, "")
+        submission = _prepare(plan, rendered, run, secrets, command_line, dependencies)
         for name, document in (documents or {}).items():
             content = {"schema": runfolder.SCHEMA, **files.plain(document)}
             files.write_json(run.path / name, content, mode=files.PRIVATE)
@@ -194,13 +186,6 @@ def submit_plan(
                 raise KeyboardInterrupt(str(UnconfirmedError(why, run))) from error
         raise
     return accepted, dataclasses.replace(launched, messages=(*launched.messages, *warnings))
-
-
-def _hold(plan: LaunchPlan, run: RunFolder, ties: Ties, secrets: Mapping[str, Secret]) -> str:
-    """Let the job wait for a client; return its id."""
-    job_id = holder_for(plan.cluster.kind).hold(plan, run, ties, hidden=frozenset(secrets))
-    files.create_text(run.held, "")
-    return job_id
 
 
 def _keep_refusal(run: RunFolder, submission: Submission, error: RefusalError) -> None:
@@ -254,7 +239,7 @@ def _prepare(
     run: RunFolder,
     secrets: Mapping[str, Secret],
     command_line: Sequence[str],
-    ties: Ties,
+    dependencies: Dependencies,
 ) -> Submission:
     """Write everything about the job into its folder."""
     submission = Submission(
@@ -273,9 +258,9 @@ def _prepare(
         notice_s=notice_of(plan.directives),
         requeue=plan.requeue,
         spares=plan.spares,
-        array=ties.array,
-        index=ties.index,
-        after=ties.after,
+        array=dependencies.array,
+        index=dependencies.index,
+        after=dependencies.after,
     )
     submit_journal.begin(run)
     document = {"schema": runfolder.SCHEMA, **files.plain(plan)}

@@ -1,30 +1,67 @@
-"""A job as submitit knows jobs, whose state comes from its run folder and not from a scheduler."""
+"""The submitit side of every kind of job: its pickles, its Job, and the task of a planned job.
+
+A job's state comes from its run folder and its executor, not from submitit's watcher of schedulers.
+Pickles are programs: they are written for nobody else, and read only where nobody else wrote;
+submitit would write them as the umask has it, and read what is there.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from submitit.core import core
-from submitit.core.utils import DelayedSubmission, JobPaths
+import cloudpickle  # type: ignore[import-untyped]
+from submitit.core import core, utils
 
-from clusterkit.core import files, ownership
+from clusterkit.core import files, ownership, permissions
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
-from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.run.pickles import kept_private, load_own
+from clusterkit.executors.base import Launched, SchedulerState
+from clusterkit.executors.node import LaunchTask
 from clusterkit.executors.run.runfolder import KEY_LENGTH, RunFolder, Submission, read_submission
-from clusterkit.executors.submission import executor_of
+from clusterkit.executors.submission import executor_for, executor_of
 
 RUNS = "runs"
 """In submitit's folder: the run folders of jobs that are no training."""
 
-
 _NOT_YET = frozenset({JobState.PENDING.upper(), JobState.RUNNING.upper()})
 _ASK_EVERY_S = 5.0
 """Where no file tells of an end, which is nearly always."""
-_UNKNOWN_PATIENCE_S = 60.0
+_UNPICKLE = "unpickle it: that runs what it says"
+
+
+class DelayedSubmission(utils.DelayedSubmission):
+    """A call on its way to a node; submitit knows its class by this name."""
+
+    def dump(self, filepath: str | Path) -> None:
+        """Write it, readable by the owner only."""
+        dump_private(self, filepath)
+
+
+def dump_private(obj: Any, filename: str | Path) -> None:
+    """Pickle a value into a file that is new, readable by the owner only."""
+    with os.fdopen(permissions.open_new(Path(filename), permissions.PRIVATE), "wb") as stream:
+        cloudpickle.dump(obj, stream, pickle.HIGHEST_PROTOCOL)
+
+
+def load_own(filename: str | Path) -> Any:
+    """Return the value in a pickle.
+
+    Raises:
+        UserError: somebody else can write the file, or its folder.
+        OSError: it cannot be read.
+    """
+    path = Path(filename)
+    ownership.require_own(path.parent, use=_UNPICKLE)
+    with (
+        ownership.open_own(path, use=_UNPICKLE) as descriptor,
+        os.fdopen(os.dup(descriptor), "rb") as stream,
+    ):
+        return pickle.load(stream)  # noqa: S301 - nobody else has written it
 
 
 class RunJob(core.Job[Any]):
@@ -45,8 +82,9 @@ class RunJob(core.Job[Any]):
             FileNotFoundError: it has been removed.
         """
         folder, key = self.paths.folder, self.job_id[-KEY_LENGTH:]
-        if folder.parent.name.endswith(f"-{key}"):
-            return RunFolder(folder.parent)
+        around = RunFolder(folder.parent)
+        if folder == around.submitit and around.submission.exists():
+            return around
         for above in (folder, *folder.parents):  # submitit's folder may have the job id in it
             found = next(above.glob(f"{RUNS}/*-{key}"), None)
             if found is not None:
@@ -80,15 +118,15 @@ class RunJob(core.Job[Any]):
         if self._state in _NOT_YET:
             return False
         # A node may be slow to answer once; what nobody knows for a minute is over.
-        unknown = self._state == JobState.UNKNOWN.upper()
-        return not unknown or now - self._known_at >= _UNKNOWN_PATIENCE_S
+        unknown, submission = self._state == JobState.UNKNOWN.upper(), read_submission(run)
+        timeout_s = executor_for(submission.kind).unknown_timeout_s if submission else 0.0
+        return not unknown or now - self._known_at >= timeout_s
 
     def cancel(self, check: bool = True) -> None:
         """End the job."""
         del check
-        submission = self._submission()
+        run, submission = self.run_folder, self._submission()
         if submission is not None:
-            run = self.run_folder
             executor = executor_of(run, submission, use="end its job")
             files.create_text(run.cancelled, "")
             executor.cancel(run, submission)
@@ -107,10 +145,9 @@ class RunJob(core.Job[Any]):
         return cast("tuple[str, Any]", load_own(path))
 
     def _known(self) -> SchedulerState | None:
-        submission = self._submission()
+        run, submission = self.run_folder, self._submission()
         if submission is None:
             return None
-        run = self.run_folder
         executor = executor_of(run, submission, use="ask for its job")
         return executor.states({run: submission}).get(run)
 
@@ -124,15 +161,15 @@ class DirectExecutor(core.PicklingExecutor):
     job_class = RunJob
 
     def _internal_process_submissions(
-        self, delayed_submissions: list[DelayedSubmission]
+        self, delayed_submissions: list[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
         """Submit calls whose pickles nobody else can write."""
-        folder = JobPaths.get_first_id_independent_folder(self.folder)
+        folder = utils.JobPaths.get_first_id_independent_folder(self.folder)
         files.create_folder(folder)
         ownership.require_own(folder, use="keep pickles in it, which run as you")
-        jobs: list[core.Job[Any]] = super()._internal_process_submissions(
-            kept_private(delayed_submissions)
-        )
+        for call in delayed_submissions:
+            call.__class__ = DelayedSubmission
+        jobs: list[core.Job[Any]] = super()._internal_process_submissions(delayed_submissions)
         return jobs
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
@@ -146,3 +183,42 @@ class DirectExecutor(core.PicklingExecutor):
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
         return string if isinstance(string, str) else string.decode()
+
+
+class TaskExecutor(DirectExecutor):
+    """Hand the task of a planned job over, and remember what came of it."""
+
+    def __init__(self, run: RunFolder, tasks: int, start: Callable[[], Launched]) -> None:
+        """Submit into the folder of `run`; `start` starts its job on so many nodes."""
+        super().__init__(run.submitit)
+        self.tasks = tasks
+        self.launched: Launched | None = None
+        self._start = start
+
+    def _num_tasks(self) -> int:
+        return self.tasks
+
+    def _submit_command(self, command: str) -> RunJob:
+        del command
+        self.launched = self._start()
+        return RunJob(self.folder, self.launched.job_id, list(range(self.tasks)))
+
+
+def launch_task(run: RunFolder, tasks: int, start: Callable[[], Launched]) -> Launched:
+    """Pickle the task of `run`, call `start`, and give the pickle the name of the job.
+
+    Raises:
+        UserError: the task cannot be written; nothing was started.
+    """
+    executor = TaskExecutor(run, tasks, start)
+    try:
+        with files.explained(run.submitit):
+            executor.submit(LaunchTask(str(run.path)))
+    except UserError:
+        # With the job under way, all that was left was to rename the pickle; the workers take
+        # it under its first name as well.
+        if executor.launched is None:
+            raise
+    if executor.launched is None:
+        raise AssertionError("submitit has submitted nothing")
+    return executor.launched

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.model import ClusterKind, JobState
-from clusterkit.executors.run.dependencies import After, Ending, parse_after
+from clusterkit.executors.run.dependencies import Condition, Dependency, parse_after
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.find import find_runs
 from clusterkit.jobs.state.load import Job, load_jobs
 
 
-def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -> tuple[After, ...]:
+def conditions(
+    words: Iterable[str], roots: Sequence[Path], kind: ClusterKind
+) -> tuple[Dependency, ...]:
     """Return what a new job on a cluster of this kind has to wait for, by the words of `--after`.
 
     Jobs that have ended as they should are not among it: Slurm may have forgotten them, and would
@@ -24,18 +26,18 @@ def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -
             or two conditions on it can never hold together.
     """
     wanted = [(word, *parse_after(word)) for word in words]
-    endings: dict[RunFolder, list[tuple[str, Ending]]] = {}
+    endings: dict[RunFolder, list[tuple[str, Condition]]] = {}
     for word, name, ending in wanted:
         for run in find_runs(name, roots):
             run.require_own("let a job wait for it")
             endings.setdefault(run, []).append((word, ending))
-    left: dict[After, None] = {}
+    left: dict[Dependency, None] = {}
     problems: list[Problem] = []
     for job in load_jobs(endings):
         problems += _contradictions(job, endings[job.run])
         for word, ending in endings[job.run]:
             condition = _condition(job, ending)
-            holds = condition.holds(job.status.state)
+            holds = condition.is_met(job.status.state)
             if holds is None:
                 left[condition] = None
                 problems += _unkept(job, word, kind)
@@ -49,17 +51,17 @@ def conditions(words: Iterable[str], roots: Sequence[Path], kind: ClusterKind) -
     return tuple(left)
 
 
-def _condition(job: Job, ending: Ending) -> After:
+def _condition(job: Job, ending: Condition) -> Dependency:
     name = job.submission.job_id or job.run.run_id
-    return After(run_dir=str(job.run.path), job_id=name, ending=ending)
+    return Dependency(run_dir=str(job.run.path), job_id=name, ending=ending)
 
 
-def _contradictions(job: Job, wanted: Sequence[tuple[str, Ending]]) -> list[Problem]:
+def _contradictions(job: Job, wanted: Sequence[tuple[str, Condition]]) -> list[Problem]:
     """Return that the job is asked both to succeed and to fail; nothing where it is over."""
     words = {ending: word for word, ending in wanted}
-    if job.status.state.final or not {Ending.OK, Ending.FAIL} <= words.keys():
+    if job.status.state.final or not {Condition.OK, Condition.FAIL} <= words.keys():
         return []
-    both = f"--after {words[Ending.OK]} and --after {words[Ending.FAIL]}"
+    both = f"--after {words[Condition.OK]} and --after {words[Condition.FAIL]}"
     name = job.submission.job_id or job.run.run_id
     message = f"{both} can never hold together"
     return [Problem(message=message, hint=f"--after {name}:any, or leave one of them out")]

@@ -14,7 +14,7 @@ from clusterkit.core.reading import open_regular
 from clusterkit.core.text.escapes import harmless
 from clusterkit.executors.run.runfolder import RunFolder, listed, read_submission
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs.watch import Observer
+from clusterkit.jobs.watch import Watch
 
 _CHUNK = 1 << 18
 _FARTHEST = 1 << 30
@@ -125,13 +125,13 @@ def follow(
 def _followed(
     run: RunFolder, node: int | None, *, tail: int | None, poll_s: float
 ) -> Iterator[str]:
-    observer = Observer(run, tends=True)
+    watch = Watch(run, starts=True)
     ranks = ranks_of(run, node)
     readers = dict(zip(ranks, _readers(run, ranks, tail=tail, several=node is None), strict=True))
     while True:
         # Looked at before reading, so that what a job wrote last is read after its end.
-        observer.look()
-        over = observer.over
+        watch.look()
+        over = watch.over
         if node is None:
             _add_new(run, readers)
         for reader in readers.values():

@@ -11,7 +11,6 @@ from clusterkit.core.model import ClusterKind, JobState
 from clusterkit.executors import executor_of
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.executors.submission import holder_of
 from clusterkit.jobs.state.load import Job, states_of
 
 _STARTS_AT_ONCE = 16
@@ -49,7 +48,7 @@ def tend(jobs: Iterable[Job]) -> str | None:
         if job.status.state is JobState.REQUEUED:
             try:
                 executor = executor_of(job.run, job.submission, use="start its job")
-                executor.tend(job.run, job.submission)
+                executor.restart(job.run, job.submission)
             except (RemoteError, UserError) as error:
                 trouble = trouble or str(error)
     return trouble
@@ -69,7 +68,9 @@ def _states_before(held: Iterable[Job]) -> dict[str, JobState]:
 
 
 def _may_start(job: Job, states: Mapping[str, JobState]) -> bool:
-    return all(one.holds(states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after)
+    return all(
+        one.is_met(states.get(one.run_dir, JobState.UNKNOWN)) for one in job.submission.after
+    )
 
 
 def _release(held: list[Job]) -> str | None:
@@ -106,9 +107,10 @@ def end_held(run: RunFolder) -> bool:
 
 def _start(job: Job) -> None:
     """Start one job, unless another client does, or just has, or it was cancelled."""
-    run, holder = job.run, holder_of(job.run, job.submission)
+    run = job.run
+    executor = executor_of(run, job.submission, use="start its job")
     with files.locked(run.starting) as mine:
         there = runfolder.listed(run.path)  # not what a network file system remembers
         over = {run.cancelled.name, run.state.name} & there
         if mine and not over and run.held.name in there:
-            holder.release(run, job.submission)
+            executor.start_queued(run, job.submission)

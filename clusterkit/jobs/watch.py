@@ -1,98 +1,139 @@
-"""Wait for the end of a job, or bring it about."""
+"""Wait for the end of jobs, or bring it about, asking each scheduler once for all of them.
+
+How the end of a job is noticed: `Watch` looks at the run folders, and seldom asks the schedulers
+(the only clock); what their executors answer, `state/conclude.py` makes a state of.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, JobState
-from clusterkit.executors import executor_of
+from clusterkit.executors import executor_for, executor_of
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs.start_held import end_held, needs_client, tend
-from clusterkit.jobs.state.load import Job, load_job
+from clusterkit.jobs.start_held import end_held, is_held, needs_client, ready, tend
+from clusterkit.jobs.state.load import Job, load_job, load_jobs
 
 RESULTS_EVERY_S = 0.2
-SCHEDULER_EVERY_S = {ClusterKind.LOCAL: 0.0, ClusterKind.SLURM: 1.0, ClusterKind.SSH: 5.0}
-"""Where only the scheduler knows of an end (a time limit, scancel), it is noticed within 2 s, also
-when the answer takes its time. Over ssh the nodes write down all ends but that of their keeper."""
-UNKNOWN_PATIENCE_S = {ClusterKind.LOCAL: 2.0, ClusterKind.SLURM: 60.0, ClusterKind.SSH: 60.0}
-"""How long a job may be unknown before that is the answer; a scheduler may be restarting."""
-CANCEL_PATIENCE_S = 90.0
+CANCEL_TIMEOUT_S = 90.0
 """More than Slurm's KillWait (30 s) and the epilogue of most sites."""
-GONE_PATIENCE_S = 20.0
+_GONE_TIMEOUT_S = 20.0
 """How long the last processes of an ended job are waited for: an epilogue may take minutes."""
 _GONE_EVERY_S = 0.3
-TEND_EVERY_S = 3.0
+_START_EVERY_S = 3.0
+_BUSY_EVERY_S = 15.0
+"""With all slots taken it is the end of a job that changes that, and most are seen here."""
 _CANCEL = "end its job"
 
 
-def patience_s(job: Job) -> float:
-    """Return how long a job may be unknown before that is the answer."""
-    scheduled = job.submission.kind is ClusterKind.SLURM
-    if scheduled and job.submission.job_id is None and job.run.handing.exists():
-        return math.inf  # soon after Slurm answers again it is found, or was never submitted
-    return UNKNOWN_PATIENCE_S[job.submission.kind]
+class Watch:
+    """Look at jobs often, and bother their schedulers seldom.
 
-
-class Observer:
-    """Look at a job often, and bother its scheduler seldom.
-
-    The run folder is looked at on every call; the scheduler is asked when something has changed
+    The run folders are looked at on every call; the schedulers are asked when something has changed
     there, and every so often otherwise.
     """
 
-    def __init__(self, run: RunFolder, *, tends: bool = False) -> None:
-        """Observe the job in `run`; one that `tends` it starts it (again) where a client has to."""
-        self.run = run
-        self.tends = tends
+    def __init__(self, *runs: RunFolder, starts: bool = False) -> None:
+        """Watch the jobs in `runs`; one that `starts` them does so where a client has to."""
+        self.jobs: dict[RunFolder, Job] = {}
+        """All jobs that could be read, in the order of `runs`."""
         self.trouble = ""
-        """Why it could not be started the last time that was tried."""
-        self._tended_at = 0.0
-        self._job: Job | None = None
-        self._seen = 0
+        """Why a job could not be started the last time that was tried."""
+        self._left = list(runs)
+        self._order = runs
+        self._starts = starts
+        self._started_at = -math.inf
+        self._seen = -1
         self._asked_at = 0.0
-        self._unknown_since: float | None = None
+        self._unknown_since: dict[RunFolder, float] = {}
 
-    def look(self) -> Job:
-        """Return what is known of the job now."""
-        if self._job is not None:
+    def look(self) -> list[Job]:
+        """Return the jobs that have changed their states.
+
+        Raises:
+            UserError: the folder of the only job cannot be read any more.
+        """
+        changed = self._load() if self._left else []
+        pause_s = _BUSY_EVERY_S if self.trouble and len(self._order) > 1 else _START_EVERY_S
+        due = bool(changed) or time.monotonic() - self._started_at >= pause_s
+        if self._starts and due and any(map(needs_client, self.open)):
+            self.trouble = tend(self.open) or ""
+            self._started_at = time.monotonic()
+            self._seen = -1
+        return changed
+
+    def _load(self) -> list[Job]:
+        if len(self._left) == 1 and (job := self.jobs.get(self._left[0])) is not None:
             with suppress(UserError):  # whose state cannot be told any more then, is told below
-                fetch(self.run, self._job.submission)
-        seen = count_results(self.run)
-        now = time.monotonic()
-        every_s = 0.0 if self._job is None else SCHEDULER_EVERY_S[self._job.submission.kind]
-        if self._job is None or seen != self._seen or now - self._asked_at >= every_s:
-            self._job = load_job(self.run)
-            self._seen = seen
-            self._asked_at = time.monotonic()  # an answer may take its time
-        if self.tends and needs_client(self._job):
-            self._tend(self._job)
-        if self._job.status.state is not JobState.UNKNOWN:
-            self._unknown_since = None
-        elif self._unknown_since is None:
-            self._unknown_since = now
-        return self._job
+                fetch(job.run, job.submission)
+        seen = sum(count_results(run) for run in self._left)
+        if seen == self._seen and time.monotonic() - self._asked_at < self._every_s():
+            return []
+        self._seen = seen
+        only = len(self._order) == 1
+        changed = []
+        found = {
+            job.run: job for job in ([load_job(*self._left)] if only else load_jobs(self._left))
+        }
+        for run, job in found.items():
+            before = self.jobs.get(run)
+            if before is None or before.status.state is not job.status.state:
+                changed.append(job)
+            if job.status.state is JobState.UNKNOWN:
+                self._unknown_since.setdefault(run, time.monotonic())
+            else:
+                self._unknown_since.pop(run, None)
+        known = self.jobs | found
+        self.jobs = {run: known[run] for run in self._order if run in known}
+        self._asked_at = time.monotonic()  # an answer may take its time
+        self._left = [run for run, job in found.items() if not job.status.state.final]
+        return changed
 
-    def _tend(self, job: Job) -> None:
-        if time.monotonic() - self._tended_at < TEND_EVERY_S:
-            return
-        self.trouble = tend([job]) or ""
-        self._tended_at = time.monotonic()
-        self._asked_at = 0.0
+    def _every_s(self) -> float:
+        kinds = {self.jobs[run].submission.kind for run in self._left if run in self.jobs}
+        return max((executor_for(kind).ask_every_s for kind in kinds), default=0.0)
+
+    @property
+    def job(self) -> Job:
+        """The first of the jobs."""
+        return next(iter(self.jobs.values()))
+
+    @property
+    def open(self) -> list[Job]:
+        """The jobs that are not over, nor unknown for so long that nobody will learn more."""
+        now = time.monotonic()
+        return [
+            job
+            for run in self._left
+            if (job := self.jobs.get(run)) is not None
+            and now - self._unknown_since.get(run, now) < _unknown_timeout_s(job)
+        ]
 
     @property
     def over(self) -> bool:
         """Whether nothing more will be learnt by looking again."""
-        if self._job is None:
-            return False
-        if self._unknown_since is not None:
-            return time.monotonic() - self._unknown_since >= patience_s(self._job)
-        return self._job.status.state.final
+        return bool(self.jobs) and not self.open
+
+    @property
+    def stuck(self) -> bool:
+        """Whether all jobs that are left wait for one of which nobody will learn any more."""
+        left = self.open
+        unknown = any(job.status.state is JobState.UNKNOWN for job in self.jobs.values())
+        return unknown and bool(left) and all(map(is_held, left)) and not ready(left)
+
+
+def _unknown_timeout_s(job: Job) -> float:
+    """Return how long a job may be unknown before that is the answer."""
+    scheduled = job.submission.kind is ClusterKind.SLURM
+    if scheduled and job.submission.job_id is None and job.run.handing.exists():
+        return math.inf  # soon after Slurm answers again it is found, or was never submitted
+    return executor_for(job.submission.kind).unknown_timeout_s
 
 
 def count_results(run: RunFolder) -> int:
@@ -103,36 +144,46 @@ def count_results(run: RunFolder) -> int:
 def wait(
     run: RunFolder,
     *,
-    poll_s: float = RESULTS_EVERY_S,
-    changed: Callable[[Job], None] | None = None,
-    troubled: Callable[[str], None] | None = None,
+    changed: Callable[[Job], None] = lambda _: None,
+    on_trouble: Callable[[str], None] = lambda _: None,
 ) -> Job:
-    """Return the job once it is over, or has been unknown for too long; start it (again) meanwhile.
+    """Return the job once it is over, or has been unknown for too long; start it meanwhile.
 
-    `changed` hears of new states, and `troubled` why the job cannot be started again yet.
+    `changed` hears of new states, and `on_trouble` why the job cannot be started (again) yet.
 
     Raises:
         UserError: it is a run of somebody else, and not over.
     """
     if run.foreign is not None and not load_job(run).status.state.final:
         run.require_own("wait for its job, which may have to be started or fetched")
-    observer = Observer(run, tends=True)
-    last: JobState | None = None
-    trouble = ""
+    (job,) = wait_for_all([run], changed=changed, on_trouble=on_trouble)
+    return job
+
+
+def wait_for_all(
+    runs: Sequence[RunFolder],
+    *,
+    changed: Callable[[Job], None],
+    on_trouble: Callable[[str], None],
+) -> list[Job]:
+    """Return the jobs once all of them are over, or unknown for too long; start them meanwhile.
+
+    `changed` hears of new states, and `on_trouble` why one that may start cannot be started yet.
+    """
+    watch = Watch(*runs, starts=True)
+    told = ""
     while True:
-        job = observer.look()
-        if changed is not None and job.status.state is not last:
+        for job in watch.look():
             changed(job)
-        last = job.status.state
-        if troubled is not None and observer.trouble not in {"", trouble}:
-            troubled(observer.trouble)
-        trouble = observer.trouble or trouble
-        if observer.over:
-            return job
-        time.sleep(poll_s)
+        if watch.trouble not in {"", told}:
+            on_trouble(watch.trouble)
+        told = watch.trouble or told
+        if not watch.open or watch.stuck:
+            return list(watch.jobs.values())
+        time.sleep(RESULTS_EVERY_S)
 
 
-def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
+def cancel(run: RunFolder, *, timeout_s: float = CANCEL_TIMEOUT_S) -> Job:
     """End the job, wait until it is over, and return it; one that is over stays as it is.
 
     Raises:
@@ -143,36 +194,71 @@ def cancel(run: RunFolder, *, timeout_s: float = CANCEL_PATIENCE_S) -> Job:
     job = load_job(run)
     if job.status.state.final:
         return job
-    # First, so that whoever starts or ends the job from here on knows why.
-    files.create_text(run.cancelled, "")
-    if not end_held(run):
+    watch, errors = _end([run], timeout_s)
+    for error in errors.values():
+        raise error
+    for job in watch.open or ([] if watch.job.status.state.final else [watch.job]):
+        name = job.submission.job_id or run.run_id
+        raise RemoteError(_not_ended(job), hint=f"look again: clusterkit status {name}")
+    return watch.job
+
+
+def cancel_all(
+    runs: Sequence[RunFolder], *, timeout_s: float = CANCEL_TIMEOUT_S
+) -> tuple[list[Job], list[str]]:
+    """End all of these jobs; return them, and what went wrong with any."""
+    for run in runs:
+        run.require_own(_CANCEL)
+    watch, errors = _end(runs, timeout_s)
+    names = {job.run: job.submission.job_id or job.run.run_id for job in watch.jobs.values()}
+    failed = [f"{names.get(run, run.run_id)}: {error}" for run, error in errors.items()]
+    return list(watch.jobs.values()), failed + list(map(_not_ended, watch.open))
+
+
+def _not_ended(job: Job) -> str:
+    name = job.submission.job_id or job.run.run_id
+    return f"{name} was asked to end and is still {job.status.state.value}"
+
+
+def _end(
+    runs: Sequence[RunFolder], timeout_s: float
+) -> tuple[Watch, dict[RunFolder, RemoteError | UserError]]:
+    """End jobs, and watch them until they are over; return also who could not be told, and why.
+
+    Those that have not started end first, from the last one on, so that none of them starts because
+    another one has ended.
+    """
+    jobs = [job for job in load_jobs(runs) if not job.status.state.final]
+    for job in jobs:
+        # First, so that whoever starts or ends the job from here on knows why.
+        files.create_text(job.run.cancelled, "")
+    jobs.sort(key=lambda job: job.status.state is JobState.PENDING)
+    errors: dict[RunFolder, RemoteError | UserError] = {}
+    for job in reversed(jobs):
         try:
-            executor_of(run, job.submission, use=_CANCEL).cancel(run, job.submission)
-        except RemoteError:
-            # Of a job that only waits to start again, a node may have gone for good.
-            if not (job := load_job(run)).status.state.final:
-                raise
-            return job
-    observer = Observer(run)
+            if not end_held(job.run):
+                executor = executor_of(job.run, job.submission, use=_CANCEL)
+                executor.cancel(job.run, job.submission)
+        except (RemoteError, UserError) as error:
+            errors[job.run] = error
+    watch = Watch(*runs)
     deadline = time.monotonic() + timeout_s
-    while not (job := observer.look()).status.state.final:
-        if time.monotonic() > deadline or observer.over:
-            name = job.submission.job_id or run.run_id
-            raise RemoteError(
-                f"{name} was asked to end and is still {job.status.state.value}",
-                hint=f"look again: clusterkit status {name}",
-            )
+    watch.look()
+    while watch.open and time.monotonic() < deadline and not errors:
         time.sleep(RESULTS_EVERY_S)
-    await_gone([job])
-    return job
+        watch.look()
+    # Of a job that only waits to start again, a node may have gone for good.
+    over = {job.run for job in watch.jobs.values() if job.status.state.final}
+    _await_gone([watch.jobs[job.run] for job in jobs if job.run in over - errors.keys()])
+    return watch, {run: error for run, error in errors.items() if run not in over}
 
 
-def await_gone(jobs: Iterable[Job]) -> None:
+def _await_gone(jobs: Iterable[Job]) -> None:
     """Wait until no process of jobs that were ended is left; who cannot be asked is not waited for.
 
-    Nodes report before the last of their processes has ended: srun, the worker, the keeper.
+    Nodes report before the last of their processes has ended: srun, the worker, the node agent.
     """
-    deadline = time.monotonic() + GONE_PATIENCE_S
+    deadline = time.monotonic() + _GONE_TIMEOUT_S
     left: dict[ClusterKind, dict[RunFolder, Submission]] = {}
     for job in jobs:
         left.setdefault(job.submission.kind, {})[job.run] = job.submission

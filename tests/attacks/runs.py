@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterkit.executors.local.runs import MODULE
+
 from clusterkit.core import files, processes
 from clusterkit.core.model import ClusterKind, Host
-from clusterkit.executors.local.runs import MODULE
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh.layout import LAYOUT, write_layout

@@ -19,10 +19,10 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, Host
 from clusterkit.core.records import record_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.executors.ssh import ask, claims, states
+from clusterkit.executors.ssh import ask, fetch, states
+from clusterkit.executors.ssh.ask import NodeAnswer
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
-from clusterkit.executors.ssh.nodes import NodeAnswer
 from clusterkit.executors.ssh.states import Life, read_keepers, state_of
 from clusterkit.transport.probe import Output
 from clusterkit.transport.ssh.session import Talk
@@ -150,8 +150,8 @@ def test_any_files_in_a_run_folder_give_a_state(data: st.DataObject) -> None:
         node_results.read_failures(run)
         node_results.read_rounds(run, 0)
         node_results.latest_attempt(run)
-        claims.settle(run, layout(), NAMES)
-        claims.decide_first_failure(run, layout())
+        fetch.settle(run, layout(), NAMES)
+        fetch.decide_first_failure(run, layout())
 
 
 @CALM

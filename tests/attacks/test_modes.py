@@ -12,12 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from clusterkit.executors.run.pickles import dump_private, load_own
 
 from clusterkit.core import files, permissions
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, ShareRuns
 from clusterkit.executors.run import runfolder
-from clusterkit.executors.run.pickles import dump_private, load_own
 from clusterkit.executors.ssh.inbox import Inbox, NotWritten
 
 STRANGER = 54321

@@ -21,7 +21,7 @@ from clusterkit.core.ports import groups
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.partition import News
 from clusterkit.executors.node.peers import Circle, Link
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.attacks.test_peers import no_descriptors, squatter, stranger, until

@@ -169,7 +169,7 @@ def run_job(
 
 def _wait(run: RunFolder, name: str) -> Job:
     try:
-        return wait_for(run, troubled=console.warn)
+        return wait_for(run, on_trouble=console.warn)
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be what has gone
             console.note(f"\n{name} is being cancelled")

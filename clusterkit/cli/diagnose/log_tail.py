@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from clusterkit.cli.frame import console
 from clusterkit.jobs import Job
-from clusterkit.jobs.state.failure import batch_output, failure_of
+from clusterkit.jobs.document import batch_output, failure_of
 
 _LINES = 15
 _MARGIN = "  | "

@@ -13,9 +13,9 @@ from clusterkit.config import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, find_runs, load_jobs, run_roots
-from clusterkit.jobs.arrays import wait_for_all
 from clusterkit.jobs.document import document_of, name_of
 from clusterkit.jobs.start_held import may_need_client
+from clusterkit.jobs.watch import wait_for_all
 
 _MOST_ROWS = 40
 _QUIET = frozenset({JobState.SUCCEEDED, JobState.PENDING})
@@ -52,7 +52,7 @@ def wait_for_array(
         console.note(f"{label_of(job)} {said(job)}")
 
     try:
-        jobs = wait_for_all(runs, changed=changed, troubled=console.warn)
+        jobs = wait_for_all(runs, changed=changed, on_trouble=console.warn)
     except KeyboardInterrupt:
         console.note(f"\nthe jobs go on; come back: clusterkit {verb} {array}")
         if any(may_need_client(run) for run in runs):

@@ -63,7 +63,7 @@ def _end(word: str, runs: tuple[RunFolder, ...], *, quiet: bool) -> tuple[list[J
 
 def _end_array(array: str, runs: tuple[RunFolder, ...], *, quiet: bool) -> tuple[list[Job], bool]:
     from clusterkit.cli.jobs.arrays import counted
-    from clusterkit.jobs.arrays import cancel_all
+    from clusterkit.jobs.watch import cancel_all
 
     ended, troubles = cancel_all(runs)
     for trouble in troubles:

@@ -20,8 +20,7 @@ from clusterkit.core.text.escapes import harmless
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, read_logs
 from clusterkit.jobs import follow as follow_output
-from clusterkit.jobs.document import logs_document, name_of
-from clusterkit.jobs.state.failure import batch_output
+from clusterkit.jobs.document import batch_output, logs_document, name_of
 from clusterkit.jobs.state.load import load_job
 
 

@@ -16,7 +16,7 @@ from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.executors.base import RefusalError
-from clusterkit.executors.run.dependencies import After, Ending, Ties
+from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency
 from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable, tied
 from clusterkit.jobs.submit.packages import require_package
 from clusterkit.jobs.submit.preflight import chosen_mode, pass_gate
@@ -45,9 +45,11 @@ class _Array:
     elements: tuple[Element, ...]
     plans: tuple[LaunchPlan, ...]
     at_once: int | None
-    after: tuple[After, ...]
+    after: tuple[Dependency, ...]
 
-    def ties(self, position: int, before: Sequence[Submission], runs: Sequence[RunFolder]) -> Ties:
+    def dependencies(
+        self, position: int, before: Sequence[Submission], runs: Sequence[RunFolder]
+    ) -> Dependencies:
         """Return what the job at this position waits for: `--after`, and its turn.
 
         With K at once each job follows the one K places before it, however that ends; then never
@@ -57,13 +59,13 @@ class _Array:
         if self.at_once is not None and position >= self.at_once:
             other = position - self.at_once
             after += (
-                After(
+                Dependency(
                     run_dir=str(runs[other].path),
                     job_id=before[other].job_id or runs[other].run_id,
-                    ending=Ending.ANY,
+                    ending=Condition.ANY,
                 ),
             )
-        return Ties(array=self.array, index=self.elements[position].index, after=after)
+        return Dependencies(array=self.array, index=self.elements[position].index, after=after)
 
 
 def submit_array(
@@ -114,7 +116,7 @@ def submit_array(
         raise typer.Exit(wait_for_array(array.array, runs, as_json=as_json))
 
 
-def _require_few_conditions(after: Sequence[After], count: int) -> None:
+def _require_few_conditions(after: Sequence[Dependency], count: int) -> None:
     """Refuse what nobody could look through any more: every job of many after every one of many.
 
     Raises:
@@ -132,12 +134,12 @@ def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trou
     runs: list[RunFolder] = []
     submissions: list[Submission] = []
     for position, plan in enumerate(array.plans):
-        ties = array.ties(position, submissions, runs)
+        dependencies = array.dependencies(position, submissions, runs)
         try:
             run, submission = hand_over(
                 plan,
                 passed,
-                ties,
+                dependencies,
                 command_line=sys.argv,
                 note=console.note,
                 check_limits=position == 0,
@@ -219,7 +221,7 @@ def _tell_trouble(
 
 
 def _show(
-    sweep: Sweep, plans: Sequence[LaunchPlan], after: tuple[After, ...], *, as_json: bool
+    sweep: Sweep, plans: Sequence[LaunchPlan], after: tuple[Dependency, ...], *, as_json: bool
 ) -> None:
     """Print a table of the jobs and the script of the first."""
     first = tied(plans[0], after)

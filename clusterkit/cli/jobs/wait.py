@@ -55,7 +55,7 @@ def wait_for_run(run: RunFolder, *, as_json: bool = False, verb: str = "wait") -
         console.note(f"{name_of(job)} {said(job)}")
 
     try:
-        job = wait_for(run, changed=changed, troubled=console.warn)
+        job = wait_for(run, changed=changed, on_trouble=console.warn)
     except KeyboardInterrupt:
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
         submission = runfolder.read_submission(run)

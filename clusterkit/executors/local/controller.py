@@ -7,24 +7,100 @@ that and without a controller is unknown.
 
 from __future__ import annotations
 
+import ipaddress
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterkit.core import files, processes
+from clusterkit.core import files, peers, processes
 from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
+from clusterkit.core.ports import HeldPort, hold_port
 from clusterkit.executors.base import scrubbed_environment
-from clusterkit.executors.local.nodes import LocalLayout
-from clusterkit.executors.local.runs import job_id_of
+from clusterkit.executors.local.executor import job_id_of
+from clusterkit.executors.node.identity import Allocation, visible_gpus
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.run import node_results, runfolder
-from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.run.submit_journal import ProcessId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLayout:
+    """The nodes of one local job."""
+
+    allocation: Allocation
+    devices: tuple[tuple[str, ...], ...] | None
+    """GPUs of each node; None where every node sees what this machine shows."""
+    time_limit_s: float | None
+    port: HeldPort
+
+    @classmethod
+    def from_plan(cls, job_id: str, plan: Mapping[str, Any], *, tasks: int) -> LocalLayout:
+        """Lay out the nodes of a `plan.json`, of which the first `tasks` get a worker.
+
+        Raises:
+            RemoteError: no port is free.
+        """
+        count = int(plan["nodes"])
+        slots = tuple(int(number) for number in plan["slots"][:count])
+        low, high = (int(port) for port in plan["cluster"]["port_range"])
+        port = hold_port(low, high, seed=job_id)
+        return cls(
+            allocation=Allocation(
+                job_id=job_id,
+                names=tuple(plan["node_names"][:count]) or tuple(f"node-{k}" for k in range(count)),
+                slots=slots,
+                tasks=tasks,
+                head=address_of(0),
+                port=port.number,
+                token=peers.new_token(),
+            ),
+            devices=split_devices(visible_gpus(), slots),
+            time_limit_s=plan["time_limit_s"],
+            port=port,
+        )
+
+    def next(self) -> LocalLayout:
+        """Return the layout of the next attempt, which has the same port."""
+        attempt = self.allocation.attempt + 1
+        allocation = replace(self.allocation, attempt=attempt, token=peers.new_token())
+        return replace(self, allocation=allocation)
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Return the variables of one node."""
+        nodes = self.allocation
+        environment = {
+            **nodes.variables(rank, executor="local"),
+            "CK_NODE_ADDR": address_of(rank),
+        }
+        if self.devices is not None and nodes.tasks == len(nodes.names):
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices[rank])
+        return environment
+
+
+def address_of(rank: int) -> str:
+    """Return the loopback address of a node: 127.0.0.1 for the first, then upward."""
+    return str(ipaddress.IPv4Address("127.0.0.1") + rank)
+
+
+def split_devices(
+    devices: Sequence[str], slots: Sequence[int]
+) -> tuple[tuple[str, ...], ...] | None:
+    """Give every node as many GPUs as it has slots; None where there are not enough for all."""
+    if not devices or sum(slots) > len(devices):
+        return None
+    shares = []
+    first = 0
+    for number in slots:
+        shares.append(tuple(devices[first : first + number]))
+        first += number
+    return tuple(shares)
 
 
 def main(arguments: list[str]) -> int:
@@ -32,8 +108,10 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     run = RunFolder(Path(arguments[0]))
     processes.adopt_orphans()
-    submission = _submission(run)
-    layout = LocalLayout.from_plan(job_id_of(run), _plan(run), tasks=submission.tasks)
+    submission, plan = runfolder.read_submission(run), files.read_json(run.plan)
+    if submission is None or plan is None:
+        raise UserError(f"no submission, or no plan, in {run.path}")
+    layout = LocalLayout.from_plan(job_id_of(run), plan, tasks=submission.tasks)
     files.write_json(
         run.controller,
         {
@@ -49,10 +127,10 @@ def main(arguments: list[str]) -> int:
         )
         codes = supervisor.run_to_end(tuple(_starts(run, layout)))
         end = _end_of(run, codes, supervisor.state, attempt)
-        again = node_results.starts_again(run, submission, end["state"], attempt)
-        if not again or runfolder.is_cancelled(run):
+        restarts = node_results.restarts(run, submission, end["state"], attempt)
+        if not restarts or runfolder.is_cancelled(run):
             break
-        layout = layout.again()
+        layout = layout.next()
     files.write_json(run.ended, end)
     return 0
 
@@ -95,20 +173,6 @@ def _end_of(
         "attempt": attempt,
         "ended_at": time.time(),
     }
-
-
-def _plan(run: RunFolder) -> dict[str, Any]:
-    plan = files.read_json(run.plan)
-    if plan is None:
-        raise UserError(f"no plan in {run.plan}", hint="the folder was made by `clusterkit submit`")
-    return plan
-
-
-def _submission(run: RunFolder) -> Submission:
-    submission = runfolder.read_submission(run)
-    if submission is None:
-        raise UserError(f"no submission in {run.submission}")
-    return submission
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
-"""The first node of a job, which the others call: it notices who does not call any more."""
+"""The first node of a job, which the others call: it notices who does not call any more.
+
+On Slurm the workers call each other while their commands run (`in_touch`): Slurm itself takes
+`SlurmdTimeout` to notice that a node has gone, five minutes unless the site says otherwise. Over
+ssh the node agents do, and on one machine nobody has to.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from clusterkit.core import peers
 from clusterkit.core.errors import RemoteError
-from clusterkit.core.model import NodeResult
-from clusterkit.core.peers import PeerError
+from clusterkit.core.model import ClusterKind, NodeResult, Runtime
+from clusterkit.core.peers import PeerError, TokenError
 from clusterkit.core.ports import is_group_free
-from clusterkit.executors.node.partition import GONE, lost_each_other, refuses, who_has_gone
-from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.partition import GONE, News, lost_each_other, refuses, who_has_gone
 from clusterkit.executors.node.peers import (
     DOUBT_S,
     SILENCE_S,
@@ -23,6 +30,8 @@ from clusterkit.executors.node.peers import (
     Link,
     link_port,
 )
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder
 
 _DECIDE_S = 3.0
 """How long to wait for others that may be about to fall silent as well."""
@@ -142,3 +151,50 @@ class Hub(Link):
 def join(circle: Circle, rank: int, news: News) -> Link:
     """Return the part of one node: the first answers, the others call."""
     return Link(circle, rank, news) if rank else Hub(circle, news)
+
+
+_FIRST_ANSWER_S = 3.0
+"""How long the command waits for a first call: one that was never heard can be missed by nobody."""
+_LOOK_EVERY_S = 2.0
+"""Seldom, because the watch over the command looks into the same folder."""
+
+
+@contextmanager
+def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
+    """Call and be called; do nothing where a job has one node, or may go on without some."""
+    circle = _circle(run, me)
+    if circle is None:
+        yield
+        return
+    news = News(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
+    try:
+        link = join(circle, me.rank, news)
+        link.begin()
+        link.await_answer(_FIRST_ANSWER_S)
+    except (RemoteError, TokenError) as error:
+        print(f"clusterkit: nodes that go will be noticed by Slurm alone: {error}", file=sys.stderr)
+        yield
+        return
+    news.begin()
+    try:
+        yield
+    finally:
+        link.leave()
+        news.end()
+
+
+def _circle(run: RunFolder, me: Identity) -> Circle | None:
+    submission = runfolder.read_submission(run)
+    token = os.environ.get(peers.VARIABLE, "")  # of a batch script that makes one
+    port = os.environ.get(Runtime.PORT.name, "")
+    if submission is None or not token or not port.isdigit() or me.of == 1:
+        return None
+    if submission.kind is not ClusterKind.SLURM or submission.once or submission.least is not None:
+        return None
+    return Circle(
+        names=me.among,
+        tasks=me.of,
+        ports=(int(port),),
+        token=token,
+        gathers=False,
+    )

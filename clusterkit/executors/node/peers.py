@@ -26,16 +26,15 @@ from typing import Any
 from clusterkit.core import peers
 from clusterkit.core.model import PORT_STRIDE, NodeResult
 from clusterkit.core.peers import Connection, Listener, Member, PeerError
-from clusterkit.executors.node.clock import LivedClock
 from clusterkit.executors.node.partition import (
     GONE,
+    News,
     Views,
     Witnesses,
     lost_each_other,
     refuses,
     who_has_gone,
 )
-from clusterkit.executors.node.peer_state import News
 from clusterkit.executors.run import node_results
 
 CALL_EVERY_S = 2.0
@@ -292,3 +291,41 @@ def is_told_to_end() -> bool:
 def link_port(port: int) -> int:
     """Return the port of the calls, of a group of ports of a job."""
     return port + PORT_STRIDE - 1
+
+
+_TICK_S = 0.5
+_STOPPED_S = 4.0
+"""Who was asleep for so long between two ticks was stopped, and its job with it."""
+
+
+class LivedClock:
+    """Seconds that this process has lived through.
+
+    A job that is suspended (gang scheduling, `scontrol suspend`) hears nothing for hours, and yet
+    no node of it has gone.
+    """
+
+    def __init__(self) -> None:
+        """Stand at the time of the monotonic clock."""
+        self._lock = threading.Lock()
+        self._looked_at = time.monotonic()
+        self._stopped_s = 0.0
+
+    def begin(self) -> None:
+        """Look at the time now and then, in a thread of its own."""
+        threading.Thread(target=self._tick, daemon=True).start()
+
+    def now(self) -> float:
+        """Return the time, in seconds; only differences mean something."""
+        with self._lock:
+            now = time.monotonic()
+            asleep = now - self._looked_at
+            if asleep >= _STOPPED_S:
+                self._stopped_s += asleep
+            self._looked_at = now
+            return now - self._stopped_s
+
+    def _tick(self) -> None:
+        while True:
+            time.sleep(_TICK_S)
+            self.now()

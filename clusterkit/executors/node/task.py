@@ -11,15 +11,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from clusterkit.core import files, ownership, processes, reading
-from clusterkit.core.errors import UserError
+from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult, Runtime
-from clusterkit.executors.node import requeue
+from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, Ending, explain
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.peer_watch import in_touch
-from clusterkit.executors.node.preflight import UNFIT, unfit_because
-from clusterkit.executors.node.watch import WATCHED, Patience, Watch, blocked, sweep
+from clusterkit.executors.node.watch import (
+    WATCHED,
+    Patience,
+    Watch,
+    blocked,
+    may_requeue,
+    requeue,
+    sweep,
+)
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -85,8 +91,8 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    if unfit is not None and requeue.may_requeue(submission, me):
-        requeue.requeue(run, me, f"{me.name} is not fit")
+    if unfit is not None and may_requeue(submission, me):
+        requeue(run, me, f"{me.name} is not fit")
     if result.reason in node_results.TOLD_TO_END:
         _linger(run, patience.linger_s)
     return result
@@ -199,5 +205,41 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
         )
     except OSError as error:
         raise UserError(f"cannot start bash on {me.name}: {error.strerror}") from error
+    finally:
+        os.close(log)
+
+
+UNFIT = 69
+"""Exit code of a node that is not fit (EX_UNAVAILABLE of sysexits.h)."""
+
+
+def unfit_because(run: RunFolder, me: Identity) -> str | None:
+    """Return what the checks of this node found; None where it is fit, or nothing is checked.
+
+    The findings stand in the node's log as well. A node that cannot be checked is not unfit.
+    """
+    document = files.read_json(run.node_checks)
+    if document is None:
+        return None
+    # Loads a hundred small modules, and only here.
+    from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
+    from clusterkit.preflight.text import report_lines  # noqa: PLC0415
+
+    try:
+        report = examine_here(document, me.name)
+    except ClusterkitError as error:
+        _log(run, me, [f"this node could not be checked: {error}"])
+        return None
+    if not report.bad:
+        return None
+    _log(run, me, [line for _, line in report_lines(report)])
+    return "; ".join(f"{finding.id} {finding.summary}" for finding in report.bad)
+
+
+def _log(run: RunFolder, me: Identity, lines: list[str]) -> None:
+    log = files.open_for_append(run.log(me.rank))
+    try:
+        text = "".join(f"{line}\n" for line in lines)
+        os.write(log, f"--- clusterkit: checks of {me.name} before the start\n{text}".encode())
     finally:
         os.close(log)

@@ -18,7 +18,7 @@ ARRAY_ID = re.compile(r"(?P<array>array-[0-9a-f]{6})(?:/(?P<index>\d+))?")
 _SHOWN = 3
 
 
-class Ending(StrEnum):
+class Condition(StrEnum):
     """How a job has to end before another may start."""
 
     OK = "ok"
@@ -26,26 +26,26 @@ class Ending(StrEnum):
     FAIL = "fail"
 
 
-_WANTED = {Ending.OK: "success", Ending.ANY: "end", Ending.FAIL: "failure"}
-_HOW = {Ending.OK: "succeeded", Ending.ANY: "ended", Ending.FAIL: "failed"}
-_SLURM = {Ending.OK: "afterok", Ending.ANY: "afterany", Ending.FAIL: "afternotok"}
+_WANTED = {Condition.OK: "success", Condition.ANY: "end", Condition.FAIL: "failure"}
+_HOW = {Condition.OK: "succeeded", Condition.ANY: "ended", Condition.FAIL: "failed"}
+_SLURM = {Condition.OK: "afterok", Condition.ANY: "afterany", Condition.FAIL: "afternotok"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class After:
+class Dependency:
     """One job that has to end first."""
 
     run_dir: Folder
     """Its run folder."""
     job_id: JobName
-    ending: Ending
+    ending: Condition
 
-    def holds(self, state: JobState) -> bool | None:
+    def is_met(self, state: JobState) -> bool | None:
         """Tell whether that state lets the job start; None as long as it is not the last one."""
         if not state.final:
             return None
-        return self.ending is Ending.ANY or (state is JobState.SUCCEEDED) == (
-            self.ending is Ending.OK
+        return self.ending is Condition.ANY or (state is JobState.SUCCEEDED) == (
+            self.ending is Condition.OK
         )
 
     def why_never(self, state: JobState) -> str:
@@ -59,16 +59,16 @@ class After:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ties:
+class Dependencies:
     """What a job has to do with others."""
 
     array: str | None = None
     index: int | None = None
     """Which job of its array it is, from 0."""
-    after: tuple[After, ...] = ()
+    after: tuple[Dependency, ...] = ()
 
 
-def parse_after(word: str) -> tuple[str, Ending]:
+def parse_after(word: str) -> tuple[str, Condition]:
     """Read `JOB[:ok|any|fail]`.
 
     Raises:
@@ -76,8 +76,8 @@ def parse_after(word: str) -> tuple[str, Ending]:
     """
     job, colon, ending = word.rpartition(":")
     if not colon or "/" in ending:  # a run folder may have any name
-        job, ending = word, Ending.OK.value
-    if ending not in set(Ending):
+        job, ending = word, Condition.OK.value
+    if ending not in set(Condition):
         raise UserError(
             f"--after {word}: {ending!r} is none of the ways in which a job ends",
             hint=f"--after {job}:ok, {job}:fail or {job}:any",
@@ -85,19 +85,19 @@ def parse_after(word: str) -> tuple[str, Ending]:
         )
     if not job:
         raise UserError(f"--after {word}: no job", hint="--after JOB, or --after JOB:any")
-    return job, Ending(ending)
+    return job, Condition(ending)
 
 
-def why_never(after: Iterable[After], states: Mapping[str, JobState]) -> str | None:
+def why_never(after: Iterable[Dependency], states: Mapping[str, JobState]) -> str | None:
     """Return why a job can never start, by the states of the jobs of these run folders; or None."""
     for condition in after:
         state = states.get(condition.run_dir)
-        if state is not None and condition.holds(state) is False:
+        if state is not None and condition.is_met(state) is False:
             return condition.why_never(state)
     return None
 
 
-def waiting_for(after: Sequence[After]) -> str:
+def waiting_for(after: Sequence[Dependency]) -> str:
     """Return what a job waits for: `after 17, 18 and 4 more have ended`, `after 17:ok, 18:fail`."""
     if len({one.ending for one in after}) == 1:
         names = list(dict.fromkeys(one.job_id for one in after))
@@ -109,7 +109,7 @@ def waiting_for(after: Sequence[After]) -> str:
     return f"after {some_of(names, most)}{how}"
 
 
-def dependency(after: Iterable[After]) -> Mapping[str, str]:
+def sbatch_dependency(after: Iterable[Dependency]) -> Mapping[str, str]:
     """Return the options of sbatch(1) by which Slurm keeps these conditions.
 
     `kill-on-invalid-dep` ends a job whose conditions can never hold; without it some sites let it

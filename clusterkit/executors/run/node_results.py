@@ -19,7 +19,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.records import count_of, record_of
-from clusterkit.executors.run import attempts, elastic
+from clusterkit.executors.run import attempts
 from clusterkit.executors.run.runfolder import SCHEMA, RunFolder, Submission, listed
 
 LOST = 255
@@ -73,7 +73,7 @@ def write_result(
     if failed and least is not None:
         # After its own result is there: of nodes that fail at once, the last one sees them all.
         there = [r for r in map(result_of, _documents(run, attempt)) if r is not None]
-        failure = elastic.fatal(there, of=of, least=least)
+        failure = attempts.fatal(there, of=of, least=least)
         if failure is not None:
             note_failure(run, failure, attempt=attempt, of=of)
 
@@ -251,9 +251,9 @@ def left_out(run: RunFolder) -> frozenset[str]:
     return attempts.nodes_to_leave_out(read_failures(run))
 
 
-def starts_again(run: RunFolder, submission: Submission, state: JobState, attempt: int) -> bool:
+def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: int) -> bool:
     """Tell whether the job gets another attempt after this one, which has ended in `state`."""
-    return attempts.starts_again(
+    return attempts.restarts(
         state,
         first_failure(run, attempt),
         attempt=attempt,

@@ -24,7 +24,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, JobStatus, ShareRuns
 from clusterkit.core.ownership import Foreign
 from clusterkit.core.records import record_of
 from clusterkit.core.shell import Secret
-from clusterkit.executors.run.dependencies import After
+from clusterkit.executors.run.dependencies import Dependency
 
 SCHEMA = 1
 
@@ -277,7 +277,7 @@ class Submission:
     """The array that it belongs to."""
     index: Attempt | None = None
     """Which job of its array it is, from 0."""
-    after: tuple[After, ...] = ()
+    after: tuple[Dependency, ...] = ()
     """The jobs that had not ended yet, and that it has to wait for."""
 
     @property

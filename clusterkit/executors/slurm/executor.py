@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 
-from clusterkit.core.commands import run_command
+from clusterkit.core import files
+from clusterkit.core.commands import Answer, run_command
 from clusterkit.core.errors import RemoteError
+from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, LaunchPlan
-from clusterkit.executors.base import Launched, SchedulerState
-from clusterkit.executors.run import submit_journal
-from clusterkit.executors.run.dependencies import waiting_for
+from clusterkit.core.records import object_of, text_of
+from clusterkit.executors.base import (
+    PYTHON_VARIABLE,
+    RUN_FOLDER_VARIABLE,
+    Executor,
+    Launched,
+    SchedulerState,
+    UnconfirmedError,
+    scrubbed_environment,
+    tasks_of,
+)
+from clusterkit.executors.run import node_results, submit_journal
+from clusterkit.executors.run.dependencies import Dependencies, waiting_for
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
-from clusterkit.executors.slurm import limits, lost_jobs, requeue
+from clusterkit.executors.slurm import limits, lost_jobs, refusals
 from clusterkit.executors.slurm import states as slurm_states
-from clusterkit.executors.slurm.states import SCRIPT, Wanted
+from clusterkit.executors.slurm.states import SCRIPT, Query
 
 _IN_FLIGHT_S = 8.0
 """How long `cancel` waits for the id. Afterwards the client that submits, or the job itself when it
@@ -25,15 +38,16 @@ starts, finds it cancelled."""
 _GONE = ("invalid job id", "already completed", "job/step already completing or completed")
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmJobs:
-    """The executor of kind `slurm`."""
+class SlurmExecutor(Executor):
+    """The executor of kind `slurm`. Its nodes write into the run folder themselves."""
+
+    absence = "Slurm no longer lists it"
 
     def check_limits(self, plan: LaunchPlan) -> None:
         """Refuse what the partition cannot give; sbatch would let some of it wait forever."""
         with ThreadPoolExecutor(1) as pool:
             checking = pool.submit(limits.check, plan)
-            import_module("clusterkit.executors.slurm.submitit")  # needed next, while Slurm answers
+            import_module("clusterkit.executors.submitit_job")  # needed next, while Slurm answers
             checking.result()
 
     def launch(
@@ -44,10 +58,39 @@ class SlurmJobs:
         hidden: Collection[str],
         handing_over: Callable[[], None],
     ) -> Launched:
-        """Hand the rendered script to sbatch."""
-        from clusterkit.executors.slurm import submitit  # noqa: PLC0415 - submitit loads slowly
+        """Hand the rendered script to sbatch.
 
-        return submitit.launch(plan, run, hidden=hidden, handing_over=handing_over)
+        Raises:
+            UserError: the task cannot be written.
+            RefusalError: sbatch is missing, or refused the job.
+            UnconfirmedError: sbatch did not answer, or not with a job id, and Slurm lists no such
+                job.
+        """
+        from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
+
+        environment = {
+            **scrubbed_environment(hidden),
+            RUN_FOLDER_VARIABLE: str(run.path),
+            PYTHON_VARIABLE: sys.executable,
+        }
+
+        def start() -> Launched:
+            handing_over()
+            answer = run_command(
+                sbatch_command(plan, run),
+                environment=environment,
+                timeout_s=submit_journal.SBATCH_TIMEOUT_S,
+            )
+            job_id = refusals.accepted_id(answer.output) if answer.code == 0 else None
+            messages = tuple(line for line in answer.errors.splitlines() if line.strip())
+            return Launched(job_id=job_id or _look_for_it(plan, run, answer), messages=messages)
+
+        return launch_task(run, tasks_of(plan), start)
+
+    def has_to_wait(self, dependencies: Dependencies) -> bool:
+        """Tell that no job needs a client to wait: Slurm keeps its dependencies."""
+        del dependencies
+        return False
 
     def find_lost(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, str]:
         """Return the jobs that were submitted from these run folders."""
@@ -55,30 +98,50 @@ class SlurmJobs:
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
         """Return what Slurm says of these jobs, in one question for all of them."""
-        wanted = {
-            submission.job_id: Wanted.of(run, submission)
+        queries = {
+            submission.job_id: Query.of(run, submission)
             for run, submission in runs.items()
             if submission.job_id is not None
         }
-        found = slurm_states.query(wanted)
+        found = slurm_states.query(queries)
         return {
             run: _named(found[submission.job_id], submission)
             for run, submission in runs.items()
             if submission.job_id in found
         }
 
-    def fetch(self, run: RunFolder) -> None:
-        """Do nothing: the nodes write into the run folder itself."""
-
     def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
         """Return the exit code of the batch script, while Slurm holds it."""
         del run
         return slurm_states.exit_code_of(submission.job_id) if submission.job_id else None
 
-    def tend(self, run: RunFolder, submission: Submission) -> None:
-        """Tell Slurm which nodes the waiting job is not to get again."""
-        if submission.job_id is not None:
-            requeue.leave_out(run, submission)
+    def restart(self, run: RunFolder, submission: Submission) -> None:
+        """Tell Slurm, once for each list, which nodes the waiting job is not to get again.
+
+        Slurm lets them be changed only while a job waits (scontrol(1), ExcNodeList), so that no
+        node of the job can do it; a client that looks on can. Not where the job asks for spares
+        enough: its script leaves those nodes out by itself, and without them there might never be
+        so many nodes.
+
+        Raises:
+            RemoteError: Slurm did not take it; the job may have begun in this moment.
+            UserError: the run folder cannot be written.
+        """
+        failed = node_results.left_out(run)
+        nodes = hostlist.fold_set(failed)
+        done = files.read_json(run.told_slurm) == {"left_out": nodes}
+        if submission.job_id is None or len(failed) <= submission.spares or done:
+            return
+        plan = files.read_json(run.plan, own=True) or {}
+        asked = text_of(object_of(plan, "directives"), "exclude") or ""
+        excluded = hostlist.fold_set(hostlist.expand(asked, source=str(run.plan)))
+        listed = ",".join(part for part in (excluded, nodes) if part)  # the new list replaces it
+        answer = run_command(
+            ["scontrol", "update", f"JobId={submission.job_id}", f"ExcNodeList={listed}"]
+        )
+        if answer.code:
+            raise RemoteError(f"Slurm does not leave out {nodes}: {answer.errors.strip()}")
+        files.write_json(run.told_slurm, {"left_out": nodes})
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Ask Slurm to end the job; one that it no longer knows has ended.
@@ -103,7 +166,7 @@ class SlurmJobs:
 
     def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
         """Return the jobs with which Slurm is not through: a step or the batch script is left."""
-        return {run for run, said in self.states(runs).items() if not said.state.final}
+        return {run for run, known in self.states(runs).items() if not known.state.final}
 
     def _await_job_id(self, run: RunFolder, submission: Submission) -> str | None:
         """Wait for the job of an sbatch that may still be on its way."""
@@ -120,12 +183,50 @@ class SlurmJobs:
         return job_id
 
 
-def _named(said: SchedulerState, submission: Submission) -> SchedulerState:
+def sbatch_command(plan: LaunchPlan, run: RunFolder) -> list[str]:
+    """Return sbatch for the script of `run`, with what must not stand in it: its own folder."""
+    # Slurm expands % in the names of output files.
+    log = str(run.submitit / "%j_batch.out").replace("%", "%%").replace("%%j_", "%j_")
+    flags = {"output": log, "error": log, "open-mode": "append", "chdir": plan.workdir}
+    skipped = plan.cluster.skip_directives
+    command = ["sbatch", "--parsable"]
+    command += [f"--{name}={value}" for name, value in flags.items() if name not in skipped]
+    if lost_jobs.may_comment(plan):
+        command.append(f"--comment={lost_jobs.comment_of(run)}")
+    exported = plan.directives.get("export")
+    if exported is not None and exported.upper() != "ALL":
+        # Names alone: Slurm would cut a value at a comma, and show it to everybody.
+        kept = [] if exported.upper() in {"NONE", "NIL"} else [exported]
+        names = ",".join([*kept, RUN_FOLDER_VARIABLE, PYTHON_VARIABLE])
+        command.append(f"--export={names}")
+    return [*command, str(run.path / SCRIPT)]
+
+
+def _look_for_it(plan: LaunchPlan, run: RunFolder, answer: Answer) -> str:
+    """Return the job of an sbatch that did not say its id, but may have submitted it.
+
+    Raises:
+        RefusalError: it certainly has not.
+        UnconfirmedError: nobody can tell.
+    """
+    refused = refusals.refusal(answer, plan, run.path / SCRIPT)
+    if refused is not None:
+        raise refused
+    output = refusals.own_words(answer)
+    submit_journal.give_up(run, output)
+    submission = read_submission(run)
+    job_id = lost_jobs.await_one({run: submission} if submission is not None else {})
+    if job_id is None:
+        raise UnconfirmedError(f"sbatch: {output}", run)
+    return job_id
+
+
+def _named(known: SchedulerState, submission: Submission) -> SchedulerState:
     """Name the jobs that a job waits for, where Slurm says `Dependency`."""
-    if said.reason != "Dependency" or not submission.after:
-        return said
-    waits = said.state is JobState.PENDING
-    return replace(said, reason=waiting_for(submission.after) if waits else None)
+    if known.reason != "Dependency" or not submission.after:
+        return known
+    waits = known.state is JobState.PENDING
+    return replace(known, reason=waiting_for(submission.after) if waits else None)
 
 
-EXECUTOR = SlurmJobs()
+EXECUTOR = SlurmExecutor()

@@ -9,13 +9,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 
-from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, Submission, listed
-from clusterkit.executors.slurm.states import DAY_S, SCRIPT, is_script
+from clusterkit.executors.slurm.states import SCRIPT, is_script, sacct, since, squeue
 
 _SILENT_S = 45.0
 """How long a client waits for a Slurm that does not answer."""
@@ -53,13 +51,13 @@ def find(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, str]:
     return found
 
 
-def await_one(wanted: Mapping[RunFolder, Submission]) -> str | None:
-    """Return the job of the one run in `wanted`, or None where Slurm does not list it in time."""
+def await_one(runs: Mapping[RunFolder, Submission]) -> str | None:
+    """Return the job of the one run in `runs`, or None where Slurm does not list it in time."""
     deadline = time.monotonic() + _SILENT_S
     unlisted_since: float | None = None
     while True:
         try:
-            found = find(wanted)
+            found = find(runs)
         except RemoteError:
             found = None
         now = time.monotonic()
@@ -79,12 +77,8 @@ def _from_log(run: RunFolder) -> str | None:
 
 
 def _listed(runs: Iterable[RunFolder]) -> dict[RunFolder, str]:
-    command = ["squeue", "-h", "-a", "-t", "all", "-u", str(os.geteuid()), "-o", "%A|%o|%k"]
-    answer = run_command(command)
-    if answer.code:
-        said = answer.errors.strip() or "squeue failed"
-        raise RemoteError(f"Slurm does not answer: {said}", hint="try again; or: scontrol ping")
-    rows = [line.partition("|")[::2] for line in answer.output.splitlines()]
+    output = squeue("-a", "-u", str(os.geteuid()), "-o", "%A|%o|%k")
+    rows = [line.partition("|")[::2] for line in output.splitlines()]
     jobs = [(job_id, rest) for job_id, rest in rows if job_id.isdigit()]
     found: dict[RunFolder, str] = {}
     for run in runs:
@@ -103,13 +97,11 @@ def _has_script(command_and_comment: str, run: RunFolder) -> bool:
     return is_script(command_and_comment.rpartition("|")[0], script)
 
 
-def _accounted(runs: Iterable[RunFolder], since: float) -> dict[RunFolder, str]:
+def _accounted(runs: Iterable[RunFolder], began_at: float) -> dict[RunFolder, str]:
     """Ask accounting for jobs that have ended and are forgotten; no answer where there is none."""
-    start = datetime.fromtimestamp(since - DAY_S, tz=UTC).strftime("%Y-%m-%d")
-    command = ["sacct", "-n", "-X", "-P", "-u", str(os.geteuid()), "-S", start]
-    answer = run_command([*command, "-o", "JobIDRaw,SubmitLine"])
+    output = sacct("-u", str(os.geteuid()), "-S", since(began_at), "-o", "JobIDRaw,SubmitLine")
     found: dict[RunFolder, str] = {}
-    for line in answer.output.splitlines() if answer.code == 0 else ():
+    for line in output.splitlines():
         job_id, _, submitted = line.partition("|")
         words = submitted.split()
         for run in runs:

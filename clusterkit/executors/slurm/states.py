@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from clusterkit.core.commands import run_command
-from clusterkit.core.errors import RemoteError
+from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState
 from clusterkit.executors.base import SchedulerState
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.executors.slurm import node_failures
+from clusterkit.transport import slurm_nodes
+from clusterkit.transport.probe import Unparsed
+from clusterkit.transport.slurm_nodes import SlurmNode
 
 SCRIPT = "job.sbatch"
 """The rendered file that is submitted, word for word."""
@@ -54,10 +57,18 @@ _STATES = {
 }
 """Every state of squeue(1) and sacct(1), Slurm 20.11 to 25.05."""
 
+_LOST = "a node failed"
+_NOT_BOOTED = "a node did not boot"
+_OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Reason)=(\S+)")
+_BAD = frozenset(
+    {"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "NO_RESPOND", "INVAL", "INVALID_REG", "ERROR"}
+)
+_NOTHING = frozenset({"", "(null)", "None", "none"})
+
 _REASONS = {
-    "NODE_FAIL": node_failures.LOST,
+    "NODE_FAIL": _LOST,
     "OUT_OF_MEMORY": "out of memory",
-    "BOOT_FAIL": node_failures.NOT_BOOTED,
+    "BOOT_FAIL": _NOT_BOOTED,
     "LAUNCH_FAILED": "Slurm could not start it",
     "RECONFIG_FAIL": "a node could not be reconfigured",
     "DEADLINE": "its deadline passed",
@@ -66,11 +77,11 @@ _SQUEUE_FORMAT = "%A|%T|%r|%o"
 _SACCT_FIELDS = "JobIDRaw,State,ExitCode,JobName"
 _UNKNOWN_ID = "invalid job id"
 """squeue's error where the only id it was asked for is not known any more."""
-DAY_S = 86400
+_DAY_S = 86400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Query:
     """What a job must be for its id to mean ours."""
 
     script: Path
@@ -79,31 +90,27 @@ class Wanted:
     """When it was submitted, in seconds since the epoch."""
 
     @classmethod
-    def of(cls, run: RunFolder, submission: Submission) -> Wanted:
+    def of(cls, run: RunFolder, submission: Submission) -> Query:
         """Return what the job of this run must be."""
         return cls(script=run.path / SCRIPT, name=submission.name, since=submission.submitted_at)
 
 
-def query(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
+def query(queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Return the state of every job of these ids that Slurm still knows and that is ours.
 
     Raises:
         RemoteError: squeue is missing or could not ask; that a job has gone is another answer.
     """
-    if not wanted:
+    if not queries:
         return {}
-    ids = ",".join(wanted)
-    answer = run_command(["squeue", "-h", "-t", "all", "-j", ids, "-o", _SQUEUE_FORMAT])
-    if answer.code != 0 and _UNKNOWN_ID not in answer.errors.lower():
-        raise RemoteError(f"Slurm does not answer: {answer.errors.strip() or 'squeue failed'}")
-    found = parse_squeue(answer.output, wanted)
-    missing = {job_id: job for job_id, job in wanted.items() if job_id not in found}
+    found = parse_squeue(squeue("-j", ",".join(queries), "-o", _SQUEUE_FORMAT), queries)
+    missing = {job_id: job for job_id, job in queries.items() if job_id not in found}
     if missing:
         found |= _query_accounting(missing)
-    lost = [job_id for job_id, said in found.items() if said.reason in node_failures.OF_NODES]
-    for job_id in lost:
-        why = node_failures.explain(job_id)
-        found[job_id] = replace(found[job_id], reason=f"{found[job_id].reason}: {why}")
+    for job_id, known in found.items():
+        if known.reason in {_LOST, _NOT_BOOTED}:
+            why = explain_node_failure(job_id)
+            found[job_id] = replace(known, reason=f"{known.reason}: {why}")
     return found
 
 
@@ -131,28 +138,28 @@ def exit_code_of(job_id: str) -> int | None:
     return shell_code(match[1], match[2]) if match else None
 
 
-def parse_squeue(text: str, wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
+def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Read `squeue -h -t all -o "%A|%T|%r|%o"`; lines that are no rows are passed over."""
     found = {}
     for line in text.splitlines():
         parts = line.split("|", 3)
-        if len(parts) != 4 or parts[0] not in wanted:
+        if len(parts) != 4 or parts[0] not in queries:
             continue
         job_id, word, reason, command = (part.strip() for part in parts)
-        if is_script(command, wanted[job_id].script):
+        if is_script(command, queries[job_id].script):
             found[job_id] = state_of(word, reason=reason)
     return found
 
 
-def parse_sacct(text: str, wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
+def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Read `sacct -n -X -P -o JobIDRaw,State,ExitCode,JobName`."""
     found = {}
     for line in text.splitlines():
         parts = line.split("|", 3)
-        if len(parts) != 4 or parts[0] not in wanted:
+        if len(parts) != 4 or parts[0] not in queries:
             continue
         job_id, word, code, name = parts
-        if name == wanted[job_id].name:
+        if name == queries[job_id].name:
             status, _, signum = code.partition(":")
             known = status.isdigit() and signum.isdigit()
             found[job_id] = state_of(word, code=shell_code(status, signum) if known else None)
@@ -192,16 +199,89 @@ def shell_code(status: str, signum: str) -> int:
     return 128 + int(signum) if int(signum) else int(status)
 
 
-def _query_accounting(wanted: Mapping[str, Wanted]) -> dict[str, SchedulerState]:
-    """Ask sacct; where accounting is disabled, as at many small sites, that is no answer.
+def _query_accounting(queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
+    """Ask sacct. Only how a job ended counts.
 
-    Only how a job ended counts. A job that squeue does not list, and that is still running here, is
-    one whose end never reached the database (a "runaway job"): it would run for ever.
+    A job that squeue does not list, and that is still running here, is one whose end never reached
+    the database (a "runaway job"): it would run for ever.
     """
-    earliest = min(job.since for job in wanted.values()) - DAY_S
-    start = datetime.fromtimestamp(earliest, tz=UTC).strftime("%Y-%m-%d")
-    command = ["sacct", "-n", "-X", "-P", "-S", start, "-j", ",".join(wanted)]
-    answer = run_command([*command, "-o", _SACCT_FIELDS])
-    told = parse_sacct(answer.output, wanted) if answer.code == 0 else {}
+    start = since(min(job.since for job in queries.values()))
+    known = parse_sacct(sacct("-S", start, "-j", ",".join(queries), "-o", _SACCT_FIELDS), queries)
     # Without Slurm's word for it: what is only in the database does not start again.
-    return {job_id: replace(said, word="") for job_id, said in told.items() if said.state.final}
+    return {job_id: replace(state, word="") for job_id, state in known.items() if state.state.final}
+
+
+def squeue(*options: str) -> str:
+    """Return what squeue lists of jobs in any state.
+
+    Raises:
+        RemoteError: squeue is missing or could not ask; that a job has gone is another answer.
+    """
+    answer = run_command(["squeue", "-h", "-t", "all", *options])
+    if answer.code and _UNKNOWN_ID not in answer.errors.lower():
+        output = answer.errors.strip() or "squeue failed"
+        raise RemoteError(f"Slurm does not answer: {output}", hint="try again; or: scontrol ping")
+    return answer.output
+
+
+def sacct(*options: str) -> str:
+    """Return what accounting has of jobs; nothing where it is disabled, as at many small sites."""
+    answer = run_command(["sacct", "-n", "-X", "-P", *options])
+    return answer.output if answer.code == 0 else ""
+
+
+def since(moment: float) -> str:
+    """Return the day before a moment (in seconds since the epoch) as sacct takes it."""
+    return datetime.fromtimestamp(moment - _DAY_S, tz=UTC).strftime("%Y-%m-%d")
+
+
+def explain_node_failure(job_id: str) -> str:
+    """Return which node it was and why, as far as Slurm's records have it.
+
+    The controller may have lost its own link: then all nodes answer again, and no record names one.
+    """
+    answer = run_command(["scontrol", "show", "job", "-o", job_id])
+    job = {key: text for key, text in _OF_JOB.findall(answer.output) if text not in _NOTHING}
+    listed = job.get("NodeList") or _accounted(job_id)
+    failed = job.get("FailedNode")
+    because = f" (Slurm's reason: {job['Reason']})" if "Reason" in job else ""
+    if not failed and not listed:
+        return f"Slurm's record names no node{because}"
+    nodes = _nodes(failed or listed)
+    bad = [node for node in nodes if _BAD & {*node.states}]
+    own_link = ", all at once: perhaps the controller's own link was cut"
+    if bad:
+        all_at_once = own_link if len(bad) == len(nodes) > 1 else ""
+        return "; ".join(_states_of(bad)) + all_at_once + because
+    of = failed or f"one of {listed}"
+    again = "in good order again by now" if nodes else "of which Slurm says no more"
+    return f"{of}, {again}{because}"
+
+
+def _nodes(listed: str) -> list[SlurmNode]:
+    answer = run_command(["scontrol", "show", "node", "-o", listed])
+    found = []
+    for record in slurm_nodes.split_records(answer.output if answer.code == 0 else "").values():
+        with suppress(Unparsed):
+            found.append(slurm_nodes.parse(record))
+    return found
+
+
+def _accounted(job_id: str) -> str:
+    found = sacct("-j", job_id, "-o", "NodeList").strip()
+    return "" if found in _NOTHING or "\n" in found or found == "None assigned" else found
+
+
+def _states_of(bad: list[SlurmNode]) -> list[str]:
+    """Return which nodes are in which state and why, those alike together."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for node in bad:
+        alike.setdefault(("+".join(node.states).lower(), node.reason), []).append(node.name)
+    lines = []
+    for (state, reason), names in alike.items():
+        try:
+            who = hostlist.fold_set(names)
+        except UserError:
+            who = ", ".join(names)
+        lines.append(f"{who} is {state}" + (f", {reason}" if reason else ""))
+    return lines

@@ -14,9 +14,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,17 +29,23 @@ from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.ownership import require_own
 from clusterkit.core.version import __version__
 from clusterkit.executors.base import REQUEUED, scrubbed_environment
-from clusterkit.executors.node.allocation import Allocation, visible_gpus
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.peer_state import News
+from clusterkit.executors.node.identity import Allocation, visible_gpus
+from clusterkit.executors.node.partition import News
 from clusterkit.executors.node.peers import is_told_to_end
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.task import say
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import slots
-from clusterkit.executors.ssh.heartbeat import beating
-from clusterkit.executors.ssh.layout import CHECK, LAYOUT, SshLayout, offered_by, read_layout
+from clusterkit.executors.ssh.layout import (
+    CHECK,
+    HEARTBEAT_EVERY_S,
+    LAYOUT,
+    SshLayout,
+    offered_by,
+    read_layout,
+)
 from clusterkit.executors.ssh.slots import Held, Kind, SlotsBusy
 
 _LAYOUT_S = 20.0
@@ -143,6 +150,24 @@ def _leave_session(run: RunFolder, rank: int) -> None:
     os.close(nothing)
 
 
+@contextmanager
+def _beating(path: Path) -> Iterator[None]:
+    """Touch `path` every so often while the block runs; what cannot be written is left out."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.is_set():
+            with suppress(ClusterkitError):
+                files.touch(path)
+            over.wait(HEARTBEAT_EVERY_S)
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
 class _Keeper:
     """One node while it is kept: what it was told, and what it holds."""
 
@@ -196,7 +221,7 @@ class _Keeper:
         try:
             # The guardian holds the slots too: they are not free before it has killed the rest.
             guard = processes.guarded(self.marker, holding=self.held.descriptors)
-            with guard, beating(self.run.heartbeat(self.rank)):
+            with guard, _beating(self.run.heartbeat(self.rank)):
                 begun()
                 result = self._run()
             self.held.release()

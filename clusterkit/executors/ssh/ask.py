@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from clusterkit.core import files
 from clusterkit.core.bounds import Matching, Pid, Rank
+from clusterkit.core.errors import RemoteError
 from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import ClusterSpec
 from clusterkit.core.records import record_of
 from clusterkit.core.shell import quote_path
 from clusterkit.executors.base import RefusalError
+from clusterkit.executors.run.attempts import choose_nodes
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import send
 from clusterkit.executors.ssh.layout import CHECK, SshLayout
-from clusterkit.executors.ssh.nodes import NodeAnswer, ask_nodes
 from clusterkit.executors.ssh.slots import Kind
-from clusterkit.transport.probe import first_line
-from clusterkit.transport.script import PROBES_VARIABLE
+from clusterkit.transport.probe import Output, PreflightJob, Probe, first_line
+from clusterkit.transport.script import PROBES_VARIABLE, compose, new_token
+from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.transport import SshTransport
 
 _START_S = 60.0
 """Python from a busy shared folder, and the slots."""
@@ -53,7 +57,7 @@ class NodesRefuse(RefusalError):  # noqa: N818 - a state of nodes, not a mistake
         busy = [node for node, said in refusals.items() if said.busy and not said.hint]
         if busy:
             hints[_around(busy, layout)] = None
-        super().__init__("\n".join(in_words(refusals)), hint="\n      ".join(hints) or None)
+        super().__init__("\n".join(lines(refusals)), hint="\n      ".join(hints) or None)
         self.nodes = frozenset(refusals)
 
 
@@ -61,7 +65,7 @@ class NodesBusy(NodesRefuse):
     """Nodes did not take the job, all of them because others hold their slots."""
 
 
-def in_words(refusals: Mapping[str, Refusal]) -> tuple[str, ...]:
+def lines(refusals: Mapping[str, Refusal]) -> tuple[str, ...]:
     """Return one line for each node."""
     return tuple(f"{node}: {refusal.why}" for node, refusal in refusals.items())
 
@@ -120,7 +124,7 @@ def tell_keepers(run: RunFolder, layout: SshLayout, words: Mapping[str, str]) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeWord:
+class NodeReply:
     """What a node answers: who looks after it, which slots it would have, or why it refuses."""
 
     pid: Pid | None = None
@@ -176,7 +180,122 @@ def _prepare(layout: SshLayout) -> str:
     return f"clusterkit nodes prepare --cluster {layout.cluster.name}"
 
 
-def _last_word(text: str) -> NodeWord | None:
+def _last_word(text: str) -> NodeReply | None:
     """Return what a node's last line says; None where that is nothing of ours."""
     lines = text.strip().splitlines()
-    return record_of(NodeWord, files.parse_json(lines[-1].encode())) if lines else None
+    return record_of(NodeReply, files.parse_json(lines[-1].encode())) if lines else None
+
+
+_NAME = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What a command said on one node, or why there is no answer."""
+
+    output: Output | None
+    problem: str = ""
+    """Why there is no output, in the words of whoever could not reach the node."""
+
+
+def ask_nodes(
+    cluster: ClusterSpec, snippets: Mapping[str, str], *, timeout_s: float
+) -> dict[str, NodeAnswer]:
+    """Run each node's own POSIX-sh snippet, all nodes at once; nobody is waited for beyond it.
+
+    Raises:
+        UserError: ssh's configuration cannot be read.
+    """
+    job = PreflightJob(hosts=tuple(snippets))
+    token = new_token()
+    compounds = {
+        node: compose(
+            [Probe(name=_NAME, command=snippet, parse=str, timeout_s=timeout_s)], job, token=token
+        )
+        for node, snippet in snippets.items()
+    }
+    transport = SshTransport(SshOptions.of(cluster))
+    answers = {}
+    for reply in transport.ask_each(compounds, heard=lambda _: None):
+        output = reply.outputs.get(_NAME)
+        problem = reply.reach.detail or (str(reply.reach.problem) if reply.reach.problem else "")
+        if output is not None and output.exit_code is None:
+            output, problem = None, f"no answer within {timeout_s:g} s"
+        answers[reply.node] = NodeAnswer(output=output, problem=problem)
+    return answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """What of `plan.json` counts here."""
+
+    node_names: tuple[str, ...]
+    slots: tuple[int, ...]
+
+
+def on_available_nodes(
+    run: RunFolder, layout: SshLayout, *, without: Collection[str] = ()
+) -> tuple[SshLayout, dict[str, Refusal]]:
+    """Return the layout on nodes that take the job now, and why others do not.
+
+    A spare stands in for each that does not, or that is to be left out (`without`); an elastic job
+    goes without it. Nodes are only asked: `ssh.json` has to be there, and stays as it is.
+
+    Raises:
+        NodesRefuse: they are too few; each of the others, with the reason.
+        RemoteError: too many are to be left out.
+        UserError: ssh's configuration cannot be read.
+    """
+    if layout.least is not None:
+        return _on_enough(run, _on_all(run, layout), without, layout.least)
+    names = choose_nodes(layout.names, layout.spares, without)
+    pool = [name for name in (*layout.names, *layout.spares) if name not in without]
+    slots = dict(zip(names[: layout.tasks], layout.slots, strict=False))
+    asked: set[str] = set()
+    refusals: dict[str, Refusal] = {}
+    while slots:
+        refusals |= ask(run, layout, slots)
+        asked |= slots.keys()
+        if len(pool) - len(refusals) < len(names):
+            raise refused(refusals, layout)
+        names = choose_nodes(names, pool, {*without, *refusals})
+        slots = dict(zip(names[: layout.tasks], layout.slots, strict=False))
+        slots = {name: wanted for name, wanted in slots.items() if name not in asked}
+        if slots and layout.shared and len(set(layout.slots)) == 1:
+            # One after the other, a hundred machines at work would take minutes to say so. Where
+            # nothing is shared, whoever is asked gets the files of the job first.
+            slots |= dict.fromkeys((n for n in pool if n not in asked), layout.slots[0])
+    return layout.on(names), refusals
+
+
+def _on_enough(
+    run: RunFolder, layout: SshLayout, without: Collection[str], least: int
+) -> tuple[SshLayout, dict[str, Refusal]]:
+    """Return the layout on all nodes that take the job now."""
+    slots = dict(zip(layout.names, layout.slots, strict=True))
+    wanted = {name: slots[name] for name in layout.names if name not in without}
+    if len(wanted) < least:
+        raise RemoteError(
+            f"{', '.join(sorted(without))} cannot be used, and the job needs {least} nodes",
+            hint="mend the node, or submit again with --exclude",
+        )
+    refusals = ask(run, layout, wanted)
+    names = tuple(name for name in wanted if name not in refusals)
+    if len(names) < least:
+        raise refused(refusals, layout)
+    available = dataclasses.replace(
+        layout.on(names), slots=tuple(slots[name] for name in names), tasks=len(names)
+    )
+    return available, refusals
+
+
+def _on_all(run: RunFolder, layout: SshLayout) -> SshLayout:
+    """Return the layout of an elastic job on all nodes it may have; its last start left some out.
+
+    Only the plan still knows them in their order, with their slots.
+    """
+    planned = record_of(_Planned, files.read_json(run.plan))
+    if planned is None:
+        return layout
+    names = planned.node_names
+    return dataclasses.replace(layout.on(names), slots=planned.slots[: len(names)])

@@ -1,26 +1,34 @@
 """Jobs on machines reached by SSH: no scheduler, no daemon, no root.
 
-A keeper on each node, detached from the login that started it, does what a scheduler's daemon does
-elsewhere; the run folder tells what it did, and ssh whether it still lives.
+A node agent on each node, detached from the login that started it, does what a scheduler's daemon
+does elsewhere; the run folder tells what it did, and ssh whether it still lives.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
+from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import LaunchPlan
-from clusterkit.executors.base import Launched, SchedulerState
+from clusterkit.core.hosts import hostlist
+from clusterkit.core.model import JobState, JobStatus, LaunchPlan
+from clusterkit.executors.base import Executor, Launched, RefusalError, SchedulerState
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.ssh.layout import LAYOUT, SshLayout, read_layout, write_layout
 
 
-@dataclass(frozen=True, slots=True)
-class SshJobs:
-    """The executor of kind `ssh`."""
+class SshExecutor(Executor):
+    """The executor of kind `ssh`. Whether slots are free, each node says when it is asked to start.
 
-    def check_limits(self, plan: LaunchPlan) -> None:
-        """Accept everything: whether slots are free, each node says when it is asked to start."""
+    What loads paramiko is imported where it is used: most questions need no node.
+    """
+
+    ask_every_s = 5.0
+    absence = "no node keeps it"
 
     def launch(
         self,
@@ -30,45 +38,134 @@ class SshJobs:
         hidden: Collection[str],
         handing_over: Callable[[], None],
     ) -> Launched:
-        """Start a keeper on each node."""
-        from clusterkit.executors.ssh import submit  # noqa: PLC0415 - submitit loads slowly
+        """Start a node agent on each node.
+
+        Raises:
+            UserError: the task cannot be written, or ssh's configuration not be read.
+            RefusalError: a node did not take it.
+        """
+        from clusterkit.executors.ssh import ask, start  # noqa: PLC0415
 
         del hidden  # nothing of this process's environment goes to the nodes
-        return submit.launch(plan, run, handing_over=handing_over)
+        layout = start.layout_of(plan, run)
+        left_out: tuple[str, ...] = ()
+        if layout.least is not None:  # all nodes of any other job are needed: none is asked before
+            write_layout(run, layout)
+            layout, refusals = ask.on_available_nodes(run, layout)
+            left_out = tuple(f"left out: {line}" for line in ask.lines(refusals))
+        launched = _start_task(run, layout, handing_over)
+        return dataclasses.replace(launched, messages=(*left_out, *launched.messages))
+
+    def has_to_wait(self, dependencies: Dependencies) -> bool:
+        """Tell whether a new job is queued; of an array every one: its slots may be taken."""
+        return bool(dependencies.after) or dependencies.array is not None
+
+    def queue(
+        self,
+        plan: LaunchPlan,
+        run: RunFolder,
+        dependencies: Dependencies,
+        *,
+        hidden: Collection[str],
+    ) -> str:
+        """Write the layout, and return the job id.
+
+        A job of an array runs where there is room: its neighbours would all wait for the first
+        nodes. So all other nodes are its spares.
+        """
+        from clusterkit.executors.ssh import start  # noqa: PLC0415
+
+        del hidden  # nothing of this process's environment goes to the nodes
+        layout = start.layout_of(plan, run, later=True)
+        if dependencies.index is not None:
+            names = _candidates(plan, dependencies.index)
+            layout = dataclasses.replace(layout, names=names, spares=())
+            layout = layout.on(names[: len(plan.node_names)])
+        write_layout(run, layout)
+        return layout.job_id
+
+    def start_queued(self, run: RunFolder, submission: Submission) -> None:
+        """Start a node agent on each node, if enough of them would take the job.
+
+        Raises:
+            RemoteError: too few would, and it is as if nothing had been started; or one refused in
+                the last moment, which ends the job.
+            UserError: the run folder cannot be read or written.
+        """
+        from clusterkit.executors.ssh import ask  # noqa: PLC0415
+
+        layout, _ = ask.on_available_nodes(run, read_layout(run))
+        layout = dataclasses.replace(layout, token=secrets.token_hex(16))
+        try:
+            # A client that dies from there on leaves a job of which nobody can tell, and not one
+            # that is started twice.
+            _start_task(run, layout, lambda: files.remove(run.held))
+        except ask.NodesBusy:
+            files.create_text(run.held, "")
+            raise
+        except RefusalError as error:
+            if not run.held.exists():
+                status = JobStatus(state=JobState.FAILED, reason=error.message)
+                runfolder.write_state(run, submission, status)
+            raise
 
     def find_lost(
         self, runs: Mapping[RunFolder, Submission]
     ) -> Mapping[RunFolder, str | RemoteError | UserError]:
-        """Return the job ids, which follow from the run ids, of runs that have keepers."""
-        from clusterkit.executors.ssh import states as ssh_runs  # noqa: PLC0415 - paramiko loads slowly
+        """Return the job ids, which follow from the run ids, of runs that have node agents."""
+        from clusterkit.executors.ssh import states as ssh_states  # noqa: PLC0415
 
-        errors = {run: _bring(run) for run in runs}
-        kept = {run: ssh_runs.job_id_of(run) for run in runs if ssh_runs.read_keepers(run)}
-        return {run: error for run, error in errors.items() if error is not None} | kept
+        found: dict[RunFolder, str | RemoteError | UserError] = {}
+        for run in runs:
+            try:
+                found.update((run, error) for error in _fetch(run).values())
+            except UserError as error:
+                found[run] = error
+            if ssh_states.read_keepers(run):
+                found[run] = ssh_states.job_id_of(run)
+        return found
 
     def states(self, runs: Mapping[RunFolder, Submission]) -> Mapping[RunFolder, SchedulerState]:
-        """Return the state of each job that has keepers, asking each node once."""
-        from clusterkit.executors.ssh import states as ssh_runs  # noqa: PLC0415 - paramiko loads slowly
+        """Return the state of each job that has node agents, asking each node once."""
+        from clusterkit.executors.ssh import states as ssh_states  # noqa: PLC0415
 
-        return ssh_runs.states(runs)
+        return ssh_states.states(runs)
 
     def fetch(self, run: RunFolder) -> None:
         """Bring what the nodes have written, where they do not share the run folder."""
         _fetch(run)
 
-    def exit_code(self, run: RunFolder, submission: Submission) -> int | None:
-        """Return nothing: the keepers have said what there is to say."""
+    def restart(self, run: RunFolder, submission: Submission) -> None:
+        """Start the next attempt, with spares in the place of nodes that cannot be used.
 
-    def tend(self, run: RunFolder, submission: Submission) -> None:
-        """Start the next attempt: no machine does that by itself."""
-        from clusterkit.executors.ssh import requeue  # noqa: PLC0415 - paramiko loads slowly
+        Nothing where another client does, or just has: no machine does that by itself.
 
-        requeue.start_again(run, submission)
+        Raises:
+            RemoteError: too few nodes take the job now; it is as if nothing had been started.
+            RefusalError: a node refused in the last moment; that was an attempt.
+            UserError: the run folder cannot be read or written.
+        """
+        from clusterkit.executors.ssh import ask, start  # noqa: PLC0415
+        from clusterkit.executors.ssh import states as ssh_states  # noqa: PLC0415
+
+        with files.locked(run.starting) as mine:
+            # Another client may have started it, and even seen its end, since this one looked.
+            if not mine or {run.cancelled.name, run.state.name} & runfolder.listed(run.path):
+                return
+            known = ssh_states.states({run: submission}).get(run)
+            if known is None:
+                return
+            attempt = max(known.attempt, node_results.latest_attempt(run))
+            if not node_results.restarts(run, submission, known.state, attempt):
+                return
+            without = node_results.left_out(run)
+            layout, _ = ask.on_available_nodes(run, read_layout(run), without=without)
+            layout = dataclasses.replace(layout, attempt=attempt + 1, token=secrets.token_hex(16))
+            start.start(run, layout, handing_over=lambda: None)
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
-        """Tell the keepers to end."""
-        from clusterkit.executors.ssh import start  # noqa: PLC0415 - paramiko loads slowly
-        from clusterkit.executors.ssh.layout import LAYOUT, read_layout  # noqa: PLC0415
+        """Tell the node agents to end."""
+        from clusterkit.executors.ssh import start  # noqa: PLC0415
 
         del submission
         # Before there is a layout nothing was started, and what still comes finds it cancelled.
@@ -76,32 +173,48 @@ class SshJobs:
             start.end(run, read_layout(run))
 
     def lingering(self, runs: Mapping[RunFolder, Submission]) -> Collection[RunFolder]:
-        """Return the jobs of which a keeper lives on a node that answers."""
-        from clusterkit.executors.ssh import states as ssh_runs  # noqa: PLC0415 - paramiko loads slowly
+        """Return the jobs of which a node agent lives on a node that answers."""
+        from clusterkit.executors.ssh import states as ssh_states  # noqa: PLC0415
 
-        return ssh_runs.lingering(runs)
+        return ssh_states.lingering(runs)
+
+
+def _start_task(run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> Launched:
+    from clusterkit.executors.ssh import start  # noqa: PLC0415
+    from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
+
+    def begin() -> Launched:
+        start.start(run, layout, handing_over=handing_over)
+        return Launched(job_id=layout.job_id)
+
+    return launch_task(run, layout.tasks, begin)
+
+
+def _candidates(plan: LaunchPlan, index: int) -> tuple[str, ...]:
+    """Return every node that may take the job, those first that its neighbours try last."""
+    if len(set(plan.slots)) > 1 or plan.max_nodes is not None:
+        return (*plan.node_names, *plan.spare_names)
+    excluded = set(hostlist.expand(plan.directives.get("exclude") or ""))
+    there = [
+        host.name
+        for host in plan.cluster.hosts
+        if host.name not in excluded
+        and (host.slots or plan.cluster.gpus_per_node or plan.slots[0]) >= plan.slots[0]
+    ]
+    first = index * plan.nodes % len(there)
+    return (*there[first:], *there[:first])
 
 
 def _fetch(run: RunFolder) -> Mapping[str, RemoteError]:
     """Bring what the nodes have written; return those that could not be asked, and why."""
-    from clusterkit.executors.ssh.layout import LAYOUT, read_layout  # noqa: PLC0415
-
     if not (run.path / LAYOUT).exists():
         return {}
     layout = read_layout(run)
     if layout.shared:
         return {}
-    from clusterkit.executors.ssh import fetch as ssh_mirror  # noqa: PLC0415 - paramiko loads slowly
+    from clusterkit.executors.ssh import fetch  # noqa: PLC0415
 
-    return ssh_mirror.fetch(run, layout) or {}
-
-
-def _bring(run: RunFolder) -> RemoteError | UserError | None:
-    """Bring what the nodes have written; return why nobody can tell whether they have anything."""
-    try:
-        return next(iter(_fetch(run).values()), None)
-    except UserError as error:
-        return error
+    return fetch.fetch(run, layout) or {}
 
 
-EXECUTOR = SshJobs()
+EXECUTOR = SshExecutor()

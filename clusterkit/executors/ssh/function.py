@@ -14,10 +14,10 @@ from submitit.core import utils
 from submitit.core.submission import process_job
 
 from clusterkit.core.errors import UserError
-from clusterkit.executors.run import pickles
+from clusterkit.executors.submitit_job import dump_private, load_own
 
 if __name__ == "__main__":
-    utils.pickle_load, utils.cloudpickle_dump = pickles.load_own, pickles.dump_private
+    utils.pickle_load, utils.cloudpickle_dump = load_own, dump_private
     # A notice that comes before the function can heed it would kill it (SshJobEnvironment).
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGUSR2})
     try:

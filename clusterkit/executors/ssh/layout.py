@@ -20,6 +20,9 @@ from clusterkit.core.version import __version__
 from clusterkit.executors.node.peers import Circle
 from clusterkit.executors.run.runfolder import RunFolder
 
+HEARTBEAT_EVERY_S = 10.0
+"""How often a node agent touches its file, for who sees the run folder but not the node: it may be
+out of reach (a jump host that is down) of a client that mounts its file system all the same."""
 CHECK = "--check"
 """Asks only whether a node would be taken; its name and a number of slots follow."""
 RUNS_THERE = "~/.clusterkit/runs"

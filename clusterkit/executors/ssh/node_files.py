@@ -18,16 +18,15 @@ from clusterkit.core.model import SYNC_LIMIT_MIB, NodeResult
 from clusterkit.core.shell import quote
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.executors.ssh import claims, replies
-from clusterkit.executors.ssh.inbox import Inbox, relative
-from clusterkit.executors.ssh.layout import SshLayout
-from clusterkit.executors.ssh.replies import (
+from clusterkit.executors.ssh import inbox
+from clusterkit.executors.ssh.inbox import (
     MIB,
     SMALL_MOST,
     AgentFile,
     Done,
     EndFile,
     FilePiece,
+    Inbox,
     LeftOut,
     LogPiece,
     Sign,
@@ -36,7 +35,9 @@ from clusterkit.executors.ssh.replies import (
     TooLarge,
     next_answer,
     parsed,
+    relative,
 )
+from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.transport.ssh.session import Nonsense, OutOfTime, Session
 from clusterkit.transport.sync.helper import Helper
 
@@ -234,21 +235,21 @@ class NodeFiles:
         if found is None or found.node != self.node:
             raise self._nonsense(f"{path} describes no process that keeps it")
         if found.attempt <= self.layout.attempt:  # else another client has started the next
-            self._inbox.replace(path, replies.document_of(found))
+            self._inbox.replace(path, inbox.document_of(found))
 
     def _take_end(self, path: PurePosixPath, data: bytes) -> None:
         found = parsed(EndFile, data)
         if found is None or found.node != self.node or not found.state.final:
             raise self._nonsense(f"{path} tells of no end of its own")
         if found.attempt == self.layout.attempt:
-            self._end = replies.document_of(found)
+            self._end = inbox.document_of(found)
 
     def _take_end_of_node(self, path: PurePosixPath, data: bytes) -> None:
         """Take how a node ended: of itself as a result, of others that they have gone."""
-        rounds = replies.ROUNDS.fullmatch(path.name)
+        rounds = inbox.ROUNDS.fullmatch(path.name)
         if rounds is not None and self.rank == 0 and self._is_known(rounds["attempt"]):
             self._inbox.replace(path, data)  # the first node is where the others meet
-        match = replies.RESULT.fullmatch(path.name)
+        match = inbox.RESULT.fullmatch(path.name)
         if match is None or not self._is_known(match["attempt"]):
             return
         rank, attempt = int(match["rank"]), int(match["attempt"])
@@ -264,17 +265,17 @@ class NodeFiles:
         elif rank == self.rank or result.lost is None or not self._names(rank, result):
             raise self._nonsense(f"{path} is the result of another node")
         else:
-            self._write_result(claims.told_loss(self.rank, rank, attempt), result, attempt)
+            self._write_result(inbox.told_loss(self.rank, rank, attempt), result, attempt)
 
     def _names(self, rank: int, result: NodeResult) -> bool:
         """Tell whether a result names the node that has this rank."""
         return self.layout.names[rank : rank + 1] == (result.node,)
 
     def _take_failure(self, path: PurePosixPath, data: bytes) -> None:
-        match = replies.FAILURE.fullmatch(path.name)
+        match = inbox.FAILURE.fullmatch(path.name)
         if match is not None and self._is_known(match["attempt"]):
             attempt = int(match["attempt"])
-            told = claims.told_failure(self.rank, attempt)
+            told = inbox.told_failure(self.rank, attempt)
             self._write_result(told, self._result(path, data), attempt)
 
     def _is_known(self, attempt: str) -> bool:
@@ -289,7 +290,7 @@ class NodeFiles:
 
     def _write_result(self, path: PurePosixPath, result: NodeResult, attempt: int) -> None:
         document = node_results.document_of(result, attempt, len(self.layout.names))
-        self._inbox.replace(path, replies.document_of(document))
+        self._inbox.replace(path, inbox.document_of(document))
 
     def _log_offset(self) -> int:
         """Return from where on the log is wanted; where it is cut off here, from there."""

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterkit.core import files
-from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterSpec, LaunchPlan
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote_path
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
@@ -19,12 +19,12 @@ from clusterkit.executors.ssh.ask import (
     NodesBusy,
     NodesRefuse,
     Refusal,
+    ask_nodes,
     bring,
     refused,
     tell_keepers,
 )
 from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
-from clusterkit.executors.ssh.nodes import ask_nodes
 from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_keepers
 from clusterkit.transport.ssh.session import Nonsense
 
@@ -65,19 +65,6 @@ def _needs(plan: LaunchPlan) -> tuple[str, ...]:
     if plan.cluster.shared_filesystem or plan.sync is not None or plan.container is not None:
         return ()
     return (plan.workdir, str(Path(plan.workdir) / plan.script))
-
-
-def require_shared(cluster: ClusterSpec) -> None:
-    """Refuse a cluster whose machines share no file system.
-
-    Raises:
-        UserError: its configuration says so.
-    """
-    if not cluster.shared_filesystem:
-        raise UserError(
-            f"the machines of cluster {cluster.name} share no file system, and functions need one",
-            hint="submit a script instead: clusterkit submit --sync DIR; docs/how-to/ssh.md",
-        )
 
 
 def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]) -> None:

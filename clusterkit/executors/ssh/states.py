@@ -8,34 +8,34 @@ number used again nor a restarted machine is taken for it, and no clock has to b
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
+from pathlib import Path
 
 from clusterkit.core import files
-from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.model import ClusterSpec, JobState
 from clusterkit.core.records import record_of
 from clusterkit.core.shell import quote
-from clusterkit.executors.base import SchedulerState
-from clusterkit.executors.held import began_at, state_of_held
+from clusterkit.executors.base import SchedulerState, state_without_processes
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.executors.ssh import fetch, heartbeat
-from clusterkit.executors.ssh.inbox import NotWritten
-from clusterkit.executors.ssh.layout import LAYOUT, read_layout
+from clusterkit.executors.ssh import fetch
+from clusterkit.executors.ssh.ask import ask_nodes
+from clusterkit.executors.ssh.inbox import AGENT, AgentFile, EndFile, NotWritten
+from clusterkit.executors.ssh.layout import HEARTBEAT_EVERY_S, LAYOUT, read_layout
 from clusterkit.executors.ssh.node_files import StillComing
-from clusterkit.executors.ssh.nodes import ask_nodes
-from clusterkit.executors.ssh.replies import AGENT, AgentFile, EndFile
 from clusterkit.transport.probe import first_line
 from clusterkit.transport.ssh.session import Nonsense, OutOfTime
 
-_START_PATIENCE_S = 90.0
+_START_TIMEOUT_S = 90.0
 """How long a submitted job may be without keepers before nobody believes in it."""
 _ASK_S = 10.0
+_LATE_S = 3.5 * HEARTBEAT_EVERY_S
+"""Three beats missed, and a file server that is slow with them."""
 _WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.SUCCEEDED)
 
 
@@ -256,11 +256,7 @@ def state_of(
     `problems` say what is wrong with nodes that answer, and cannot be believed.
     """
     if not keepers:
-        held = state_of_held(run)
-        if held is not None:
-            return held
-        young = time.time() - began_at(submission, run.path / LAYOUT) < _START_PATIENCE_S
-        return SchedulerState(state=JobState.PENDING, word="starting") if young else None
+        return state_without_processes(run, submission, run.path / LAYOUT, _START_TIMEOUT_S)
     attempt = max(keeper.attempt for keeper in keepers)
     latest = [keeper for keeper in keepers if keeper.attempt == attempt]
     said = _of_attempt(run, submission, latest, lives, problems)
@@ -315,7 +311,7 @@ def _without_answer(
         shared = read_layout(run).shared
     if not shared:
         return _ended(JobState.UNKNOWN, reason=why)
-    ages = [heartbeat.silent_for_s(run.heartbeat(keeper.rank)) for keeper in silent]
+    ages = [_silent_for_s(run.heartbeat(keeper.rank)) for keeper in silent]
     known = [age for age in ages if age is not None]
     if 0.0 in known:
         return SchedulerState(
@@ -323,6 +319,18 @@ def _without_answer(
         )
     last = f", nor a heartbeat for {min(known):.0f} s" if known else ""
     return _ended(JobState.UNKNOWN, reason=why + last)
+
+
+def _silent_for_s(path: Path) -> float | None:
+    """Return how long ago the last beat was, where it is too long; 0.0 while it beats.
+
+    None where nobody can tell: there was none, or the folder cannot be written.
+    """
+    try:
+        age_s = files.age_s(path)
+    except ClusterkitError:
+        return None
+    return 0.0 if age_s < _LATE_S else age_s
 
 
 def _done(keeper: Keeper, exit_code: int) -> Keeper:

@@ -1,4 +1,4 @@
-"""Start jobs over ssh through submitit: the task of a planned job, and any Python function."""
+"""Start any Python function over ssh, as submitit has pickled it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +17,17 @@ from clusterkit.config import load_settings
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
-from clusterkit.executors.base import Launched, RefusalError
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import start
-from clusterkit.executors.ssh.ask import NodesBusy, in_words
-from clusterkit.executors.ssh.choose_nodes import on_willing_nodes
-from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
+from clusterkit.executors.ssh.ask import NodesBusy
+from clusterkit.executors.ssh.layout import SshLayout, offered_by
 from clusterkit.executors.ssh.states import job_id_of
-from clusterkit.executors.submitit_driver import launch_by
-from clusterkit.executors.submitit_job import RUNS, DirectExecutor, RunJob
+from clusterkit.executors.submitit_job import RUNS, RunJob
 
 _FUNCTION = "clusterkit.executors.ssh.function"
-
-
-class TaskExecutor(DirectExecutor):
-    """Hand the task of a planned job over."""
-
-    def __init__(self, run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> None:
-        """Submit into the folder of `run`."""
-        super().__init__(run.submitit)
-        self.run = run
-        self.layout = layout
-        self.handing_over = handing_over
-        self.launched: Launched | None = None
-        """What came of it, once all keepers are there."""
-
-    def _num_tasks(self) -> int:
-        return self.layout.tasks
-
-    def _submit_command(self, command: str) -> RunJob:
-        del command
-        start.start(self.run, self.layout, handing_over=self.handing_over)
-        self.launched = Launched(job_id=self.layout.job_id)
-        tasks = list(range(self.layout.tasks))
-        return RunJob(folder=self.folder, job_id=self.layout.job_id, tasks=tasks)
 
 
 def start_function(folder: Path, parameters: Mapping[str, Any], nodes: int) -> RunJob:
@@ -65,7 +40,11 @@ def start_function(folder: Path, parameters: Mapping[str, Any], nodes: int) -> R
     if parameters.get("tasks_per_node", 1) != 1:
         raise UserError("an ssh job has one task a node", hint="tasks_per_node=1")
     cluster = _cluster(parameters.get("cluster"))
-    start.require_shared(cluster)
+    if not cluster.shared_filesystem:
+        raise UserError(
+            f"the machines of cluster {cluster.name} share no file system, and functions need one",
+            hint="submit a script instead: clusterkit submit --sync DIR; docs/how-to/ssh.md",
+        )
     hosts = _hosts(cluster, parameters.get("hosts"), nodes)
     busy: set[str] = set()
     while True:
@@ -165,20 +144,3 @@ def _cluster(name: str | None) -> ClusterSpec:
             else "describe one of kind ssh in clusterkit.yaml",
         )
     return cluster
-
-
-def launch(plan: LaunchPlan, run: RunFolder, *, handing_over: Callable[[], None]) -> Launched:
-    """Start the job in `run`.
-
-    Raises:
-        UserError: the task cannot be written, or ssh's configuration not be read.
-        RefusalError: a node did not take it.
-    """
-    layout = start.layout_of(plan, run)
-    left_out: tuple[str, ...] = ()
-    if layout.least is not None:  # all nodes of any other job are needed, so none is asked before
-        write_layout(run, layout)
-        layout, refusals = on_willing_nodes(run, layout)
-        left_out = tuple(f"left out: {line}" for line in in_words(refusals))
-    launched = launch_by(TaskExecutor(run, layout, handing_over), run)
-    return dataclasses.replace(launched, messages=(*left_out, *launched.messages))

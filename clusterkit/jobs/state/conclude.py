@@ -6,15 +6,19 @@ What its nodes reported counts first, then what the scheduler says. A job that n
 
 from __future__ import annotations
 
-from collections.abc import Set
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
-from clusterkit.executors import SchedulerState
-from clusterkit.executors.run import elastic, node_results
-from clusterkit.executors.run.attempts import starts_again
+from clusterkit.executors import SchedulerState, executor_for
+from clusterkit.executors.base import QUEUED
+from clusterkit.executors.run import attempts, node_results
+from clusterkit.executors.run.attempts import restarts
+from clusterkit.executors.run.dependencies import Condition, waiting_for, why_never
 from clusterkit.executors.run.node_results import Results
-from clusterkit.executors.run.runfolder import Submission
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing
 
 _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
@@ -23,11 +27,6 @@ _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 
 _BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
 """How nodes end that are told so one after the other."""
-_ABSENCE = {
-    ClusterKind.LOCAL: "its controller has gone",
-    ClusterKind.SLURM: "Slurm no longer lists it",
-    ClusterKind.SSH: "no node keeps it",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ def judge(evidence: Evidence) -> JobStatus:
     state, reason = _without_id(evidence) or _state(evidence)
     elastic_job = evidence.submission.least is not None
     if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
-        reason = elastic.losses(evidence.rounds, evidence.results.nodes)
+        reason = attempts.losses(evidence.rounds, evidence.results.nodes)
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
     reason = "; ".join(part for part in (reason, unwritten) if part) or None
     return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
@@ -141,13 +140,13 @@ def _went_well(evidence: Evidence) -> bool:
     if _complete(evidence) and all(result.exit_code == 0 for result in results):
         return True
     over = said is None or said.state.final or said.word == "COMPLETING"
-    return over and least is not None and elastic.succeeded(results, least=least)
+    return over and least is not None and attempts.succeeded(results, least=least)
 
 
 def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
     """Tell where a job ended that its clients start again; None where it stays as it is."""
     submission = evidence.submission
-    again = submission.kind is ClusterKind.SSH and starts_again(
+    again = submission.kind is ClusterKind.SSH and restarts(
         said.state,
         evidence.first_failure,
         attempt=evidence.attempt,
@@ -207,7 +206,7 @@ def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     if failed:
         return _as_nodes_say(failed)
     count = len(evidence.results.nodes)
-    who = _ABSENCE[evidence.submission.kind]
+    who = executor_for(evidence.submission.kind).absence
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
 
 
@@ -259,3 +258,57 @@ def _is_over(evidence: Evidence) -> bool:
 
 def _complete(evidence: Evidence) -> bool:
     return len(evidence.results.nodes) >= _expected(evidence)
+
+
+_NEVER = "DependencyNeverSatisfied"
+"""Slurm's reason, in `squeue`; sacct gives none."""
+_READY = "to be started by clusterkit supervise, or wait"
+
+
+def explained(
+    status: JobStatus,
+    evidence: Evidence,
+    states_of: Callable[[Iterable[RunFolder]], Mapping[str, JobState]],
+) -> JobStatus:
+    """Return the state with that reason; as it is where there is none.
+
+    `states_of` tells the states of other jobs, by the paths of their run folders.
+
+    Also a job that Slurm has forgotten is known to have been cancelled, if what it waited for can
+    never happen: Slurm was told to end it then. A held job ends here: nobody else would end it.
+    """
+    held = evidence.scheduler is not None and evidence.scheduler.word == QUEUED
+    if not (held or _may_have_waited(status, evidence)):
+        return status
+    # Jobs that it follows in any case are not asked: an array with a limit is a chain of those.
+    after = [one for one in evidence.submission.after if one.ending is not Condition.ANY]
+    why = why_never(after, states_of(RunFolder(Path(one.run_dir)) for one in after))
+    if why is None and held:
+        why = _folder_gone(evidence)
+    if why is not None:
+        return dataclasses.replace(status, state=JobState.CANCELLED, reason=why)
+    return dataclasses.replace(status, reason=_what_is_left(evidence)) if held else status
+
+
+def _may_have_waited(status: JobStatus, evidence: Evidence) -> bool:
+    """Tell whether Slurm may have ended the job because of another one."""
+    ran = bool(evidence.results.nodes) or evidence.attempt > 0
+    if not evidence.submission.after or ran or evidence.cancelled:
+        return False
+    forgotten = status.state is JobState.UNKNOWN and evidence.silence is None
+    ended = status.state is JobState.CANCELLED and (status.reason or _NEVER) == _NEVER
+    return forgotten or ended
+
+
+def _folder_gone(evidence: Evidence) -> str | None:
+    for one in evidence.submission.after:
+        if not Path(one.run_dir).exists():
+            return f"the run folder of {one.job_id} is gone, and it was to run after that job"
+    return None
+
+
+def _what_is_left(evidence: Evidence) -> str:
+    """Return which jobs have not ended, as far as somebody has looked."""
+    after = evidence.submission.after
+    left = [one for one in after if not RunFolder(Path(one.run_dir)).state.exists()]
+    return waiting_for(left) if left else _READY

@@ -17,8 +17,7 @@ from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm.states import SCRIPT
 from clusterkit.executors.submission import states_of_own, with_job_ids
-from clusterkit.jobs.state.conclude import Evidence, judge
-from clusterkit.jobs.state.never_started import explained
+from clusterkit.jobs.state.conclude import Evidence, explained, judge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.core.shell import Secret
 from clusterkit.executors import executor_for, submit_plan
 from clusterkit.executors.run import runfolder
-from clusterkit.executors.run.dependencies import After, Ties, dependency
+from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbatch_dependency
 from clusterkit.launch.render import render
 from clusterkit.launch.scripts import require_python
 
@@ -46,7 +46,7 @@ def require_runnable(plan: LaunchPlan) -> None:
         _require_script(plan.script, Path(plan.workdir))
 
 
-def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
+def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[Dependency, ...]:
     """Return what the job has to wait for, by the words of `--after`.
 
     Raises:
@@ -61,13 +61,13 @@ def conditions_of(words: Sequence[str], plan: LaunchPlan) -> tuple[After, ...]:
     return conditions(words, roots, plan.cluster.kind)
 
 
-def tied(plan: LaunchPlan, after: Iterable[After]) -> LaunchPlan:
+def tied(plan: LaunchPlan, after: Iterable[Dependency]) -> LaunchPlan:
     """Return the plan with what Slurm is told of the jobs that come first.
 
     Raises:
         UserError: the user has given Slurm a dependency of his own.
     """
-    options = dependency(after)
+    options = sbatch_dependency(after)
     if plan.cluster.kind is not ClusterKind.SLURM or not options:
         return plan
     if "dependency" in plan.directives:
@@ -83,7 +83,7 @@ def tied(plan: LaunchPlan, after: Iterable[After]) -> LaunchPlan:
 def hand_over(
     plan: LaunchPlan,
     passed: Passed,
-    ties: Ties,
+    dependencies: Dependencies,
     *,
     command_line: Sequence[str],
     note: Callable[[str], None],
@@ -97,7 +97,7 @@ def hand_over(
     Raises:
         UserError, RemoteError: as `submit_plan`.
     """
-    plan = tied(plan, ties.after)
+    plan = tied(plan, dependencies.after)
     if check_limits and passed.checks_limits:
         executor_for(plan.cluster.kind).check_limits(plan)
     rendered = render(plan)
@@ -109,7 +109,7 @@ def hand_over(
         secrets=_secrets(plan),
         command_line=command_line,
         documents=passed.documents,
-        ties=ties,
+        dependencies=dependencies,
     )
     for message in launched.messages:
         note(message)

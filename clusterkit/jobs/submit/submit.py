@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from clusterkit.core.model import ClusterKind, LaunchPlan, NodeCommand, Runtime
-from clusterkit.executors.run.dependencies import After, Ties
+from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.jobs import cancel, list_runs, run_roots
 from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable
@@ -28,7 +28,7 @@ class Prepared:
     plan: LaunchPlan
     mode: str
     """What is to be asked of preflight first."""
-    after: tuple[After, ...]
+    after: tuple[Dependency, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +95,9 @@ def start(
     """
     require_package(prepared.plan)
     passed = pass_gate(prepared.request, prepared.plan, prepared.mode, listener)
-    ties = Ties(after=prepared.after)
+    dependencies = Dependencies(after=prepared.after)
     run, submission = hand_over(
-        passed.plan, passed, ties, command_line=command_line, note=listener.note
+        passed.plan, passed, dependencies, command_line=command_line, note=listener.note
     )
     return passed.plan, run, submission
 

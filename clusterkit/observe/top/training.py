@@ -14,7 +14,7 @@ from clusterkit.core.records import count_of
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import LogReader, ranks_of
-from clusterkit.jobs.watch import Observer
+from clusterkit.jobs.watch import Watch
 from clusterkit.observe.throughput import Throughput, read
 from clusterkit.observe.top.snapshot import JobNow
 
@@ -57,7 +57,7 @@ class Training:
 
     def __init__(self, run: RunFolder) -> None:
         """Look at the job in `run`."""
-        self._observer = Observer(run)
+        self._watch = Watch(run)
         self._readers: dict[int, LogReader] = {}
         self._told: dict[int, Throughput] = {}
         self._history: deque[float] = deque(maxlen=_HISTORY)
@@ -66,12 +66,13 @@ class Training:
     @property
     def over(self) -> bool:
         """Whether the job has ended, or nothing more will be learnt of it."""
-        return self._observer.over
+        return self._watch.over
 
     def look(self) -> JobNow:
         """Return what is known now."""
-        job = self._observer.look()
-        run = self._observer.run
+        self._watch.look()
+        job = self._watch.job
+        run = job.run
         for rank in ranks_of(run):
             if rank not in self._readers:
                 self._readers[rank] = LastLines(run.log(rank))

@@ -10,10 +10,10 @@ from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job, cancel
-from clusterkit.jobs.state.failure import failure_of
+from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.submit import start_foreground
-from clusterkit.jobs.watch import RESULTS_EVERY_S, Observer
+from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.lines import ThroughputLog
 from clusterkit.observe.bench.scaling.nodes import NodeWatch, aim
@@ -125,13 +125,14 @@ def _measured(
 
 def _look(plan: LaunchPlan, run: RunFolder, submission: Submission, wishes: Wishes) -> _Look:
     """Look at a run until enough of it was seen, it is over, or it stays silent for too long."""
-    observer = Observer(run, tends=True)
-    look = _Look(log=ThroughputLog(run), job=observer.look())
+    watch = Watch(run, starts=True)
+    watch.look()
+    look = _Look(log=ThroughputLog(run), job=watch.job)
     watched = _Nodes(plan, submission)
     heard_at = time.monotonic()
     while True:
-        look.job = observer.look()
-        look.over = observer.over
+        watch.look()
+        look.job, look.over = watch.job, watch.over
         now = time.monotonic()
         before = len(look.log.readings)
         look.log.read(now, over=look.over)
