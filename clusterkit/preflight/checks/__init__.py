@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Sequence
 
 from clusterkit.core.errors import Problem, UserError, did_you_mean
-from clusterkit.preflight.checks.base import Check
+from clusterkit.preflight.checks.types import Check
 
 __all__ = ["Check", "all_checks", "select_checks"]
 

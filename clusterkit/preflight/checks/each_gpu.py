@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import Evidence, Result, Results, each, ok
+from clusterkit.preflight.checks.base import each
+from clusterkit.preflight.checks.results import Result, Results, ok
+from clusterkit.preflight.checks.types import Evidence
 from clusterkit.preflight.probes.gpu import nvidia_gpus
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu, NvidiaGpus
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import shlex
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
+from clusterkit.preflight.checks.base import uniform
+from clusterkit.preflight.checks.results import (
     Advice,
-    Evidence,
-    NodeFacts,
     Result,
     Results,
-    Tier,
-    about,
-    check,
     fail,
     missing,
     ok,
     skip,
-    uniform,
     unknown,
 )
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.host import system
 from clusterkit.preflight.probes.host.container import PROBE, is_file
 from clusterkit.transport.probe import Missing, PreflightJob

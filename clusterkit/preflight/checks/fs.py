@@ -6,24 +6,18 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clusterkit.preflight.checks.base import (
+from clusterkit.preflight.checks.base import each, known, majority, single_machine
+from clusterkit.preflight.checks.results import (
     Advice,
-    Evidence,
     Result,
     Results,
-    Tier,
-    about,
-    check,
-    each,
     fail,
-    known,
-    majority,
     missing,
     ok,
-    single_machine,
     skip,
     unknown,
 )
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.shared_folders import HANG_S, PROBE, Folder
 from clusterkit.transport.probe import Missing, PreflightJob

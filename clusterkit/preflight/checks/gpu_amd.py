@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Part,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each_node,
-    fail,
-    known,
-    ok,
-    same_on_all,
-    skip,
-    uniform,
-)
+from clusterkit.preflight.checks.base import Part, each_node, known, same_on_all, uniform
 from clusterkit.preflight.checks.each_gpu import gpus
+from clusterkit.preflight.checks.results import Advice, Result, Results, fail, ok, skip
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.amd_gpus import AmdGpus
 

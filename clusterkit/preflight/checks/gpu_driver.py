@@ -6,27 +6,10 @@ import re
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import (
-    Evidence,
-    NodeFacts,
-    Part,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each_node,
-    fail,
-    known,
-    majority,
-    missing,
-    ok,
-    same_on_all,
-    skip,
-    uniform,
-    warn,
-)
+from clusterkit.preflight.checks.base import Part, each_node, known, majority, same_on_all, uniform
 from clusterkit.preflight.checks.each_gpu import each_gpu
+from clusterkit.preflight.checks.results import Result, Results, fail, missing, ok, skip, warn
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.gpu import (
     amd_gpus,
     nvidia_gpus,

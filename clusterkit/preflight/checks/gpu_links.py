@@ -5,19 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Result,
-    about,
-    check,
-    each_node,
-    fail,
-    ok,
-    skip,
-    unknown,
-    warn,
-)
+from clusterkit.preflight.checks.base import each_node
 from clusterkit.preflight.checks.each_gpu import by_gpu, each_gpu, together
+from clusterkit.preflight.checks.results import Advice, Result, fail, ok, skip, unknown, warn
+from clusterkit.preflight.checks.types import about, check
 from clusterkit.preflight.probes.gpu import nvidia_gpus, nvidia_nvlink, nvidia_nvlink_errors
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 from clusterkit.preflight.probes.gpu.nvidia_nvlink import NvlinkGpu, NvlinkState

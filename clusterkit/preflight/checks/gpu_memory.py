@@ -6,14 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import (
+from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.each_gpu import each_gpu
+from clusterkit.preflight.checks.results import (
     Advice,
-    Evidence,
     Result,
     Results,
-    about,
-    check,
-    each_node,
     fail,
     missing,
     ok,
@@ -21,7 +19,7 @@ from clusterkit.preflight.checks.base import (
     unknown,
     warn,
 )
-from clusterkit.preflight.checks.each_gpu import each_gpu
+from clusterkit.preflight.checks.types import Evidence, about, check
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_gpus
 from clusterkit.preflight.probes.gpu.kernel_log import KernelLog, Xid
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu

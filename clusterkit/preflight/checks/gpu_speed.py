@@ -6,22 +6,10 @@ from collections.abc import Iterator
 from statistics import median
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each,
-    known,
-    ok,
-    skip,
-    unknown,
-    warn,
-)
+from clusterkit.preflight.checks.base import each, known
 from clusterkit.preflight.checks.each_gpu import each_gpu
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown, warn
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.expected_busbw import ONE_NODE
 from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests, nvidia_gpus
 from clusterkit.preflight.probes.gpu.dcgm_diag import Diag, DiagTest

@@ -5,20 +5,9 @@
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    NodeFacts,
-    Result,
-    Results,
-    about,
-    check,
-    each,
-    each_node,
-    missing,
-    ok,
-    skip,
-)
+from clusterkit.preflight.checks.base import each, each_node
+from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, about, check
 from clusterkit.preflight.probes.host import disks, limits, system
 from clusterkit.preflight.probes.host.disks import Disks
 from clusterkit.preflight.probes.host.limits import Limits

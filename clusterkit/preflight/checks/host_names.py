@@ -7,20 +7,9 @@ from collections.abc import Mapping
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each_node,
-    known,
-    most,
-    ok,
-    single_machine,
-)
+from clusterkit.preflight.checks.base import each_node, known, most, single_machine
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.host import names
 from clusterkit.preflight.probes.host.names import Names, asked
 

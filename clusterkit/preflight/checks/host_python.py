@@ -9,21 +9,9 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
 from clusterkit.launch.frameworks import Framework
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each,
-    missing,
-    ok,
-    skip,
-    uniform,
-    warn,
-)
+from clusterkit.preflight.checks.base import each, uniform
+from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip, warn
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import Missing, PreflightJob

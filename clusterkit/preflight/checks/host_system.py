@@ -5,22 +5,9 @@ from __future__ import annotations
 from statistics import median
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each_node,
-    known,
-    ok,
-    same_on_all,
-    skip,
-    unknown,
-    warn,
-)
+from clusterkit.preflight.checks.base import each_node, known, same_on_all
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown, warn
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.host import system
 from clusterkit.preflight.probes.host.system import System
 

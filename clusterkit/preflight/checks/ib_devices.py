@@ -7,23 +7,9 @@ from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Part,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each_node,
-    known,
-    majority,
-    most,
-    ok,
-    skip,
-    warn,
-)
+from clusterkit.preflight.checks.base import Part, each_node, known, majority, most
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.gpu import gpudirect
 from clusterkit.preflight.probes.gpu.gpudirect import GpuDirect
 from clusterkit.preflight.probes.net import interfaces, rdma_ports

@@ -8,24 +8,18 @@ from collections.abc import Iterable, Mapping
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import (
+from clusterkit.preflight.checks.base import each, each_node, known, most
+from clusterkit.preflight.checks.results import (
     Advice,
-    Evidence,
     Result,
     Results,
-    Tier,
-    about,
-    check,
-    each,
-    each_node,
     fail,
-    known,
     missing,
-    most,
     ok,
     skip,
     warn,
 )
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Port, Rdma

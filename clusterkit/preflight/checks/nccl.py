@@ -7,22 +7,18 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
+from clusterkit.preflight.checks.base import majority
+from clusterkit.preflight.checks.results import (
     Advice,
-    Evidence,
-    NodeFacts,
     Result,
     Results,
-    Tier,
-    about,
-    check,
     fail,
-    majority,
     missing,
     ok,
     skip,
     warn,
 )
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
 from clusterkit.preflight.env_lint.matching import Selection, select
 from clusterkit.preflight.env_lint.rules.base import strtoll

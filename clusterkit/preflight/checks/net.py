@@ -8,19 +8,6 @@ from statistics import median
 
 from clusterkit.core.shell import quote
 from clusterkit.core.text.listing import some_of
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    fail,
-    ok,
-    unknown,
-    warn,
-)
 from clusterkit.preflight.checks.net_evidence import (
     BAD,
     FAR_TIMES,
@@ -36,6 +23,8 @@ from clusterkit.preflight.checks.net_evidence import (
     read_links,
     went_away,
 )
+from clusterkit.preflight.checks.results import Advice, Result, Results, fail, ok, unknown, warn
+from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.expected_busbw import TWO_NODES
 from clusterkit.preflight.probes.net import allreduce, links
 from clusterkit.preflight.probes.net.allreduce import AllReduceFacts

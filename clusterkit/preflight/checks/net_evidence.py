@@ -9,16 +9,9 @@ from statistics import median
 from typing import TypeVar
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    NodeFacts,
-    Result,
-    Results,
-    known,
-    missing,
-    ok,
-)
+from clusterkit.preflight.checks.base import known
+from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok
+from clusterkit.preflight.checks.types import Evidence, NodeFacts
 from clusterkit.preflight.probes.net.links import AGAIN, OK, PROBE
 from clusterkit.preflight.probes.net.program import HEADER
 from clusterkit.transport.probe import NOT_APPLICABLE, Missing, Probe

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    NodeFacts,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each,
-    missing,
-    ok,
-    same_on_all,
-    skip,
-    unknown,
-)
+from clusterkit.preflight.checks.base import each, same_on_all
+from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip, unknown
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.host import system
 from clusterkit.transport import slurm_nodes

@@ -8,22 +8,18 @@ from statistics import median
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
 from clusterkit.core.text.listing import some_of
-from clusterkit.preflight.checks.base import (
+from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.results import (
     Advice,
-    Evidence,
-    NodeFacts,
     Result,
     Results,
-    Tier,
-    about,
-    check,
-    each_node,
     fail,
     ok,
     skip,
     unknown,
     warn,
 )
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.net import ssh_peer
 from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
 from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line

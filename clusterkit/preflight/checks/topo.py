@@ -6,24 +6,9 @@ import re
 
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import (
-    Advice,
-    Evidence,
-    NodeFacts,
-    Part,
-    Result,
-    Results,
-    Tier,
-    about,
-    check,
-    each_node,
-    known,
-    majority,
-    missing,
-    ok,
-    skip,
-    warn,
-)
+from clusterkit.preflight.checks.base import Part, each_node, known, majority
+from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip, warn
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
 from clusterkit.preflight.probes.host import nccl_topo_file
