@@ -28,6 +28,7 @@ from clusterkit.preflight.checks.types import (
     Check,
     Evaluation,
     Evidence,
+    Lacking,
     NodeFacts,
     Tier,
     about,
@@ -58,18 +59,29 @@ Found = Result | Iterable[Result] | None
 """What a rule says of one node: nothing, one result or several."""
 
 
-def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Found]) -> Results:
-    """Yield what `rule` says of the facts of every node; missing facts are a result too."""
-    for node in evidence.nodes:
-        facts = node.of(probe)
-        found = missing(facts) if isinstance(facts, Missing) else rule(facts)
-        for result in [found] if isinstance(found, Result) else found or ():
-            yield node.name, result
+def each_machine(rule: Callable[[NodeFacts], Found]) -> Evaluation:
+    """Return the evaluation of each node by a rule that reads what it needs of it."""
+
+    def evaluate(evidence: Evidence) -> Results:
+        for node in evidence.nodes:
+            try:
+                found = rule(node)
+                for result in [found] if isinstance(found, Result) else found or ():
+                    yield node.name, result
+            except Lacking as lacking:
+                yield node.name, missing(lacking.facts)
+
+    return evaluate
 
 
 def each_node(probe: Probe[T]) -> Callable[[Callable[[T], Found]], Evaluation]:
-    """Return a decorator for a rule about the facts of one node; see `each`."""
-    return lambda rule: lambda evidence: each(evidence, probe, rule)
+    """Return a decorator for a rule about the facts of each node; missing facts are a result."""
+    return lambda rule: each_machine(lambda node: rule(node.need(probe)))
+
+
+def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Found]) -> Results:
+    """Yield what `rule` says of the facts of every node; see `each_node`."""
+    return each_node(probe)(rule)(evidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +143,7 @@ def most(votes: Counter[V]) -> V | None:
 def uniform(
     evidence: Evidence,
     probe: Probe[T],
-    key: Callable[[T], V | None],
+    key: Callable[[T], V | Result | None],
     *,
     what: str,
     odd: Verdict,
@@ -140,7 +152,8 @@ def uniform(
 ) -> Results:
     """Rule by majority vote: nodes whose `key` differs from that of most are `odd`.
 
-    `what` names the value in summaries ("driver version"). A node whose key is None is skipped.
+    `what` names the value in summaries ("driver version"). A node whose key is None is skipped; one
+    whose key is a result gets that, and does not vote.
     Without a majority every node is `warn`, with the count of each value as evidence. `part` is
     that of `known`.
     """
@@ -148,8 +161,9 @@ def uniform(
     found, results = known(evidence, probe, part=part)
     yield from results
     for name, facts in found.items():
-        if (value := key(facts)) is None:
-            yield name, skip(f"no {what}")
+        value = key(facts)
+        if value is None or isinstance(value, Result):
+            yield name, value or skip(f"no {what}")
         else:
             values[name] = value
     winner = majority(values)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import shlex
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import uniform
+from clusterkit.preflight.checks.base import each_machine, known, uniform
 from clusterkit.preflight.checks.results import (
     Advice,
     Result,
     Results,
     fail,
-    missing,
     ok,
     skip,
     unknown,
 )
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.host import system
-from clusterkit.preflight.probes.host.container import PROBE, is_file
-from clusterkit.transport.probe import Missing, PreflightJob
+from clusterkit.preflight.probes.host.container import PROBE, Container, is_file
+from clusterkit.transport.probe import PreflightJob
 
 _LOOK = {"docker": "docker version", "apptainer": "apptainer --version"}
 
@@ -38,30 +37,20 @@ def _no_container(job: PreflightJob) -> str | None:
     source="Docker, post-installation steps; NVIDIA pyxis needs enroot on every node",
 )
 def _runtime(evidence: Evidence) -> Results:
-    tool, working = evidence.job.container_runtime or "", []
+    tool = evidence.job.container_runtime or ""
     name = "enroot, which pyxis needs," if tool == "pyxis" else tool
     advice = Advice(
         hint="install it there, start its daemon, or let your account use it",
         command=_LOOK.get(tool, "enroot version"),
     )
-    for node in evidence.nodes:
-        facts = node.of(PROBE)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        elif not facts.installed:
-            yield node.name, advice.fail(f"{name} is not installed")
-        elif not facts.version:
-            yield node.name, advice.fail(f"{name} does not work", facts.problem)
-        else:
-            working.append(node)
-    yield from uniform(
-        Evidence(job=evidence.job, nodes=tuple(working)),
-        PROBE,
-        lambda container: container.version or None,
-        what=tool,
-        odd=Verdict.WARN,
-        hint="install the same version on all nodes",
-    )
+
+    def version(facts: Container) -> str | Result:
+        if not facts.installed:
+            return advice.fail(f"{name} is not installed")
+        return facts.version or advice.fail(f"{name} does not work", facts.problem)
+
+    hint = "install the same version on all nodes"
+    return uniform(evidence, PROBE, version, what=tool, odd=Verdict.WARN, hint=hint)
 
 
 def _no_toolkit(job: PreflightJob) -> str | None:
@@ -79,19 +68,11 @@ def _no_toolkit(job: PreflightJob) -> str | None:
     " Docker.",
     source="NVIDIA Container Toolkit, installation guide",
 )
-def _toolkit(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        yield node.name, _toolkit_of(node)
-
-
-def _toolkit_of(node: NodeFacts) -> Result:
-    machine, container = node.of(system.PROBE), node.of(PROBE)
-    if isinstance(machine, Missing):
-        return missing(machine)
-    if machine.nvidia_gpus == 0:
+@each_machine
+def _toolkit(node: NodeFacts) -> Result:
+    if node.need(system.PROBE).nvidia_gpus == 0:
         return skip("no NVIDIA GPU")
-    if isinstance(container, Missing):
-        return missing(container)
+    container = node.need(PROBE)
     if not container.installed:
         return unknown("the runtime is not installed")
     if container.toolkit:
@@ -123,57 +104,37 @@ def _no_image(job: PreflightJob) -> str | None:
     source="Docker documentation on image digests; apptainer and enroot on image files",
 )
 def _image(evidence: Evidence) -> Results:
-    job, present = evidence.job, []
-    for node in evidence.nodes:
-        facts = node.of(PROBE)
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        elif not facts.installed:
-            yield node.name, unknown("the runtime is not installed")
-        elif facts.digest is None:
-            yield node.name, skip("fetched when the job starts")
-        elif not facts.digest and not facts.version:
-            yield node.name, unknown("the runtime does not work")
-        elif not facts.digest:
-            yield node.name, _lacking(job)
-        else:
-            present.append(node)
-    yield from _compared(job, tuple(present))
-
-
-def _compared(job: PreflightJob, present: tuple[NodeFacts, ...]) -> Results:
-    """Compare the builds with each other, and with that of the machine that asks."""
-    here = job.image_digest
-    digests = {node.name: digest for node in present if (digest := _digest_of(node))}
-    if here is None or not digests:
-        same = "name it by digest, or by one shared file"
-        yield from uniform(
-            Evidence(job=job, nodes=present),
-            PROBE,
-            lambda container: container.digest,
-            what="image file" if is_file(job) else "image",
-            odd=Verdict.FAIL,
-            hint=f"bring the same build to all nodes: {_DISTRIBUTE}, or {same}",
-        )
-        return
+    job, here = evidence.job, evidence.job.image_digest
+    facts = known(evidence, PROBE)[0].values()
+    builds = {found.digest for found in facts if found.installed and found.digest}
     # Where no node has the build of this machine, it may be this machine that is behind.
-    builds = set(digests.values())
     odd = Verdict.FAIL if here in builds or len(builds) > 1 else Verdict.WARN
-    advice = Advice(
+    theirs = Advice(
         hint="bring that build to the nodes, or pull theirs here",
         command=f"{_DISTRIBUTE} {shlex.quote(job.image or '')}",
     )
-    for name, digest in digests.items():
-        if digest == here:
-            yield name, ok(f"image {digest}")
-        else:
-            differs = f"image is {digest}, and {here} on the machine that asks"
-            yield name, advice.result(odd, differs)
 
+    def build(found: Container) -> str | Result:
+        if not found.installed:
+            return unknown("the runtime is not installed")
+        if found.digest is None:
+            return skip("fetched when the job starts")
+        if not found.digest:
+            return _lacking(job) if found.version else unknown("the runtime does not work")
+        if here in {None, found.digest}:
+            return found.digest if here is None else ok(f"image {here}")
+        summary = f"image is {found.digest}, and {here} on the machine that asks"
+        return theirs.result(odd, summary)
 
-def _digest_of(node: NodeFacts) -> str | None:
-    facts = node.of(PROBE)
-    return None if isinstance(facts, Missing) else facts.digest
+    same = "name it by digest, or by one shared file"
+    return uniform(
+        evidence,
+        PROBE,
+        build,
+        what="image file" if is_file(job) else "image",
+        odd=Verdict.FAIL,
+        hint=f"bring the same build to all nodes: {_DISTRIBUTE}, or {same}",
+    )
 
 
 def _lacking(job: PreflightJob) -> Result:

@@ -6,18 +6,17 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from clusterkit.preflight.checks.base import each, known, majority, single_machine
+from clusterkit.preflight.checks.base import each, each_machine, known, majority, single_machine
 from clusterkit.preflight.checks.results import (
     Advice,
     Result,
     Results,
     fail,
-    missing,
     ok,
     skip,
     unknown,
 )
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.shared_folders import HANG_S, PROBE, Folder
 from clusterkit.transport.probe import Missing, PreflightJob
@@ -183,14 +182,14 @@ _MOUNT = Advice(
 def _mounts(evidence: Evidence) -> Results:
     paths = evidence.job.paths
     sources = _usual(evidence, _source)
-    for node in evidence.nodes:
-        python, facts = node.of(job_python.PROBE), node.of(PROBE)
+
+    def rule(node: NodeFacts) -> Result | None:
+        python = node.of(job_python.PROBE)
         if python is not None and not isinstance(python, Missing) and python.noexec:
-            yield node.name, _MOUNT.fail("the Python environment is mounted noexec")
-        elif isinstance(facts, Missing):
-            yield from [(node.name, missing(facts))] if paths else ()
-        elif paths:
-            yield node.name, _mounted(facts, paths, sources)
+            return _MOUNT.fail("the Python environment is mounted noexec")
+        return _mounted(node.need(PROBE), paths, sources) if paths else None
+
+    yield from each_machine(rule)(evidence)
     if not paths:
         yield None, skip("no folder of the job is known")
 

@@ -6,7 +6,15 @@ import re
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import Part, each_node, known, majority, same_on_all, uniform
+from clusterkit.preflight.checks.base import (
+    Part,
+    each_machine,
+    each_node,
+    known,
+    majority,
+    same_on_all,
+    uniform,
+)
 from clusterkit.preflight.checks.each_gpu import each_gpu
 from clusterkit.preflight.checks.results import Result, Results, fail, missing, ok, skip, warn
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
@@ -20,7 +28,7 @@ from clusterkit.preflight.probes.gpu import (
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu, NvidiaGpus
 from clusterkit.preflight.probes.gpu.nvidia_list import NvidiaList
 from clusterkit.preflight.probes.gpu.nvidia_processes import GpuProcess
-from clusterkit.preflight.probes.gpu.pci_gpus import NVIDIA, PciGpus
+from clusterkit.preflight.probes.gpu.pci_gpus import NVIDIA
 from clusterkit.transport.probe import Missing
 
 _NOT_FOUND = 127
@@ -243,18 +251,9 @@ _DRIVERS = frozenset({"", "nvidia"})
     fix="Power-cycle the node; replace the GPU if it happens again.",
     source="PCI: reads of a device that does not answer return ones; Xid 79 of NVIDIA.",
 )
-def _pci(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        bus, listed = node.of(pci_gpus.PROBE), node.of(nvidia_list.PROBE)
-        if isinstance(bus, Missing):
-            yield node.name, missing(bus)
-        elif isinstance(listed, Missing):
-            yield node.name, missing(listed)
-        else:
-            yield node.name, _on_bus(bus, len(listed.gpus))
-
-
-def _on_bus(bus: PciGpus, listed: int) -> Result:
+@each_machine
+def _pci(node: NodeFacts) -> Result:
+    bus, listed = node.need(pci_gpus.PROBE), len(node.need(nvidia_list.PROBE).gpus)
     ours = [gpu for gpu in bus.gpus if gpu.vendor == NVIDIA and gpu.driver in _DRIVERS]
     gone = [gpu.address for gpu in ours if gpu.gone]
     if gone:

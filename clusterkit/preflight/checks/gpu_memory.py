@@ -6,20 +6,18 @@ from collections.abc import Collection, Iterator, Mapping
 
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.base import each_machine, each_node
 from clusterkit.preflight.checks.each_gpu import each_gpu
 from clusterkit.preflight.checks.results import (
     Advice,
     Result,
-    Results,
     fail,
-    missing,
     ok,
     skip,
     unknown,
     warn,
 )
-from clusterkit.preflight.checks.types import Evidence, about, check
+from clusterkit.preflight.checks.types import NodeFacts, about, check
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_gpus
 from clusterkit.preflight.probes.gpu.kernel_log import KernelLog, Xid
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
@@ -154,18 +152,13 @@ _MILD = {XidAction.WATCH, XidAction.REPORT, XidAction.UPDATE, XidAction.ACTIVATE
     fix="As the finding says: reset the GPU, restart the node, or have it repaired.",
     source="NVIDIA Xid catalogue, releases 555 to 610, column of immediate actions.",
 )
-def _xid(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        log, state = node.of(kernel_log.PROBE), node.of(nvidia_gpus.PROBE)
-        if isinstance(log, Missing):
-            yield node.name, missing(log)
-            continue
-        known = {} if isinstance(state, Missing) else {_bus(g.bus_id): g for g in state.gpus}
-        results = [r for xid in log.xids if (r := _of_xid(xid, log.xids, known)) is not None]
-        noted = ", ".join(f"{x.bus} {xid_name(x)} x{x.count}" for x in log.xids)
-        results += _notes(log)
-        for result in results or [ok("no Xid that concerns the node", noted)]:
-            yield node.name, result
+@each_machine
+def _xid(node: NodeFacts) -> list[Result]:
+    log, state = node.need(kernel_log.PROBE), node.of(nvidia_gpus.PROBE)
+    known = {} if isinstance(state, Missing) else {_bus(g.bus_id): g for g in state.gpus}
+    results = [r for xid in log.xids if (r := _of_xid(xid, log.xids, known)) is not None]
+    noted = ", ".join(f"{x.bus} {xid_name(x)} x{x.count}" for x in log.xids)
+    return [*results, *_notes(log)] or [ok("no Xid that concerns the node", noted)]
 
 
 def _of_xid(xid: Xid, others: Collection[Xid], known: Mapping[str, Gpu]) -> Result | None:

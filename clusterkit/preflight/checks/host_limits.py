@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, each_node
-from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip
+from clusterkit.preflight.checks.base import each, each_machine, each_node
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, about, check
 from clusterkit.preflight.probes.host import disks, limits, system
 from clusterkit.preflight.probes.host.disks import Disks
 from clusterkit.preflight.probes.host.limits import Limits
 from clusterkit.preflight.probes.host.volumes import Volume
-from clusterkit.transport.probe import Missing
 
 _LOCKED_FAIL_BYTES = 64 << 20
 _LOCKED_WARN_BYTES = 16 << 30
@@ -30,20 +29,12 @@ _LOCKED_WARN_BYTES = 16 << 30
     source="NCCL documentation, troubleshooting (unlimited); warn under 16 GiB as"
     " awsome-distributed-training does, fail under 64 MiB",
 )
-def _memlock(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        yield node.name, _locked(node)
-
-
-def _locked(node: NodeFacts) -> Result:
-    machine, found = node.of(system.PROBE), node.of(limits.PROBE)
-    if isinstance(machine, Missing):
-        return missing(machine)
+@each_machine
+def _memlock(node: NodeFacts) -> Result:
+    machine = node.need(system.PROBE)
     if not machine.rdma_devices:
         return skip("no RDMA device needs locked memory")
-    if isinstance(found, Missing):
-        return missing(found)
-    locked = found.locked_bytes
+    locked = node.need(limits.PROBE).locked_bytes
     if locked is None or locked >= _LOCKED_WARN_BYTES:
         return ok("enough memory may be locked")
     advice = Advice(

@@ -9,12 +9,12 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
 from clusterkit.launch.frameworks import Framework
-from clusterkit.preflight.checks.base import each, uniform
-from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip, warn
+from clusterkit.preflight.checks.base import each, known, uniform
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
 from clusterkit.preflight.checks.types import Evidence, Tier, about, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
-from clusterkit.transport.probe import Missing, PreflightJob
+from clusterkit.transport.probe import PreflightJob
 
 _ONE_ENVIRONMENT = "use one environment on all nodes"
 
@@ -42,10 +42,8 @@ def _of_image(what: str) -> Callable[[PreflightJob], str | None]:
 )
 def _python(evidence: Evidence) -> Results:
     job = evidence.job
-    found = {node.name: node.of(job_python.PROBE) for node in evidence.nodes}
     # A bare name that no node has may come from modules, which a plain shell has not loaded.
-    anywhere = any(f is not None and not isinstance(f, Missing) for f in found.values())
-    certain = anywhere or "/" in job.python
+    certain = any(known(evidence, job_python.PROBE)[0].values()) or "/" in job.python
     absent = Advice(
         hint="name the interpreter by its whole path in `python:` of the cluster",
         command=f"command -v {quote_path(job.python)}",
@@ -53,12 +51,10 @@ def _python(evidence: Evidence) -> Results:
         Verdict.FAIL if certain else Verdict.WARN,
         f"{job.python} is not there" + ("" if certain else " in a plain shell"),
     )
-    yield from ((name, absent) for name, facts in found.items() if facts is None)
-    there = tuple(node for node in evidence.nodes if found[node.name] is not None)
-    yield from uniform(
-        Evidence(job=job, nodes=there),
+    return uniform(
+        evidence,
         job_python.PROBE,
-        lambda python: python.version if python else None,
+        lambda python: python.version if python else absent,
         what="Python",
         odd=Verdict.FAIL,
         hint=_ONE_ENVIRONMENT,
@@ -84,44 +80,35 @@ def _python(evidence: Evidence) -> Results:
 )
 def torch(evidence: Evidence) -> Results:
     """Fail nodes that lack torch or differ from the others."""
-    job, there = evidence.job, []
-    found = {node.name: node.of(job_python.PROBE) for node in evidence.nodes}
-    have = any(isinstance(f, JobPython) and f.torch for f in found.values())
-    for node in evidence.nodes:
-        facts = found[node.name]
-        if isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        elif fault := _fault_of_torch(facts, job, have=have):
-            yield node.name, fault
-        else:
-            there.append(node)
-    yield from uniform(
-        Evidence(job=job, nodes=tuple(there)),
+    have = any(python and python.torch for python in known(evidence, job_python.PROBE)[0].values())
+    return uniform(
+        evidence,
         job_python.PROBE,
-        _torch_version,
+        lambda python: _torch_version(python, evidence.job, have=have),
         what="torch",
         odd=Verdict.FAIL,
         hint=_ONE_ENVIRONMENT,
     )
 
 
-def _fault_of_torch(python: JobPython | None, job: PreflightJob, *, have: bool) -> Result | None:
-    if python is None:
-        return skip("no interpreter")
+def _torch_version(python: JobPython | None, job: PreflightJob, *, have: bool) -> str | Result:
     advice = Advice(
         hint="install the torch that the other nodes or the GPUs need",
         command=f"{quote_path(job.python)} -c 'import torch; print(torch.__version__)'",
     )
+    if python is None:
+        return skip("no interpreter")
     if python.torch is None and _needed(job) == "torch":
         return _lacking(job)
-    if python.torch is None and (have or job.framework == "deepspeed"):
-        return advice.fail("torch is not installed for the job's Python")
     if python.torch is None:
-        return skip("torch is not installed")
+        required = have or job.framework == "deepspeed"
+        absent = advice.fail("torch is not installed for the job's Python")
+        return absent if required else skip("torch is not installed")
     if python.cuda is None and python.hip is None and (verdict := wants_gpus(job)):
         what = f"torch {python.torch} is a build without GPU support"
         return advice.result(verdict, what + (f", and {job.gpu_use}" if job.gpu_use else ""))
-    return None
+    device = f"CUDA {python.cuda}" if python.cuda else f"ROCm {python.hip}" if python.hip else "CPU"
+    return f"{python.torch}, {device}" + (f", NCCL {python.nccl}" if python.nccl else "")
 
 
 def wants_gpus(job: PreflightJob) -> Verdict | None:
@@ -129,13 +116,6 @@ def wants_gpus(job: PreflightJob) -> Verdict | None:
     if job.uses_gpus:
         return Verdict.WARN if job.python_is_set_up else Verdict.FAIL
     return Verdict.WARN if job.gpu_use else None
-
-
-def _torch_version(python: JobPython | None) -> str | None:
-    if python is None or python.torch is None:
-        return None
-    device = f"CUDA {python.cuda}" if python.cuda else f"ROCm {python.hip}" if python.hip else "CPU"
-    return f"{python.torch}, {device}" + (f", NCCL {python.nccl}" if python.nccl else "")
 
 
 _COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
@@ -159,25 +139,20 @@ _COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
     source="majority vote over the nodes of the job",
 )
 def _packages(evidence: Evidence) -> Results:
-    job, there = evidence.job, []
-    package = _needed(job)
+    job, package = evidence.job, _needed(evidence.job)
     package = None if package == "torch" else package  # of which HOST014 tells
     compared = dict.fromkeys((*_COMPARED, package) if package else _COMPARED)
-    for node in evidence.nodes:
-        facts = node.of(job_python.PROBE)
-        if facts is None:
-            yield node.name, skip("no interpreter")
-        elif isinstance(facts, Missing) or package in {None, *facts.packages}:
-            there.append(node)
-        else:
-            yield node.name, _lacking(job)
 
-    def versions(python: JobPython | None) -> str | None:
-        packages = python.packages if python else {}
-        return ", ".join(f"{n} {packages[n]}" for n in compared if n in packages) or None
+    def versions(python: JobPython | None) -> str | Result | None:
+        if python is None:
+            return skip("no interpreter")
+        there = python.packages
+        if package not in {None, *there}:
+            return _lacking(job)
+        return ", ".join(f"{name} {there[name]}" for name in compared if name in there) or None
 
-    yield from uniform(
-        Evidence(job=job, nodes=tuple(there)),
+    return uniform(
+        evidence,
         job_python.PROBE,
         versions,
         what="packages",

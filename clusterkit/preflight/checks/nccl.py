@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import majority
+from clusterkit.preflight.checks.base import Found, each_machine, majority
 from clusterkit.preflight.checks.results import (
     Advice,
     Result,
@@ -138,17 +138,15 @@ _EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
     source="NCCL sources, src/misc/utils.cc and socket.cc; PyTorch's documentation of Gloo",
 )
 def _interfaces(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        settings, facts = _in_force(evidence.job, node), node.of(nccl_interfaces.PROBE)
+    def rule(node: NodeFacts) -> Found:
+        settings = _in_force(evidence.job, node)
         given = {name: settings[name] for name in (*_BY_PREFIX, *_EXACT) if settings.get(name)}
         if not given:
-            yield node.name, skip("no variable names an interface: the libraries choose")
-        elif isinstance(facts, Missing):
-            yield node.name, missing(facts)
-        else:
-            found = tuple(_of_interfaces(given, facts))
-            for result in found or (ok("the interfaces that variables name are usable"),):
-                yield node.name, result
+            return skip("no variable names an interface: the libraries choose")
+        found = [*_of_interfaces(given, node.need(nccl_interfaces.PROBE))]
+        return found or ok("the interfaces that variables name are usable")
+
+    return each_machine(rule)(evidence)
 
 
 def _of_interfaces(
@@ -190,21 +188,19 @@ _DEVICES = "ibv_devinfo -l"
     source="NCCL sources, src/misc/utils.cc; NCCL environment reference",
 )
 def _hcas(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
+    names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_unless_allowed(_SWITCHES, evidence.job))
+
+    def rule(node: NodeFacts) -> Found:
         settings, facts = _in_force(evidence.job, node), node.of(rdma_ports.PROBE)
-        names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_unless_allowed(_SWITCHES, evidence.job))
         given = {name: settings[name] for name in names if settings.get(name)}
         if not given:
-            yield node.name, skip("no variable is about HCAs")
-        elif isinstance(facts, Missing) and not (
-            facts.verdict is Verdict.SKIP and "NCCL_IB_HCA" in given
-        ):
-            yield node.name, missing(facts)
-        else:
-            rdma = Rdma(devices=()) if isinstance(facts, Missing) else facts
-            found = tuple(_of_hcas(given, rdma))
-            for result in found or (ok("what variables say about HCAs fits the node"),):
-                yield node.name, result
+            return skip("no variable is about HCAs")
+        no_hca = isinstance(facts, Missing) and facts.verdict is Verdict.SKIP
+        none = no_hca and "NCCL_IB_HCA" in given
+        found = [*_of_hcas(given, Rdma(devices=()) if none else node.need(rdma_ports.PROBE))]
+        return found or ok("what variables say about HCAs fits the node")
+
+    return each_machine(rule)(evidence)
 
 
 def _unless_allowed(names: tuple[str, ...], job: PreflightJob) -> tuple[str, ...]:
@@ -304,15 +300,15 @@ _SHM = "NCCL_SHM_DISABLE"
 )
 def _nvlink(evidence: Evidence) -> Results:
     names = _unless_allowed((*_P2P, _SHM), evidence.job)
-    for node in evidence.nodes:
-        settings, topology = _in_force(evidence.job, node), node.of(nvidia_topo.PROBE)
+
+    def rule(node: NodeFacts) -> Result:
+        settings = _in_force(evidence.job, node)
         off = [f"{name}={settings[name]}" for name in names if _is_off(name, settings)]
         if not off:
-            yield node.name, skip("no variable switches NVLink off")
-        elif isinstance(topology, Missing):
-            yield node.name, missing(topology)
-        else:
-            yield node.name, _switched_off(off, topology)
+            return skip("no variable switches NVLink off")
+        return _switched_off(off, node.need(nvidia_topo.PROBE))
+
+    return each_machine(rule)(evidence)
 
 
 def _is_off(name: str, settings: Mapping[str, str]) -> bool:

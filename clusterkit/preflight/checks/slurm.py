@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each, same_on_all
-from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip, unknown
+from clusterkit.preflight.checks.base import each, each_machine, same_on_all
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.host import system
@@ -80,8 +80,7 @@ def _state_of(node: SlurmNode) -> Result:
 )
 def _gres(evidence: Evidence) -> Results:
     required = evidence.job.gpus_per_node if evidence.job.uses_gpus else None
-    for node in evidence.nodes:
-        yield node.name, _gres_of(node, required)
+    return each_machine(lambda node: _gres_of(node, required))(evidence)
 
 
 _FEWER = Advice(
@@ -95,15 +94,13 @@ _MORE = Advice(
 
 
 def _gres_of(node: NodeFacts, required: int | None) -> Result:
-    slurm, seen = node.of(slurm_nodes.PROBE), _seen(node)
-    if isinstance(slurm, Missing) or slurm.gres is None:
-        silent = unknown("Slurm does not tell its Gres")
-        return missing(slurm) if isinstance(slurm, Missing) else silent
+    slurm = node.need(slurm_nodes.PROBE)
+    if slurm.gres is None:
+        return unknown("Slurm does not tell its Gres")
     configured = slurm.gres.get("gpu", 0)
     if required is not None and 0 < configured < required:
         return _FEWER.fail(f"Slurm has {configured} GPUs there, the job wants {required}")
-    if isinstance(seen, Missing):
-        return missing(seen)
+    seen = _seen(node)
     if configured == 0:
         # Sites that hand out whole nodes need no Gres.
         return skip("Slurm does not count its GPUs")
@@ -113,15 +110,13 @@ def _gres_of(node: NodeFacts, required: int | None) -> Result:
     return _FEWER.fail(counts) if seen < configured else _MORE.warn(counts)
 
 
-def _seen(node: NodeFacts) -> int | Missing:
+def _seen(node: NodeFacts) -> int:
     """Return the GPUs of the machine; a task of srun may see fewer of them than there are."""
     machine, listed = node.of(system.PROBE), node.of(nvidia_list.PROBE)
     there = 0 if isinstance(machine, Missing) else machine.nvidia_gpus
-    if there and node.reach.via == "srun":
+    if there and (node.reach.via == "srun" or isinstance(listed, Missing)):
         return there
-    if isinstance(listed, Missing):
-        return there or listed
-    return len(listed.gpus)
+    return len(node.need(nvidia_list.PROBE).gpus)
 
 
 @check("SLURM003", "slurm-features", slurm_nodes.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_slurm)

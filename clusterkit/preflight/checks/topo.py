@@ -6,8 +6,8 @@ import re
 
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.core.shell import quote
-from clusterkit.preflight.checks.base import Part, each_node, known, majority
-from clusterkit.preflight.checks.results import Advice, Result, Results, missing, ok, skip, warn
+from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority
+from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
@@ -178,15 +178,10 @@ def _one_node(job: PreflightJob) -> str | None:
     source="NCCL environment reference, NCCL_NET_GDR_LEVEL: PXB is the default reach;"
     " NCCL_TOPO_FILE",
 )
-def _gpu_nic(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        topology = node.of(PROBE)
-        if isinstance(topology, Missing):
-            yield node.name, missing(topology)
-        elif not topology.nics:
-            yield node.name, skip("no RDMA NIC in the matrix")
-        else:
-            yield node.name, _nics(node, topology)
+@each_machine
+def _gpu_nic(node: NodeFacts) -> Result:
+    topology = node.need(PROBE)
+    return _nics(node, topology) if topology.nics else skip("no RDMA NIC in the matrix")
 
 
 def _nics(node: NodeFacts, topology: Topology) -> Result:
@@ -238,12 +233,8 @@ def _no_hcas(job: PreflightJob) -> str | None:
     source="NCCL environment reference, NCCL_IB_HCA; src/misc/utils.cc, matchIfList",
 )
 def _nccl_ib_hca(evidence: Evidence) -> Results:
-    for node in evidence.nodes:
-        topology = node.of(PROBE)
-        if isinstance(topology, Missing):
-            yield node.name, missing(topology)
-        else:
-            yield node.name, _hcas(topology, evidence.job.env["NCCL_IB_HCA"], _down(node))
+    value = evidence.job.env["NCCL_IB_HCA"]
+    return each_machine(lambda node: _hcas(node.need(PROBE), value, _down(node)))(evidence)
 
 
 def _hcas(topology: Topology, value: str, down: frozenset[str]) -> Result:

@@ -39,6 +39,15 @@ class About:
     """Where the rule or the threshold comes from."""
 
 
+class Lacking(Exception):  # noqa: N818 - a reason, not an error
+    """A rule needs facts that are not there."""
+
+    def __init__(self, facts: Missing) -> None:
+        """Keep why they are not there."""
+        super().__init__(facts.reason)
+        self.facts = facts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """Everything that is known about one node."""
@@ -61,6 +70,17 @@ class NodeFacts:
                 else _parsed(probe, output.stdout, output.stderr, output.exit_code)
             )
         facts: T | Missing = self._read[probe.name]
+        return facts
+
+    def need(self, probe: Probe[T]) -> T:
+        """Return the facts of one probe.
+
+        Raises:
+            Lacking: there are none; `each_machine` makes a result of it.
+        """
+        facts = self.of(probe)
+        if isinstance(facts, Missing):
+            raise Lacking(facts)
         return facts
 
 
