@@ -6,6 +6,7 @@ import re
 
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.core.shell import quote
+from clusterkit.preflight import topology
 from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
@@ -13,26 +14,7 @@ from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
 from clusterkit.preflight.probes.host import nccl_topo_file
 from clusterkit.preflight.probes.net import rdma_ports
-from clusterkit.preflight.topology import (
-    NEAR,
-    Nearest,
-    Topology,
-    closeness,
-    common_shape,
-    compare_hca,
-    count_warning,
-    differences,
-    grace,
-    islands,
-    nearest_nics,
-    nic_warning,
-    numa_warning,
-    nvlink_warnings,
-    nvlinks,
-    recommended_nics,
-    through_cpu_warning,
-    typical,
-)
+from clusterkit.preflight.topology import Nearest, Topology
 from clusterkit.transport.probe import Missing, PreflightJob
 
 _PCIE = Advice(hint="compare `lspci -tv` with a node that is fine", command="nvidia-smi topo -m")
@@ -54,18 +36,18 @@ _PART = Part(name="NVIDIA GPU", hint=_PCIE.hint, command="lspci -d 10de:")
 def _uniform(evidence: Evidence) -> Results:
     found, results = known(evidence, PROBE, part=_PART)
     yield from results
-    shape = common_shape(tuple(found.values()))
-    most = typical(tuple(topology for topology in found.values() if topology.names == shape))
-    for name, topology in found.items():
+    shape = topology.common_shape(tuple(found.values()))
+    most = topology.typical(tuple(matrix for matrix in found.values() if matrix.names == shape))
+    for name, matrix in found.items():
         if len(found) < 2:
             yield name, skip("no other node to compare with")
         elif shape is None:
             kinds = ", ".join(sorted({_count(other.names) for other in found.values()}))
             yield name, _PCIE.warn("nodes differ in their GPUs and NICs, none is usual", kinds)
-        elif topology.names != shape:
-            has = f"the matrix has {_count(topology.names)}, on most nodes {_count(shape)}"
+        elif matrix.names != shape:
+            has = f"the matrix has {_count(matrix.names)}, on most nodes {_count(shape)}"
             yield name, _PCIE.warn(has)
-        elif odd := [pair for pair in differences(topology, most) if not pair.nvlink]:
+        elif odd := [pair for pair in topology.differences(matrix, most) if not pair.nvlink]:
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
             yield name, _PCIE.warn(f"{len(odd)} PCIe links differ from most nodes", shown)
         else:
@@ -100,22 +82,22 @@ _NVLINK = Advice(
 def _nvlink(evidence: Evidence) -> Results:
     found, results = known(evidence, PROBE)
     yield from results
-    shape = common_shape(tuple(found.values()))
-    alike = tuple(topology for topology in found.values() if topology.names == shape)
-    most = typical(alike) if len(found) > 1 else {}
-    for name, topology in found.items():
-        pairs = differences(topology, most) if topology.names == shape else ()
-        odd = [pair for pair in pairs if nvlinks(pair.has) < nvlinks(pair.most)]
+    shape = topology.common_shape(tuple(found.values()))
+    alike = tuple(matrix for matrix in found.values() if matrix.names == shape)
+    most = topology.typical(alike) if len(found) > 1 else {}
+    for name, matrix in found.items():
+        pairs = topology.differences(matrix, most) if matrix.names == shape else ()
+        odd = [pair for pair in pairs if topology.nvlinks(pair.has) < topology.nvlinks(pair.most)]
         if odd:
             first, more = odd[0], f" (and {len(odd) - 1} more pairs)" if len(odd) > 1 else ""
             summary = f"{first.a}-{first.b} is {first.has}, on most nodes {first.most}{more}"
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
             yield name, _NVLINK.fail(summary, shown)
-        elif faults := nvlink_warnings(topology):
+        elif faults := topology.nvlink_warnings(matrix):
             yield name, _NVLINK.fail(faults[0], "; ".join(faults[1:]))
-        elif few := count_warning(topology):
+        elif few := topology.count_warning(matrix):
             yield name, warn(few, command="nvidia-smi -L; lspci -d 10de:")
-        elif islands(topology):
+        elif topology.islands(matrix):
             yield name, ok("NVLink is whole")
         else:
             yield name, skip("no NVLink between GPUs")
@@ -133,12 +115,12 @@ def _nvlink(evidence: Evidence) -> Results:
     source="legend of nvidia-smi topo -m; NCCL source, src/graph/paths.cc",
 )
 @each_node(PROBE)
-def _gpu_links(topology: Topology) -> Result:
-    if len(topology.gpus) < 2:
+def _gpu_links(matrix: Topology) -> Result:
+    if len(matrix.gpus) < 2:
         return skip("one GPU to be seen, no pair")
-    if through_cpu_warning(topology) is None:
+    if topology.through_cpu_warning(matrix) is None:
         return ok("GPUs have links beside the CPU")
-    classes = {link for _, _, link in topology.gpu_pairs()}
+    classes = {link for _, _, link in matrix.gpu_pairs()}
     return warn(
         "GPUs talk through the CPU: scaling drops after 2-4 GPUs",
         f"all pairs are {' or '.join(sorted(classes))}",
@@ -180,26 +162,26 @@ def _one_node(job: PreflightJob) -> str | None:
 )
 @each_machine
 def _gpu_nic(node: NodeFacts) -> Result:
-    topology = node.need(PROBE)
-    return _nics(node, topology) if topology.nics else skip("no RDMA NIC in the matrix")
+    matrix = node.need(PROBE)
+    return _nics(node, matrix) if matrix.nics else skip("no RDMA NIC in the matrix")
 
 
-def _nics(node: NodeFacts, topology: Topology) -> Result:
-    down, nearest = _down(node), nearest_nics(topology)
+def _nics(node: NodeFacts, matrix: Topology) -> Result:
+    down, nearest = _down(node), topology.nearest_nics(matrix)
     dead = [near for near in nearest if near.nics and down.issuperset(near.nics)]
     if dead:
         return _NIC.warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
-    spare = sorted(down & {nic.device for nic in topology.nics})
+    spare = sorted(down & {nic.device for nic in matrix.nics})
     idle = f"down: {','.join(spare)}" if spare else ""
     coherent = ok("GPUs reach the NICs over NVLink-C2C", idle)
-    if nic_warning(topology) is None:
-        return coherent if grace(topology) else ok("every GPU has a NIC near it", idle)
+    if topology.nic_warning(matrix) is None:
+        return coherent if topology.grace(matrix) else ok("every GPU has a NIC near it", idle)
     file, listed = node.of(nccl_topo_file.PROBE), node.of(nvidia_list.PROBE)
     if not isinstance(file, Missing):
         return ok("NCCL is told by a file which NIC each GPU is near to", file)
     if not isinstance(listed, Missing) and any(_COHERENT.search(g.name) for g in listed.gpus):
         return coherent
-    far = [near.gpu for near in nearest if closeness(near.link) > NEAR]
+    far = [near.gpu for near in nearest if topology.closeness(near.link) > topology.NEAR]
     who = "GPUs" if len(far) == len(nearest) else fold(far)
     links = "; ".join(f"{near.gpu}: {near.link}" for near in nearest)
     return _NIC.warn(f"{who} share no PCIe switch with a NIC: GPUDirect RDMA is slow or off", links)
@@ -237,13 +219,13 @@ def _nccl_ib_hca(evidence: Evidence) -> Results:
     return each_machine(lambda node: _hcas(node.need(PROBE), value, _down(node)))(evidence)
 
 
-def _hcas(topology: Topology, value: str, down: frozenset[str]) -> Result:
-    if not topology.nics or any(nic.device is None for nic in topology.nics):
+def _hcas(matrix: Topology, value: str, down: frozenset[str]) -> Result:
+    if not matrix.nics or any(nic.device is None for nic in matrix.nics):
         return skip("the matrix names no RDMA device")
-    odd = tuple(compare_hca(topology, value, down=down))
+    odd = tuple(topology.compare_hca(matrix, value, down=down))
     if not odd:
         return ok("NCCL_IB_HCA takes the NICs near the GPUs")
-    near = ",".join(nic for nic in recommended_nics(topology) if nic not in down)
+    near = ",".join(nic for nic in topology.recommended_nics(matrix) if nic not in down)
     return warn(
         odd[0],
         "; ".join((*odd[1:], f"NCCL_IB_HCA={value}")),
@@ -273,11 +255,11 @@ def _numa(evidence: Evidence) -> Results:
     yield from results
     layouts = {name: tuple(a.numa for a in t.affinity) for name, t in found.items()}
     usual = majority({name: layout for name, layout in layouts.items() if any(layout)})
-    for name, topology in found.items():
+    for name, matrix in found.items():
         layout = layouts[name]
         if not any(layout):
             yield name, skip("NUMA nodes of GPUs are not known")
-        elif odd := numa_warning(topology):
+        elif odd := topology.numa_warning(matrix):
             yield name, _NUMA.warn(odd, _text(layout))
         elif usual is not None and layout != usual and len(layout) == len(usual):
             differs = f"{_text(layout)}; most nodes: {_text(usual)}"
