@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
+from clusterkit.estimate.machines import gpus
 from clusterkit.estimate.machines.gpus import GPUS, gpu_named
+from clusterkit.estimate.machines.interconnects import NETWORKS, interconnect_named
+from clusterkit.estimate.models.families import family_of
 from clusterkit.estimate.results import GIB
+from clusterkit.estimate.strategies import STRATEGIES
+
+TABLES = Path(gpus.__file__).parent
 
 USABLE = {
     "A100-SXM4-80GB": 79.15,
@@ -133,3 +142,28 @@ def test_any_text_is_a_gpu_or_a_user_error(text: str) -> None:
     except UserError:
         return
     assert gpu.memory_gb > 0
+
+
+# --- the tables ---
+
+
+def test_tables_name_what_there_is() -> None:
+    aliases = [word for row in read_table(TABLES / "gpus.tsv") for word in row["aliases"].split()]
+    named = [alias for alias in aliases if alias != "-"]
+    assert len(named) == len(set(named))
+    assert {gpu_named(alias).name for alias in named} <= set(GPUS)
+    known = {row["arch"] for row in read_table(TABLES / "architectures.tsv")} - {"usual"}
+    assert known <= {gpu.arch for gpu in GPUS.values()}
+    for gpu in GPUS.values():
+        facts = gpu.architecture
+        assert facts.network is None or facts.network in NETWORKS
+        assert facts.rate[0] < 1 < facts.rate[1]
+        assert 0 < facts.attention_of_peak < facts.products_of_ceiling <= 1
+    for row in read_table(TABLES / "networks.tsv"):
+        for alias in row["aliases"].split() if row["aliases"] != "-" else ():
+            assert interconnect_named(alias).name == row["name"]
+    types = [row["type"] for row in read_table(TABLES.parent / "models" / "families.tsv")]
+    assert len(types) == len({*types})
+    assert {family_of(name).norms for name in types} == {0, 1, 2, 4}
+    names = [row["name"] for row in read_table(TABLES.parent / "strategies.tsv")]
+    assert names == [strategy.name for strategy in STRATEGIES]

@@ -25,8 +25,9 @@ def read_data(*parts: str) -> str:
 
 
 def read_table(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a file of tab-separated values, whose first line names the columns."""
-    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    """Yield the rows of tab-separated values; the first names columns, `#` begins a note."""
+    text = path.read_text(encoding="utf-8")
+    head, *lines = (line for line in text.splitlines() if not line.startswith("#"))
     names = head.split("\t")
     yield from (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.estimate.setup import (
     Adapter,
@@ -55,81 +57,6 @@ class Strategy:
         return max(self.offload_optimizer, self.offload_params, key=list(Offload).index)
 
 
-_CPU, _NVME = Offload.CPU, Offload.NVME
-_DS, _FSDP1, _FSDP2 = Library.DEEPSPEED, Library.FSDP1, Library.FSDP2
-
-STRATEGIES = (
-    Strategy(name="single", summary="one GPU", library=Library.DDP),
-    Strategy(name="ddp", summary="a whole copy on every GPU", library=Library.DDP),
-    Strategy(name="lora", summary="DDP, adapters beside frozen weights", library=Library.DDP,
-             adapter=Adapter()),
-    Strategy(name="qlora", summary="LoRA with the frozen weights in 4 bits", library=Library.DDP,
-             adapter=Adapter(quantized=True)),
-    Strategy(name="zero1", summary="DeepSpeed, optimizer states sharded", library=_DS,
-             sharding=Sharding.OPTIMIZER),
-    Strategy(name="fsdp-shard-grad-op", summary="FSDP2, gathers parameters once a step",
-             library=_FSDP2, sharding=Sharding.GRADIENTS),
-    Strategy(name="zero2", summary="DeepSpeed, gradients and optimizer states sharded",
-             library=_DS, sharding=Sharding.GRADIENTS),
-    Strategy(name="fsdp", summary="FSDP2, everything sharded", library=_FSDP2,
-             sharding=Sharding.FULL),
-    Strategy(name="zero3", summary="DeepSpeed, everything sharded", library=_DS,
-             sharding=Sharding.FULL),
-    Strategy(name="fsdp-hybrid", summary="FSDP2, sharded within a node, copies across nodes",
-             library=_FSDP2, sharding=Sharding.HYBRID),
-    Strategy(name="fsdp-no-shard", summary="FSDP1 NO_SHARD, as DDP", library=_FSDP1),
-    Strategy(name="fsdp1", summary="FSDP1 FULL_SHARD", library=_FSDP1, sharding=Sharding.FULL),
-    Strategy(name="fsdp1-shard-grad-op", summary="FSDP1 SHARD_GRAD_OP", library=_FSDP1,
-             sharding=Sharding.GRADIENTS),
-    Strategy(name="fsdp1-hybrid", summary="FSDP1 HYBRID_SHARD", library=_FSDP1,
-             sharding=Sharding.HYBRID),
-    Strategy(name="megatron", summary="TP x PP x DP, distributed optimizer",
-             library=Library.MEGATRON, sharding=Sharding.OPTIMIZER),
-    Strategy(name="zero1-offload", summary="ZeRO-1, optimizer on the CPU", library=_DS,
-             sharding=Sharding.OPTIMIZER, offload_optimizer=_CPU),
-    Strategy(name="zero2-offload", summary="ZeRO-2, optimizer on the CPU", library=_DS,
-             sharding=Sharding.GRADIENTS, offload_optimizer=_CPU),
-    Strategy(name="zero3-offload", summary="ZeRO-3, optimizer and parameters on the CPU",
-             library=_DS, sharding=Sharding.FULL, offload_optimizer=_CPU, offload_params=_CPU),
-    Strategy(name="zero3-offload-optimizer", summary="ZeRO-3, only the optimizer on the CPU",
-             library=_DS, sharding=Sharding.FULL, offload_optimizer=_CPU),
-    Strategy(name="fsdp-offload", summary="FSDP2, parameters and optimizer on the CPU",
-             library=_FSDP2, sharding=Sharding.FULL, offload_optimizer=_CPU, offload_params=_CPU),
-    Strategy(name="fsdp1-offload", summary="FSDP1, parameters and optimizer on the CPU",
-             library=_FSDP1, sharding=Sharding.FULL, offload_optimizer=_CPU, offload_params=_CPU),
-    Strategy(name="zero3-nvme", summary="ZeRO-3, optimizer and parameters on disks", library=_DS,
-             sharding=Sharding.FULL, offload_optimizer=_NVME, offload_params=_NVME),
-)  # fmt: skip
-"""Simplest first, as far as they can be compared."""
-
-_BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
-
-_ALIASES = {
-    "none": "single", "1gpu": "single", "singlegpu": "single",
-    "dataparallel": "ddp", "dp": "ddp", "distributeddataparallel": "ddp",
-    "zero0": "ddp",
-    "zerostage1": "zero1", "zero-1": "zero1", "z1": "zero1", "deepspeedzero1": "zero1",
-    "zerostage2": "zero2", "z2": "zero2", "deepspeedzero2": "zero2",
-    "zerostage3": "zero3", "z3": "zero3", "deepspeedzero3": "zero3", "deepspeed": "zero3",
-    "fsdp2": "fsdp", "fullshard": "fsdp", "fsdpfullshard": "fsdp", "fsdp2fullshard": "fsdp",
-    "shardgradop": "fsdp-shard-grad-op", "fsdp2shardgradop": "fsdp-shard-grad-op",
-    "hybridshard": "fsdp-hybrid", "fsdphybridshard": "fsdp-hybrid", "hsdp": "fsdp-hybrid",
-    "fsdp2hybrid": "fsdp-hybrid", "fsdp2hybridshard": "fsdp-hybrid", "hybrid": "fsdp-hybrid",
-    "noshard": "fsdp-no-shard", "fsdp1noshard": "fsdp-no-shard",
-    "fsdp1fullshard": "fsdp1", "fsdp1hybridshard": "fsdp1-hybrid",
-    "fsdp2offload": "fsdp-offload",
-    "zero2offloadcpu": "zero2-offload", "zero2cpuoffload": "zero2-offload",
-    "zero3offloadcpu": "zero3-offload", "zero3cpuoffload": "zero3-offload",
-    "zero3offloadnvme": "zero3-nvme", "zero3nvmeoffload": "zero3-nvme",
-    "tppp": "megatron", "tpppdp": "megatron", "dptppp": "megatron", "tpdp": "megatron",
-    "zerooffload": "zero2-offload", "zero2cpu": "zero2-offload", "zero3cpu": "zero3-offload",
-    "zeroinfinity": "zero3-nvme", "zero3infinity": "zero3-nvme", "zeroinfinitynvme": "zero3-nvme",
-    "3d": "megatron", "megatronlm": "megatron", "tp": "megatron", "pp": "megatron",
-    "tensorparallel": "megatron", "pipeline": "megatron",
-}  # fmt: skip
-"""What people write instead, in small letters and digits."""
-
-_RANKS = re.compile(r"(?:^|[-_x ])(tp|pp|cp|dp)=?(\d+)(?=$|[-_x ])")
 _ADDED: Mapping[str, Checkpointing | Adapter] = {
     "checkpointing": Checkpointing.FULL,
     "full": Checkpointing.FULL,
@@ -138,6 +65,28 @@ _ADDED: Mapping[str, Checkpointing | Adapter] = {
     "lora": Adapter(),
     "qlora": Adapter(quantized=True),
 }
+
+
+def _read_row(row: Mapping[str, str]) -> Strategy:
+    adapter = _ADDED.get(row["adapter"])
+    return Strategy(
+        name=row["name"],
+        summary=row["summary"],
+        library=Library(row["library"]),
+        sharding=Sharding(row["sharding"]),
+        offload_optimizer=Offload(row["offload_optimizer"]),
+        offload_params=Offload(row["offload_params"]),
+        adapter=adapter if isinstance(adapter, Adapter) else None,
+    )
+
+
+_ROWS = tuple(read_table(Path(__file__).with_name("strategies.tsv")))
+STRATEGIES = tuple(map(_read_row, _ROWS))
+"""Simplest first, as far as they can be compared."""
+
+_BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
+_ALIASES = {alias: row["name"] for row in _ROWS for alias in row["aliases"].split()}
+_RANKS = re.compile(r"(?:^|[-_x ])(tp|pp|cp|dp)=?(\d+)(?=$|[-_x ])")
 
 
 def base_named(name: str) -> Strategy:

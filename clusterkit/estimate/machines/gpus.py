@@ -12,13 +12,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
-from clusterkit.estimate.machines.gpu_table import ALIASES, TABLE
 
 _GIB = 1 << 30
 _USABLE_OF_SOLD = 0.92
 """GiB that a program gets of each GB in the name: the least of the table (GDDR with ECC)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What is known of the GPUs of one architecture; `architectures.tsv` explains the columns."""
+
+    ceiling_of_peak: float
+    products_of_ceiling: float
+    attention_of_peak: float
+    rate: tuple[float, float]
+    measured_rate: tuple[float, float]
+    network: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,25 +80,27 @@ class Gpu:
         """What the best matrix product reaches: as measured, else as GPUs of its kind do."""
         if self.mamf_tflops is not None:
             return self.mamf_tflops
-        return self.half_tflops * _MEASURED_OF_PEAK.get(self.arch, 0.85)
+        return self.half_tflops * self.architecture.ceiling_of_peak
+
+    @property
+    def architecture(self) -> Architecture:
+        """What is known of its architecture, or usual with others."""
+        known = _architectures()
+        return known.get(self.arch, known["usual"])
 
 
-_MEASURED_OF_PEAK: Mapping[str, float] = {
-    **dict.fromkeys(("sm86", "sm89", "sm120"), 0.96),
-    "sm90": 0.803,
-    "gfx90a": 0.6,
-    "gfx942": 0.51,
+_FIGURES: Mapping[str, tuple[str, float, float]] = {
+    "memory": ("memory_gb", 1, 10_000),
+    "usable": ("usable_gib", 1, 10_000),
+    "bf16": ("bf16_tflops", 0.1, 1_000_000),
+    "fp16": ("fp16_tflops", 0.1, 1_000_000),
+    "fp8": ("fp8_tflops", 0.1, 1_000_000),
+    "mamf": ("mamf_tflops", 0.1, 1_000_000),
+    "bandwidth": ("memory_gbs", 1, 1_000_000),
+    "nvlink": ("nvlink_busbw_gbs", 1, 1_000_000),
+    "pcie": ("pcie_gen", 1, 8),
 }
-"""The measured part of the peak, by the GPUs of the same sort in the table; of the RTX and L cards,
-the listed peak is the one with fp32 accumulation, which they do reach."""
-
-_FIGURES: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(("memory", "usable"), (1, 10_000)),
-    **dict.fromkeys(("bf16", "fp16", "fp8", "mamf"), (0.1, 1_000_000)),
-    **dict.fromkeys(("bandwidth", "nvlink"), (1, 1_000_000)),
-    "pcie": (1, 8),
-}
-"""Between which numbers any GPU of yesterday and of some years to come has them."""
+"""The field of each word, and between which numbers any GPU has it, for some years to come."""
 OWN_FIGURES = (
     "NAME:memory=48,bf16=200,bandwidth=900 gives your own (GB, TFLOP/s, GB/s; also "
     "usable=GiB, fp16=, fp8=, nvlink=GB/s, pcie=GENERATION, mamf=)"
@@ -128,8 +144,10 @@ def _squeeze(name: str) -> str:
 
 @cache
 def _by_key() -> Mapping[str, str]:
-    keys = {_squeeze(name): name for name in GPUS}
-    return keys | {_squeeze(alias): name for alias, name in ALIASES.items()}
+    keys = {_squeeze(row["name"]): row["name"] for row in _rows("gpus")}
+    for row in _rows("gpus"):
+        keys |= {_squeeze(alias): row["name"] for alias in row["aliases"].split() if alias != "-"}
+    return keys
 
 
 def _near(name: str) -> str:
@@ -145,101 +163,98 @@ def _near(name: str) -> str:
     return f"known: {', '.join(GPUS)}"
 
 
-def _read_line(line: str) -> Gpu:
-    name, arch, sold, usable, bf16, fp16, fp8, memory, busbw, linked, pcie, mamf = line.split()
-    return Gpu(
-        name=name,
-        arch=arch,
-        memory_gb=float(sold),
-        usable_gib=_optional(usable),
-        bf16_tflops=_optional(bf16),
-        fp16_tflops=float(fp16),
-        fp8_tflops=_optional(fp8),
-        memory_gbs=float(memory),
-        nvlink_busbw_gbs=_optional(busbw),
-        linked=None if linked == "-" else int(linked),
-        pcie_gen=int(pcie),
-        mamf_tflops=_optional(mamf),
-    )
+def _read_row(row: Mapping[str, str]) -> Gpu:
+    values: dict[str, Any] = {"name": row["name"], "arch": row["arch"]}
+    for name in row.keys() - values.keys() - {"aliases"}:
+        kind = int if name in {"linked", "pcie_gen"} else float
+        values[name] = None if row[name] == "-" else kind(row[name])
+    return Gpu(**values)
 
 
-def _optional(text: str) -> float | None:
-    return None if text == "-" else float(text)
+@cache
+def _rows(table: str) -> tuple[Mapping[str, str], ...]:
+    return tuple(read_table(Path(__file__).with_name(f"{table}.tsv")))
 
 
-def _own(name: str, figures: str) -> Gpu:
-    """Return a GPU with the user's figures: over those of the GPU `name`, where that is known."""
-    given, problems = _figures(figures)
+@cache
+def _architectures() -> Mapping[str, Architecture]:
+    usual, *_ = _rows("architectures")
+    found = {}
+    for row in _rows("architectures"):
+        said = {name: usual[name] if text == "-" else text for name, text in row.items()}
+        rates = [
+            tuple(float(end) for end in said[name].split(".."))
+            for name in ("rate", "measured_rate")
+        ]
+        found[row["arch"]] = Architecture(
+            ceiling_of_peak=float(said["ceiling_of_peak"]),
+            products_of_ceiling=float(said["products_of_ceiling"]),
+            attention_of_peak=float(said["attention_of_peak"]),
+            rate=(rates[0][0], rates[0][1]),
+            measured_rate=(rates[1][0], rates[1][1]),
+            network=None if said["network"] == "-" else said["network"],
+        )
+    return found
+
+
+def _own(name: str, text: str) -> Gpu:
+    """Return a GPU with the user's figures: over those of the GPU `name`, where that is known.
+
+    What was measured with the old figures of a known one does not hold for the new.
+    """
+    limits = {word: (low, high) for word, (_, low, high) in _FIGURES.items()}
+    given, problems = own_figures(text, limits, of="a GPU", hint=OWN_FIGURES)
+    values: dict[str, Any] = {_FIGURES[word][0]: value for word, value in given.items()}
+    if "pcie" in given:
+        values["pcie_gen"] = int(given["pcie"])
     base = _find(name)
     if len(base) != 1 and not problems:
+        needed = {
+            "memory": {"memory"},
+            "bandwidth": {"bandwidth"},
+            "bf16 or fp16": {"bf16", "fp16"},
+        }
         problems += [
-            Problem(message=f"the GPU {name!r} needs {word}=", hint=OWN_FIGURES)
-            for word, missing in (
-                ("memory", "memory" not in given),
-                ("bandwidth", "bandwidth" not in given),
-                ("bf16 or fp16", not {"bf16", "fp16"} & given.keys()),
-            )
-            if missing
+            Problem(message=f"the GPU {name!r} needs {words}=", hint=OWN_FIGURES)
+            for words, either in needed.items()
+            if not either & given.keys()
         ]
     if problems:
         raise UserError(problems=problems)
     if len(base) == 1:
-        return _changed(GPUS[base[0]], given)
-    return Gpu(
-        name=name,
-        arch="unknown",
-        memory_gb=given["memory"],
-        usable_gib=given.get("usable"),
-        bf16_tflops=given.get("bf16"),
-        fp16_tflops=given.get("fp16", given.get("bf16", 0.0)),
-        fp8_tflops=given.get("fp8"),
-        memory_gbs=given["bandwidth"],
-        nvlink_busbw_gbs=given.get("nvlink"),
-        pcie_gen=int(given.get("pcie", 4)),
-        mamf_tflops=given.get("mamf"),
-    )
+        stale = ({"usable_gib"} if "memory" in given else set()) | (
+            {"mamf_tflops"} if "bf16" in given else set()
+        )
+        return replace(GPUS[base[0]], **{**dict.fromkeys(stale), **values})
+    optional = ("usable_gib", "bf16_tflops", "fp8_tflops", "nvlink_busbw_gbs", "mamf_tflops")
+    usual = {**dict.fromkeys(optional), "pcie_gen": 4, "fp16_tflops": given.get("bf16")}
+    return Gpu(**{"name": name, "arch": "unknown", **usual, **values})
 
 
-def _changed(gpu: Gpu, given: Mapping[str, float]) -> Gpu:
-    """Return `gpu` with other figures; what was measured with the old ones no longer holds."""
-    get = given.get
-    return replace(
-        gpu,
-        memory_gb=get("memory", gpu.memory_gb),
-        usable_gib=get("usable", None if "memory" in given else gpu.usable_gib),
-        bf16_tflops=get("bf16", gpu.bf16_tflops),
-        fp16_tflops=get("fp16", gpu.fp16_tflops),
-        fp8_tflops=get("fp8", gpu.fp8_tflops),
-        memory_gbs=get("bandwidth", gpu.memory_gbs),
-        nvlink_busbw_gbs=get("nvlink", gpu.nvlink_busbw_gbs),
-        pcie_gen=int(get("pcie", gpu.pcie_gen)),
-        mamf_tflops=get("mamf", None if "bf16" in given else gpu.mamf_tflops),
-    )
-
-
-def _figures(text: str) -> tuple[dict[str, float], list[Problem]]:
+def own_figures(
+    text: str, limits: Mapping[str, tuple[float, float]], *, of: str, hint: str
+) -> tuple[dict[str, float], list[Problem]]:
+    """Return the figures of `memory=48,bf16=200`, and what is wrong with others."""
     given: dict[str, float] = {}
     problems: list[Problem] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         word, equals, number = (part.strip() for part in item.partition("="))
-        if word not in _FIGURES or not equals:
-            message = f"{item!r} is no figure of a GPU"
-            problems.append(Problem(message=message, hint=choices_hint(word, _FIGURES)))
+        if word not in limits or not equals:
+            message = f"{item!r} is no figure of {of}"
+            problems.append(Problem(message=message, hint=choices_hint(word, limits)))
             continue
         try:
             value = float(number)
         except ValueError:
             value = math.nan
-        low, high = _FIGURES[word]
+        low, high = limits[word]
         if not low <= value <= high:
             message = f"{item!r}: it has to be a number from {low:g} to {high:,}"
-            problems.append(Problem(message=message, hint=OWN_FIGURES))
+            problems.append(Problem(message=message, hint=hint))
         else:
             given[word] = value
     return given, problems
 
 
-GPUS: Mapping[str, Gpu] = {
-    gpu.name: gpu for gpu in (_read_line(line) for line in TABLE.strip().splitlines())
-}
+GPUS: Mapping[str, Gpu] = {row["name"]: _read_row(row) for row in _rows("gpus")}
 """The GPUs of the table by their names, in its order."""

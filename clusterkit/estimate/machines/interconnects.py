@@ -13,9 +13,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
-from clusterkit.estimate.machines.gpus import Gpu
+from clusterkit.estimate.machines.gpus import Gpu, own_figures
 
 MIB = 1 << 20
 
@@ -27,7 +29,6 @@ _FILL_WITHIN_S, _FILL_BETWEEN_S = 14.5e-6, 85e-6
 the NVLink of a B200, 30 MiB at the 368 GB/s between two nodes of them. A slower link is full with
 less: 85 kB at 10 Gbit/s."""
 _NET_OF_LINE_RATE = 0.92
-"""NCCL over InfiniBand: 370 of 400 GB/s (stas00); RoCE with its settings in order is the same."""
 _PCIE_BUSBW_GBS: Mapping[int, float] = {3: 12.0, 4: 24.0, 5: 48.0, 6: 96.0}
 """An x16 slot in one direction, as NCCL counts it (topo.h)."""
 
@@ -50,57 +51,19 @@ class Network:
         return self.gbit / 8 * (self.nics or gpus_per_node) * self.of_line_rate
 
 
-def _infiniband(name: str, gbit: float, nics: int | None = None) -> Network:
-    return Network(name=name, gbit=gbit, nics=nics)
-
-
-def _ethernet(gbit: float) -> Network:
-    return Network(name=f"ethernet-{gbit:g}", gbit=gbit, nics=1, of_line_rate=0.8, hop_s=40e-6)
-
-
-NETWORKS: Mapping[str, Network] = {
-    network.name: network
-    for network in (
-        _infiniband("infiniband-edr", 100, 4),
-        _infiniband("infiniband-hdr", 200),
-        _infiniband("infiniband-ndr", 400),
-        _infiniband("infiniband-xdr", 800),
-        _infiniband("roce-100", 100),
-        _infiniband("roce-200", 200),
-        _infiniband("roce-400", 400),
-        _ethernet(10),
-        _ethernet(25),
-        _ethernet(100),
-        # 4 x 100 Gbit/s in a p4d or p4de, 3200 in a p5; stas00 measures 340 of 400 Gbit/s.
-        Network(name="efa-p4d", gbit=100, nics=4, of_line_rate=0.85, hop_s=30e-6),
-        Network(name="efa-p5", gbit=100, nics=32, of_line_rate=0.85, hop_s=30e-6),
-        _infiniband("slingshot-11", 200, 4),
+def _read_row(row: Mapping[str, str]) -> Network:
+    return Network(
+        name=row["name"],
+        gbit=float(row["gbit"]),
+        nics=None if row["nics"] == "-" else int(row["nics"]),
+        of_line_rate=float(row["of_line_rate"]),
+        hop_s=float(f"{row['hop_us']}e-6"),
     )
-}
 
-_SHORT = {
-    "edr": "infiniband-edr",
-    "hdr": "infiniband-hdr",
-    "ndr": "infiniband-ndr",
-    "xdr": "infiniband-xdr",
-    "ib": "infiniband-ndr",
-    "infiniband": "infiniband-ndr",
-    "roce": "roce-100",
-    "ethernet": "ethernet-25",
-    "efa": "efa-p5",
-    "slingshot": "slingshot-11",
-}
-_DATA_CENTRE = {
-    "sm70": "infiniband-edr",
-    "sm80": "infiniband-hdr",
-    "sm90": "infiniband-ndr",
-    "sm100": "infiniband-ndr",
-    "sm103": "infiniband-xdr",
-    "gfx90a": "slingshot-11",
-    "gfx942": "roce-400",
-    "gfx950": "roce-400",
-}
-"""What joins the nodes of the vendors' own systems: DGX-1, DGX A100, DGX H100 and after."""
+
+_ROWS = tuple(read_table(Path(__file__).with_name("networks.tsv")))
+NETWORKS: Mapping[str, Network] = {row["name"]: _read_row(row) for row in _ROWS}
+_SHORT = {word: row["name"] for row in _ROWS for word in row["aliases"].split() if word != "-"}
 _SENSIBLE = {"gbit": (0.1, 100_000), "nics": (1, 256)}
 OWN_NETWORK = "NAME:gbit=400,nics=8 gives your own (Gbit/s of one NIC, NICs of a node)"
 
@@ -110,8 +73,8 @@ def network_of(gpu: Gpu, name: str | None = None) -> Network:
     if name is not None:
         return interconnect_named(name)
     in_systems = gpu.nvlink_busbw_gbs is not None or gpu.mamf_tflops is not None
-    if in_systems and gpu.arch in _DATA_CENTRE:
-        return NETWORKS[_DATA_CENTRE[gpu.arch]]
+    if in_systems and gpu.architecture.network is not None:
+        return NETWORKS[gpu.architecture.network]
     return NETWORKS["ethernet-100" if gpu.memory_gb >= _SERVER_CARD_GB else "ethernet-25"]
 
 
@@ -153,28 +116,14 @@ def _find(name: str) -> Network | None:
     return NETWORKS.get(key) or NETWORKS.get(_SHORT.get(key, f"infiniband-{key}"))
 
 
-def _own(name: str, figures: str) -> Network:
-    values: dict[str, float] = {}
-    problems: list[Problem] = []
-    for item in filter(None, (part.strip() for part in figures.split(","))):
-        word, _, number = (part.strip() for part in item.partition("="))
-        try:
-            values[word] = float(number)
-        except ValueError:
-            values[word] = math.nan
-        low, high = _SENSIBLE.get(word, (0, 0))
-        if word not in _SENSIBLE:
-            problems.append(Problem(message=f"{item!r} is no figure of a network"))
-        elif not low <= values[word] <= high:
-            message = f"{item!r}: it has to be a number from {low:g} to {high:,}"
-            problems.append(Problem(message=message))
-    if "gbit" not in values and not problems:
-        problems.append(Problem(message=f"the network {name!r} needs gbit="))
+def _own(name: str, text: str) -> Network:
+    given, problems = own_figures(text, _SENSIBLE, of="a network", hint=OWN_NETWORK)
+    if "gbit" not in given and not problems:
+        problems.append(Problem(message=f"the network {name!r} needs gbit=", hint=OWN_NETWORK))
     if problems:
-        last = replace(problems[-1], hint=OWN_NETWORK)
-        raise UserError(problems=(*problems[:-1], last))
-    nics = max(1, round(values["nics"])) if "nics" in values else None
-    return Network(name=name, gbit=values["gbit"], nics=nics)
+        raise UserError(problems=problems)
+    nics = max(1, round(given["nics"])) if "nics" in given else None
+    return Network(name=name, gbit=given["gbit"], nics=nics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

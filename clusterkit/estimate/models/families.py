@@ -1,12 +1,15 @@
-"""What the models of a type have that their `config.json` does not say.
-
-Read off the implementations in transformers 5 (`models/*/modeling_*.py`), and checked against
-them: each was built on the meta device, and its parameters counted.
-"""
+"""What the models of a type have that their `config.json` does not say: `families.tsv`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from clusterkit.core.data import read_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,78 +30,25 @@ class Family:
     block_norm_biases: bool = False
     """Whether norms have biases though linear layers have none."""
     defaults: tuple[tuple[str, int], ...] = ()
-    """What transformers takes where the configuration does not say it: models for pictures and text
-    give of their text part only what differs from this."""
+    """What transformers takes where the configuration does not say it."""
 
 
-_LLAMA = Family()
-_LLAMA_7B = (
-    ("hidden_size", 4096),
-    ("num_hidden_layers", 32),
-    ("num_attention_heads", 32),
-    ("intermediate_size", 11008),
-    ("vocab_size", 32000),
-)
-_MISTRAL_7B = (
-    *_LLAMA_7B[:3],
-    ("num_key_value_heads", 8),
-    ("intermediate_size", 14336),
-    ("vocab_size", 32000),
-)
-_GEMMA_3 = (
-    ("hidden_size", 2304),
-    ("num_hidden_layers", 26),
-    ("num_attention_heads", 8),
-    ("num_key_value_heads", 4),
-    ("head_dim", 256),
-    ("intermediate_size", 9216),
-    ("vocab_size", 262208),
-)
-_GPT = Family(gated=False, biases=True, tied=True)
-
-FAMILIES = {
-    "bert": replace(_GPT, positions=0),
-    "bloom": _GPT,
-    "cohere": Family(tied=True, norms=1),
-    "deepseek_v2": _LLAMA,
-    "deepseek_v3": _LLAMA,
-    "falcon": Family(gated=False, tied=True, one_kv_head=True, block_norm_biases=True),
-    "gemma": Family(tied=True),
-    "gemma2": Family(tied=True, norms=4),
-    "gemma3_text": Family(tied=True, norms=4, head_norms=True, defaults=_GEMMA_3),
-    "gpt2": replace(_GPT, positions=0),
-    "gpt_bigcode": replace(_GPT, positions=0, one_kv_head=True),
-    "gpt_neox": replace(_GPT, tied=False),
-    "gpt_oss": Family(qkv_bias=True),
-    "gptj": Family(gated=False, norms=1, block_norm_biases=True),
-    "granite": _LLAMA,
-    "kimi_k2": _LLAMA,
-    "internlm2": _LLAMA,
-    "llama": Family(defaults=_LLAMA_7B),
-    "llama4_text": _LLAMA,
-    "ministral": _LLAMA,
-    "mistral": Family(defaults=_MISTRAL_7B),
-    "mixtral": _LLAMA,
-    "mpt": Family(gated=False, tied=True),
-    "nemotron": Family(gated=False, block_norm_biases=True),
-    "olmo": Family(norms=0),
-    "olmo2": _LLAMA,
-    "olmo3": _LLAMA,
-    "opt": replace(_GPT, positions=2),
-    "phi": replace(_GPT, tied=False, norms=1),
-    "phi3": _LLAMA,
-    "qwen": Family(qkv_bias=True),
-    "qwen2": Family(qkv_bias=True),
-    "qwen2_moe": Family(qkv_bias=True),
-    "qwen3": Family(head_norms=True),
-    "qwen3_moe": Family(head_norms=True),
-    "roberta": replace(_GPT, positions=0),
-    "smollm3": Family(tied=True),
-    "stablelm": Family(block_norm_biases=True),
-    "starcoder2": Family(gated=False, biases=True, tied=True),
-}
+_ROWS = {row["type"]: row for row in read_table(Path(__file__).with_name("families.tsv"))}
+FAMILIES = frozenset(_ROWS)
 
 
+@cache
 def family_of(model_type: str) -> Family:
     """Return the constants of this type; those of a Llama for a type that is not known."""
-    return FAMILIES.get(model_type, _LLAMA)
+    row = _ROWS.get(model_type, {"family": "-", "defaults": "-"})
+    said: dict[str, Any] = {name: json.loads(text) for name, text in _pairs(row["family"])}
+    return Family(
+        **said, defaults=tuple((name, int(text)) for name, text in _pairs(row["defaults"]))
+    )
+
+
+def _pairs(cell: str) -> Iterator[tuple[str, str]]:
+    for word in cell.split():
+        name, equals, text = word.partition("=")
+        if equals:
+            yield name, text

@@ -17,11 +17,6 @@ from clusterkit.estimate.setup import Library, Loss, Precision, Setup
 from clusterkit.estimate.speed.flops import Work, active_ffn, recomputed, work_of
 from clusterkit.estimate.speed.wire import layers_per_rank, owned_params
 
-_PRODUCTS_OF_CEILING: Mapping[str, float] = {"sm70": 0.50, "sm80": 0.90, "sm90": 0.74}
-_USUAL_PRODUCTS = 0.72
-"""What the products of a training step reach of the fastest product, by architecture. A V100 trains
-at 30 % of its peak (arXiv:1909.08053), an A100 at more than half (arXiv:2205.05198). Hopper waits
-for its memory: that is for an H100, and grows with `_fed`."""
 _FED_GBS = 3350 / 989
 """Bandwidth of an H100 for each TFLOP/s of its peak. An H200 has the same units and 1.43 times it;
 its published runs are that much faster in attention, and by the root of it in products."""
@@ -33,10 +28,6 @@ _FP8_SPEEDUP, _FUSED_FP8_SPEEDUP = 1.5, 1.9
 """Of products, with scaling and casts, which Megatron's Transformer Engine fuses: the dense peak is
 twice that of bf16."""
 _TF32_OF_BF16 = 0.5
-_ATTENTION_OF_PEAK: Mapping[str, float] = {"sm80": 0.33, "sm90": 0.19}
-_USUAL_ATTENTION = 0.25
-"""Of flash attention, forward and backward, causal. FlashAttention 1 reaches 0.35 on an A100, 2
-reaches 0.6 (arXiv:2307.08691); published runs with long sequences do as the older one."""
 _MEMORY_OF_PEAK = 0.80
 _FUSED = 0.5
 """Part of the traffic that is left where kernels are fused: torch.compile, Megatron's own."""
@@ -101,7 +92,7 @@ def _launches(setup: Setup) -> float:
 def product_flops(setup: Setup) -> float:
     """Return the rate of matrix products that are wide enough, operations/s."""
     gpu = setup.gpu
-    reached = _PRODUCTS_OF_CEILING.get(gpu.arch, _USUAL_PRODUCTS)
+    reached = gpu.architecture.products_of_ceiling
     if gpu.arch == _HOPPER:
         reached = min(reached * _fed(gpu) ** 0.5, _BEST_PRODUCTS)
     return gpu.ceiling_tflops * 1e12 * reached * _of_precision(setup)
@@ -139,7 +130,7 @@ def _products_s(setup: Setup, work: Work) -> float:
 
 def _attention_s(setup: Setup, work: Work) -> float:
     gpu = setup.gpu
-    reached = _ATTENTION_OF_PEAK.get(gpu.arch, _USUAL_ATTENTION)
+    reached = gpu.architecture.attention_of_peak
     if gpu.arch == _HOPPER:
         reached = min(reached * _fed(gpu), _BEST_ATTENTION)
     rate = gpu.half_tflops * 1e12 * reached

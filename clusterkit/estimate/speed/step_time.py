@@ -8,7 +8,7 @@ same sort of GPU lie apart, and shrinks once a step was measured (`calibration`)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.factors import Calibration
@@ -21,12 +21,6 @@ from clusterkit.estimate.speed.offload import offload_s
 
 _CONTENTION = 0.10
 """Part of a hidden transfer by which it slows what hides it: collectives take SMs and bandwidth."""
-_SPREAD: Mapping[str, tuple[float, float]] = {"sm80": (0.78, 1.08), "sm90": (0.75, 1.15)}
-_USUAL_SPREAD = (0.58, 1.45)
-_MEASURED_SPREAD: Mapping[str, tuple[float, float]] = {"sm80": (0.90, 1.12), "sm90": (0.83, 1.20)}
-_USUAL_MEASURED_SPREAD = (0.58, 1.42)
-"""Published over estimated throughput, by generation, without and with a measured step of another
-run: eight of ten runs lie between these. Few were published of any other generation."""
 _WAIT_PER_DOUBLING = 0.005
 """Part of a step for which all wait for the slowest, with every doubling of the nodes that hold
 copies: 0 to 2 % in the published series over 2 to 128 nodes (llm-foundry, InternEvo, KempnerForge).
@@ -39,7 +33,8 @@ def speed_of(setup: Setup, *, calibration: Calibration | None = None) -> Speed:
     measured = (calibration or Calibration()).on(setup.gpu.name)
     transfers = transfers_of(setup, calibration=measured)
     parts = _parts(setup, compute_of(setup), transfers, speedup=measured.utilisation_scale)
-    low, high = _spread(setup, measured)
+    known = setup.gpu.architecture
+    low, high = known.measured_rate if measured.measured_step else known.rate
     step = Interval(low=parts.step_s / high, likely=parts.step_s, high=parts.step_s / low)
     return Speed(
         transfers=transfers,
@@ -154,12 +149,6 @@ def _scaled(compute: Compute, speedup: float) -> Compute:
         backward_s=compute.backward_s / speedup,
         optimizer_s=compute.optimizer_s / speedup,
     )
-
-
-def _spread(setup: Setup, measured: Calibration) -> tuple[float, float]:
-    if measured.measured_step:
-        return _MEASURED_SPREAD.get(setup.gpu.arch, _USUAL_MEASURED_SPREAD)
-    return _SPREAD.get(setup.gpu.arch, _USUAL_SPREAD)
 
 
 def _over(amount: float, seconds: Interval) -> Interval:
