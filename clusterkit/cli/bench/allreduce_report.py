@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from clusterkit.cli.estimate.units import paragraph
 from clusterkit.cli.frame import console
 from clusterkit.core.hosts import hostlist
+from clusterkit.core.text.listing import table
 from clusterkit.observe.bench.allreduce.answer import Answer
 from clusterkit.observe.bench.allreduce.operations import Operation, size_in_words
 from clusterkit.observe.bench.allreduce.result import LeftOut, Measured, Result
@@ -62,15 +63,18 @@ def _unit(result: Result) -> tuple[str, float]:
 
 
 def _table(result: Result, op: Operation, unit: str, scale: float) -> Iterator[str]:
-    spread = any(one.fastest for one in result.of(op))
-    head = f"{op.words:<16}{'time':>12}{'algbw':>10}{'busbw':>10}"
-    yield console.dim(head + (f"{'slowest':>12}{'fastest':>10}" if spread else "") + f"  {unit}")
+    spread = ("slowest", "fastest") if any(one.fastest for one in result.of(op)) else ()
+    rows: list[tuple[str, ...]] = [(op.words, "time", "algbw", "busbw", *spread, f"  {unit}")]
     for one in result.of(op):
-        cells = f"{size_in_words(one.bytes):>14}  {_time(one.seconds):>12}"
-        cells += f"{_figure(one.algbw / scale):>10}{_figure(one.busbw / scale):>10}"
+        rates = [one.algbw, one.busbw]
         if one.slowest is not None and one.fastest is not None:
-            cells += f"{_figure(one.slowest / scale):>12}{_figure(one.fastest / scale):>10}"
-        yield cells
+            rates += [one.slowest, one.fastest]
+        figures = (_figure(rate / scale) for rate in rates)
+        rows.append((f"{size_in_words(one.bytes):>14}", _time(one.seconds), *figures))
+    align = "<>>>" + ">" * len(spread)
+    head, *lines = table(rows, align, gap=0, widths=(16, 12, 10, 10, 12, 10))
+    yield console.dim(head)
+    yield from lines
 
 
 def _summary(found: Answer, op: Operation) -> Iterator[str]:

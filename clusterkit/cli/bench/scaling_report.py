@@ -6,11 +6,13 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from clusterkit.cli.frame import console
+from clusterkit.core.text.listing import table
 from clusterkit.observe.bench.scaling.result import FAIR, Cause, Row, Scaling
 from clusterkit.observe.bench.scaling.sizes import By, in_words
 from clusterkit.observe.bench.scaling.units import figure, in_percent, step_time
 
 _WIDTH = 79
+_WIDTHS = (7, 7, 14, 11, 11, 11, 13)
 _LABEL = 15
 
 
@@ -28,23 +30,22 @@ def lines_of(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> Iterato
 
 def _table(found: Scaling) -> Iterator[str]:
     unit = f"{found.unit}/s" if found.unit else "throughput"
-    slots = f"{'slots':>7}" if found.by is By.NODES else ""
-    head = f"{found.by.value:>7}{slots}{unit:>14}{'from':>11}{'to':>11}{'a step':>11}"
-    yield console.dim(head + f"{'efficiency':>13}")
-    for row in found.rows:
-        count = f"{row.slots:>7}" if found.by is By.NODES else ""
-        yield f"{row.size.count:>7}{count}{_cells(found, row)}"
+    slots = found.by is By.NODES
+    rows = [[found.by.value, "slots", unit, "from", "to", "a step", "efficiency"]]
+    rows += [[str(row.size.count), str(row.slots), *_cells(found, row)] for row in found.rows]
+    if not slots:
+        rows = [[row[0], *row[2:]] for row in rows]
+    head, *lines = table(rows, ">" * 7, gap=0, widths=_WIDTHS if slots else _WIDTHS[1:])
+    yield console.dim(head)
+    yield from lines
 
 
-def _cells(found: Scaling, row: Row) -> str:
+def _cells(found: Scaling, row: Row) -> tuple[str, ...]:
     rate, efficiency = found.rate(row), found.efficiency(row)
     if rate is None or efficiency is None:
-        return f"  {row.state}" if row.problem else f"{'-':>14}"
-    cells = "".join(
-        f"{figure(one):>{w}}" for one, w in ((rate.per_s, 14), (rate.low, 11), (rate.high, 11))
-    )
+        return (row.state if row.problem else "-",)
     took = step_time(row.step_s) if row.step_s is not None else "-"
-    return f"{cells}{took:>11}{in_percent(efficiency):>13}"
+    return (*map(figure, (rate.per_s, rate.low, rate.high)), took, in_percent(efficiency))
 
 
 def _remarks(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[str]:
