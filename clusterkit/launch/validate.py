@@ -33,17 +33,13 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         *_check_nodes(job, framework),
         *_check_environment(job, cluster),
         *_check_container(job, cluster, workdir),
+        *_check_restarts(job, cluster),
     ]
-    if job.requeue < 0:
-        message = f"--requeue {job.requeue}: must be 0 or more"
-        problems.append(Problem(message=message, key="requeue"))
-    problems += _check_spares(job, cluster)
     if job.deepspeed_preset is not None:
         problems += check_preset(job.deepspeed_preset, framework.name)
     problems += _check_text(job, cluster, workdir)
-    time = job.time or cluster.time
     try:
-        parse_time_limit(time or "1")
+        parse_time_limit(job.time or cluster.time or "1")
     except ValueError as error:
         problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
@@ -78,66 +74,45 @@ def _check_sizes(job: JobSpec) -> Iterator[Problem]:
     ):
         if value > most:
             flag = f"--{key.replace('_', '-')}"
-            yield Problem(
-                message=f"{flag} is too large: {value if value < 10**18 else 'a huge number'}",
-                hint=f"{flag} takes {most:,} at most",
-                key=key,
-            )
+            shown = value if value < 10**18 else "a huge number"
+            hint = f"{flag} takes {most:,} at most"
+            yield Problem(message=f"{flag} is too large: {shown}", hint=hint, key=key)
 
 
-def _check_nodes(job: JobSpec, framework: Framework) -> list[Problem]:
-    problems = []
-    if job.nodes < 1:
-        problems.append(
-            Problem(
-                message=f"--nodes {job.nodes}: a job needs at least 1 node",
-                hint="--nodes 1",
-                key="nodes",
-            )
-        )
-    if job.max_nodes is not None and job.max_nodes < job.nodes:
-        problems.append(
-            Problem(
-                message=f"--nodes {job.nodes}:{job.max_nodes}: the maximum is below the minimum",
-                hint=f"--nodes {job.max_nodes}:{job.nodes}",
-                key="nodes",
-            )
-        )
-    if job.max_nodes is not None and not framework.elastic:
-        problems.append(
-            Problem(
-                message=f"--nodes {job.nodes}:{job.max_nodes}: {framework.name} cannot change its "
-                "number of nodes",
-                hint=f"--nodes {job.max_nodes}",
-                key="nodes",
-            )
-        )
+def _check_nodes(job: JobSpec, framework: Framework) -> Iterator[Problem]:
+    low, high = job.nodes, job.max_nodes
+    if low < 1:
+        message = f"--nodes {low}: a job needs at least 1 node"
+        yield Problem(message=message, hint="--nodes 1", key="nodes")
+    if high is not None and high < low:
+        message = f"--nodes {low}:{high}: the maximum is below the minimum"
+        yield Problem(message=message, hint=f"--nodes {high}:{low}", key="nodes")
+    if high is not None and not framework.elastic:
+        message = f"--nodes {low}:{high}: {framework.name} cannot change its number of nodes"
+        yield Problem(message=message, hint=f"--nodes {high}", key="nodes")
     if job.processes is not None and job.processes < 1:
         message = f"--processes {job.processes}: must be at least 1"
-        problems.append(Problem(message=message, key="processes"))
+        yield Problem(message=message, key="processes")
     if any(count < 1 for count in job.gpus_per_node):
-        problems.append(
-            Problem(
-                message="--gpus-per-node: every node needs at least 1 slot",
-                hint="for a CPU-only job a slot is one process: --gpus-per-node 1",
-            )
-        )
-    return problems
+        hint = "for a CPU-only job a slot is one process: --gpus-per-node 1"
+        yield Problem(message="--gpus-per-node: every node needs at least 1 slot", hint=hint)
 
 
-def _check_spares(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
-    if job.spares < 0:
-        return [Problem(message=f"--spares {job.spares}: must be 0 or more", key="spares")]
-    if job.spares and cluster.kind is ClusterKind.LOCAL:
-        message = f"--spares {job.spares}: all nodes of {cluster.name} are this one machine"
-        return [Problem(message=message, hint="leave it out", key="spares")]
-    if job.spares and job.max_nodes is not None:
-        message = f"--spares {job.spares}: an elastic job goes on without the nodes that it loses"
-        return [Problem(message=message, hint="leave it out", key="spares")]
-    if job.spares and not job.requeue:
-        message = f"--spares {job.spares}: used when the job starts again, which it may not"
-        return [Problem(message=message, hint="add --requeue 1, or more", key="spares")]
-    return []
+def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
+    for flag, number in (("requeue", job.requeue), ("spares", job.spares)):
+        if number < 0:
+            yield Problem(message=f"--{flag} {number}: must be 0 or more", key=flag)
+    if job.spares <= 0:
+        return
+    why, hint = None, "leave it out"
+    if cluster.kind is ClusterKind.LOCAL:
+        why = f"all nodes of {cluster.name} are this one machine"
+    elif job.max_nodes is not None:
+        why = "an elastic job goes on without the nodes that it loses"
+    elif not job.requeue:
+        why, hint = "used when the job starts again, which it may not", "add --requeue 1, or more"
+    if why is not None:
+        yield Problem(message=f"--spares {job.spares}: {why}", hint=hint, key="spares")
 
 
 def nodes_in_words(nodes: int, spares: int) -> str:
@@ -153,89 +128,63 @@ def fewer_nodes(have: int, nodes: int, spares: int) -> str:
     return f"--nodes {have}" + (" --spares 0" if spares else "")
 
 
-def _check_environment(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
+def _check_environment(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     environment = {**cluster.env, **job.env}
-    problems = [
-        Problem(
-            message=f"{name!r} is no name of an environment variable",
-            hint="letters, digits and underscores, no digit first",
-        )
-        for name in (*environment, *cluster.secrets, *job.secrets)
-        if not _ENV_NAME.fullmatch(name)
-    ]
-    problems += [
-        Problem(
-            message=f"the value of {name} is too long: {len(value):,} characters",
-            hint=f"Linux passes {_LONGEST_VALUE:,} bytes in a variable at most: write it "
-            "to a file, and pass its path",
-            key=f"env.{name}",
-        )
-        for name, value in environment.items()
-        if len(name) + len(value.encode(errors="surrogateescape")) > _LONGEST_VALUE
-    ]
-    problems += [
-        Problem(
-            message=f"{name} cannot be set: it belongs to the node script or to bash",
-            key=f"env.{name}",
-        )
-        for name in (*environment, *cluster.secrets, *job.secrets)
-        if _TAKEN.fullmatch(name)
-    ]
-    problems += [
-        Problem(
-            message=f"{name} is both a secret and a plain variable, which would be written down",
-            hint=f"remove it from env: (or --env), and keep --secret {name}",
-        )
-        for name in (*cluster.secrets, *job.secrets)
-        if name in environment
-    ]
-    return problems
-
-
-def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> list[Problem]:
-    runtime = job.container or cluster.container_runtime
-    if job.image is not None and runtime is None:
-        return [
-            Problem(
-                message=f"--image {job.image} needs a container runtime",
-                hint="--container docker|compose|apptainer|enroot|pyxis, or container_runtime: in "
-                "the cluster's configuration",
-                key="image",
+    secrets = (*cluster.secrets, *job.secrets)
+    for name in (*environment, *secrets):
+        if not _ENV_NAME.fullmatch(name):
+            hint = "letters, digits and underscores, no digit first"
+            yield Problem(message=f"{name!r} is no name of an environment variable", hint=hint)
+    for name, value in environment.items():
+        if len(name) + len(value.encode(errors="surrogateescape")) > _LONGEST_VALUE:
+            yield Problem(
+                message=f"the value of {name} is too long: {len(value):,} characters",
+                hint=f"Linux passes {_LONGEST_VALUE:,} bytes in a variable at most: write it "
+                "to a file, and pass its path",
+                key=f"env.{name}",
             )
-        ]
-    if job.container is not None and job.image is None and cluster.image is None:
+    for name in (*environment, *secrets):
+        if _TAKEN.fullmatch(name):
+            message = f"{name} cannot be set: it belongs to the node script or to bash"
+            yield Problem(message=message, key=f"env.{name}")
+    for name in secrets:
+        if name in environment:
+            yield Problem(
+                message=f"{name} is both a secret and a plain variable, which would be written "
+                "down",
+                hint=f"remove it from env: (or --env), and keep --secret {name}",
+            )
+
+
+def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:
+    runtime = job.container or cluster.container_runtime
+    image = job.image or cluster.image
+    if job.image is not None and runtime is None:
+        hint = "--container docker|compose|apptainer|enroot|pyxis, or container_runtime: in "
+        hint += "the cluster's configuration"
+        message = f"--image {job.image} needs a container runtime"
+        yield Problem(message=message, hint=hint, key="image")
+        return
+    if job.container is not None and image is None:
         message = f"--container {job.container} needs an image"
-        return [Problem(message=message, hint="--image NAME", key="container")]
-    problems = _check_mounts(job, cluster)
-    if runtime is not None and ":" in workdir:
-        message = f"no image can mount the folder {workdir}: it has a colon"
-        problems.append(Problem(message=message))
-    return problems + _check_runtime(runtime, cluster)
-
-
-def _check_mounts(job: JobSpec, cluster: ClusterSpec) -> list[Problem]:
-    if job.mounts and job.image is None and cluster.image is None:
+        yield Problem(message=message, hint="--image NAME", key="container")
+        return
+    if job.mounts and image is None:
         message = f"--mount {job.mounts[0]}: the job runs in no image"
-        return [Problem(message=message, hint="--image NAME --container docker", key="mount")]
-    return [
-        Problem(
-            message=f"--mount {mount}: no mount",
-            hint=MOUNT_FORMS,
-            key="mount",
-        )
-        for mount in job.mounts
-        if not is_mount(mount)
-    ]
-
-
-def _check_runtime(runtime: ContainerRuntime | None, cluster: ClusterSpec) -> list[Problem]:
-    if runtime is ContainerRuntime.PYXIS and cluster.kind is not ClusterKind.SLURM:
+        yield Problem(message=message, hint="--image NAME --container docker", key="mount")
+    else:
+        for mount in job.mounts:
+            if not is_mount(mount):
+                yield Problem(message=f"--mount {mount}: no mount", hint=MOUNT_FORMS, key="mount")
+    if runtime is not None and ":" in workdir:
+        yield Problem(message=f"no image can mount the folder {workdir}: it has a colon")
+    slurm = cluster.kind is ClusterKind.SLURM
+    if runtime is ContainerRuntime.PYXIS and not slurm:
         message = f"pyxis is a plugin of Slurm, and {cluster.name} is {cluster.kind}"
-        return [Problem(message=message, hint="--container docker, apptainer or enroot")]
-    if runtime is ContainerRuntime.COMPOSE and cluster.kind is ClusterKind.SLURM:
+        yield Problem(message=message, hint="--container docker, apptainer or enroot")
+    if runtime is ContainerRuntime.COMPOSE and slurm:
         message = f"compose is for clusters without Slurm, and {cluster.name} has it"
-        return [Problem(message=message, hint="--container docker, apptainer, enroot or pyxis")]
-    return []
+        yield Problem(message=message, hint="--container docker, apptainer, enroot or pyxis")
 
 
 def check_slots(
@@ -252,28 +201,21 @@ def check_slots(
         UserError: with what to ask for instead.
     """
     written = ",".join(str(count) for count in slots)
-    if processes > sum(slots):
-        raise UserError(
-            f"{processes} processes do not fit into {sum(slots)} slots ({written})",
-            hint="lower --processes, or raise --nodes or --gpus-per-node",
-        )
     even = len(set(slots)) == 1
-    if not framework.uneven_slots and not even:
-        raise UserError(
-            f"{framework.name} needs the same number of processes on every node, not {written}",
-            hint=f"--gpus-per-node {min(slots)}, or --framework horovod, which accepts them",
-        )
-    if not framework.uneven_slots and processes != sum(slots[:nodes]):
-        raise UserError(
-            f"{framework.name} fills every slot: {processes} processes do not fill {written}",
-            hint="leave --processes out, or choose --nodes and --gpus-per-node to match",
-        )
-    if (
-        cluster.kind is ClusterKind.SLURM
-        and not even
-        and cluster.gpu_request is not GpuRequest.NONE
-    ):
-        raise UserError(
-            f"Slurm gives every node of a job the same number of GPUs, not {written}",
-            hint=f"--gpus-per-node {max(slots)} with --processes {sum(slots)}",
-        )
+    asks = cluster.kind is ClusterKind.SLURM and cluster.gpu_request is not GpuRequest.NONE
+    if processes > sum(slots):
+        message = f"{processes} processes do not fit into {sum(slots)} slots ({written})"
+        hint = "lower --processes, or raise --nodes or --gpus-per-node"
+    elif not framework.uneven_slots and not even:
+        message = f"{framework.name} needs the same number of processes on every node, "
+        message += f"not {written}"
+        hint = f"--gpus-per-node {min(slots)}, or --framework horovod, which accepts them"
+    elif not framework.uneven_slots and processes != sum(slots[:nodes]):
+        message = f"{framework.name} fills every slot: {processes} processes do not fill {written}"
+        hint = "leave --processes out, or choose --nodes and --gpus-per-node to match"
+    elif asks and not even:
+        message = f"Slurm gives every node of a job the same number of GPUs, not {written}"
+        hint = f"--gpus-per-node {max(slots)} with --processes {sum(slots)}"
+    else:
+        return
+    raise UserError(message, hint=hint)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 from clusterkit.config import sources
 from clusterkit.config.document import (
@@ -18,7 +20,7 @@ from clusterkit.config.document import (
 )
 from clusterkit.core import shell
 from clusterkit.core.errors import Problem, UserError
-from clusterkit.launch.array.spec import FORMS, KEY, Sweep, numbered, parse_spec, require_few
+from clusterkit.launch.array.spec import FORMS, KEY, Sweep, numbered, parse_spec
 
 _KEY_HINT = "letters, digits, _ and -, as in the {key} that it stands for"
 
@@ -61,7 +63,6 @@ def load_sweep_file(path: Path, *, cwd: Path) -> Sweep:
         raise UserError(
             f"{source} lists no jobs", hint="one entry for each job, such as {lr: 1e-3}"
         )
-    require_few(len(rows), source)
     return numbered(rows, source=source)
 
 
@@ -76,39 +77,29 @@ def _list(path: Path, text: str, source: str) -> list[Mapping[str, str]]:
             hint="one entry for each job, such as `- {lr: 1e-3, seed: 0}`; "
             "for all combinations: --array 'lr=1e-3,1e-4;seed=0-3'",
         )
-    problems: list[Problem] = []
-    rows = [_row(document, index, item, problems) for index, item in enumerate(document.data)]
+    rows = document.data
+    problems = [
+        problem for index, row in enumerate(rows) for problem in _wrong(document, index, row)
+    ]
     if problems:
         raise UserError(problems=in_order(problems))
-    return rows
+    return cast(list[Mapping[str, str]], rows)
 
 
-def _row(document: Document, index: int, item: Value, problems: list[Problem]) -> Mapping[str, str]:
-    if not isinstance(item, dict) or not item:
+def _wrong(document: Document, index: int, row: Value) -> Iterator[Problem]:
+    """Yield what is wrong with an entry of a list."""
+    if not isinstance(row, dict) or not row:
         position = document.value_position((index,))
-        problems.append(
-            Problem(message="a job is a mapping", hint="{lr: 1e-3, seed: 0}", position=position)
-        )
-        return {}
-    row = {}
-    for key, value in item.items():
+        yield Problem(message="a job is a mapping", hint="{lr: 1e-3, seed: 0}", position=position)
+        return
+    for key, value in row.items():
         if not KEY.fullmatch(key):
             position = document.key_position((index, key))
-            problems.append(
-                Problem(message=f"{key!r} is no key", hint=_KEY_HINT, position=position)
-            )
-        elif isinstance(value, str):
-            row[key] = value
-        else:
+            yield Problem(message=f"{key!r} is no key", hint=_KEY_HINT, position=position)
+        elif not isinstance(value, str):
             position = document.value_position((index, key))
-            problems.append(
-                Problem(
-                    message=f"{key} has no single value",
-                    hint='write one text or number, "" for an empty one',
-                    position=position,
-                )
-            )
-    return row
+            hint = 'write one text or number, "" for an empty one'
+            yield Problem(message=f"{key} has no single value", hint=hint, position=position)
 
 
 def _table(text: str, source: str) -> list[Mapping[str, str]]:
@@ -121,21 +112,20 @@ def _table(text: str, source: str) -> list[Mapping[str, str]]:
     if not lines:
         return []
     (number, keys), *rows = lines
-    problems = [
-        Problem(message=message, hint=hint, position=position_in(source, text, number, None))
-        for message, hint in _wrong_keys(keys)
-    ]
-    problems += [
-        Problem(
-            message=f"{len(row)} values for {len(keys)} keys",
-            hint="a value with a comma stands in double quotes",
-            position=position_in(source, text, line, None),
-        )
+    wrong = [(number, *mistake) for mistake in _wrong_keys(keys)]
+    hint = "a value with a comma stands in double quotes"
+    wrong += [
+        (line, f"{len(row)} values for {len(keys)} keys", hint)
         for line, row in rows
         if len(row) != len(keys)
     ]
-    if problems:
-        raise UserError(problems=problems)
+    if wrong:
+        raise UserError(
+            problems=[
+                Problem(message=what, hint=hint, position=position_in(source, text, line, None))
+                for line, what, hint in wrong
+            ]
+        )
     return [dict(zip(keys, row, strict=True)) for _, row in rows]
 
 

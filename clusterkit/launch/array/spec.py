@@ -49,7 +49,7 @@ class _Part:
     """A piece of a spec without the spaces around it, and where it begins (from 0)."""
 
     text: str
-    start: int
+    start: int = 0
 
     def split(self, separator: str) -> Iterator[_Part]:
         """Yield the pieces between the separators."""
@@ -58,113 +58,28 @@ class _Part:
             yield _Part(piece.strip(), at + len(piece) - len(piece.lstrip()))
             at += len(piece) + len(separator)
 
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One value of a key, or a range of them that is not written out yet."""
-
-    part: _Part
-    numbers: range | None = None
+    @property
+    def numbers(self) -> range | None:
+        """The whole numbers that it stands for, where it is FIRST-LAST[:STEP]; not written out."""
+        match = _RANGE.fullmatch(self.text)
+        if match is None:
+            return None
+        first, last, step = (int(number) for number in match.groups("1"))
+        return range(first, last + 1, step) if step else range(0)
 
     @property
     def count(self) -> int:
+        """How many values it is."""
         return 1 if self.numbers is None else len(self.numbers)
 
-    def texts(self) -> Iterator[str]:
+    def values(self) -> Iterator[str]:
         """Yield the values; `008-010` keeps its zeros."""
         if self.numbers is None:
-            yield self.part.text
+            yield self.text
             return
-        first = self.part.text.partition("-")[0]
+        first = self.text.partition("-")[0]
         width = len(first) if first.startswith("0") else 0
         yield from (f"{number:0{width}d}" for number in self.numbers)
-
-
-class _SpecReader:
-    """Read one spec, and collect everything that is wrong with it."""
-
-    def __init__(self, text: str, source: str) -> None:
-        """Read `text`, which messages call `source`."""
-        self.text = text
-        self.source = source
-        self.problems: list[Problem] = []
-
-    def read(self) -> Sweep:
-        """Return the sweep.
-
-        Raises:
-            UserError: with the place of every mistake.
-        """
-        limit = _LIMIT.search(self.text)
-        if limit and int(limit[1]) < 1:
-            self._wrong(_Part("", limit.start()), "at least 1 job has to run at once", "%1 or more")
-        no_limit = None if limit else _NO_LIMIT.search(self.text)
-        if no_limit:
-            self._wrong(
-                _Part("", no_limit.start()),
-                f"{no_limit[0]!r} does not say how many jobs run at once",
-                "%2 for two; a value with a % can stand in a file",
-            )
-        axes: dict[str, tuple[_Item, ...]] = {}
-        for part in _Part(self.text[: limit.start()] if limit else self.text, 0).split(";"):
-            self._add_axis(axes, part)
-        if not self.problems:
-            counts = [sum(item.count for item in items) for items in axes.values()]
-            require_few(math.prod(counts), self.source)
-            for key, items in axes.items():
-                self._refuse_repeated(key, items)
-        if self.problems:
-            raise UserError(problems=self.problems)
-        columns = [[text for item in items for text in item.texts()] for items in axes.values()]
-        rows = (dict(zip(axes, row, strict=True)) for row in itertools.product(*columns))
-        at_once = int(limit[1]) if limit else None
-        return dataclasses.replace(numbered(rows, source=self.source), at_once=at_once)
-
-    def _add_axis(self, axes: dict[str, tuple[_Item, ...]], part: _Part) -> None:
-        key, equals, rest = part.text.partition("=")
-        name = key.strip()
-        if not equals or not KEY.fullmatch(name):
-            self._wrong(part, f"{part.text!r} is no KEY=VALUES", FORMS)
-        elif name in axes:
-            self._wrong(part, f"{name} stands twice", f"{name}=ALL,ITS,VALUES")
-        else:
-            values = _Part(rest, part.start + len(key) + 1).split(",")
-            axes[name] = tuple(self._item(name, value) for value in values)
-
-    def _item(self, key: str, part: _Part) -> _Item:
-        if not part.text:
-            self._wrong(part, f"{key} has an empty value", "an empty text can be given in a file")
-        match = _RANGE.fullmatch(part.text)
-        if match is None:
-            return _Item(part)
-        first, last, step = (int(number) for number in match.groups("1"))
-        if first > last or step < 1:
-            why = "counts down" if first > last else "has no step"
-            self._wrong(
-                part,
-                f"the range {part.text} {why}",
-                "FIRST-LAST or FIRST-LAST:STEP, upwards; texts with a hyphen can stand in a file",
-            )
-            return _Item(part)
-        return _Item(part, range(first, last + 1, step))
-
-    def _refuse_repeated(self, key: str, items: Iterable[_Item]) -> None:
-        seen: set[str] = set()
-        for item in items:
-            twice = next((text for text in item.texts() if text in seen), None)
-            if twice is not None:
-                self._wrong(item.part, f"{key} has the value {twice} twice", "leave one out")
-            seen.update(item.texts())
-
-    def _wrong(self, part: _Part, message: str, hint: str) -> None:
-        position = Position(source=self.source, line=1, column=part.start + 1, text=self.text)
-        self.problems.append(Problem(message=message, hint=hint, position=position))
-
-
-def numbered(rows: Iterable[Mapping[str, str]], *, source: str) -> Sweep:
-    """Return the sweep of these rows, in their order."""
-    elements = (Element(index=index, values=values) for index, values in enumerate(rows))
-    return Sweep(source=source, elements=tuple(elements))
 
 
 def parse_spec(text: str, *, source: str = "--array") -> Sweep:
@@ -175,15 +90,74 @@ def parse_spec(text: str, *, source: str = "--array") -> Sweep:
     Raises:
         UserError: with the place of every mistake.
     """
-    return _SpecReader(text, source).read()
+    wrong: list[tuple[int, str, str]] = []
+    limit = _LIMIT.search(text)
+    if limit and int(limit[1]) < 1:
+        wrong.append((limit.start(), "at least 1 job has to run at once", "%1 or more"))
+    elif not limit and (other := _NO_LIMIT.search(text)):
+        message = f"{other[0]!r} does not say how many jobs run at once"
+        wrong.append((other.start(), message, "%2 for two; a value with a % can stand in a file"))
+    axes: dict[str, tuple[_Part, ...]] = {}
+    for part in _Part(text[: limit.start()] if limit else text).split(";"):
+        key, equals, rest = part.text.partition("=")
+        name = key.strip()
+        if not equals or not KEY.fullmatch(name):
+            wrong.append((part.start, f"{part.text!r} is no KEY=VALUES", FORMS))
+        elif name in axes:
+            wrong.append((part.start, f"{name} stands twice", f"{name}=ALL,ITS,VALUES"))
+        else:
+            axes[name] = tuple(_Part(rest, part.start + len(key) + 1).split(","))
+            wrong += _mistakes(name, axes[name])
+    if not wrong:
+        counts = [sum(part.count for part in parts) for parts in axes.values()]
+        _require_few(math.prod(counts), source)
+        wrong += [mistake for name, parts in axes.items() for mistake in _repeated(name, parts)]
+    if wrong:
+        line = Position(source=source, line=1, text=text)
+        raise UserError(
+            problems=[
+                Problem(message=what, hint=hint, position=dataclasses.replace(line, column=at + 1))
+                for at, what, hint in wrong
+            ]
+        )
+    columns = [[value for part in parts for value in part.values()] for parts in axes.values()]
+    rows = (dict(zip(axes, row, strict=True)) for row in itertools.product(*columns))
+    at_once = int(limit[1]) if limit else None
+    return dataclasses.replace(numbered(rows, source=source), at_once=at_once)
 
 
-def require_few(count: int, source: str) -> None:
-    """Refuse more elements than an array may have.
+def _mistakes(key: str, parts: Iterable[_Part]) -> Iterator[tuple[int, str, str]]:
+    """Yield where a value of a key is none, why, and what to write instead."""
+    for part in parts:
+        if not part.text:
+            yield part.start, f"{key} has an empty value", "an empty text can be given in a file"
+        if part.numbers is not None and not part.numbers:
+            why = "has no step" if re.search(":0+$", part.text) else "counts down"
+            hint = "FIRST-LAST or FIRST-LAST:STEP, upwards; texts with a hyphen can stand in a file"
+            yield part.start, f"the range {part.text} {why}", hint
+
+
+def _repeated(key: str, parts: Iterable[_Part]) -> Iterator[tuple[int, str, str]]:
+    seen: set[str] = set()
+    for part in parts:
+        twice = next((value for value in part.values() if value in seen), None)
+        if twice is not None:
+            yield part.start, f"{key} has the value {twice} twice", "leave one out"
+        seen.update(part.values())
+
+
+def numbered(rows: Iterable[Mapping[str, str]], *, source: str) -> Sweep:
+    """Return the sweep of these rows, in their order.
 
     Raises:
-        UserError: there are more.
+        UserError: they are more than an array may have.
     """
+    elements = [Element(index=index, values=values) for index, values in enumerate(rows)]
+    _require_few(len(elements), source)
+    return Sweep(source=source, elements=tuple(elements))
+
+
+def _require_few(count: int, source: str) -> None:
     if count > MOST:
         raise UserError(
             f"{source} describes {count} jobs, and an array has at most {MOST}",
