@@ -77,13 +77,10 @@ def _list(path: Path, text: str, source: str) -> list[Mapping[str, str]]:
             hint="one entry for each job, such as `- {lr: 1e-3, seed: 0}`; "
             "for all combinations: --array 'lr=1e-3,1e-4;seed=0-3'",
         )
-    rows = document.data
-    problems = [
-        problem for index, row in enumerate(rows) for problem in _wrong(document, index, row)
-    ]
-    if problems:
-        raise UserError(problems=in_order(problems))
-    return cast(list[Mapping[str, str]], rows)
+    wrong = [_wrong(document, index, row) for index, row in enumerate(document.data)]
+    if problems := in_order(itertools.chain.from_iterable(wrong)):
+        raise UserError(problems=problems)
+    return cast(list[Mapping[str, str]], document.data)
 
 
 def _wrong(document: Document, index: int, row: Value) -> Iterator[Problem]:
