@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterkit.launch.jobfile import GivenJob
 
 
-LAYOUT = ("tp", "cp", "ep", "pp", "topology")
+_LAYOUT = ("tp", "cp", "ep", "pp", "topology")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +95,12 @@ class JobRequest:
     def _laid_out(
         self, job: JobSpec, cluster: ClusterSpec, *, warn: Callable[[str], None]
     ) -> LaunchPlan:
-        workdir = str(Path.cwd())
-        sizes = {name: value for name in LAYOUT if (value := self.get(name)) is not None}
+        planned = partial(make_plan, workdir=str(Path.cwd()))
+        sizes = {name: value for name in _LAYOUT if (value := self.get(name)) is not None}
         if not sizes:
-            return make_plan(job, cluster, workdir=workdir)
+            return planned(job, cluster)
         from clusterkit.jobs.submit.rank_layout import laid_out  # noqa: PLC0415 - few jobs need it
 
-        planned = partial(make_plan, workdir=workdir)
         return laid_out(job, cluster, sizes, planned=planned, warn=warn)
 
     @contextmanager
@@ -273,29 +272,19 @@ def _parse_sync(text: str | None, problems: list[Problem]) -> str | None:
     if text is None:
         return None
     path = Path(text).expanduser()
-    wrong = (
-        "the name is empty"
-        if not text.strip()
-        else "is a file, not a folder"
-        if path.is_file()
-        else "no such folder"
-        if not path.is_dir()
-        else None
-    )
-    if wrong:
-        hint = "--sync DIR, such as --sync ."
-        problems.append(
-            Problem(message=f"--sync {shlex.quote(text)}: {wrong}", hint=hint, key="sync")
-        )
+    if not text.strip() or not path.is_dir():
+        empty = "the name is empty" if not text.strip() else None
+        wrong = empty or ("is a file, not a folder" if path.is_file() else "no such folder")
+        message = f"--sync {shlex.quote(text)}: {wrong}"
+        problems.append(Problem(message=message, hint="--sync DIR, such as --sync .", key="sync"))
     return os.path.realpath(path)
 
 
 def _parse_nodes(text: str, problems: list[Problem]) -> tuple[int, int | None]:
     match = re.fullmatch(r"(-?\d{1,18})(?::(\d{1,18}))?", text.strip())
     if match is None:
-        problems.append(
-            Problem(message=f"--nodes {text[:40]!r} is no number", hint="--nodes 4, or --nodes 2:8")
-        )
+        message = f"--nodes {text[:40]!r} is no number"
+        problems.append(Problem(message=message, hint="--nodes 4, or --nodes 2:8"))
         return 1, None
     return int(match[1]), int(match[2]) if match[2] else None
 
@@ -305,12 +294,9 @@ def _parse_slots(value: Any, problems: list[Problem]) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in parts if str(part).strip())
     except ValueError:
-        problems.append(
-            Problem(
-                message=f"--gpus-per-node {str(value)[:40]!r} is no number",
-                hint="--gpus-per-node 8, or one number a node: --gpus-per-node 8,4",
-            )
-        )
+        message = f"--gpus-per-node {str(value)[:40]!r} is no number"
+        hint = "--gpus-per-node 8, or one number per node: --gpus-per-node 8,4"
+        problems.append(Problem(message=message, hint=hint))
         return ()
 
 
@@ -320,49 +306,37 @@ def parse_pairs(flag: str, value: Any, problems: list[Problem]) -> dict[str, str
         return {str(key): str(item) for key, item in value.items()}
     pairs = {}
     for text in value:
-        name, equals, item = str(text).partition("=")
+        name, equals, pairs[name] = str(text).partition("=")
         if not equals:
-            problems.append(
-                Problem(message=f"{flag} {text}: no `=` in it", hint=f"{flag} {text}=VALUE")
-            )
-        pairs[name] = item
+            message = f"{flag} {text}: no `=` in it"
+            problems.append(Problem(message=message, hint=f"{flag} {text}=VALUE"))
     return pairs
 
 
 def _split_settings(
     settings: Mapping[str, str], framework: str, problems: list[Problem]
 ) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options of sbatch, and those of the launcher."""
     sbatch: dict[str, str] = {}
     launcher: dict[str, str] = {}
     for key, value in settings.items():
         scope, dot, option = key.partition(".")
         if dot and scope == "sbatch":
             sbatch[option.replace("_", "-")] = value
-        elif dot and framework in {scope, ""}:  # one that there is not is trouble enough
+        elif dot and framework in {scope, ""}:  # one that there is not is error enough
             launcher[option] = value
         else:
-            problems.append(
-                Problem(
-                    message=f"--set {key}: nothing to set by that name",
-                    hint=f"--set sbatch.{option or key}=... or --set "
-                    f"{framework or 'FRAMEWORK'}.{option or key}=...",
-                    key=f"set.{key}",
-                )
-            )
+            name = option or key
+            hint = f"--set sbatch.{name}=... or --set {framework or 'FRAMEWORK'}.{name}=..."
+            message = f"--set {key}: nothing to set by that name"
+            problems.append(Problem(message=message, hint=hint, key=f"set.{key}"))
     return sbatch, launcher
 
 
 def _parse_container(value: str | None, problems: list[Problem]) -> ContainerRuntime | None:
-    if value is None:
-        return None
     names = [runtime.value for runtime in ContainerRuntime]
-    if value not in names:
-        problems.append(
-            Problem(
-                message=f"unknown container runtime {value!r}",
-                hint=choices_hint(value, names),
-                key="container",
-            )
-        )
-        return None
-    return ContainerRuntime(value)
+    if value is None or value in names:
+        return ContainerRuntime(value) if value is not None else None
+    message = f"unknown container runtime {value!r}"
+    problems.append(Problem(message=message, hint=choices_hint(value, names), key="container"))
+    return None
