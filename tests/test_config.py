@@ -70,24 +70,25 @@ def test_files_that_say_nothing(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "project", "layer"),
+    ("environ", "project", "layer"),
     [
-        ({"partition": "flag"}, {"CLUSTERKIT_PARTITION": "environment"}, PROJECT, Layer.FLAG),
-        ({}, {"CLUSTERKIT_PARTITION": "environment"}, PROJECT, Layer.ENVIRONMENT),
-        ({}, {"CLUSTERKIT_PARTITION": ""}, PROJECT, Layer.PROJECT),
-        ({}, {"CLUSTERKIT_CLUSTER": "a100"}, "", Layer.USER),
+        ({"CLUSTERKIT_PARTITION": "environment"}, PROJECT, Layer.ENVIRONMENT),
+        ({"CLUSTERKIT_PARTITION": ""}, PROJECT, Layer.PROJECT),
+        ({"CLUSTERKIT_CLUSTER": "a100"}, "", Layer.USER),
     ],
 )
-def test_precedence(
-    tmp_path: Path, flags: dict[str, str], environ: dict[str, str], project: str, layer: Layer
-) -> None:
-    loaded = load_settings(
-        cwd=_folder(tmp_path, project, USER),
-        environ=_environ(tmp_path, **environ),
-        overrides=flags,
-    )
+def test_precedence(tmp_path: Path, environ: dict[str, str], project: str, layer: Layer) -> None:
+    folder, variables = _folder(tmp_path, project, USER), _environ(tmp_path, **environ)
+    loaded = load_settings(cwd=folder, environ=variables)
     assert loaded.cluster().partition == layer.value
     assert loaded.origin("clusters.a100.partition").layer is layer
+
+
+def test_a_flag_chooses_the_cluster(tmp_path: Path) -> None:
+    environ = _environ(tmp_path, CLUSTERKIT_CLUSTER="local")
+    loaded = load_settings(cwd=_folder(tmp_path, "", USER), environ=environ, cluster="a100")
+    assert loaded.cluster().name == "a100"
+    assert loaded.origin("default_cluster").layer is Layer.FLAG
 
 
 def test_clusters_merge_key_by_key(tmp_path: Path) -> None:

@@ -88,8 +88,3 @@ def test_bad_variable(tmp_path: Path, environ: dict[str, str], message: str) -> 
     with pytest.raises(UserError) as caught:
         load_settings(cwd=tmp_path, environ=environ)
     assert message in str(caught.value)
-
-
-def test_flag_that_does_not_apply(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="partition does not apply to a cluster of kind local"):
-        load_settings(cwd=tmp_path, environ={}, overrides={"partition": "gpu"})

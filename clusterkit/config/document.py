@@ -7,9 +7,9 @@ schema alone decides what a value is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -29,6 +29,7 @@ LARGEST = 1 << 20
 """Bytes of a YAML text that is read; PyYAML takes seconds for that."""
 
 _TAG = "tag:yaml.org,2002:"
+_MERGE = _TAG + "merge"
 _KNOWN_TAGS = frozenset(
     _TAG + name
     for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
@@ -104,10 +105,7 @@ def read_text(
     Raises:
         UserError: it cannot be read, holds more than `most` bytes, or is no UTF-8.
     """
-    name = source or str(path)
-    with _explained(name):
-        raw = ownership.read_any(path, most=most)
-    text = _decoded(raw, name)
+    text = _decoded(lambda: ownership.read_any(path, most=most), source or str(path))
     return text if keep_line_ends else text.replace("\r\n", "\n")
 
 
@@ -133,23 +131,17 @@ def read_own_text(
     Raises:
         UserError: somebody else can write it, or as `read_text`.
     """
-    name = source or str(path)
-    with _explained(name):
-        raw = ownership.read_own(path, use=use, hint=hint, trusted=trusted, most=most)
-    return _decoded(raw, name).replace("\r\n", "\n")
+    read = partial(ownership.read_own, path, use=use, hint=hint, trusted=trusted, most=most)
+    return _decoded(read, source or str(path)).replace("\r\n", "\n")
 
 
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _decoded(read: Callable[[], bytes], name: str) -> str:
     try:
-        yield
+        raw = read()
     except OSError as error:
-        raise UserError(
-            f"cannot read {name}: {error.strerror or error}", hint="check the path and its rights"
-        ) from error
-
-
-def _decoded(raw: bytes, name: str) -> str:
+        why = error.strerror or error
+        hint = "check the path and its permissions"
+        raise UserError(f"cannot read {name}: {why}", hint=hint) from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -186,12 +178,18 @@ def _compose(text: str, source: str, language: str) -> yaml.Node | None:
     try:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
-        raise UserError(problems=[_syntax_problem(error, text, source, language)]) from error
+        mark, position, line = error.problem_mark or error.context_mark, Position(source=source), ""
+        if mark is not None:
+            position = position_in(source, text, mark.line + 1, mark.column + 1)
+            line = text.split("\n")[mark.line] if position.text else ""
+        what = error.problem or error.context or "it cannot be read"
+        message = f"this is no {language}: {what.removeprefix('but ')}"
+        raise UserError(message, position=position, hint=_syntax_hint(what, line)) from error
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
+        line_number = text.count("\n", 0, error.position) + 1
         raise UserError(
             f"character #x{ord(text[error.position]):04x} is not allowed in YAML",
-            position=position_in(source, text, line, None),
+            position=position_in(source, text, line_number, None),
             hint='write it as an escape inside double quotes, such as "\\x07"',
         ) from error
     except RecursionError as error:
@@ -204,22 +202,6 @@ def _compose(text: str, source: str, language: str) -> yaml.Node | None:
             hint="look for an escape (\\U...) that is no character",
         ) from error
     return root
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, source: str, language: str) -> Problem:
-    mark = error.problem_mark or error.context_mark
-    position = (
-        position_in(source, text, mark.line + 1, mark.column + 1)
-        if mark is not None
-        else Position(source=source)
-    )
-    line = text.split("\n")[mark.line] if mark is not None and position.text else ""
-    what = error.problem or error.context or "it cannot be read"
-    return Problem(
-        message=f"this is no {language}: {what.removeprefix('but ')}",
-        position=position,
-        hint=_syntax_hint(what, line),
-    )
 
 
 def _syntax_hint(what: str, line: str) -> str:
@@ -244,17 +226,14 @@ class _Builder:
         self.values: dict[KeyPath, tuple[int, int]] = {}
         self.problems: list[Problem] = []
         self._open: set[int] = set()
-        self._count = 0
 
     def build(self, node: yaml.Node, path: KeyPath) -> Value:
         """Return the value of `node`, which stands at `path`."""
         self.values[path] = _place(node)
-        self._count += 1
-        if self._count > MAX_VALUES:
-            raise UserError(
-                f"more than {MAX_VALUES} values; aliases (*name) multiply them",
-                position=self.document.at(*_place(node)),
-            )
+        if len(self.values) > MAX_VALUES:
+            position = self.document.at(*_place(node))
+            message = f"more than {MAX_VALUES} values; aliases (*name) multiply them"
+            raise UserError(message, position=position)
         if node.tag not in _KNOWN_TAGS:
             tag = node.tag.replace(_TAG, "!!")
             self._problem(f"tag {tag!r} is not allowed", path, node, "remove the tag")
@@ -275,61 +254,41 @@ class _Builder:
 
     def _mapping(self, node: yaml.Node, path: KeyPath) -> dict[str, Value]:
         result: dict[str, Value] = {}
-        own = [pair for pair in node.value if pair[0].tag != _TAG + "merge"]
-        for key_node, value_node in own:
-            key = self._key(key_node, path)
-            if key is None:
+        own = [pair for pair in node.value if pair[0].tag != _MERGE]
+        for number, (key_node, value_node) in enumerate((*own, *self._merged(node, path))):
+            if not isinstance(key_node, yaml.ScalarNode):
+                hint = "quote it if it has brackets"
+                self._problem("a key must be a plain word", path, key_node, hint)
                 continue
-            if key in result:
-                first = self.keys[(*path, key)][0]
-                self._problem(
-                    f"key {key!r} is already given in line {first}",
-                    (*path, key),
-                    key_node,
-                    "remove one of the two",
-                )
-                continue
-            self.keys[(*path, key)] = _place(key_node)
-            result[key] = self.build(value_node, (*path, key))
-        for key_node, value_node in self._merged(node, path):
-            key = self._key(key_node, path)
-            if key is not None and key not in result:
-                self.keys[(*path, key)] = _place(key_node)
-                result[key] = self.build(value_node, (*path, key))
+            key = str(key_node.value)
+            key = key.replace("-", "_") if self.hyphens and not path else key
+            here = (*path, key)
+            if key not in result:
+                self.keys[here] = _place(key_node)
+                result[key] = self.build(value_node, here)
+            elif number < len(own):  # what is merged in gives way to what stands here
+                message = f"key {key!r} is already given in line {self.keys[here][0]}"
+                self._problem(message, here, key_node, "remove one of the two")
         return result
 
     def _merged(self, node: yaml.Node, path: KeyPath) -> Iterator[tuple[yaml.Node, yaml.Node]]:
         """Yield the pairs that `<<: *name` brings in; earlier ones win, as YAML has it."""
         for key_node, value_node in node.value:
-            if key_node.tag != _TAG + "merge":
+            if key_node.tag != _MERGE:
                 continue
             parts = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
             for part in parts:
                 if not isinstance(part, yaml.MappingNode):
-                    self._problem(
-                        "'<<' takes a mapping", path, key_node, "write <<: *name, with &name before"
-                    )
+                    hint = "write <<: *name, with &name before"
+                    self._problem("'<<' takes a mapping", path, key_node, hint)
                     continue
                 # One level deep: pairs that the named mapping merges in itself are left out,
                 # which also keeps a mapping that merges itself from running for ever.
-                yield from (pair for pair in part.value if pair[0].tag != _TAG + "merge")
-
-    def _key(self, node: yaml.Node, path: KeyPath) -> str | None:
-        if not isinstance(node, yaml.ScalarNode):
-            self._problem("a key must be a plain word", path, node, "quote it if it has brackets")
-            return None
-        key = str(node.value)
-        return key.replace("-", "_") if self.hyphens and not path else key
+                yield from (pair for pair in part.value if pair[0].tag != _MERGE)
 
     def _problem(self, message: str, path: KeyPath, node: yaml.Node, hint: str | None) -> None:
-        self.problems.append(
-            Problem(
-                message=message,
-                key=dotted(path) or None,
-                position=self.document.at(*_place(node)),
-                hint=hint,
-            )
-        )
+        position, key = self.document.at(*_place(node)), dotted(path) or None
+        self.problems.append(Problem(message=message, key=key, position=position, hint=hint))
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:

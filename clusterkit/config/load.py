@@ -55,53 +55,45 @@ def load_settings(
     *,
     cwd: Path | None = None,
     environ: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    cluster: str | None = None,
 ) -> Settings:
-    """Return the settings that hold in `cwd`.
+    """Return the settings that hold in `cwd`; `cluster`, where a flag names one, is the default.
 
-    `overrides` are what flags say: `cluster` chooses the default cluster, every other entry is a
-    scalar key of that cluster; None stands for a flag that was not given. A `CLUSTERKIT_<KEY>`
-    variable counts for every cluster whose kind knows the key.
+    A `CLUSTERKIT_<KEY>` variable counts for every cluster whose kind knows the key.
 
     Raises:
         UserError: with every problem of every layer.
     """
-    return _Loader(
+    loader = _Loader(
         cwd=Path.cwd() if cwd is None else cwd,
         environ=os.environ if environ is None else environ,
-        overrides={key: v for key, v in (overrides or {}).items() if v is not None},
-    ).load()
+        cluster=cluster,
+    )
+    return loader.merged([*loader.read_files()])
 
 
 def builtin_settings() -> Settings:
     """Return the settings without any file, variable or flag: the cluster `local` alone."""
-    return _Loader(cwd=Path("/"), environ={}, overrides={}).merged([])
+    return _Loader(cwd=Path("/"), environ={}, cluster=None).merged([])
 
 
 class _Loader:
     """One load: collects problems on the way and raises them together at its end."""
 
-    def __init__(
-        self, *, cwd: Path, environ: Mapping[str, str], overrides: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, *, cwd: Path, environ: Mapping[str, str], cluster: str | None) -> None:
         self.cwd = cwd
         self.environ = environ
-        self.overrides = overrides
+        self.cluster = cluster
         self.problems: list[Problem] = []
         self.warnings: dict[str, tuple[Problem, ...]] = {}
         self.merges: dict[str, Merge] = {LOCAL: Merge()}
 
-    def load(self) -> Settings:
-        """Return the settings of the files there are, or raise everything that is wrong."""
-        return self.merged([*self._read_files()])
-
     def merged(self, files: list[_File]) -> Settings:
-        """Return the settings that these files, the environment and the flags make."""
+        """Return the settings that these files, the environment and the flag make."""
         for file in reversed(files):
             self._lay_clusters(file)
         default = self._default_cluster(files)
         variables = self._lay_environment()
-        self._lay_flags(default)
         clusters: dict[str, ClusterSpec | None] = {}
         hosts = 0
         for name, merge in self.merges.items():
@@ -121,7 +113,8 @@ class _Loader:
             cluster_warnings=self.warnings,
         )
 
-    def _read_files(self) -> Iterator[_File]:
+    def read_files(self) -> Iterator[_File]:
+        """Yield the files there are, the strongest first."""
         project = sources.project_file(self.cwd, self.environ)
         user = sources.user_file(self.environ)
         if project is not None:
@@ -151,13 +144,13 @@ class _Loader:
     def _lay_clusters(self, file: _File) -> None:
         for name, model in (file.model.clusters or {}).items():
             if not _CLUSTER_NAME.fullmatch(name):
-                self.problems.append(
-                    Problem(
-                        message=f"{name!r} is no name for a cluster",
-                        key="clusters",
-                        position=file.document.key_position(("clusters", name)),
-                        hint="letters, digits, '.', '_' and '-' can stand in it",
-                    )
+                message = f"{name!r} is no name for a cluster"
+                position = file.document.key_position(("clusters", name))
+                self._wrong(
+                    message,
+                    "letters, digits, '.', '_' and '-' can stand in it",
+                    "clusters",
+                    position,
                 )
                 continue
             merge = self.merges.setdefault(name, Merge())
@@ -168,19 +161,16 @@ class _Loader:
     def _default_cluster(self, files: list[_File]) -> Given:
         given = self._named_default(files)
         if given.value not in self.merges:
-            self.problems.append(
-                Problem(
-                    message=f"unknown cluster {given.value!r}",
-                    key="default_cluster",
-                    position=given.position,
-                    hint=choices_hint(given.value, self.merges),
-                )
-            )
+            message = f"unknown cluster {given.value!r}"
+            hint = choices_hint(given.value, self.merges)
+            self._wrong(message, hint, "default_cluster", given.position)
         return given
 
     def _named_default(self, files: list[_File]) -> Given:
-        if flag := self.overrides.get("cluster"):
-            return _from_flag("cluster", str(flag))
+        if self.cluster:
+            origin = Origin(layer=Layer.FLAG, source="--cluster")
+            position = Position(source="flag --cluster")
+            return Given(value=self.cluster, origin=origin, position=position)
         for name in ("CLUSTERKIT_CLUSTER", "CLUSTERKIT_DEFAULT_CLUSTER"):
             if text := self.environ.get(name):
                 return _from_variable(name, text)
@@ -198,29 +188,19 @@ class _Loader:
         texts = {
             key: text for key in SCALAR_KEYS if (text := self.environ.get(sources.variable(key)))
         }
-        for key, value in self._parsed(texts, sources.variable).items():
+        for key, value in self._parsed(texts).items():
             for name, merge in self.merges.items():
                 if _kind(name, merge) in kinds_of(key):
                     merge.put(key, _from_variable(sources.variable(key), value))
         return sources.unread_variables(self.environ, SCALAR_KEYS)
 
-    def _lay_flags(self, default: Given) -> None:
-        merge = self.merges.get(default.value)
-        if merge is None:
-            return
-        texts = {key: value for key, value in self.overrides.items() if key != "cluster"}
-        for key, value in self._parsed(texts, _flag).items():
-            merge.put(key, _from_flag(key, value))
-
-    def _parsed(self, texts: Mapping[str, Any], spell: Any) -> dict[str, Any]:
-        if not texts:
-            return {}
+    def _parsed(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Return the values of variables by key; none where one of them is wrong."""
         try:
             model = ClusterModel.model_validate(dict(texts))
         except ValidationError as error:
             for detail in error.errors(include_url=False):
-                key = str(detail["loc"][0])
-                message, hint = complaint(detail, spell(key))
+                message, hint = complaint(detail, sources.variable(str(detail["loc"][0])))
                 self.problems.append(Problem(message=message, hint=hint))
             return {}
         return {key: getattr(model, key) for key in texts}
@@ -247,14 +227,12 @@ class _Loader:
         if self._refused(where, f"{where}.kind"):
             return  # it was given, and is wrong
         first = next(merge.items(), None)
-        self.problems.append(
-            Problem(
-                message=f"cluster {name!r} has no kind",
-                key=where,
-                position=first[1].position if first else None,
-                hint=f"add `kind: {' | '.join(ClusterKind)}`",
-            )
-        )
+        position = first[1].position if first else None
+        hint = f"add `kind: {' | '.join(ClusterKind)}`"
+        self._wrong(f"cluster {name!r} has no kind", hint, where, position)
+
+    def _wrong(self, message: str, hint: str, key: str, position: Position | None) -> None:
+        self.problems.append(Problem(message=message, hint=hint, key=key, position=position))
 
     def _refused(self, *keys: str) -> bool:
         """Tell whether something is already said against one of the keys."""
@@ -273,15 +251,6 @@ def _kind(name: str, merge: Merge) -> ClusterKind | None:
     if given is not None:
         return ClusterKind(given.value)
     return ClusterKind.LOCAL if name == LOCAL else None
-
-
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
-
-
-def _from_flag(key: str, value: Any) -> Given:
-    position = Position(source=f"flag {_flag(key)}")
-    return Given(value=value, origin=Origin(layer=Layer.FLAG, source=_flag(key)), position=position)
 
 
 def _from_variable(name: str, value: Any) -> Given:

@@ -64,10 +64,6 @@ class Merge:
                 result.setdefault(path[0], {})[path[1]] = given.value
         return result
 
-    def first(self, key: str) -> Given | None:
-        """Return the value of `key`, or its first entry where it is a mapping."""
-        return next((given for path, given in self._given.items() if path[0] == key), None)
-
     def _drop(self, key: str) -> None:
         for path in [path for path in self._given if path[0] == key]:
             del self._given[path]

@@ -157,7 +157,7 @@ def _of_allocation(slots: int | None) -> tuple[Host, ...]:
 def _of_cluster(name: str, slots: int | None, target: Format) -> Found:
     from clusterkit.config import load_settings
 
-    settings = load_settings(overrides={"cluster": name})
+    settings = load_settings(cluster=name)
     spec = settings.cluster(name)
     odd = settings.warnings + settings.warnings_of(name)
     default = slots or spec.gpus_per_node

@@ -124,7 +124,7 @@ def _here() -> tuple[Source, ...]:
 def _allowed_by_site(cluster: str | None) -> tuple[str, ...]:
     from clusterkit.config import load_settings
 
-    settings = load_settings(overrides={"cluster": cluster} if cluster else {})
+    settings = load_settings(cluster=cluster)
     return settings.cluster(cluster).allowed_env
 
 
