@@ -394,7 +394,7 @@ def test_far_more_processes_than_processors_are_warned_of(desk: Path) -> None:
     many = run(desk, *words[:-1], "--gpus-per-node", str(32 * (os.cpu_count() or 1)), "train.py")
     assert many.returncode == 0, many.stderr
     assert many.stderr.count("warning: ") == 1
-    assert "processes on this machine, whose processors are" in many.stderr
+    assert "processes on this machine, which has" in many.stderr
     assert "warning: " not in run(desk, *words).stderr
 
 

@@ -146,12 +146,8 @@ class _Loader:
             if not _CLUSTER_NAME.fullmatch(name):
                 message = f"{name!r} is no name for a cluster"
                 position = file.document.key_position(("clusters", name))
-                self._wrong(
-                    message,
-                    "letters, digits, '.', '_' and '-' can stand in it",
-                    "clusters",
-                    position,
-                )
+                hint = "letters, digits, '.', '_' and '-' can stand in it"
+                self._wrong(message, hint, "clusters", position)
                 continue
             merge = self.merges.setdefault(name, Merge())
             base = file.path.absolute().parent

@@ -42,7 +42,8 @@ def takes_job_options(*names: str) -> Callable[[Verb], Verb]:
 
         def command(**values: Any) -> None:
             said = {row.name: values.pop(row.name) for row in rows}
-            verb({k: v for k, v in said.items() if v not in (None, [], False)}, **values)
+            unsaid = {name for name, value in said.items() if value in (None, []) or value is False}
+            verb({name: said[name] for name in said if name not in unsaid}, **values)
 
         parameters = [
             parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
