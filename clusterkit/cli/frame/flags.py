@@ -1,7 +1,9 @@
-"""Flags that verbs of several kinds have."""
+"""Flags that verbs of several kinds have, and how verbs get the flags of a table."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +11,12 @@ import typer
 CLUSTER_VARIABLE = "CLUSTERKIT_CLUSTER"
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Verb = Callable[..., None]
+
+
+def option(flags: str, help_text: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return what typer is told of an option with a value: `flags` such as `--node -n`."""
+    return typer.Option(*flags.split(), help=help_text, metavar=metavar, show_default=False, **more)
 
 
 def cluster_option(
@@ -19,24 +27,33 @@ def cluster_option(
     `variable` is None for verbs that only tell of clusters and jobs: there, the cluster that a user
     usually goes to is not meant unless it is named.
     """
-    return typer.Option(
-        "--cluster",
-        "-c",
-        help=help_text,
-        rich_help_panel=panel,
-        envvar=variable,
-        metavar="NAME",
-        show_default=False,
-    )
+    return option("--cluster -c", help_text, "NAME", rich_help_panel=panel, envvar=variable)
 
 
 def hosts_option(help_text: str, *, panel: str | None = None) -> Any:
     """Return `--hosts`."""
-    return typer.Option(
-        "--hosts", help=help_text, rich_help_panel=panel, metavar="LIST", show_default=False
-    )
+    return option("--hosts", help_text, "LIST", rich_help_panel=panel)
 
 
 OnlyHostsFlag = Annotated[
     str | None, hosts_option("Only these, such as n[1-4]; else all hosts of the cluster.")
 ]
+
+
+def with_flags(
+    verb: Verb, flags: Sequence[inspect.Parameter], gather: Callable[[Mapping[str, Any]], Any]
+) -> Verb:
+    """Return `verb(gathered, **own)` as typer wants it: with these flags before its own.
+
+    `gather` makes its first argument of what they said.
+    """
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*flags, *own)]
+
+    def command(**values: Any) -> None:
+        verb(gather({flag.name: values.pop(flag.name) for flag in flags}), **values)
+
+    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import Verb, option, with_flags
 from clusterkit.launch.options import Row, job_options
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be submitted; submit nothing.")
 ]
-Verb = Callable[..., None]
 _SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
 """Flags that scripts have as well, and that are meant for them behind SCRIPT."""
 _SUBMITTING = frozenset({"preflight", "exclude_unfit", "force", "after"})
@@ -35,50 +35,28 @@ def takes_job_options(*names: str) -> Callable[[Verb], Verb]:
 
     `options` holds what was said: the keys of a job file, without those that nobody gave.
     """
-    rows = [job_options()[name] for name in names or job_options()]
+    flags = [_parameter(job_options()[name]) for name in names or job_options()]
+    return lambda verb: with_flags(verb, flags, _given)
 
-    def decorate(verb: Verb) -> Verb:
-        own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
 
-        def command(**values: Any) -> None:
-            said = {row.name: values.pop(row.name) for row in rows}
-            unsaid = {name for name, value in said.items() if value in (None, []) or value is False}
-            verb({name: said[name] for name in said if name not in unsaid}, **values)
-
-        parameters = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for parameter in (*map(_parameter, rows), *own)
-        ]
-        command.__name__, command.__doc__ = verb.__name__, verb.__doc__
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return command
-
-    return decorate
+def _given(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    unsaid = {name for name, value in said.items() if value in (None, []) or value is False}
+    return {name: value for name, value in said.items() if name not in unsaid}
 
 
 def _parameter(row: Row) -> inspect.Parameter:
     """Return a row of the table as typer wants it."""
-    option = row.option
-    if option.argument:
-        shown: Any = typer.Argument(help=option.help, metavar=option.metavar, show_default=False)
+    about = row.option
+    if about.argument:
+        shown: Any = typer.Argument(help=about.help, metavar=about.metavar, show_default=False)
     else:
-        shown = typer.Option(
-            *filter(None, (row.flag, option.short)),
-            help=option.help,
-            rich_help_panel=option.panel,
-            envvar=f"CLUSTERKIT_{row.name.upper()}" if option.variable else None,
-            metavar=option.metavar or None,
-            show_default=row.default is False,
-        )
+        variable = f"CLUSTERKIT_{row.name.upper()}" if about.variable else None
+        more: Any = {"rich_help_panel": about.panel, "envvar": variable}
+        shown = option(f"{row.flag} {about.short or ''}", about.help, about.metavar or None, **more)
     kind = list[str] | None if row.repeated else row.type if row.plain else str | None
     default = False if row.default is False else None
-    return inspect.Parameter(
-        row.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, shown],
-    )
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(row.name, keyword, default=default, annotation=Annotated[kind, shown])
 
 
 def request_of(options: Mapping[str, Any], *, verb: str) -> JobRequest:

@@ -10,7 +10,7 @@ import typer
 
 from clusterkit.cli.diagnose.job_failure import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.job_args import JobArgument, exit_code_of, note_owner, run_named, said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
@@ -30,20 +30,10 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
     ] = False,
     node: Annotated[
-        str | None,
-        typer.Option(
-            "--node", help="Only this node: K or node-K, from 0.", metavar="K", show_default=False
-        ),
+        str | None, option("--node", "Only this node: K or node-K, from 0.", "K")
     ] = None,
     tail: Annotated[
-        int | None,
-        typer.Option(
-            "--tail",
-            min=0,
-            help="Begin with the last N lines of each node.",
-            metavar="N",
-            show_default=False,
-        ),
+        int | None, option("--tail", "Begin with the last N lines of each node.", "N", min=0)
     ] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from clusterkit.cli.diagnose.log_tail import last_words
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option
+from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 from clusterkit.cli.frame.job_args import (
     JobOrNone,
     all_runs,
@@ -37,21 +37,13 @@ from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state.load import load_job
 from clusterkit.observe.prometheus import jobs as metrics
 
+_STATES = f"List only jobs in these states: {', '.join(JobState)}."
 _UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
 
 
 def status(
     job: JobOrNone = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            "-s",
-            help="List only jobs in these states: " + ", ".join(JobState) + ".",
-            metavar="STATE,...",
-            show_default=False,
-        ),
-    ] = None,
+    state: Annotated[str | None, option("--state -s", _STATES, "STATE,...")] = None,
     cluster: Annotated[
         str | None, cluster_option("List only jobs of this cluster.", variable=None)
     ] = None,
@@ -60,11 +52,10 @@ def status(
     ] = 20,
     prometheus: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--prometheus",
-            help="Write these jobs as metrics too, for node exporter's textfile collector.",
-            metavar="FILE",
-            show_default=False,
+            "Write these jobs as metrics too, for node exporter's textfile collector.",
+            "FILE",
         ),
     ] = None,
     json: JsonFlag = False,
