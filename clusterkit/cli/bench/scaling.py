@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.job_options import request_of, takes_job_options, warn_of_script
 from clusterkit.cli.frame.main import (
     EXIT_COULD_NOT,
@@ -100,21 +100,11 @@ def scaling(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            help="Draw it into this file (png, svg, pdf).",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("--plot", "Draw it into this file (png, svg, pdf).", "FILE"),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            "--html",
-            help="Write it as one page, with what the nodes did.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("--html", "Write it as one page, with what the nodes did.", "FILE"),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
 
@@ -42,12 +42,7 @@ def diagnose(
     ] = False,
     rules: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--rules",
-            help="Read the rules of this folder, too; repeat it for more.",
-            metavar="DIR",
-            show_default=False,
-        ),
+        option("--rules", "Read the rules of this folder, too; repeat it for more.", "DIR"),
     ] = None,
     list_rules: Annotated[
         bool, typer.Option("--list-rules", help="List what is looked for, and exit.")

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import option
 from clusterkit.cli.frame.interrupts import ended_as_by_ctrl_c
 from clusterkit.core import files
 from clusterkit.core.encoding import require_utf8
@@ -128,12 +129,11 @@ def root(
     ] = False,
     config_file: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--config-file",
-            help="Read this file, whoever owns it, instead of the nearest clusterkit.yaml.",
-            metavar="FILE",
+            "Read this file, whoever owns it, instead of the nearest clusterkit.yaml.",
+            "FILE",
             envvar="CLUSTERKIT_CONFIG_FILE",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

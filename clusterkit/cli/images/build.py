@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.images.flags import (
     Network,
     PipConf,
@@ -38,30 +38,22 @@ def build(
     variant: VariantFlag = None,
     root: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--root",
-            help="Build `base` on this image of Debian 12 instead of the pinned one.",
+            "Build `base` on this image of Debian 12 instead of the pinned one.",
+            "IMAGE",
             envvar="CLUSTERKIT_IMAGES_ROOT",
-            metavar="IMAGE",
-            show_default=False,
         ),
     ] = None,
     registry: Registry = "",
     push: Annotated[bool, typer.Option("--push", help="Push what was built.")] = False,
     platform: Annotated[
         str | None,
-        typer.Option(
-            "--platform", help="Such as linux/amd64.", metavar="PLATFORM", show_default=False
-        ),
+        option("--platform", "Such as linux/amd64.", "PLATFORM"),
     ] = None,
     build_arg: Annotated[
         list[str] | None,
-        typer.Option(
-            "--build-arg",
-            help="An argument of the Dockerfiles.",
-            metavar="NAME=VALUE",
-            show_default=False,
-        ),
+        option("--build-arg", "An argument of the Dockerfiles.", "NAME=VALUE"),
     ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Build the named images anew.")
@@ -69,33 +61,26 @@ def build(
     network: Network = None,
     ca: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--ca",
-            help="Certificates (PEM) to trust while building. They are in no image.",
+            "Certificates (PEM) to trust while building. They are in no image.",
+            "FILE",
             envvar="CLUSTERKIT_IMAGES_CA",
-            metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     pip_conf: PipConf = None,
     apt_sources: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--apt-sources",
-            help="Sources of Debian packages (deb822). They are in no image.",
+            "Sources of Debian packages (deb822). They are in no image.",
+            "FILE",
             envvar="CLUSTERKIT_IMAGES_APT_SOURCES",
-            metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            help="Build nothing: write contexts, a bake file and a script here.",
-            metavar="DIR",
-            show_default=False,
-        ),
+        option("--output", "Build nothing: write contexts, a bake file and a script here.", "DIR"),
     ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show all that the builds print.")

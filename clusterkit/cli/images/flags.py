@@ -8,46 +8,43 @@ from typing import Annotated
 
 import typer
 
+from clusterkit.cli.frame.flags import option
 from clusterkit.core.errors import UserError
 
 VariantFlag = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--variant",
-        help="cpu, cuda or rocm, of names without :VARIANT. Without it, cuda.",
+        "cpu, cuda or rocm, of names without :VARIANT. Without it, cuda.",
+        "VARIANT",
         envvar="CLUSTERKIT_IMAGES_VARIANT",
-        metavar="VARIANT",
-        show_default=False,
     ),
 ]
 Registry = Annotated[
     str,
-    typer.Option(
+    option(
         "--registry",
-        help="HOST\\[:PORT]\\[/PATH] that goes before the images' names.",
+        "HOST\\[:PORT]\\[/PATH] that goes before the images' names.",
+        "REGISTRY",
         envvar="CLUSTERKIT_IMAGES_REGISTRY",
-        metavar="REGISTRY",
-        show_default=False,
     ),
 ]
 PipConf = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--pip-conf",
-        help="A pip.conf with your package index. It is in no image.",
+        "A pip.conf with your package index. It is in no image.",
+        "FILE",
         envvar="CLUSTERKIT_IMAGES_PIP_CONF",
-        metavar="FILE",
-        show_default=False,
     ),
 ]
 Network = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--network",
-        help="Network of the containers, such as host.",
+        "Network of the containers, such as host.",
+        "NAME",
         envvar="CLUSTERKIT_IMAGES_NETWORK",
-        metavar="NAME",
-        show_default=False,
     ),
 ]
 Name = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.images.flags import Name, PipConf, Registry, VariantFlag, size_words
 from clusterkit.core.errors import UserError, choices_hint
@@ -97,12 +97,7 @@ def export(
     registry: Registry = "",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            help="Without it, NAME-VARIANT.tar, .sqsh or .sif here.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("--output", "Without it, NAME-VARIANT.tar, .sqsh or .sif here.", "FILE"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
     json: JsonFlag = False,

@@ -8,10 +8,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.images.flags import Name, Registry, VariantFlag, size_words
 from clusterkit.core.errors import UserError
 
@@ -99,11 +97,8 @@ def show(
     registry: Registry = "",
     sbom: Annotated[
         Path | None,
-        typer.Option(
-            "--sbom",
-            help="Write all packages of the built image here (CycloneDX 1.5, JSON).",
-            metavar="FILE",
-            show_default=False,
+        option(
+            "--sbom", "Write all packages of the built image here (CycloneDX 1.5, JSON).", "FILE"
         ),
     ] = None,
     json: JsonFlag = False,

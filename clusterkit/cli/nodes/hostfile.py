@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option
+from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostfile import (
     Format,
@@ -51,38 +51,19 @@ def hostfile(
     ] = None,
     hostlist: Annotated[
         str | None,
-        typer.Option(
-            "--hostlist", help="These hosts, such as n[1-4].", metavar="LIST", show_default=False
-        ),
+        option("--hostlist", "These hosts, such as n[1-4].", "LIST"),
     ] = None,
     slots: Annotated[
         int | None,
-        typer.Option(
-            "--slots",
-            help="Slots of every host whose own are unknown.",
-            min=1,
-            max=MAX_SLOTS,
-            metavar="N",
-            show_default=False,
-        ),
+        option("--slots", "Slots of every host whose own are unknown.", "N", min=1, max=MAX_SLOTS),
     ] = None,
     include: Annotated[
         str | None,
-        typer.Option(
-            "--include",
-            help="Only these, such as n1@n2:0,1.",
-            metavar="HOSTS",
-            show_default=False,
-        ),
+        option("--include", "Only these, such as n1@n2:0,1.", "HOSTS"),
     ] = None,
     exclude: Annotated[
         str | None,
-        typer.Option(
-            "--exclude",
-            help="All but these, such as n1@n2:0,1.",
-            metavar="HOSTS",
-            show_default=False,
-        ),
+        option("--exclude", "All but these, such as n1@n2:0,1.", "HOSTS"),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

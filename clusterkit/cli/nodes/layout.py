@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, hosts_option
+from clusterkit.cli.frame.flags import JsonFlag, hosts_option, option
 from clusterkit.core.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
@@ -44,20 +44,18 @@ def layout(
     hosts: Annotated[str | None, hosts_option("The machines, such as n[1-8].")] = None,
     topology: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--topology",
-            help="What `scontrol show topology` printed: puts the machines into a better order.",
-            metavar="FILE|-",
-            show_default=False,
+            "What `scontrol show topology` printed: puts the machines into a better order.",
+            "FILE|-",
         ),
     ] = None,
     bundle: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--bundle",
-            help="What `preflight --network --save` measured: likewise, without a topology.",
-            metavar="DIR",
-            show_default=False,
+            "What `preflight --network --save` measured: likewise, without a topology.",
+            "DIR",
         ),
     ] = None,
     keep_order: Annotated[
@@ -65,21 +63,15 @@ def layout(
     ] = False,
     island: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--island",
-            help="GPUs that NVLink joins, or what `nvidia-smi topo -m` printed (all of a machine).",
-            metavar="N|FILE",
-            show_default=False,
+            "GPUs that NVLink joins, or what `nvidia-smi topo -m` printed (all of a machine).",
+            "N|FILE",
         ),
     ] = None,
     export: Annotated[
         str | None,
-        typer.Option(
-            "--export",
-            help="Print this only: env, megatron, deepspeed or devicemesh.",
-            metavar="WHAT",
-            show_default=False,
-        ),
+        option("--export", "Print this only: env, megatron, deepspeed or devicemesh.", "WHAT"),
     ] = None,
     json: JsonFlag = False,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option
+from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.findings import Verdict
 
@@ -36,20 +36,16 @@ def lint_env(
     ] = None,
     as_: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--as",
-            help="shell, env-file, pam-env, conf, toml or yaml; else what it looks like.",
-            metavar="FORMAT",
-            show_default=False,
+            "shell, env-file, pam-env, conf, toml or yaml; else what it looks like.",
+            "FORMAT",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow",
-            help="Leave these names alone, such as NCCL_FOO*; repeat it for more.",
-            metavar="NAME",
-            show_default=False,
+        option(
+            "--allow", "Leave these names alone, such as NCCL_FOO*; repeat it for more.", "NAME"
         ),
     ] = None,
     cluster: Annotated[

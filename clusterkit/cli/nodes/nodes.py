@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, cluster_option
+from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, cluster_option, option
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 
@@ -41,22 +41,15 @@ def prepare(
     hosts: OnlyHostsFlag = None,
     wheels: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
             "--wheels",
-            help="Wheels to install from, or folders of them: no network needed there. Repeatable.",
-            metavar="DIR|FILE",
-            show_default=False,
+            "Wheels to install from, or folders of them: no network needed there. Repeatable.",
+            "DIR|FILE",
         ),
     ] = None,
     requirements: Annotated[
         Path | None,
-        typer.Option(
-            "--requirements",
-            "-r",
-            help="More to install, as for pip.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("--requirements -r", "More to install, as for pip.", "FILE"),
     ] = None,
     python: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.core.errors import RemoteError, UserError
 
 if TYPE_CHECKING:
@@ -39,11 +39,10 @@ def topo(
     ] = None,
     nccl_ib_hca: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--nccl-ib-hca",
-            help="Compare with this value of NCCL_IB_HCA (on this machine: the variable's).",
-            metavar="VALUE",
-            show_default=False,
+            "Compare with this value of NCCL_IB_HCA (on this machine: the variable's).",
+            "VALUE",
         ),
     ] = None,
     json: JsonFlag = False,

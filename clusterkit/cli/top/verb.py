@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import cluster_option, hosts_option
+from clusterkit.cli.frame.flags import cluster_option, hosts_option, option
 from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, said
 from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
@@ -34,12 +34,7 @@ def top(
     hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].")] = None,
     via: Annotated[
         str | None,
-        typer.Option(
-            "--via",
-            help="ssh, srun or local; else what fits the cluster.",
-            metavar="HOW",
-            show_default=False,
-        ),
+        option("--via", "ssh, srun or local; else what fits the cluster.", "HOW"),
     ] = None,
     interval: Annotated[
         float | None,
@@ -57,11 +52,10 @@ def top(
     ] = False,
     prometheus: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--prometheus",
-            help="Write metrics at each look, for node exporter's textfile collector.",
-            metavar="FILE",
-            show_default=False,
+            "Write metrics at each look, for node exporter's textfile collector.",
+            "FILE",
         ),
     ] = None,
     json: Annotated[
