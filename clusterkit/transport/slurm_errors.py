@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from clusterkit.core.commands import MISSING, TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts.hostlist import expand, fold
+from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import Reply, Transport
 from clusterkit.transport.probe import Reach, ReachProblem, Unparsed, first_line
 from clusterkit.transport.script import Compound
 from clusterkit.transport.slurm_nodes import ASLEEP, SOON, asleep, faults, states_of
 
-_DEAD = frozenset({"DOWN", "UNKNOWN", "FUTURE", "INVAL", "INVALID_REG", "ERROR", "NOT_RESPONDING"})
-_NOT_GIVEN = frozenset(
-    {"DRAINED", "DRAINING", "DRAIN", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "RESERVED"}
-)
-"""States (sinfo(1), NODE STATE CODES) in which running jobs go on, and new ones do not start."""
 _BUSY = frozenset({"ALLOCATED", "COMPLETING"})
 _DENIED = "Access/permission denied"
 """ESLURM_ACCESS_DENIED."""
@@ -49,7 +45,7 @@ class Standing:
     @property
     def given(self) -> bool:
         """Whether Slurm gives it to new jobs, busy or not, powered down or not."""
-        return not {*faults(self.states)} & (_DEAD | _NOT_GIVEN)
+        return not {*faults(self.states)} & {*slurm_nodes.CLOSED, *slurm_nodes.RESERVED}
 
     @property
     def partly_taken(self) -> bool:
@@ -64,7 +60,7 @@ class Standing:
     def problem(self, *, in_job: bool) -> tuple[ReachProblem, str] | None:
         """Return why no step is to be started there; within a job's allocation `in_job`."""
         states = {*faults(self.states)}
-        if states & (_DEAD if in_job else _DEAD | _NOT_GIVEN):
+        if states & slurm_nodes.DEAD.keys() or not (in_job or self.given):
             return ReachProblem.SCHEDULER, self.words
         among = {s: why for s, why in ASLEEP.items() if not (in_job and s in SOON)}
         if sleeps := asleep(self.states, among=among):

@@ -43,6 +43,19 @@ ASLEEP = {
 `HIDDEN` is our word for one of which Slurm shows nothing.
 """
 
+BROKEN = {
+    "DOWN": "down", "ERROR": "in error", "INVAL": "registered with less than configured",
+    "INVALID_REG": "registered with less than configured",
+    "NOT_RESPONDING": "not responding", "NO_RESPOND": "not responding",
+}  # fmt: skip
+"""States (sinfo(1), NODE STATE CODES) in which jobs end with their node, and none starts there."""
+FAILING = {"FAIL": "failing", "FAILING": "failing"}
+DEAD = {**BROKEN, "FUTURE": "not there yet", "UNKNOWN": "unknown"}
+CLOSED = {**DEAD, **FAILING, "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained"}
+"""Those in which no new job starts; when failing or drained, running ones go on."""
+RESERVED = {"MAINTENANCE": "in maintenance", "MAINT": "in maintenance", "RESERVED": "reserved"}
+"""Those in which a node is kept for some jobs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:

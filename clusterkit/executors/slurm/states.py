@@ -60,9 +60,7 @@ _STATES = {
 _LOST = "a node failed"
 _NOT_BOOTED = "a node did not boot"
 _OF_JOB = re.compile(r"(?<!\S)(FailedNode|NodeList|Reason)=(\S+)")
-_BAD = frozenset(
-    {"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "NO_RESPOND", "INVAL", "INVALID_REG", "ERROR"}
-)
+_BAD = {*slurm_nodes.BROKEN, *slurm_nodes.FAILING}
 _NOTHING = frozenset({"", "(null)", "None", "none"})
 
 _REASONS = {

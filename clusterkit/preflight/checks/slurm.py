@@ -10,19 +10,7 @@ from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.host import system
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import LATER, Missing, PreflightJob
-from clusterkit.transport.slurm_nodes import SlurmNode, asleep, faults
-
-_BAD = {
-    "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained", "DOWN": "down",
-    "ERROR": "in error", "FAIL": "failing", "FAILING": "failing", "FUTURE": "not there yet",
-    "INVAL": "registered with less than configured",
-    "INVALID_REG": "registered with less than configured",
-    "NOT_RESPONDING": "not responding", "NO_RESPOND": "not responding", "UNKNOWN": "unknown",
-}  # fmt: skip
-_ODD = {
-    "MAINTENANCE": "in maintenance", "MAINT": "in maintenance", "RESERVED": "reserved",
-    "BLOCKED": "blocked",
-}  # fmt: skip
+from clusterkit.transport.slurm_nodes import CLOSED, RESERVED, SlurmNode, asleep, faults
 
 
 def _no_slurm(job: PreflightJob) -> str | None:
@@ -50,8 +38,9 @@ def _state_of(node: SlurmNode) -> Result:
 
     One that is powered down is no fault: Slurm starts it for the job, and then it is checked.
     """
-    bad = list(dict.fromkeys(_BAD[state] for state in faults(node.states) if state in _BAD))
-    odd = list(dict.fromkeys(_ODD[state] for state in node.states if state in _ODD))
+    odd_states = {**RESERVED, "BLOCKED": "blocked"}
+    bad = list(dict.fromkeys(CLOSED[state] for state in faults(node.states) if state in CLOSED))
+    odd = list(dict.fromkeys(odd_states[state] for state in node.states if state in odd_states))
     sleeps = asleep(node.states)
     if not bad and not odd:
         return skip(f"{sleeps}: {LATER}") if sleeps else ok("Slurm would start a job there")
