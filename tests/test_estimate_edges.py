@@ -12,7 +12,6 @@ import pytest
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import launch_of
-from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.advice.recommend import answer_of, cautions_of
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
@@ -26,6 +25,7 @@ from clusterkit.estimate.refusals import problems_of
 from clusterkit.estimate.request import Request, setup_of
 from clusterkit.estimate.setup import Loss, Setup
 from clusterkit.estimate.strategies import Strategy, strategy_named
+from tests.launch_reader import setup_from_launch
 
 
 def request_of(params: str = "7B", gpu: str = "h100", gpus: int = 8, **changes: Any) -> Request:

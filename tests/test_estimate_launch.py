@@ -15,7 +15,6 @@ import yaml
 
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.launch import launch_of
-from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.refusals import problems_of
 from clusterkit.estimate.request import Request, setup_of
@@ -30,6 +29,7 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.strategies import STRATEGIES, strategy_named
+from tests.launch_reader import setup_from_launch
 
 NAMES = tuple(strategy.name for strategy in STRATEGIES)
 MODEL = ModelShape(

@@ -16,9 +16,9 @@ import pytest
 
 from bench.accuracy.truth_table import COLUMNS
 from clusterkit.cli import main
-from clusterkit.estimate.advice.launched import setup_from_launch
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.models.named import model_named
+from tests.launch_reader import setup_from_launch
 
 Run = Callable[[str], tuple[int, str, str]]
 

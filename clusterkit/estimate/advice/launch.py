@@ -3,7 +3,7 @@
 Each fact has one home: machines stand in the submit line; batch, ZeRO stage, offloading and
 precision in `ds_config.json` (DeepSpeed's documented keys) or `fsdp.json` (arguments of
 `fully_shard` or `FullyShardedDataParallel`); Megatron-LM takes everything as arguments; and what
-only the training script can do in `training.json`. `launched.setup_from_launch` reads it back.
+only the training script can do in `training.json`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def launch_of(
     if setup.library is Library.MEGATRON:
         script, arguments = script or "pretrain_gpt.py", arguments_of(setup)
         notes = ("add data, tokenizer, learning rate and checkpoints to Megatron's arguments",)
-        rest = beyond_arguments(setup, arguments)
+        rest = beyond_arguments(setup)
         if rest:
             files[TRAINING] = _json(rest)
             notes += (f"{script} has no argument for what {TRAINING} says: {', '.join(rest)}",)

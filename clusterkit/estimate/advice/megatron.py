@@ -1,16 +1,14 @@
-"""A setup as arguments of Megatron-LM's `pretrain_gpt.py`, and back."""
+"""A setup as arguments of Megatron-LM's `pretrain_gpt.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from clusterkit.core.errors import UserError
 from clusterkit.estimate.refusals import last_stage
 from clusterkit.estimate.setup import (
     Checkpointing,
-    Library,
     Loss,
     Optimizer,
     Precision,
@@ -18,7 +16,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 
-_RANKS = {
+RANKS = {
     "tp": "--tensor-model-parallel-size",
     "pp": "--pipeline-model-parallel-size",
     "vpp": "--num-virtual-stages-per-pipeline-rank",
@@ -27,9 +25,17 @@ _RANKS = {
 }
 
 
+_SAID = frozenset(
+    {"model", "gpu", "gpus", "gpus_per_node", "interconnect", "library", "sharding", "seq"}
+    | {"sequence_parallel", "micro_batch", "accumulation", "precision", "optimizer", "loss"}
+    | {"fp32_gradients", "checkpointing", "flash_attention", *RANKS}
+)
+"""Fields that the line says, for all that Megatron has."""
+
+
 def arguments_of(setup: Setup) -> tuple[str, ...]:
     """Return the arguments, without data, tokenizer and learning rate."""
-    ranks = {flag: getattr(setup, name) for name, flag in _RANKS.items()}
+    ranks = {flag: getattr(setup, name) for name, flag in RANKS.items()}
     sharded = setup.sharding is Sharding.OPTIMIZER
     overlap = ("--overlap-grad-reduce", "--overlap-param-gather")
     return (
@@ -115,62 +121,15 @@ def _recomputation(setup: Setup) -> tuple[str, ...]:
     )
 
 
-def settings_of(arguments: Sequence[str], gpus: int) -> Mapping[str, Any]:
-    """Return the fields of a `Setup` that arguments of Megatron-LM stand for."""
-    given = dict(zip(arguments, (*arguments[1:], ""), strict=True))
-    ranks = {name: _number(given, flag, 1) for name, flag in _RANKS.items()}
-    micro = _number(given, "--micro-batch-size", 1)
-    copies = max(gpus // (ranks["tp"] * ranks["pp"] * ranks["cp"]), 1)
-    method = (given.get("--recompute-granularity"), given.get("--recompute-method"))
-    return {
-        "library": Library.MEGATRON,
-        **ranks,
-        "sharding": Sharding.OPTIMIZER if "--use-distributed-optimizer" in given else Sharding.NONE,
-        "sequence_parallel": ranks["tp"] == 1 or "--sequence-parallel" in given,
-        "seq": _number(given, "--seq-length", None),
-        "micro_batch": micro,
-        "accumulation": _number(given, "--global-batch-size", micro * copies) // (micro * copies),
-        "precision": _read_precision(given),
-        "optimizer": Optimizer.SGD if given.get("--optimizer") == "sgd" else Optimizer.ADAMW,
-        "fp32_gradients": "--accumulate-allreduce-grads-in-fp32" in given,
-        "checkpointing": {
-            (None, None): Checkpointing.NONE,
-            ("selective", None): Checkpointing.SELECTIVE,
-            ("full", "block"): Checkpointing.ALTERNATE,
-        }.get(method, Checkpointing.FULL),
-        "flash_attention": given.get("--attention-backend") != "unfused",
-        "loss": Loss.FUSED if "--cross-entropy-loss-fusion" in given else Loss.EAGER,
-    }
-
-
-def beyond_arguments(setup: Setup, arguments: Sequence[str]) -> Mapping[str, Any]:
-    """Return the fields of `setup` that its arguments cannot say, and that are not as usual."""
-    read = Setup(
-        model=setup.model,
-        gpu=setup.gpu,
-        gpus=setup.gpus,
-        gpus_per_node=setup.gpus_per_node,
-        interconnect=setup.interconnect,
-        **settings_of(arguments, setup.gpus),
-    )
-    return {
+def beyond_arguments(setup: Setup) -> Mapping[str, Any]:
+    """Return the fields of `setup` that arguments cannot say, and that are not as usual."""
+    unsaid = {
         field.name: getattr(setup, field.name)
         for field in fields(Setup)
-        if getattr(read, field.name) != getattr(setup, field.name)
+        if field.name not in _SAID and getattr(setup, field.name) != field.default
     }
-
-
-def _number(given: Mapping[str, str], flag: str, default: int | None) -> int:
-    text = given.get(flag, default)
-    try:
-        return int(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise UserError(f"{flag} of Megatron-LM is {text!r}, no whole number") from None
-
-
-def _read_precision(given: Mapping[str, str]) -> Precision:
-    if "--fp8-format" in given:
-        return Precision.FP8
-    if "--fp16" in given:
-        return Precision.FP16
-    return Precision.BF16 if "--bf16" in given else Precision.FP32
+    if setup.loss not in {Loss.EAGER, Loss.FUSED}:
+        unsaid["loss"] = setup.loss
+    if setup.tp == 1 and not setup.sequence_parallel:
+        unsaid["sequence_parallel"] = False
+    return unsaid

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -24,44 +24,9 @@ _HINT = "give PACKAGE.MODULE:FACTORY or path/to/file.py:FACTORY, such as my_mode
 _CONFIG_HINT = "or give the model's config.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedModel:
-    """What a module is made of, and what was seen when it was called with fake tensors."""
-
-    name: str
-    params: int
-    """All parameters, those that are shared counted once."""
-    trainable: int
-    """Those of them that get a gradient."""
-    buffers: int
-    """Numbers that are kept beside the parameters and not trained."""
-    layers: int
-    """Blocks of the largest list of equal modules; 0 where there is none."""
-    block_params: int | None
-    """Parameters of one of them."""
-    seq: int
-    micro_batch: int
-    """The size of the input that it was traced with."""
-    block_bytes: float | None
-    """What a block keeps for the backward pass per token, in bf16; None: it was not traced."""
-    outside_bytes: float | None
-    """What all beside the blocks keeps per token: embedding, last norm, head and loss."""
-    forward_flops: float | None
-    """Operations of a forward pass per token; a product and its sum are two."""
-    untraced: str | None
-    """Why it could not be traced: the closed form stands in, then."""
-    shape: ModelShape
-    """The same as a shape, for everything that is computed by formula."""
-
-    @property
-    def frozen(self) -> int:
-        """Parameters that get no gradient."""
-        return self.params - self.trainable
-
-
 def model_of_module(
     spec: str, *, seq: int = 2048, micro_batch: int = 1, timeout_s: float = 120.0
-) -> TracedModel:
+) -> ModelShape:
     """Build what `spec` names on the meta device, count it, and trace one step in bf16.
 
     This runs the code of the user, in a process that sees no GPU: `spec` is `package.module:name`
@@ -72,7 +37,7 @@ def model_of_module(
     scores of words, unless it returns a loss.
 
     No memory is used for weights, however large the module is. What cannot be traced (a path that
-    depends on values, as the routing of many experts does) is counted, and `untraced` says why.
+    depends on values, as the routing of many experts does) is counted, and `assumed` says why.
 
     Raises:
         UserError: torch is not there, nothing is found under that path, it cannot be built, or all
@@ -96,7 +61,7 @@ def model_of_module(
     if "counted" not in said:
         raise _failure(spec, str(said.get("step", "import")), answer)
     traced = said.get("traced") or {"reason": _last_words(answer)}
-    return _model(name=spec, size=(seq, micro_batch), counted=said["counted"], traced=traced)
+    return _model(name=spec, counted=said["counted"], traced=traced)
 
 
 def _said(answer: Answer) -> dict[str, Any]:
@@ -110,9 +75,7 @@ def _said(answer: Answer) -> dict[str, Any]:
     return said
 
 
-def _model(
-    *, name: str, size: tuple[int, int], counted: Mapping[str, Any], traced: Mapping[str, Any]
-) -> TracedModel:
+def _model(*, name: str, counted: Mapping[str, Any], traced: Mapping[str, Any]) -> ModelShape:
     parts = Parts(
         params=counted["params"],
         blocks=tuple(counted["blocks"]),
@@ -125,24 +88,7 @@ def _model(
     shape = shape_of_parts(parts, name=name)
     bytes_per_token, reason = _block_bytes(traced, shape)
     notes = (f"it could not be traced ({reason}): activations by formula",) if reason else ()
-    seq, micro_batch = size
-    return TracedModel(
-        name=name,
-        params=parts.params,
-        trainable=counted["trainable"],
-        buffers=counted["buffers"],
-        layers=len(parts.blocks),
-        block_params=parts.block_params,
-        seq=seq,
-        micro_batch=micro_batch,
-        block_bytes=bytes_per_token,
-        outside_bytes=None if reason else traced["outside"],
-        forward_flops=None if reason else _flops(traced, len(parts.blocks)),
-        untraced=reason,
-        shape=replace(
-            shape, saved_bytes_per_token=bytes_per_token, assumed=(*shape.assumed, *notes)
-        ),
-    )
+    return replace(shape, saved_bytes_per_token=bytes_per_token, assumed=(*shape.assumed, *notes))
 
 
 def _block_bytes(traced: Mapping[str, Any], shape: ModelShape) -> tuple[float | None, str | None]:
@@ -154,10 +100,6 @@ def _block_bytes(traced: Mapping[str, Any], shape: ModelShape) -> tuple[float | 
     if kept < 4 * shape.hidden:
         return None, "its blocks keep only their input and compute the rest again by themselves"
     return kept, None
-
-
-def _flops(traced: Mapping[str, Any], layers: int) -> float:
-    return float(traced["outside_flops"] + layers * fmean(traced["block_flops"]))
 
 
 def _shapes(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:

@@ -198,7 +198,7 @@ def _model(options: EstimateOptions) -> ModelShape:
     if _is_module(text):
         from clusterkit.estimate.models.module import model_of_module  # noqa: PLC0415 - rarely
 
-        return model_of_module(text, **({"seq": options.seq} if options.seq else {})).shape
+        return model_of_module(text, **({"seq": options.seq} if options.seq else {}))
     path = Path(text).expanduser()
     if path.exists() or path.suffix == ".json":
         return model_of_config(path)

@@ -1,4 +1,4 @@
-"""Read a launch back: the submit line, and the files that `launch.launch_of` writes."""
+"""Read a launch back to the setup that it was written for: all that is said is in its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterkit.core.errors import UserError, choices_hint, did_you_mean
 from clusterkit.estimate.advice import launch
-from clusterkit.estimate.advice.megatron import settings_of
+from clusterkit.estimate.advice.megatron import RANKS
 from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.setup import (
     Adapter,
@@ -199,3 +199,47 @@ def _deepspeed_precision(document: Mapping[str, Any], training: Mapping[str, Any
     if training.get("products") == "float8":
         return Precision.FP8
     return Precision.PURE_BF16 if bf16.get("bf16_master_weights_and_grads") else Precision.BF16
+
+
+def settings_of(arguments: Sequence[str], gpus: int) -> Mapping[str, Any]:
+    """Return the fields of a `Setup` that arguments of Megatron-LM stand for."""
+    given = dict(zip(arguments, (*arguments[1:], ""), strict=True))
+    ranks = {name: _number(given, flag, 1) for name, flag in RANKS.items()}
+    micro = _number(given, "--micro-batch-size", 1)
+    copies = max(gpus // (ranks["tp"] * ranks["pp"] * ranks["cp"]), 1)
+    method = (given.get("--recompute-granularity"), given.get("--recompute-method"))
+    return {
+        "library": Library.MEGATRON,
+        **ranks,
+        "sharding": Sharding.OPTIMIZER if "--use-distributed-optimizer" in given else Sharding.NONE,
+        "sequence_parallel": ranks["tp"] == 1 or "--sequence-parallel" in given,
+        "seq": _number(given, "--seq-length", None),
+        "micro_batch": micro,
+        "accumulation": _number(given, "--global-batch-size", micro * copies) // (micro * copies),
+        "precision": _read_precision(given),
+        "optimizer": Optimizer.SGD if given.get("--optimizer") == "sgd" else Optimizer.ADAMW,
+        "fp32_gradients": "--accumulate-allreduce-grads-in-fp32" in given,
+        "checkpointing": {
+            (None, None): Checkpointing.NONE,
+            ("selective", None): Checkpointing.SELECTIVE,
+            ("full", "block"): Checkpointing.ALTERNATE,
+        }.get(method, Checkpointing.FULL),
+        "flash_attention": given.get("--attention-backend") != "unfused",
+        "loss": Loss.FUSED if "--cross-entropy-loss-fusion" in given else Loss.EAGER,
+    }
+
+
+def _number(given: Mapping[str, str], flag: str, default: int | None) -> int:
+    text = given.get(flag, default)
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        raise UserError(f"{flag} of Megatron-LM is {text!r}, no whole number") from None
+
+
+def _read_precision(given: Mapping[str, str]) -> Precision:
+    if "--fp8-format" in given:
+        return Precision.FP8
+    if "--fp16" in given:
+        return Precision.FP16
+    return Precision.BF16 if "--bf16" in given else Precision.FP32
