@@ -25,10 +25,12 @@ from clusterkit.preflight.report import Report
 from clusterkit.preflight.targets import aim
 from clusterkit.preflight.wanted import Wanted
 from clusterkit.probes.base import PreflightJob, Reach, ReachProblem
-from clusterkit.runfolder import NODE_CHECKS
+from clusterkit.runfolder import RunFolder
 from clusterkit.submitting.gate import Listener, NotFitError, pass_gate
 from clusterkit.submitting.request import JobRequest
 from clusterkit.transport.base import Reply
+from clusterkit.worker.fitness import unfit_because
+from clusterkit.worker.identity import Identity
 from tests.plans import make_cluster, make_plan
 
 Verb = Callable[..., subprocess.CompletedProcess[str]]
@@ -342,20 +344,40 @@ def test_what_submit_says_of_too_few_nodes(
 
 
 @pytest.mark.parametrize(
-    ("unasked", "force", "checked"),
-    [((), False, False), (("n1",), False, True), (("n1",), True, False)],
+    ("mode", "unasked", "force", "checks"),
+    [
+        ("auto", (), False, ()),
+        ("auto", ("n1",), False, ("n1", "n7")),
+        ("auto", ("n1",), True, ()),
+        ("full", ("n1",), False, ("n0", "n1", "n7")),
+    ],
 )
 def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    mode: str,
     unasked: tuple[str, ...],
     force: bool,
-    checked: bool,
+    checks: tuple[str, ...],
 ) -> None:
+    """And no other does in `auto`, such as n0; n7 came to the partition since."""
     report = Report(nodes=("n0", "n1"), findings=(), unasked=unasked)
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
     request = cast(JobRequest, None)
     plan = make_plan(make_cluster(tmp_path), nodes=2)
     listener = Listener(warn=print, note=print, heard=print)
-    passed = pass_gate(request, plan, "auto", exclude_unfit=False, force=force, listener=listener)
-    assert (NODE_CHECKS in passed.documents) is checked
+    passed = pass_gate(request, plan, mode, exclude_unfit=False, force=force, listener=listener)
+    run = RunFolder(tmp_path)
+    for name, document in passed.documents.items():
+        files.write_json(run.path / name, document)
+    found: list[str] = []
+
+    def examine_here(_: object, node: str) -> Report:
+        found.append(node)
+        return report
+
+    monkeypatch.setattr(gate, "examine_here", examine_here)
+    for node in ("n0", "n1", "n7"):
+        me = Identity(job_id="7", attempt=0, rank=0, of=1, name=node, among=(node,))
+        assert unfit_because(run, me) is None
+    assert tuple(found) == checks

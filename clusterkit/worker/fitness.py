@@ -6,6 +6,7 @@ import os
 
 from clusterkit import files
 from clusterkit.errors import ClusterkitError
+from clusterkit.records import texts_of
 from clusterkit.runfolder import RunFolder
 from clusterkit.worker.identity import Identity
 
@@ -19,7 +20,7 @@ def unfit_because(run: RunFolder, me: Identity) -> str | None:
     The findings stand in the node's log as well. A node that cannot be checked is not unfit.
     """
     document = files.read_json(run.node_checks)
-    if document is None:
+    if document is None or me.name in texts_of(document, "asked"):
         return None
     # Loads a hundred small modules, and only here.
     from clusterkit.preflight.gate import examine_here  # noqa: PLC0415
