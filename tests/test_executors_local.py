@@ -23,9 +23,9 @@ from clusterkit.executors.local_nodes import split_devices
 from clusterkit.executors.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state import load_job
-from clusterkit.model import JobState, LaunchPlan
+from clusterkit.model import ClusterKind, JobState, LaunchPlan
 from clusterkit.ports import hold_port
-from clusterkit.runfolder import RunFolder
+from clusterkit.runfolder import RunFolder, Submission
 from clusterkit.shell import Secret
 from clusterkit.worker.watch import blocked
 from tests.plans import make_cluster, make_plan, node_script
@@ -199,6 +199,25 @@ def test_a_run_folder_whose_disk_is_full_is_told(
     assert (job.status.state.value, job.status.exit_code) == end
     assert "could not write how the command ended" in (job.status.reason or "")
     assert "No space left on device" in (job.status.reason or "")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_looking_at_a_job_that_nobody_knows_writes_nothing(small_disk: Path, full: bool) -> None:
+    """Not even to learn whether its run folder takes any data."""
+    run = runfolder.create(make_cluster(small_disk), "toy")
+    submission = Submission(
+        run_id=run.run_id, name="toy", cluster="local", kind=ClusterKind.LOCAL, nodes=2, tasks=2,
+        framework="torchrun", submitted_at=0.0, job_id="local-abcdef",
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+    if full:
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "left").write_bytes(bytes(2 << 20))
+    before = run.path.stat().st_mtime_ns
+    status = load_job(run).status
+    assert status.state is JobState.UNKNOWN
+    assert ("No space left on device" in (status.reason or "")) is full
+    assert run.path.stat().st_mtime_ns == before
 
 
 def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path) -> None:
