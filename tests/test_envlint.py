@@ -176,6 +176,10 @@ def test_rules_of_one_variable(assignment: str, id_: str, words: str) -> None:
         "UCX_AFFINITY=0-7",
         "UCCL_SOCKET_IFNAME=eth0",
         "HCCL_SOCKET_IFNAME=eth0",
+        "CCL_DEBUG=INFO",
+        "CNCL_DEBUG=INFO",
+        "NCCLX_DEBUG=INFO",
+        "NCCI_HOME=/opt/ncci",
         "NCCL_SOCKET_IFNAME=cni0",
         "OFI_NCCL_PROTOCOL=rdma",
         "OFI_NCCL_GDR_FLUSH_DISABLE=True",
@@ -206,8 +210,9 @@ def test_what_is_right_is_left_alone(assignment: str) -> None:
 
 
 def test_a_wrong_word_in_a_list_takes_the_list_with_it() -> None:
-    found = {f.id: f.summary for f in of("export NCCL_DEBUG_SUBSYS=INIT,VERSION")}
-    assert "VERSION; it is ignored, since 2.30 with the whole list" in found["NCCL114"]
+    found = {f.id: f for f in of("export NCCL_DEBUG_SUBSYS=INIT,VERSION")}
+    assert "VERSION; it is ignored, since 2.30 with the whole list" in found["NCCL114"].summary
+    assert found["NCCL114"].verdict == "warn"  # it chooses what is logged
 
 
 def test_a_wrong_algorithm_fails() -> None:

@@ -20,6 +20,8 @@ _ONLY_TEXT = frozenset(
     {"echo", "printf", "grep", "egrep", "sed", "awk", "test", "[", "[[", "unset", "read", "cat"}
 )
 _PAIRS = frozenset({"-genv", "-env"})  # Hydra: -genv NAME VALUE
+_HOLDS_COMMAND = re.compile(r"cmd|command|launch|run|prefix|env|arg|opt|flag|mpi", re.IGNORECASE)
+"""How variables are called whose value is run, or is put into a command."""
 
 
 def read_script(text: str, source: str) -> Source:
@@ -64,7 +66,8 @@ class _Reader:
             return
         if head in _EXPORTING:
             self._export(words, command)
-        elif head == "setenv" and len(words) > 2:  # csh
+        elif head in {"setenv", "ENV"} and len(words) > 2 and "=" not in words[1].text:
+            # csh, modules and Dockerfiles
             self._add(words[2], words[2].text, name=words[1].text)
         elif head == "set":
             self._set(words[1:])
@@ -155,8 +158,19 @@ class _Reader:
         for word in words[:prefix]:
             name, _, value = word.text.partition("=")
             self._add(word, value, *slips, name=name.removesuffix("+"))
+            self._kept_command(word, name, value)
         if prefix < len(words) and words[prefix].text not in _ONLY_TEXT:
             self._passed_on(words[prefix:])
+
+    def _kept_command(self, word: Word, name: str, value: str) -> None:
+        """Read `CMD="NAME=VALUE ... python"` and `ARGS="-x NAME=VALUE"`, which are run later."""
+        if not word.quoted or not _HOLDS_COMMAND.search(name) or concerns_us(name):
+            return
+        if "=" in value and re.search(r"\s", value.strip()):
+            for one in read_script(value, self.source).settings:
+                line = word.line + (one.line or 1) - 1
+                here = dataclasses.replace(one, line=line, slips=(), branch=self._branch())
+                self.found.append(here)
 
     def _passed_on(self, words: tuple[Word, ...]) -> None:
         for index, word in enumerate(words):
