@@ -177,6 +177,37 @@ def test_cancel_leaves_a_finished_job_as_it_is(runs: Runs) -> None:
     assert not run.cancelled.exists()
 
 
+_ATTENDS = """
+import sys, time
+from pathlib import Path
+from clusterkit.runfolder import RunFolder
+from clusterkit.submitting.attended import ended_with_client
+with ended_with_client(RunFolder(Path(sys.argv[1]))):
+    print("on", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_job_whose_client_is_killed_is_cancelled_where_it_is_for_that_client(
+    runs: Runs, killed: bool
+) -> None:
+    run = runs.start("echo ready; sleep 60")
+    await_line(run, "ready")
+    argv = [sys.executable, "-c", _ATTENDS, str(run.path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"on\n"
+        if killed:
+            client.kill()
+            assert said(wait(run)) == (JobState.CANCELLED, 143)
+        else:
+            client.communicate()
+            time.sleep(1.0)
+            assert not run.cancelled.exists()
+            cancel(run)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"

@@ -159,7 +159,7 @@ def run_job(
     from clusterkit.cli.submit import show_plan
     from clusterkit.cli.submit_gate import listening, showing_refusal
     from clusterkit.render import summary
-    from clusterkit.submitting.attended import start_attended
+    from clusterkit.submitting.attended import ended_with_client, start_attended
     from clusterkit.submitting.one import prepare
 
     prepared = prepare(_request(flags, wanted), preflight=preflight, after=())
@@ -178,7 +178,8 @@ def run_job(
     name = submission.job_id or run.key
     console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
     console.note(f"  run folder  {run.path}")
-    job = _wait(run, name)
+    with ended_with_client(run):
+        job = _wait(run, name)
     return Finished(job=job, result=_result(job))
 
 

@@ -18,7 +18,7 @@ from clusterkit.scaling.nodes import NodeWatch, aim
 from clusterkit.scaling.rates import Bounds, Counted, counted, enough, rates, stalled
 from clusterkit.scaling.result import Row
 from clusterkit.scaling.sized import Ladder, SizedJob
-from clusterkit.submitting.attended import start_attended
+from clusterkit.submitting.attended import ended_with_client, start_attended
 from clusterkit.submitting.gate import Listener
 from clusterkit.throughput import LINE
 
@@ -115,12 +115,13 @@ def _measured(
         )
     except ClusterkitError as error:
         return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
-    try:
-        started(sized, run)
-        look = _look(plan, run, submission, wishes)
-    finally:
-        # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
-        ended = cancel(run)
+    with ended_with_client(run):
+        try:
+            started(sized, run)
+            look = _look(plan, run, submission, wishes)
+        finally:
+            # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
+            ended = cancel(run)
     look.job = ended if not look.job.status.state.final else look.job
     return _row(sized, run, look, wishes)
 

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from clusterkit.jobs import cancel, list_runs, run_roots
 from clusterkit.model import LaunchPlan
 from clusterkit.runfolder import RunFolder, Submission, read_submission
 from clusterkit.submitting.gate import Listener
 from clusterkit.submitting.one import Prepared, start
+
+_UNLESS_TOLD = 'read -r over || exec "$@"'
+
+
+@contextmanager
+def ended_with_client(run: RunFolder) -> Iterator[None]:
+    """Cancel the job should this process be killed within the block, where nothing of it can.
+
+    A shell waits for a word on a pipe, in a session of its own; the kernel closes the pipe when the
+    process has ended, however that was.
+    """
+    cancel_it = (sys.executable, "-P", "-m", "clusterkit", "cancel", str(run.path.absolute()))
+    with subprocess.Popen(
+        ("sh", "-c", _UNLESS_TOLD, "sh", *cancel_it),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as shell:
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # somebody may have killed the shell
+                shell.communicate(b"over\n")
 
 
 def start_attended(
