@@ -24,11 +24,16 @@ exceptions that it led to."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
-    r"(?i)(?:\b(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
-    r"|\bsamples_count|\bconsumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
-    r"|^ *\d{1,3}%(?:\|[^|]*\|)? +(\d+)/\d+ \[[\d:]+<"
+    r"(?i)(?:^|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
+    r" +(\d+)/\d+ \[[\d:]+<"
+    r"|\b(?:epoch|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)/ *\d+\]"
+    r"|^ *\d+/\d+ +[\d.]+[GM] .*[| ](\d+)/\d+ "
+    r"|^ *(\d+)/\d+ +(?:\[[=>.]|[\u2500\u2501\u2578])"
+    r"|\b(?:(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
+    r"|samples_count|consumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,12}(\d[\d.]*)"
 )
-"""A step, or a bar of tqdm without a word: others have one for files that are read or written.
+"""A step: of a bar of tqdm (one without a word, or of training: others have one for files that are
+read or written), of the ImageNet example, OpenMMLab and DETR, of YOLO, of Keras, or a counted word.
 
 Not `save_steps=500`: frameworks print their settings.
 """
@@ -163,7 +168,7 @@ def took_steps(text: bytes) -> bool:
 
 
 def _steps_in(text: str) -> set[str]:
-    return {match[1] or match[2] for match in _PROGRESS.finditer(text)}
+    return {match[match.lastindex or 0] for match in _PROGRESS.finditer(text)}
 
 
 def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:
