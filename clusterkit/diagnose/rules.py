@@ -26,6 +26,8 @@ from clusterkit.probes.xid_catalog import harmless_lines
 FOLDER = Path(__file__).resolve().parent / "rules"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_WARNED = re.compile(r"\.py:\d+: \w*Warning: ")
+"""What Python's warnings begin with: whoever warns goes on, whatever has failed."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _HARMLESS_XIDS = "{harmless-xids}"
 """In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
@@ -100,7 +102,7 @@ class Rule:
         if not any(need in text for need in self.needs):
             return None
         found = next((match for p in self.patterns if (match := p.search(text))), None)
-        if found is None or any(pattern.search(text) for pattern in self.unless):
+        if found is None or any(pattern.search(text) for pattern in (*self.unless, _WARNED)):
             return None
         return found
 
