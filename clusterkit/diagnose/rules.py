@@ -91,6 +91,8 @@ class Rule:
     """Whether somebody else ended the job: what had failed before it is the root."""
     ending: bool
     """Whether processes print it also as they are ended, or as they leave after all went well."""
+    parting: bool
+    """Whether it is how a process ended that may have failed of what it printed just before."""
 
     @property
     def general_title(self) -> str:
@@ -153,6 +155,7 @@ class RuleFile(BaseModel):
     alone: bool = False
     outside: bool = False
     ending: bool = False
+    parting: bool = False
 
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:
