@@ -309,6 +309,10 @@ class TestKernelLog:
                 "NVRM: fallen off the bus and is not responding to commands."
             ),
             "NVRM: The NVIDIA GPU 0000:3b:00.0 installed in this system has fallen off the bus",
+            (
+                "[9.1] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device "
+                "inaccessible"
+            ),
         ],
     )
     def test_a_gpu_is_lost_without_an_xid(self, text: str) -> None:
