@@ -295,6 +295,24 @@ def test_a_run_is_killed_by_hand_or_from_outside(say: Say) -> None:
     assert cause(say("KeyError: 'x'\n" + stopped + by_hand)) == ("python-exception", None)
 
 
+def test_a_loss_that_is_a_number_again_in_the_end_is_none_that_stays_so(say: Say) -> None:
+    nan = "".join(f"step {n} loss inf\n" for n in range(4))
+    assert cause(say(nan)) == ("nan-loss", None)
+    assert cause(say(nan + "step 5 loss 2.1\n")) == ("nan-loss", None)
+    assert cause(say(nan + steps(""))) is None
+    assert cause(say(nan + steps("") + nan)) == ("nan-loss", None)
+
+
+def test_a_closed_terminal_and_a_quoted_error(say: Say) -> None:
+    heard = "api.py:719] Received 1 death signal, shutting down workers\n"
+    sent = "api.py:900] Sending process 85005 closing signal SIGHUP\n"
+    ended = "elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"
+    assert cause(say(steps("") + heard + sent + ended)) == ("hangup", None)
+    assert cause(say("KeyError: 'x'\n" + heard + sent)) == ("python-exception", None)
+    warned = "/env/trainer.py:160: RuntimeWarning: NCCL Error 2: unhandled system error\n"
+    assert cause(say(warned)) is None
+
+
 # Recordings ---------------------------------------------------------------------------------------
 
 FAILED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -113,20 +113,30 @@ def went_on(hit: Hit, size: int) -> bool:
     They stand in what follows, or at the end of the file of `size` bytes. Of a thread one is
     enough; one that only lost a connection had no more to do.
     """
-    last = replace(hit, offset=hit.last)
-    after = lines_after(last, WINDOW)
+    after = _afterwards(hit, size)
     thread = of_thread(hit.text)
     if thread and not ended_thread(after):
         return True
-    if size - hit.last > WINDOW:
-        end = max(hit.last + WINDOW, size - WINDOW)
-        after = (*after, *lines_after(replace(hit, offset=end), WINDOW))
     steps: set[str] = set()
     for text in after:
         steps.update(_steps_in(text))
         if len(steps) >= (1 if thread else WENT_ON):
             return True
     return False
+
+
+def passed(hit: Hit, size: int, well: Callable[[str], bool]) -> bool:
+    """Tell whether as many lines of the same rank as of steps say that all was well again."""
+    return sum(map(well, _afterwards(hit, size))) >= WENT_ON
+
+
+def _afterwards(hit: Hit, size: int) -> tuple[str, ...]:
+    """Return what follows the last line like the hit's, and the end of a file of `size` bytes."""
+    after = lines_after(replace(hit, offset=hit.last), WINDOW)
+    if size - hit.last > WINDOW:
+        end = max(hit.last + WINDOW, size - WINDOW)
+        after = (*after, *lines_after(replace(hit, offset=end), WINDOW))
+    return after
 
 
 def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
