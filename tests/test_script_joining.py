@@ -61,6 +61,12 @@ def test_what_lightning_is_not_told(
         assert f"without {missing}:" in said[0]
 
 
+def test_lightning_by_horovod_has_its_size_from_there(tmp_path: Path) -> None:
+    text = OLD.format("accelerator='horovod', max_epochs=2")
+    assert warned(tmp_path, text, "horovod", nodes=2, processes=2) == []
+    assert len(warned(tmp_path, text, "torchrun", nodes=2, processes=2)) == 1
+
+
 def test_a_script_that_joins_nobody(tmp_path: Path) -> None:
     (said,) = warned(tmp_path, ALONE, "torchrun", nodes=2, processes=2)
     assert "nothing in it joins the 2 processes" in said

@@ -8,7 +8,7 @@ from clusterkit.errors import ClusterkitError
 from clusterkit.jobs import Job
 from clusterkit.model import JobState
 
-_TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
+TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
 def why_failed(job: Job) -> list[str]:
@@ -21,7 +21,7 @@ def why_failed(job: Job) -> list[str]:
         from clusterkit.cli.trained_alone import trained_alone
 
         return [*words, *trained_alone(job)]
-    if job.status.state not in _TOLD:
+    if job.status.state not in TOLD:
         return words
     from clusterkit.cli.diagnose import advice_for
     from clusterkit.cli.diagnose_report import answer

@@ -118,7 +118,7 @@ class Rule:
         """Return `text` with `{named}` groups filled in; one with no value and no default goes."""
         known = {**self.defaults, **{name: value for name, value in groups.items() if value}}
         filled = _FIELD.sub(lambda field: known.get(field[1], ""), text)
-        return re.sub(r" ([.,;:])", r"\1", re.sub(r"  +", " ", filled)).strip()
+        return re.sub(r" ([.,;:])(?=\s|$)", r"\1", re.sub(r"  +", " ", filled)).strip()
 
 
 _Text = Annotated[str, Field(min_length=1)]

@@ -65,7 +65,8 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
         return
     for use in script.uses:
         if use.called and use.name in _LIGHTNING:
-            missing = _missing(use.given, plan)
+            by_horovod = plan.framework == "horovod" and "horovod" in use.texts
+            missing = [] if by_horovod else _missing(use.given, plan)
             if missing:
                 yield _problem(script, plan, use.line, *_of_lightning(use.name, missing, plan))
             return
