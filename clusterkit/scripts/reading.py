@@ -140,11 +140,9 @@ def _uses(statements: Sequence[ast.stmt]) -> Iterator[Use]:
                         texts=frozenset(_texts(node)),
                     )
                 case ast.Assign(
-                    targets=[
-                        ast.Subscript(value=ast.expr() as value, slice=ast.Constant(value=key))
-                    ],
+                    targets=[ast.Subscript(value=value, slice=ast.Constant(value=key))],
                     value=ast.Constant(value=str(text)),
-                ) if name := _dotted(value, names):
+                ) if isinstance(key, str) and (name := _dotted(value, names)):
                     texts = frozenset((text,))
                     yield Use(name=f"{name}.{key}", line=node.lineno, called=False, texts=texts)
                 case ast.Attribute() if name := _dotted(node, names):
