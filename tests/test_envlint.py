@@ -180,6 +180,10 @@ def test_rules_of_one_variable(assignment: str, id_: str, words: str) -> None:
         "CNCL_DEBUG=INFO",
         "NCCLX_DEBUG=INFO",
         "NCCI_HOME=/opt/ncci",
+        "NCCL_SOCKET_IFNAME=hsn0,hsn1",
+        "NCCL_IB_HCA=cxi0,cxi1",
+        "NCCL_LIBRARY_DIR=/opt/nccl/lib",
+        "NCCL_INC_PATH=/opt/nccl/include",
         "NCCL_SOCKET_IFNAME=cni0",
         "OFI_NCCL_PROTOCOL=rdma",
         "OFI_NCCL_GDR_FLUSH_DISABLE=True",
@@ -207,6 +211,11 @@ def test_what_is_right_is_left_alone(assignment: str) -> None:
     name, _, value = assignment.partition("=")
     found = lint([from_environment({name: value})])
     assert [f for f in found if f.verdict != "pass"] == []
+
+
+def test_the_limit_of_a_collective_is_no_variable() -> None:
+    found = one("NCCL_TIMEOUT=1800")
+    assert (found.id, "init_process_group(timeout=...)" in found.hint) == ("NCCL101", True)
 
 
 def test_a_wrong_word_in_a_list_takes_the_list_with_it() -> None:
@@ -318,6 +327,8 @@ def test_names_that_a_script_reads_itself_are_its_own(script: str, found: list[s
         ("#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1\n",
          ["NCCL126", "NCCL162"]),
         ("#SBATCH --nodes=1\nexport NCCL_IB_DISABLE=1\n", []),
+        ("NCCL_IB_DISABLE=1 torchrun --nnodes 1 --master_addr 127.0.0.1 x.py\n", []),
+        ("NCCL_IB_DISABLE=1 torchrun --nnodes 16 --master_addr $HEAD x.py\n", ["NCCL162"]),
         ("export RCCL_MSCCL_ENABLE=0 NCCL_PXN_DISABLE=1\n", []),
         ("export NCCL_PXN_DISABLE=1\n", ["NCCL162"]),
     ],

@@ -297,6 +297,9 @@ locals {
     [
         ('run_cmd="NCCL_IB_SLL=3 NCCL_DEBUG=WARN python x.py \\\n --a"\neval ${run_cmd}\n', 1),
         ('A=1\nRDMA_ARG="-x A=b -x NCCL_IB_SLL=3"\nmpirun ${RDMA_ARG} x\n', 2),
+        ('docker run x bash -lc "set -e\nexport NCCL_IB_SLL=3\ntorchrun x.py"\n', 2),
+        ("srun bash -c 'NCCL_IB_SLL=3 torchrun x.py'\n", 1),
+        ("bwrap --dev /dev \\\n --setenv NCCL_IB_SLL 3 python x.py\n", 2),
         ('CMD="source venv;\n  NCCL_IB_SLL=3 serve"\nssh n1 "$CMD"\n', 2),
     ],
 )

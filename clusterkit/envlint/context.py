@@ -19,6 +19,7 @@ _TRAINS = re.compile(
 )
 _ONE_MACHINE = re.compile(
     r"^\s*(?:export\s+)?MASTER_ADDR=[\"']?(?:localhost|127\.0\.0\.1)\b|--standalone\b"
+    r"|--nnodes[= ]1\b|--master[-_]addr[= ][\"']?(?:localhost|127\.0\.0\.1)\b"
     r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
     re.MULTILINE,
 )

@@ -19,7 +19,8 @@ _EXPORTING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _ONLY_TEXT = frozenset(
     {"echo", "printf", "grep", "egrep", "sed", "awk", "test", "[", "[[", "unset", "read", "cat"}
 )
-_PAIRS = frozenset({"-genv", "-env"})  # Hydra: -genv NAME VALUE
+_PAIRS = frozenset({"-genv", "-env", "--setenv"})  # Hydra: -genv NAME VALUE; bubblewrap
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _HOLDS_COMMAND = re.compile(r"cmd|command|launch|run|prefix|env|arg|opt|flag|mpi", re.IGNORECASE)
 """How variables are called whose value is run, or is put into a command."""
 
@@ -158,23 +159,30 @@ class _Reader:
         for word in words[:prefix]:
             name, _, value = word.text.partition("=")
             self._add(word, value, *slips, name=name.removesuffix("+"))
-            self._kept_command(word, name, value)
+            if word.quoted and _HOLDS_COMMAND.search(name) and not concerns_us(name):
+                self._inner(word, value)
         if prefix < len(words) and words[prefix].text not in _ONLY_TEXT:
             self._passed_on(words[prefix:])
 
-    def _kept_command(self, word: Word, name: str, value: str) -> None:
-        """Read `CMD="NAME=VALUE ... python"` and `ARGS="-x NAME=VALUE"`, which are run later."""
-        if not word.quoted or not _HOLDS_COMMAND.search(name) or concerns_us(name):
+    def _inner(self, word: Word, text: str, slips: tuple[Slip, ...] | None = ()) -> None:
+        """Read a script inside a word: `CMD="NAME=VALUE python"`, `bash -c "export NAME=VALUE"`.
+
+        `slips` are those of what it sets; None leaves them as they are.
+        """
+        if "=" not in text or not re.search(r"\s", text.strip()):
             return
-        if "=" in value and re.search(r"\s", value.strip()):
-            for one in read_script(value, self.source).settings:
-                line = word.line + (one.line or 1) - 1
-                here = dataclasses.replace(one, line=line, slips=(), branch=self._branch())
-                self.found.append(here)
+        for one in read_script(text, self.source).settings:
+            line = word.line + (one.line or 1) - 1
+            kept = one.slips if slips is None else slips
+            here = dataclasses.replace(one, line=line, slips=kept, branch=self._branch())
+            self.found.append(here)
 
     def _passed_on(self, words: tuple[Word, ...]) -> None:
+        shell = next((n for n, w in enumerate(words) if w.text.rpartition("/")[2] in _SHELLS), -1)
         for index, word in enumerate(words):
-            if word.text.startswith("--export="):
+            if 0 <= shell < index and re.fullmatch(r"-\w*c", words[index - 1].text):
+                self._inner(word, word.text, None)
+            elif word.text.startswith("--export="):
                 self.add_export_list(word.text.removeprefix("--export="), line=word.line)
             elif word.text in _PAIRS and index + 2 < len(words):
                 self._add(words[index + 2], words[index + 2].text, name=words[index + 1].text)
