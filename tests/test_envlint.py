@@ -377,6 +377,20 @@ def test_an_export_chain_that_ends_early(script: str) -> None:
     assert finding.line == script.count("\n")
 
 
+@pytest.mark.parametrize("option", ["--env ", "--env="])
+def test_several_variables_of_one_option(option: str) -> None:
+    text = f"apptainer exec {option}NCCL_IB_SL=1,NCCL_IB_HCA==mlx5_0,mlx5_1,NCCL_IB_TC=41 x.sif y\n"
+    assert [(s.name, s.value) for s in read_source(text, "x.sh").settings] == [
+        ("NCCL_IB_SL", "1"),
+        ("NCCL_IB_HCA", "=mlx5_0,mlx5_1"),
+        ("NCCL_IB_TC", "41"),
+    ]
+
+
+def test_what_a_build_sets_for_itself_is_not_exported() -> None:
+    assert ids("NCCL_VERSION=2.27\nNCCL_REPO=x\ngit clone x\n") == []
+
+
 def test_where_scripts_set_variables() -> None:
     script = """\
 #!/bin/bash

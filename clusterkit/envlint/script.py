@@ -186,6 +186,11 @@ class _Reader:
                 self.add_export_list(word.text.removeprefix("--export="), line=word.line)
             elif word.text in _PAIRS and index + 2 < len(words):
                 self._add(words[index + 2], words[index + 2].text, name=words[index + 1].text)
+            elif words[index - 1].text == "--env" or word.text.startswith("--env="):
+                # Of Apptainer and torchx, with commas between.
+                for part in re.split(rf",(?={_NAME}=)", word.text):
+                    if match := _PASSED.fullmatch(part):
+                        self._add(word, match[2], name=match[1])
             elif match := _PASSED.fullmatch(word.text):
                 self._add(word, match[2], name=match[1])
 
