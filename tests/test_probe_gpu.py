@@ -580,3 +580,15 @@ def test_snippets_and_doubles_are_clean_posix_sh(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_one_gpu_that_fails_is_a_failure_whatever_stands_above() -> None:
+    text = """\
+| Diagnostic                | Result                                         |
+|-----  Deployment  --------+------------------------------------------------|
+| software                  | Pass                                           |
+|                           | GPU0: Pass                                     |
+|                           | GPU1: Fail                                     |
+"""
+    (test,) = dcgm_diag.parse(text).tests
+    assert (test.name, test.result, test.entity) == ("software", "Fail", "GPU1")

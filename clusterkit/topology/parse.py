@@ -56,6 +56,8 @@ def parse_topology(text: str, *, view: View | None = None) -> Topology:
     start = next((n for n, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
         raise NoMatrix(_not_there(lines))
+    if any("ROCm System Management" in line for line in lines[:start]):
+        raise NoMatrix("it is of rocm-smi, and only the matrix of nvidia-smi is read")
     names, tail = _header(lines[start])
     rows = list(_rows(lines[start + 1 :], names, tail))
     cells = _square(names, rows)
