@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from clusterkit.cli.frame.main import app
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.lines import time_of
+from clusterkit.observe.diagnose.order import Place
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
 
@@ -110,6 +111,30 @@ def test_a_time_limit_is_not_what_it_leads_to(say: Say) -> None:
     assert cause(say(killed, facts=(limit,))) == ("time-limit", None)
     ended = Fact(text="clusterkit fact: signal=9", node="n1", time=1.0)
     assert cause(say(killed, facts=(limit, ended))) == ("time-limit", None)
+
+
+@pytest.mark.parametrize(
+    "abort",
+    [
+        "terminate called without an active exception\n",
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  x\n",
+        "Fatal Python error: Aborted\n",
+        "",
+    ],
+)
+def test_a_process_that_aborts_as_it_leaves_had_failed_before(say: Say, abort: str) -> None:
+    """Such as in an exit handler: only the signal is known of it then, and no exit code."""
+    raised = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: x\n'
+    died = Fact(text="clusterkit fact: signal=6", node="n1", rank=1, time=9.0)
+    known = {"facts": (died,), "first": Place(node="n1", rank=1)}
+    assert cause(say(raised + abort, steps(""), **known)) == ("python-exception", 1)
+    aborted = "threads-left" if "without" in abort else "process-aborted"
+    assert cause(say(steps("") + abort, steps(""), **known)) == (aborted, 1)
+
+
+def test_an_exception_long_before_an_abort_is_not_what_it_comes_from(say: Say) -> None:
+    early = "ImportError: no such extension\n" + "reading shards\n" * 60
+    assert cause(say(f"{early}Fatal Python error: Aborted\n")) == ("process-aborted", None)
 
 
 def test_what_was_killed_long_before_the_time_limit_is_the_cause(say: Say) -> None:

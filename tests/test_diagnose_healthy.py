@@ -243,6 +243,76 @@ def test_what_nccl_warned_of_says_more_than_its_error(say: Say) -> None:
     assert cause(say(log)) == ("nccl-internal-error", None)
 
 
+WARNED = "n1:41:90 [3] misc/x.cc:18 NCCL WARN gdr_map(handle 7f, size 65536) failed: 22\n"
+GAVE_UP = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed.\n"
+
+
+def test_a_warning_of_nccl_that_no_rule_knows_is_told_beside_its_error_only(say: Say) -> None:
+    found = say(WARNED + GAVE_UP)
+    assert found.cause is not None
+    assert found.cause.rule == "nccl-warning"
+    assert "gdr_map(handle 7f, size 65536) failed: 22" in found.cause.title
+    assert "may be the reason" in found.cause.says
+    assert cause(say(WARNED)) is None
+    assert cause(say(WARNED + GAVE_UP + steps(""))) is None
+    missing = WARNED.replace("gdr_map(handle 7f, size 65536) failed: 22", 'Missing "iommu=pt"')
+    assert cause(say(missing + GAVE_UP)) == ("nccl-system-error", None)
+    closed = WARNED.replace("gdr_map(handle 7f, size 65536)", "[Proxy Service 3] Operation Setup")
+    assert cause(say(closed + GAVE_UP)) == ("nccl-system-error", None)
+    shm = "n1:41:90 [3] shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/x to 9 bytes\n"
+    assert cause(say(WARNED + shm + GAVE_UP)) == ("shared-memory", None)
+
+
+BARS = {
+    "PyTorch's ImageNet example": "Epoch: [3][{:4}/5004]\tTime 0.31 (0.4)\tLoss 2.1\n",
+    "OpenMMLab": "2026-11-22 13:59:12,440 - mmdet - INFO - Epoch(train) [1][{}/1234] lr: 1e-3\n",
+    "DETR": "Epoch: [0]  [{:5}/29571]  eta: 2:11:09  lr: 0.0001  loss: 36.1\n",
+    "YOLO": "  298/299   11G  0.012  0.0076   0   0.020   165   640:  3%|▎   | {}/38 [00:01<\n",
+    "Keras": "  {}/1875 [>.............................] - ETA: 4:05 - loss: 2.31\n",
+    "Megatron": " iteration {:8}/     300 | consumed samples: 10240 |\n",
+    "Lightning": "Epoch 0:  12%|█▏        | {}/88 [00:11<01:20,  0.98it/s]\n",
+}
+
+
+@pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
+def test_steps_are_known_by_the_words_of_many_trainers(say: Say, bar: str) -> None:
+    assert cause(say(TRACEBACK + "".join(bar.format(n) for n in range(1, 7)))) is None
+    assert cause(say(TRACEBACK + bar.format(1) * 6)) == ("module-missing", None)
+
+
+def test_what_counts_no_steps_hides_no_failure(say: Say) -> None:
+    for bar in ("[{}/12] c++ -MMD -MF a.o\n", "Loading shards:  33%|███  | {}/33 [00:09<00:19]\n"):
+        after = "".join(bar.format(n) for n in range(1, 7))
+        assert cause(say(TRACEBACK + after)) == ("module-missing", None), bar
+
+
+def test_a_run_is_killed_by_hand_or_from_outside(say: Say) -> None:
+    assert cause(say(steps("") + "Killed\n")) == ("rank-killed", None)
+    assert cause(say("Killed\n" + steps(""))) is None
+    stopped = "[launch.py:319:sigkill_handler] Killing subprocess 12\n"
+    by_hand = "[launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n"
+    assert cause(say(steps("") + stopped + by_hand)) == ("cancelled", None)
+    assert cause(say("KeyError: 'x'\n" + stopped + by_hand)) == ("python-exception", None)
+
+
+def test_a_loss_that_is_a_number_again_in_the_end_is_none_that_stays_so(say: Say) -> None:
+    nan = "".join(f"step {n} loss inf\n" for n in range(4))
+    assert cause(say(nan)) == ("nan-loss", None)
+    assert cause(say(nan + "step 5 loss 2.1\n")) == ("nan-loss", None)
+    assert cause(say(nan + steps(""))) is None
+    assert cause(say(nan + steps("") + nan)) == ("nan-loss", None)
+
+
+def test_a_closed_terminal_and_a_quoted_error(say: Say) -> None:
+    heard = "api.py:719] Received 1 death signal, shutting down workers\n"
+    sent = "api.py:900] Sending process 85005 closing signal SIGHUP\n"
+    ended = "elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"
+    assert cause(say(steps("") + heard + sent + ended)) == ("hangup", None)
+    assert cause(say("KeyError: 'x'\n" + heard + sent)) == ("python-exception", None)
+    warned = "/env/trainer.py:160: RuntimeWarning: NCCL Error 2: unhandled system error\n"
+    assert cause(say(warned)) is None
+
+
 # Recordings ---------------------------------------------------------------------------------------
 
 FAILED = {

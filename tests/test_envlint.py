@@ -176,6 +176,14 @@ def test_rules_of_one_variable(assignment: str, id_: str, words: str) -> None:
         "UCX_AFFINITY=0-7",
         "UCCL_SOCKET_IFNAME=eth0",
         "HCCL_SOCKET_IFNAME=eth0",
+        "CCL_DEBUG=INFO",
+        "CNCL_DEBUG=INFO",
+        "NCCLX_DEBUG=INFO",
+        "NCCI_HOME=/opt/ncci",
+        "NCCL_SOCKET_IFNAME=hsn0,hsn1",
+        "NCCL_IB_HCA=cxi0,cxi1",
+        "NCCL_LIBRARY_DIR=/opt/nccl/lib",
+        "NCCL_INC_PATH=/opt/nccl/include",
         "NCCL_SOCKET_IFNAME=cni0",
         "OFI_NCCL_PROTOCOL=rdma",
         "OFI_NCCL_GDR_FLUSH_DISABLE=True",
@@ -205,9 +213,15 @@ def test_what_is_right_is_left_alone(assignment: str) -> None:
     assert [f for f in found if f.verdict != "pass"] == []
 
 
+def test_the_limit_of_a_collective_is_no_variable() -> None:
+    found = one("NCCL_TIMEOUT=1800")
+    assert (found.id, "init_process_group(timeout=...)" in found.hint) == ("NCCL101", True)
+
+
 def test_a_wrong_word_in_a_list_takes_the_list_with_it() -> None:
-    found = {f.id: f.summary for f in of("export NCCL_DEBUG_SUBSYS=INIT,VERSION")}
-    assert "VERSION; it is ignored, since 2.30 with the whole list" in found["NCCL114"]
+    found = {f.id: f for f in of("export NCCL_DEBUG_SUBSYS=INIT,VERSION")}
+    assert "VERSION; it is ignored, since 2.30 with the whole list" in found["NCCL114"].summary
+    assert found["NCCL114"].verdict == "warn"  # it chooses what is logged
 
 
 def test_a_wrong_algorithm_fails() -> None:
@@ -313,6 +327,8 @@ def test_names_that_a_script_reads_itself_are_its_own(script: str, found: list[s
         ("#SBATCH --nodes=2\nexport NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1\n",
          ["NCCL126", "NCCL162"]),
         ("#SBATCH --nodes=1\nexport NCCL_IB_DISABLE=1\n", []),
+        ("NCCL_IB_DISABLE=1 torchrun --nnodes 1 --master_addr 127.0.0.1 x.py\n", []),
+        ("NCCL_IB_DISABLE=1 torchrun --nnodes 16 --master_addr $HEAD x.py\n", ["NCCL162"]),
         ("export RCCL_MSCCL_ENABLE=0 NCCL_PXN_DISABLE=1\n", []),
         ("export NCCL_PXN_DISABLE=1\n", ["NCCL162"]),
     ],
@@ -359,6 +375,20 @@ def test_an_export_chain_that_ends_early(script: str) -> None:
     (finding,) = [f for f in of(script) if f.verdict == "fail"]
     assert (finding.id, finding.name) == ("NCCL132", "NCCL_IB_SL")
     assert finding.line == script.count("\n")
+
+
+@pytest.mark.parametrize("option", ["--env ", "--env="])
+def test_several_variables_of_one_option(option: str) -> None:
+    text = f"apptainer exec {option}NCCL_IB_SL=1,NCCL_IB_HCA==mlx5_0,mlx5_1,NCCL_IB_TC=41 x.sif y\n"
+    assert [(s.name, s.value) for s in read_source(text, "x.sh").settings] == [
+        ("NCCL_IB_SL", "1"),
+        ("NCCL_IB_HCA", "=mlx5_0,mlx5_1"),
+        ("NCCL_IB_TC", "41"),
+    ]
+
+
+def test_what_a_build_sets_for_itself_is_not_exported() -> None:
+    assert ids("NCCL_VERSION=2.27\nNCCL_REPO=x\ngit clone x\n") == []
 
 
 def test_where_scripts_set_variables() -> None:

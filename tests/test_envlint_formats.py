@@ -179,3 +179,148 @@ def test_a_quote_that_is_left_open_hides_nothing(text: str, line: int) -> None:
 )
 def test_quotes_over_several_lines_are_fine(text: str) -> None:
     assert read_source(text, "x.sh").notes == ()
+
+
+HELM = """\
+{{- if eq .Values.test "allreduce" }}
+{{/*
+Of this chart: {{ no }} yaml
+*/}}
+kind: MPIJob
+metadata:
+  name: {{ include "x.name" . }}-test
+  labels:
+    {{- include "x.labels" . | nindent 4 }}
+spec:
+  replicas: {{ .Values.n }}
+  args:
+  - 'mpirun -np {{ mul .Values.n 8 }} -x NCCL_IB_SLL=3
+    -x NCCL_IB_TC=41 all_reduce_perf'
+  - -x NCCL_IB_TIMEOUT={{ .Values.timeout | default 22 }}
+  env:
+  {{- range .Values.env }}
+  - name: {{ .name }}
+    value: {{ .value | quote }}
+  {{- end }}
+  - name: NCCL_IB_QPS_PER_CONNECTION
+    value: "{{ .Values.qps }}"
+{{- end }}
+"""
+
+
+def test_what_a_template_fills_in_is_not_judged() -> None:
+    source = read_source(HELM, "templates/job.yaml")
+    assert source.notes == ()
+    assert [(s.name, s.value, s.line) for s in source.settings] == [
+        ("NCCL_IB_SLL", "3", 13),
+        ("NCCL_IB_TC", "41", 13),
+        ("NCCL_IB_TIMEOUT", None, 15),
+        ("NCCL_IB_QPS_PER_CONNECTION", None, 21),
+    ]
+    assert [f.name for f in lint([source]) if f.verdict == "fail"] == ["NCCL_IB_SLL"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("env:\n  NCCL_IB_SL: ${{ inputs.sl }}\n", "ci.yml"),
+        ("environment:\n- NCCL_IB_SL=${SL:-3}\n", "compose.yaml"),
+        ("env:\n- name: NCCL_IB_SL\n  value: $(SL)\n", "pod.yaml"),
+        ("env:\n- name: NCCL_IB_SL\n  value: $SL\n", "pod.yaml"),
+        ('env = {\n  NCCL_IB_SL = "${var.sl}"\n}\n', "main.tf"),
+        ("{% if ib %}\nexport NCCL_IB_SL={{ sl }}\n{% endif %}\n", "job.sh.j2"),
+        ("NCCL_IB_SL={{ sl }}\n", "nccl.conf.j2"),
+        ("NCCL_IB_SL=<%= @sl %>\n", "nccl.conf.erb"),
+    ],
+)
+def test_a_value_that_is_filled_in_later_is_unknown(text: str, name: str) -> None:
+    source = read_source(text, name)
+    assert [(s.name, s.value) for s in source.settings] == [("NCCL_IB_SL", None)]
+    assert [f for f in lint([source]) if f.verdict != "pass"] == []
+
+
+def test_braces_of_a_shell_hide_nothing() -> None:
+    text = """\
+for i in {{0..3},5}; do echo "${a:-${b}}"; done
+docker ps --format '{{.Names}}'
+printf "{%d}\\n" 1; x=${y%%.*}; z=${#x}
+export NCCL_IB_SLL=3
+printf "%}"; echo }}
+"""
+    assert settings(text) == [("NCCL_IB_SLL", "3", 4)]
+
+
+DOCKERFILE = """\
+FROM ubuntu AS base
+ENV NCCL_IB_SL 3
+ENV A=b \\
+  # why
+  # not
+  NCCL_IB_TC=41 \\
+  NCCL_IB_TIMEOUT=22
+"""
+
+
+def test_comments_between_the_lines_of_an_instruction_do_not_end_it() -> None:
+    source = read_source(DOCKERFILE, "Dockerfile")
+    assert [(s.name, s.value, s.line, s.slips) for s in source.settings] == [
+        ("NCCL_IB_SL", "3", 2, ()),
+        ("NCCL_IB_TC", "41", 6, ()),
+        ("NCCL_IB_TIMEOUT", "22", 7, ()),
+    ]
+
+
+def test_maps_and_sections_are_not_set_in_one_process() -> None:
+    maps = """\
+locals {
+  shapes = {
+    "BM.1" = {
+      NCCL_MNNVL_ENABLE = "1"
+    }
+    "BM.2" = {
+      NCCL_CUMEM_ENABLE = "0"
+    }
+  }
+}
+"""
+    one = 'env = {\n  NCCL_MNNVL_ENABLE = "1"\n  NCCL_CUMEM_ENABLE = "0"\n}\n'
+    toml = '[a]\nNCCL_MNNVL_ENABLE = "1"\n[b]\nNCCL_CUMEM_ENABLE = "0"\n'
+    found = {
+        name: {f.id for f in lint([read_source(text, name)]) if f.verdict == "fail"}
+        for name, text in (("maps.tf", maps), ("one.tf", one), ("x.toml", toml))
+    }
+    assert found == {"maps.tf": set(), "one.tf": {"NCCL149"}, "x.toml": set()}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('run_cmd="NCCL_IB_SLL=3 NCCL_DEBUG=WARN python x.py \\\n --a"\neval ${run_cmd}\n', 1),
+        ('A=1\nRDMA_ARG="-x A=b -x NCCL_IB_SLL=3"\nmpirun ${RDMA_ARG} x\n', 2),
+        ('docker run x bash -lc "set -e\nexport NCCL_IB_SLL=3\ntorchrun x.py"\n', 2),
+        ("srun bash -c 'NCCL_IB_SLL=3 torchrun x.py'\n", 1),
+        ("bwrap --dev /dev \\\n --setenv NCCL_IB_SLL 3 python x.py\n", 2),
+        ('CMD="source venv;\n  NCCL_IB_SLL=3 serve"\nssh n1 "$CMD"\n', 2),
+    ],
+)
+def test_a_command_that_a_variable_keeps_is_read(text: str, line: int) -> None:
+    found = [(f.name, f.line, f.id) for f in lint([read_source(text, "x.sh")])]
+    assert ("NCCL_IB_SLL", line, "NCCL101") in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'command: ["bash", "-c", "cd /; mpirun -x NCCL_IB_SLL=3 x"]\n',
+        "run: >-\n  mpirun\n  -x NCCL_IB_SLL=3\n  x\n",
+        "run: NCCL_IB_SLL=3 python x.py\n",
+        '{"env_vars": {"NCCL_IB_SLL": "3"}}',
+    ],
+)
+def test_a_command_in_yaml_is_read(text: str) -> None:
+    assert [f.name for f in lint([read_source(text, "a.json")])] == ["NCCL_IB_SLL"]
+
+
+def test_a_text_in_yaml_is_no_command() -> None:
+    text = "description: set NCCL_IB_SLL=3 to see\nrun: echo NCCL_IB_SLL=3\n"
+    assert read_source(text, "a.yaml").settings == ()

@@ -18,7 +18,7 @@ from clusterkit.executors.local.nodes import split_devices
 
 from clusterkit.core import files, processes
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import JobState, LaunchPlan
+from clusterkit.core.model import ClusterKind, JobState, LaunchPlan
 from clusterkit.core.ports import hold_port
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
@@ -26,7 +26,7 @@ from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.watch import blocked
 from clusterkit.executors.run import runfolder
-from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job, cancel, wait
 from clusterkit.jobs.state.load import load_job
 from tests.plans import make_cluster, make_plan, node_script
@@ -178,6 +178,37 @@ def test_cancel_leaves_a_finished_job_as_it_is(runs: Runs) -> None:
     assert not run.cancelled.exists()
 
 
+_ATTENDS = """
+import sys, time
+from pathlib import Path
+from clusterkit.runfolder import RunFolder
+from clusterkit.jobs.submit.submit import ended_with_client
+with ended_with_client(RunFolder(Path(sys.argv[1]))):
+    print("on", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_job_whose_client_is_killed_is_cancelled_where_it_is_for_that_client(
+    runs: Runs, killed: bool
+) -> None:
+    run = runs.start("echo ready; sleep 60")
+    await_line(run, "ready")
+    argv = [sys.executable, "-c", _ATTENDS, str(run.path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"on\n"
+        if killed:
+            client.kill()
+            assert said(wait(run)) == (JobState.CANCELLED, 143)
+        else:
+            client.communicate()
+            time.sleep(1.0)
+            assert not run.cancelled.exists()
+            cancel(run)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
@@ -200,6 +231,25 @@ def test_a_run_folder_whose_disk_is_full_is_told(
     assert (job.status.state.value, job.status.exit_code) == end
     assert "could not write how the command ended" in (job.status.reason or "")
     assert "No space left on device" in (job.status.reason or "")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_looking_at_a_job_that_nobody_knows_writes_nothing(small_disk: Path, full: bool) -> None:
+    """Not even to learn whether its run folder takes any data."""
+    run = runfolder.create(make_cluster(small_disk), "toy")
+    submission = Submission(
+        run_id=run.run_id, name="toy", cluster="local", kind=ClusterKind.LOCAL, nodes=2, tasks=2,
+        framework="torchrun", submitted_at=0.0, job_id="local-abcdef",
+    )  # fmt: skip
+    runfolder.write_submission(run, submission)
+    if full:
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "left").write_bytes(bytes(2 << 20))
+    before = run.path.stat().st_mtime_ns
+    status = load_job(run).status
+    assert status.state is JobState.UNKNOWN
+    assert ("No space left on device" in (status.reason or "")) is full
+    assert run.path.stat().st_mtime_ns == before
 
 
 def test_a_run_folder_that_has_become_read_only_is_told(small_disk: Path) -> None:

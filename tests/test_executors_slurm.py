@@ -457,6 +457,25 @@ def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path)
     assert said in shown.stdout
 
 
+def test_a_python_that_no_node_has_is_told_by_the_shell_of_its_task(
+    fake: Fake, tmp_path: Path
+) -> None:
+    fake("sbatch", "echo 4711")
+    run, _, _ = submit(slurm_plan(tmp_path))
+    said = "rank: line 1: /home/me/venv/bin/python: No such file or directory"
+    task = "srun: error: n1: task 0: Exited with exit code 127"
+    (run.submitit / "4711_batch.out").write_text(f"{task}\n")
+    (run.submitit / "4711_0_log.out").touch()
+    (run.submitit / "4711_1_log.out").write_text(f"{said}\n")
+    (run.submitit / "999_0_log.out").write_text("of an earlier one\n")
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|{run.path}/job.sbatch"')
+    job = load_job(run)
+    assert batch_output(job) == (said, task)
+    cause = diagnose_job(job, load_rules()).diagnosis.cause
+    assert cause is not None
+    assert cause.rule == "command-missing"
+
+
 def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_path: Path) -> None:
     from clusterkit.executors.submitit_job import RunJob  # noqa: PLC0415
 

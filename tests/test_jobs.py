@@ -214,6 +214,18 @@ def test_cancelled() -> None:
     assert verdict(node(0), node(1), cancelled=True) == ("succeeded", 0)
 
 
+def test_who_told_the_nodes_to_end_is_left_to_slurm() -> None:
+    """After scancel by hand squeue shows the job for a moment as completing, no more."""
+    both = (node(0, 1, "terminated"), node(1, 1, "terminated"))
+    completing = says(JobState.RUNNING, "COMPLETING")
+    assert verdict(*both, said=completing) == ("running", None)
+    assert verdict(*both, said=completing, cancelled=True)[0] == "cancelled"
+    assert verdict(*both, said=says(JobState.CANCELLED)) == ("cancelled", 1)
+    assert verdict(*both, said=says(JobState.FAILED)) == ("failed", 1)
+    assert verdict(*both) == ("failed", 1)  # Slurm has forgotten it
+    assert verdict(node(0, 7), node(1, 1, "peer"), said=completing) == ("failed", 7)
+
+
 def test_nodes_that_miss_each_other_while_a_job_is_cancelled_are_no_failure() -> None:
     gone = node_results.lost(1, "n1", "no longer answers")
     for ended in (node(0, 143, "terminated"), node(0, 143, "peer"), node(0, 143, "cancelled")):

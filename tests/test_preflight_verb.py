@@ -18,7 +18,9 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec
-from clusterkit.executors.run.runfolder import NODE_CHECKS
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.task import unfit_because
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.preflight import Listener, NotFitError, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.preflight import gate
@@ -342,20 +344,40 @@ def test_what_submit_says_of_too_few_nodes(
 
 
 @pytest.mark.parametrize(
-    ("unasked", "force", "checked"),
-    [((), False, False), (("n1",), False, True), (("n1",), True, False)],
+    ("mode", "unasked", "force", "checks"),
+    [
+        ("auto", (), False, ()),
+        ("auto", ("n1",), False, ("n1", "n7")),
+        ("auto", ("n1",), True, ()),
+        ("full", ("n1",), False, ("n0", "n1", "n7")),
+    ],
 )
 def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    mode: str,
     unasked: tuple[str, ...],
     force: bool,
-    checked: bool,
+    checks: tuple[str, ...],
 ) -> None:
+    """And no other does in `auto`, such as n0; n7 came to the partition since."""
     report = Report(nodes=("n0", "n1"), findings=(), unasked=unasked)
     monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
     request = JobRequest(verb="submit", flags={"force": force}, file=None, warn=print)
     plan = make_plan(make_cluster(tmp_path), nodes=2)
     listener = Listener(warn=print, note=print, heard=print)
-    passed = pass_gate(request, plan, "auto", listener)
-    assert (NODE_CHECKS in passed.documents) is checked
+    passed = pass_gate(request, plan, mode, listener)
+    run = RunFolder(tmp_path)
+    for name, document in passed.documents.items():
+        files.write_json(run.path / name, document)
+    found: list[str] = []
+
+    def examine_here(_: object, node: str) -> Report:
+        found.append(node)
+        return report
+
+    monkeypatch.setattr(gate, "examine_here", examine_here)
+    for node in ("n0", "n1", "n7"):
+        me = Identity(job_id="7", attempt=0, rank=0, of=1, name=node, among=(node,))
+        assert unfit_because(run, me) is None
+    assert tuple(found) == checks

@@ -314,6 +314,10 @@ class TestKernelLog:
                 "NVRM: fallen off the bus and is not responding to commands."
             ),
             "NVRM: The NVIDIA GPU 0000:3b:00.0 installed in this system has fallen off the bus",
+            (
+                "[9.1] nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device "
+                "inaccessible"
+            ),
         ],
     )
     def test_a_gpu_is_lost_without_an_xid(self, text: str) -> None:
@@ -581,3 +585,15 @@ def test_snippets_and_doubles_are_clean_posix_sh(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_one_gpu_that_fails_is_a_failure_whatever_stands_above() -> None:
+    text = """\
+| Diagnostic                | Result                                         |
+|-----  Deployment  --------+------------------------------------------------|
+| software                  | Pass                                           |
+|                           | GPU0: Pass                                     |
+|                           | GPU1: Fail                                     |
+"""
+    (test,) = dcgm_diag.parse(text).tests
+    assert (test.name, test.result, test.entity) == ("software", "Fail", "GPU1")

@@ -90,6 +90,23 @@ def test_figures_with_an_exponent() -> None:
     assert (wrong.correct, wrong.rows[0].wrong) == (False, 268435000)
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        "0: ",
+        " 0: ",
+        "[1,0]<stdout>:",
+        "2026-03-01T10:00:00.1234567Z ",
+        "2026-03-01T10:00:00.123456789+01:00 0: ",
+        "2026-03-01 10:00:00,123 ",
+        "[pod/nccl-launcher-x7/launcher] ",
+    ],
+)
+def test_what_stands_before_each_line(before: str) -> None:
+    plain = recording(OCI)
+    assert parse("".join(f"{before}{line}\n" for line in plain.splitlines())) == parse(plain)
+
+
 def test_ranks_by_the_whole_address_of_their_gpu() -> None:
     test = parse(recording(OCI).replace("[0x", "[0000:"))
     assert (test.ranks, len(test.hosts)) == (16, 2)

@@ -245,6 +245,10 @@ def test_ibv_devinfo_as_it_prints(text: str) -> None:
     assert (port.active, port.layer, port.lid, port.sm_lid) == (True, "InfiniBand", 3697, 5790)
 
 
+def test_ibv_devinfo_of_a_machine_without_rdma() -> None:
+    assert rdma_ports.parse("No IB devices found\n").devices == ()
+
+
 def test_warnings_and_prompts_around_ibstat() -> None:
     text = (
         "ibwarn: [168988] umad_init: umad_init\n[ada@n1 ~]$ ibstat\nCA 'mlx4_0'\n\tPort 1:\n"

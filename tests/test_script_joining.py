@@ -61,6 +61,12 @@ def test_what_lightning_is_not_told(
         assert f"without {missing}:" in said[0]
 
 
+def test_lightning_by_horovod_has_its_size_from_there(tmp_path: Path) -> None:
+    text = OLD.format("accelerator='horovod', max_epochs=2")
+    assert warned(tmp_path, text, "horovod", nodes=2, processes=2) == []
+    assert len(warned(tmp_path, text, "torchrun", nodes=2, processes=2)) == 1
+
+
 def test_a_script_that_joins_nobody(tmp_path: Path) -> None:
     (said,) = warned(tmp_path, ALONE, "torchrun", nodes=2, processes=2)
     assert "nothing in it joins the 2 processes" in said
@@ -87,6 +93,66 @@ def test_a_script_that_joins_nobody(tmp_path: Path) -> None:
 def test_who_may_join_by_other_means_is_left_alone(tmp_path: Path, line: str) -> None:
     assert warned(tmp_path, f"{ALONE}{line}\n", "torchrun", nodes=2, processes=2) == []
     assert warned(tmp_path, ALONE.replace(".backward", ".fit"), "torchrun", processes=2) == []
+
+
+SPAWNS = """\
+import os
+import torch.multiprocessing as mp
+from torch.distributed import init_process_group
+
+def main(rank, size):
+    os.environ["MASTER_ADDR"] = "localhost"
+    os.environ["MASTER_PORT"] = "12355"
+    init_process_group("gloo", rank=rank, world_size=size)
+
+if __name__ == "__main__":
+    mp.spawn(main, args=(2,), nprocs=2)
+"""
+SPAWN = "    mp.spawn(main, args=(2,), nprocs=2)"
+
+
+@pytest.mark.parametrize("framework", ["torchrun", "env", "accelerate", "mpi"])
+def test_a_script_that_starts_its_ranks_itself(tmp_path: Path, framework: str) -> None:
+    text = SPAWNS.replace("localhost", "n1")
+    (said,) = warned(tmp_path, text, framework, nodes=1, slots=(4,), processes=4)
+    assert "train.py starts ranks itself, in each of the 4 processes" in said
+    assert "mp.spawn(main" in said
+    assert max(map(len, said.splitlines())) <= 80 - len("warning: ")
+    assert warned(tmp_path, text, framework, nodes=1, slots=(1,), processes=1) == []
+    for either in (
+        f"    if os.environ.get('LOCAL_RANK') is None:\n    {SPAWN}",
+        f"    if 'auto' in args:\n    {SPAWN}",
+        f"    if 'LOCAL_RANK' in os.environ:\n        raise SystemExit(main(0, 2))\n{SPAWN}",
+    ):
+        both = text.replace(SPAWN, either)
+        assert warned(tmp_path, both, framework, nodes=1, slots=(4,), processes=4) == [], either
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('os.environ["MASTER_ADDR"] = "localhost"', True),
+        ("environ['MASTER_ADDR'] = '127.0.0.1'", True),
+        ("dist.init_process_group('gloo', init_method='tcp://127.0.0.1:29500', rank=r)", True),
+        ("dist.init_process_group('nccl', 'tcp://localhost:23456', rank=r, world_size=2)", True),
+        ('os.environ.setdefault("MASTER_ADDR", "localhost")', False),
+        ('if "MASTER_ADDR" not in os.environ:\n    os.environ["MASTER_ADDR"] = "localhost"', False),
+        ('if args.local:\n    os.environ["MASTER_ADDR"] = "localhost"', False),
+        ('os.environ["MASTER_ADDR"] = "n1"', False),
+        ("dist.init_process_group('gloo', init_method='env://')", False),
+        ('os.environ["OTHER"] = "localhost"', False),
+        ('r = os.environ["RANK"]\nos.environ["MASTER_ADDR"] = "localhost"', False),
+    ],
+)  # fmt: skip
+def test_a_script_whose_nodes_would_not_meet(tmp_path: Path, line: str, told: bool) -> None:
+    text = f"import os\nfrom os import environ\nimport torch.distributed as dist\n{line}\n"
+    said = warned(tmp_path, text, "torchrun", nodes=2, processes=2)
+    assert len(said) == told
+    if told:
+        assert "train.py lets its processes meet on the machine of each" in said[0]
+        assert f"4 | {line}" in said[0]
+        assert "--nodes 1" in said[0]
+    assert warned(tmp_path, text, "torchrun", nodes=1, slots=(2,), processes=2) == []
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,9 @@ def test_an_array_runs_on_this_machine_and_all_verbs_know_it(desk: Path) -> None
     waited = run(desk, "wait", name, "--json")
     assert waited.returncode == 1
     assert json.loads(waited.stdout)["counts"] == {"succeeded": 1, "failed": 1}
+    assert f"{name}/1 ended so:" in waited.stderr
+    assert "what   the script ended with exit code 3" in waited.stderr
+    assert "more did not succeed" not in waited.stderr
     shown = run(desk, "status", name)
     assert shown.returncode == 1
     assert shown.stdout.startswith(f"{name}  1 succeeded, 1 failed\n")

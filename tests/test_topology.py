@@ -372,6 +372,17 @@ def test_memory_of_the_gpu_as_a_numa_node() -> None:
     assert (affinity.cpus, affinity.numa, affinity.gpu_numa) == ("0-71", "0", "4")
 
 
+def test_another_tool_is_named() -> None:
+    text = "==== ROCm System Management Interface ====\n       GPU0\nGPU0   0\n"
+    with pytest.raises(NoMatrix, match="it is of rocm-smi"):
+        parse_topology(text)
+
+
+def test_what_drivers_of_old_called_a_class() -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tSOC\t0-7\nGPU1\tSOC\t X \t8-15\n"
+    assert parse_topology(text).cells == (("X", "SYS"), ("SYS", "X"))
+
+
 def test_blank_affinity_in_blanks() -> None:
     raw = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t0\t\tN/A\n"
     assert parse_topology(raw) == parse_topology(raw.expandtabs())

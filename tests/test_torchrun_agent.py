@@ -45,7 +45,7 @@ def test_a_job_leaves_only_what_is_asked_for(
     assert left or not list((tmp_path / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("framework", ["env", "torchrun", "mpi", "deepspeed"])
+@pytest.mark.parametrize("framework", ["env", "torchrun", "accelerate", "mpi", "deepspeed"])
 def test_a_rank_that_ended_well_before_the_one_that_failed_is_named(
     tmp_path: Path, framework: str
 ) -> None:

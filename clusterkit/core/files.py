@@ -31,6 +31,9 @@ __all__ = ["PRIVATE", "PRIVATE_PROGRAM", "PUBLIC", "PUBLIC_PROGRAM", "output"]
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 """What file systems without hard links answer (SMB, some in user space)."""
 
+_BLOCK = 4096
+"""What a file takes at least, on most file systems; bytes."""
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 _HINTS = {
@@ -83,6 +86,28 @@ def require_place(path: Path) -> None:
         if path.exists() and not path.is_file():
             raise UserError(f"cannot write {path}: what is there is no file")
         _write_beside(path, b"", PRIVATE).unlink()
+
+
+def refuses_data(folder: Path) -> str | None:
+    """Return why a folder takes no new file of ours, as far as its file system says it unasked.
+
+    Nothing is written; of a quota only file servers tell.
+    """
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        return error.strerror
+    no_blocks = disk.f_blocks and disk.f_bavail * disk.f_frsize < _BLOCK
+    no_names = disk.f_files and not disk.f_favail
+    if disk.f_flag & os.ST_RDONLY:
+        code = errno.EROFS
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        code = errno.EACCES
+    elif no_blocks or no_names:
+        code = errno.ENOSPC
+    else:
+        return None
+    return os.strerror(code)
 
 
 def write_new(path: Path, text: str, *, mode: int | None = None) -> None:

@@ -72,6 +72,7 @@ def name_of(job: Job) -> str:
 
 
 _BATCH = "_batch.out"
+_TASK = "_log.out"
 _LINES = 15
 
 
@@ -91,13 +92,22 @@ def failure_of(job: Job) -> NodeResult | None:
 def batch_output(job: Job) -> tuple[str, ...]:
     """Return the last lines of the batch script of a job that failed before any node could tell.
 
-    There srun says why it started nothing, and bash why the script ended. Empty where a node tells.
+    There srun says why it started nothing, and bash why the script ended; before them stand those
+    of the first task that printed anything, as a shell whose Python is not found. Empty where a
+    node tells.
     """
     if job.status.state is not JobState.FAILED or failure_of(job) is not None:
         return ()
-    name = max((n for n in listed(job.run.submitit) if n.endswith(_BATCH)), default=None)
-    if name is None:
+    names = listed(job.run.submitit)
+    batch = max((name for name in names if name.endswith(_BATCH)), default=None)
+    if batch is None:
         return ()
+    tasks = sorted(name for name in names if name.startswith(batch.removesuffix("batch.out")))
+    output = (_end_of(job, name) for name in tasks if name.endswith(_TASK))
+    return (*next(filter(None, output), ()), *_end_of(job, batch))
+
+
+def _end_of(job: Job, name: str) -> tuple[str, ...]:
     reader = LogReader(job.run.submitit / name, tail=_LINES)
     text = "".join((*reader.pieces(), *reader.rest()))
     return tuple(line for line in text.splitlines() if line.strip())[-_LINES:]

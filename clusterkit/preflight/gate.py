@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -61,9 +61,12 @@ def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> 
     return evaluate(gather(aim_plan(plan), checks, heard=heard), checks)
 
 
-def node_checks(plan: LaunchPlan) -> dict[str, Any]:
-    """Return the document from which a node knows what to check before it starts its command."""
-    return {"job": job_of_plan(plan, ())}
+def node_checks(plan: LaunchPlan, asked: Collection[str] = ()) -> dict[str, Any]:
+    """Return the document from which a node knows what to check before it starts its command.
+
+    The nodes `asked` were fit a moment ago, and do not check themselves again.
+    """
+    return {"job": job_of_plan(plan, ()), "asked": sorted(asked)}
 
 
 def examine_here(document: Mapping[str, Any], node: str) -> Report:

@@ -150,7 +150,7 @@ def run_job(
         typer.Exit: it was only to be shown, preflight refused it, or the user has interrupted it.
     """
     from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
-    from clusterkit.jobs.submit.submit import prepare, start_foreground
+    from clusterkit.jobs.submit.submit import ended_with_client, prepare, start_foreground
     from clusterkit.launch.render import summary
 
     prepared = prepare(_request(options, wanted))
@@ -163,7 +163,8 @@ def run_job(
     name = submission.job_id or run.key
     console.note(f"{console.bold(name)}  {summary(plan)}, cluster {plan.cluster.name}")
     console.note(f"  run folder  {run.path}")
-    job = _wait(run, name)
+    with ended_with_client(run):
+        job = _wait(run, name)
     return Finished(job=job, result=_result(job))
 
 

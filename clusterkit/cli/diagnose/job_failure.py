@@ -8,7 +8,7 @@ from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState
 from clusterkit.jobs import Job
 
-_TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
+TOLD = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.PREEMPTED})
 
 
 def why_failed(job: Job) -> list[str]:
@@ -21,7 +21,7 @@ def why_failed(job: Job) -> list[str]:
         from clusterkit.cli.jobs.trained_alone import trained_alone
 
         return [*words, *trained_alone(job)]
-    if job.status.state not in _TOLD:
+    if job.status.state not in TOLD:
         return words
     from clusterkit.cli.diagnose.report import answer
     from clusterkit.cli.diagnose.verb import advice_for

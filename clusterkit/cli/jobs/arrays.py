@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from clusterkit.cli.diagnose.job_failure import TOLD, why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import exit_code_of, said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
@@ -59,9 +60,24 @@ def wait_for_array(
             console.note("until then nobody starts those whose time comes, or starts any again")
         return EXIT_INTERRUPTED
     console.note(f"{array} {counted(jobs)}")
+    _tell_why(array, jobs)
     if as_json:
         console.json_document(array_document(array, jobs))
     return worst(jobs)
+
+
+def _tell_why(array: str, jobs: Sequence[Job]) -> None:
+    """Say why the first job that failed did, and how to ask of the others."""
+    failed = [job for job in jobs if job.status.state in TOLD]
+    if not failed:
+        return
+    first, *others = failed
+    console.note(f"{array}/{first.submission.index} ended so:")
+    for line in why_failed(first):
+        console.note(line)
+    if others:
+        ask = f"clusterkit diagnose {array}/{others[0].submission.index}"
+        console.note(f"{len(others)} more did not succeed: {ask}")
 
 
 def array_document(array: str, jobs: Sequence[Job]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from clusterkit.core import files, ownership, processes, reading
 from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult, Runtime
+from clusterkit.core.records import texts_of
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, Ending, explain
 from clusterkit.executors.node.identity import Identity
@@ -219,7 +220,7 @@ def unfit_because(run: RunFolder, me: Identity) -> str | None:
     The findings stand in the node's log as well. A node that cannot be checked is not unfit.
     """
     document = files.read_json(run.node_checks)
-    if document is None:
+    if document is None or me.name in texts_of(document, "asked"):
         return None
     # Loads a hundred small modules, and only here.
     from clusterkit.preflight.gate import examine_here  # noqa: PLC0415

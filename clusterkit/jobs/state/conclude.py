@@ -25,6 +25,8 @@ _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
 
+_TERMINATED = "terminated"
+_TOLD_TO_END = "it was told to end (SIGTERM)"
 _BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
 """How nodes end that are told so one after the other."""
 
@@ -170,7 +172,9 @@ def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobSta
         return JobState.REQUEUED, f"{why}attempt {evidence.attempt + 2} of {of} waits"
     if said.word in _MAY_RETURN and again:
         return JobState.REQUEUED, said.word.lower()
-    if said.word == "COMPLETING" and _complete(evidence) and failed and not again:
+    # Who told the nodes to end, scancel or a limit, Slurm will say.
+    known = evidence.cancelled or any(result.reason != _TERMINATED for result in failed)
+    if said.word == "COMPLETING" and _complete(evidence) and failed and not again and known:
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
     if said.state is JobState.SUCCEEDED and failed:
         return JobState.FAILED, node_results.blame(evidence.first_failure or failed[0])
@@ -191,10 +195,9 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
         return JobState.PREEMPTED, None
     if reasons == {"timeout"}:  # it left between Slurm's notice and the limit
         return JobState.TIMEOUT, None
-    if reasons != {"terminated"}:
+    if reasons != {_TERMINATED}:
         return JobState.FAILED, said.reason
-    silent = node_results.silence_of(evidence.results.nodes)
-    return JobState.FAILED, silent or "it was told to end (SIGTERM)"
+    return JobState.FAILED, node_results.silence_of(evidence.results.nodes) or _TOLD_TO_END
 
 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
@@ -216,6 +219,8 @@ def _as_nodes_say(failed: list[NodeResult]) -> tuple[JobState, str | None]:
         return JobState.TIMEOUT, None
     if _taken(reasons):
         return JobState.PREEMPTED, None
+    if reasons == {_TERMINATED}:  # the exit code of a rank that obeys is no cause
+        return JobState.FAILED, node_results.silence_of(failed) or _TOLD_TO_END
     return JobState.FAILED, node_results.blame(failed[0])
 
 

@@ -120,14 +120,11 @@ def _with_disk(run: RunFolder, evidence: Evidence, status: JobStatus) -> JobStat
     """Say that the run folder takes no more data, where no node has left a word."""
     if status.state not in {JobState.FAILED, JobState.UNKNOWN} or evidence.results.nodes:
         return status
-    probe = run.path / ".takes-data"
-    try:
-        files.write_bytes(probe, bytes(4096))
-        files.remove(probe)
-    except UserError as error:
-        reason = "; ".join(filter(None, (status.reason, str(error))))
-        return dataclasses.replace(status, reason=reason)
-    return status
+    why = files.refuses_data(run.path)
+    if why is None:
+        return status
+    reason = "; ".join(filter(None, (status.reason, f"cannot write in {run.path}: {why}")))
+    return dataclasses.replace(status, reason=reason)
 
 
 def _job(run: RunFolder, evidence: Evidence, status: JobStatus) -> Job:

@@ -96,7 +96,7 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
     documents = {PREFLIGHT: report.document()}
     # Whoever was not asked, such as a node that Slurm has powered down, checks itself.
     if mode == "full" or (report.unasked and not force):
-        documents[NODE_CHECKS] = node_checks(plan)
+        documents[NODE_CHECKS] = node_checks(plan, () if mode == "full" else report.usable)
     return Passed(
         plan=request.plan(also_exclude=without) if without else plan,
         checks_limits=True,

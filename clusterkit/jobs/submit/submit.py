@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -18,6 +21,7 @@ from clusterkit.jobs.submit.request import JobRequest
 
 _CROWD = 32
 """So many processes for each CPU of this machine are a mistake."""
+_UNLESS_TOLD = 'read -r over || exec "$@"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +125,25 @@ def start_foreground(
             if known is not None and known.command_line == tuple(command_line):
                 cancel(begun)
         raise
+
+
+@contextmanager
+def ended_with_client(run: RunFolder) -> Iterator[None]:
+    """Cancel the job should this process be killed within the block, where nothing of it can.
+
+    A shell waits for a word on a pipe, in a session of its own; the kernel closes the pipe when the
+    process has ended, however that was.
+    """
+    cancel_it = (sys.executable, "-P", "-m", "clusterkit", "cancel", str(run.path.absolute()))
+    with subprocess.Popen(
+        ("sh", "-c", _UNLESS_TOLD, "sh", *cancel_it),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as shell:
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # somebody may have killed the shell
+                shell.communicate(b"over\n")

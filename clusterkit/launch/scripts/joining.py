@@ -43,6 +43,18 @@ _JOIN = (
     "call torch.distributed.init_process_group(), and wrap the model in\n"
     "  DistributedDataParallel; or ask for one process: --nodes 1 --gpus-per-node 1"
 )
+_THIS_MACHINE = re.compile(r"(?:tcp://)?(?:localhost|127\.[\d.]+|\[?::1\]?)(?::\d+)?")
+_MEETS_AT = frozenset({"os.environ.MASTER_ADDR", "torch.distributed.init_process_group"})
+_LEAVE_IT = (
+    "leave MASTER_ADDR and MASTER_PORT to {framework}, which has set them\n"
+    "  (init_method='env://'); or ask for one node: --nodes 1"
+)
+_SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"})
+_READS_RANKS = re.compile(r"LOCAL_RANK|\bRANK\b|SLURM_|torchelastic|OMPI_COMM")
+_SPAWN_ONCE = (
+    "--nodes 1 --processes 1; or, in place of spawn, take the rank\n"
+    "  from RANK and LOCAL_RANK, with one process for each GPU"
+)
 _ALONE = "each process would train by itself"
 _TRAINS = re.compile(r"\.backward\(")
 
@@ -53,15 +65,36 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
         return
     for use in script.uses:
         if use.called and use.name in _LIGHTNING:
-            missing = _missing(use.given, plan)
+            by_horovod = plan.framework == "horovod" and "horovod" in use.texts
+            missing = [] if by_horovod else _missing(use.given, plan)
             if missing:
                 yield _problem(script, plan, use.line, *_of_lightning(use.name, missing, plan))
             return
+    apart = _apart(script, plan)
+    if apart is not None:
+        yield apart
+        return
     trains = _trains_alone(script)
     if trains is not None:
         line = script.text.count("\n", 0, trains.start()) + 1
         what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
         yield _problem(script, plan, line, what, _JOIN)
+
+
+def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
+    """Return why processes would meet others than those of the plan; None where they may not."""
+    knows = _READS_RANKS.search(script.text) is not None
+    for use in script.uses:
+        if use.called and use.name in _SPAWNS and not knows:
+            what = f"{plan.script} starts ranks itself, in each of the {plan.processes} processes"
+            return _problem(script, plan, use.line, what, _SPAWN_ONCE, "each would train apart")
+        here = any(_THIS_MACHINE.fullmatch(text) for text in use.texts)
+        if plan.nodes > 1 and here and use.name in _MEETS_AT and (use.called or not knows):
+            what = f"{plan.script} lets its processes meet on the machine of each"
+            otherwise = f"those of the {plan.nodes} nodes would wait for others, or train apart"
+            hint = _LEAVE_IT.format(framework=plan.framework)
+            return _problem(script, plan, use.line, what, hint, otherwise)
+    return None
 
 
 def trains_alone(script: Script) -> bool:

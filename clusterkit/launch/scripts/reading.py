@@ -139,6 +139,12 @@ def _uses(statements: Sequence[ast.stmt]) -> Iterator[Use]:
                         given=frozenset(given),
                         texts=frozenset(_texts(node)),
                     )
+                case ast.Assign(
+                    targets=[ast.Subscript(value=value, slice=ast.Constant(value=key))],
+                    value=ast.Constant(value=str(text)),
+                ) if isinstance(key, str) and (name := _dotted(value, names)):
+                    texts = frozenset((text,))
+                    yield Use(name=f"{name}.{key}", line=node.lineno, called=False, texts=texts)
                 case ast.Attribute() if name := _dotted(node, names):
                     yield Use(name=name, line=node.lineno, called=False)
 

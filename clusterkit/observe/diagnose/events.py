@@ -15,6 +15,7 @@ from clusterkit.observe.diagnose.evidence import (
     lines_around,
     next_run,
     nodes_named,
+    passed,
     side_step,
     time_near,
     went_on,
@@ -71,7 +72,7 @@ def weigh(
             rule, near = next(_in_place(holding, hit), (None, {}))
             if rule is None or (source.scheduler and rule.priority <= GENERIC):
                 continue
-            if _taken_back(rule, hit):
+            if _taken_back(rule, hit, scanned.size):
                 continue
             own = time_of(f"{hit.stamp} {hit.text}".lstrip(), year=year_of(hit.file))
             wanted = rule.role is not Role.CONSEQUENCE
@@ -148,8 +149,10 @@ def _ended_badly(rules: Mapping[str, Rule], scanned: Scanned, offset: int) -> bo
     )
 
 
-def _taken_back(rule: Rule, hit: Hit) -> bool:
-    """Tell whether the line after the last one like the hit's says that it was dealt with."""
+def _taken_back(rule: Rule, hit: Hit, size: int) -> bool:
+    """Tell whether what follows the last line like the hit's says that it was dealt with."""
+    if rule.resets and passed(hit, size, rule.reset_by):
+        return True
     if not rule.unless_next:
         return False
     after = lines_after(replace(hit, offset=hit.last), 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,11 +24,16 @@ exceptions that it led to."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
-    r"(?i)(?:\b(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
-    r"|\bsamples_count|\bconsumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,3}(\d[\d.]*)"
-    r"|^ *\d{1,3}%(?:\|[^|]*\|)? +(\d+)/\d+ \[[\d:]+<"
+    r"(?i)(?:^|\b(?:train\w*|epoch|steps?|iter\w*)\b[^%|]{0,24}?) *\d{1,3}%(?:\|[^|]*\|)?"
+    r" +(\d+)/\d+ \[[\d:]+<"
+    r"|\b(?:epoch|iter|train|test|step)\w*\W[^\[]{0,12}(?:\[ *\d+\] *)?\[ *(\d+)/ *\d+\]"
+    r"|^ *\d+/\d+ +[\d.]+[GM] .*[| ](\d+)/\d+ "
+    r"|^ *(\d+)/\d+ +(?:\[[=>.]|[\u2500\u2501\u2578])"
+    r"|\b(?:(?:(?:global|current|train|training)_)?(?:step|iter|iteration|epoch)s?(?:_num)?"
+    r"|samples_count|consumed[ _](?:train[ _])?samples)['\"]?[ :=/#\[]{0,12}(\d[\d.]*)"
 )
-"""A step, or a bar of tqdm without a word: others have one for files that are read or written.
+"""A step: of a bar of tqdm (one without a word, or of training: others have one for files that are
+read or written), of the ImageNet example, OpenMMLab and DETR, of YOLO, of Keras, or a counted word.
 
 Not `save_steps=500`: frameworks print their settings.
 """
@@ -108,20 +113,30 @@ def went_on(hit: Hit, size: int) -> bool:
     They stand in what follows, or at the end of the file of `size` bytes. Of a thread one is
     enough; one that only lost a connection had no more to do.
     """
-    last = replace(hit, offset=hit.last)
-    after = lines_after(last, WINDOW)
+    after = _afterwards(hit, size)
     thread = of_thread(hit.text)
     if thread and not ended_thread(after):
         return True
-    if size - hit.last > WINDOW:
-        end = max(hit.last + WINDOW, size - WINDOW)
-        after = (*after, *lines_after(replace(hit, offset=end), WINDOW))
     steps: set[str] = set()
     for text in after:
         steps.update(_steps_in(text))
         if len(steps) >= (1 if thread else WENT_ON):
             return True
     return False
+
+
+def passed(hit: Hit, size: int, well: Callable[[str], bool]) -> bool:
+    """Tell whether as many lines of the same rank as of steps say that all was well again."""
+    return sum(map(well, _afterwards(hit, size))) >= WENT_ON
+
+
+def _afterwards(hit: Hit, size: int) -> tuple[str, ...]:
+    """Return what follows the last line like the hit's, and the end of a file of `size` bytes."""
+    after = lines_after(replace(hit, offset=hit.last), WINDOW)
+    if size - hit.last > WINDOW:
+        end = max(hit.last + WINDOW, size - WINDOW)
+        after = (*after, *lines_after(replace(hit, offset=end), WINDOW))
+    return after
 
 
 def next_run(path: Path, excerpts: Excerpts | None, start: int) -> float:
@@ -163,7 +178,7 @@ def took_steps(text: bytes) -> bool:
 
 
 def _steps_in(text: str) -> set[str]:
-    return {match[1] or match[2] for match in _PROGRESS.finditer(text)}
+    return {match[match.lastindex or 0] for match in _PROGRESS.finditer(text)}
 
 
 def root_at(path: Path, excerpts: Excerpts | None, offset: int) -> Root | None:

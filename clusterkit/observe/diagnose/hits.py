@@ -34,13 +34,15 @@ _BEGUN = '"key": "run_start"'
 _SAID = re.compile(
     r"'train_runtime':|`Trainer\.fit` stopped: `max_"
     r"|\b[Tt]raining (?:is |has been |has )?(?:completed?|done|finished)\b(?! (?:epoch|iter|step))"
+    r"|^\d+ epochs completed in \d"
     r"|worker group successfully finished|All workers finished successfully"
 )
-"""Transformers, Lightning, torchrun and scripts say of one process that it is through."""
+"""Transformers, Lightning, YOLO, torchrun and scripts say of one process that it is through."""
 ENDINGS = (
     *('"key": "run_stop"', _BEGUN, "'train_runtime':", "Trainer.fit` stopped", "raining complete"),
     *("raining done", "raining finished", "raining is ", "raining has ", "finished successfully"),
     "group successfully finished",
+    "epochs completed in ",
 )
 """Texts without which no line tells that all went well."""
 

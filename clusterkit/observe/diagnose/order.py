@@ -150,19 +150,37 @@ def _earlier(one: Event, other: Event, by_s: float = 1.0) -> bool:
 def _of_each_place(events: Sequence[Event]) -> list[Event]:
     """Return of each node and rank the most precise events, and what was there before them.
 
-    An exception may name a time-out, and never counts beside what is more precise.
+    An exception may name a time-out, and never counts beside what is more precise; but it does
+    beside what a process says of its own end just after it (`parting`).
     """
-    began: dict[object, dict[Rule, float]] = {}
+    began: dict[object, dict[Rule, Event]] = {}
     for event in events:
         of_place = began.setdefault((event.node, event.rank), {})
-        time = -inf if event.time is None else event.time
-        of_place[event.rule] = min(time, of_place.get(event.rule, time))
+        first = of_place.setdefault(event.rule, event)
+        if _time(event) < _time(first):
+            of_place[event.rule] = event
     return [event for event in events if not _outdone(event, began[event.node, event.rank])]
 
 
-def _outdone(event: Event, began: Mapping[Rule, float]) -> bool:
+def _outdone(event: Event, began: Mapping[Rule, Event]) -> bool:
     """Tell whether a more precise rule has a find that is not known to have come later."""
     until = inf if event.generic or event.time is None else event.time + MOMENT_S
     return any(
-        rule.priority > event.rule.priority and time <= until for rule, time in began.items()
+        rule.priority > event.rule.priority
+        and _time(first) <= until
+        and not _parts_after(event, first)
+        for rule, first in began.items()
     )
+
+
+def _parts_after(event: Event, end: Event) -> bool:
+    """Tell whether `end` is how a process ended that had raised an exception just before."""
+    if not (end.rule.parting and event.generic and event.hit.line) or event.rule.ending:
+        return False
+    return not end.hit.line or (
+        event.hit.file == end.hit.file and 0 < end.hit.line - event.hit.line <= _FAR
+    )
+
+
+def _time(event: Event) -> float:
+    return -inf if event.time is None else event.time

@@ -26,6 +26,8 @@ from clusterkit.preflight.probes.gpu.xid_catalog import harmless_lines
 FOLDER = Path(__file__).resolve().parent / "rules"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_WARNED = re.compile(r"\.py:\d+: \w*Warning: ")
+"""What Python's warnings begin with: whoever warns goes on, whatever has failed."""
 _FIELD = re.compile(r"\{(\w+)\}")
 _HARMLESS_XIDS = "{harmless-xids}"
 """In `unless`: lines of Xids that NVIDIA's catalogue lays to no node."""
@@ -89,6 +91,8 @@ class Rule:
     """Whether somebody else ended the job: what had failed before it is the root."""
     ending: bool
     """Whether processes print it also as they are ended, or as they leave after all went well."""
+    parting: bool
+    """Whether it is how a process ended that may have failed of what it printed just before."""
 
     @property
     def general_title(self) -> str:
@@ -100,7 +104,7 @@ class Rule:
         if not any(need in text for need in self.needs):
             return None
         found = next((match for p in self.patterns if (match := p.search(text))), None)
-        if found is None or any(pattern.search(text) for pattern in self.unless):
+        if found is None or any(pattern.search(text) for pattern in (*self.unless, _WARNED)):
             return None
         return found
 
@@ -114,7 +118,7 @@ class Rule:
         """Return `text` with `{named}` groups filled in; one with no value and no default goes."""
         known = {**self.defaults, **{name: value for name, value in groups.items() if value}}
         filled = _FIELD.sub(lambda field: known.get(field[1], ""), text)
-        return re.sub(r" ([.,;:])", r"\1", re.sub(r"  +", " ", filled)).strip()
+        return re.sub(r" ([.,;:])(?=\s|$)", r"\1", re.sub(r"  +", " ", filled)).strip()
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -151,6 +155,7 @@ class RuleFile(BaseModel):
     alone: bool = False
     outside: bool = False
     ending: bool = False
+    parting: bool = False
 
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:

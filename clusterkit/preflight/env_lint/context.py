@@ -19,6 +19,7 @@ _TRAINS = re.compile(
 )
 _ONE_MACHINE = re.compile(
     r"^\s*(?:export\s+)?MASTER_ADDR=[\"']?(?:localhost|127\.0\.0\.1)\b|--standalone\b"
+    r"|--nnodes[= ]1\b|--master[-_]addr[= ][\"']?(?:localhost|127\.0\.0\.1)\b"
     r"|^#SBATCH\s+(?:-N|--nodes)[ =]*1\s*$|^\s*(?:export\s+)?\w*N(?:UM_)?NODES=1\s*$",
     re.MULTILINE,
 )
@@ -31,16 +32,21 @@ _SOURCES = re.compile(
     r"^\s*(?:source|\.)\s+(?!\S*(?:activate|bashrc|profile|conda|modules?\b|setvars))\S",
     re.MULTILINE,
 )
-_DOCKERFILE = re.compile(r"^FROM\s", re.MULTILINE)
-"""Docker takes the carriage returns of its own files away."""
+_DOCKERFILE = re.compile(r"^FROM\s+[\w$.{]", re.MULTILINE)
 _GOOGLE = re.compile(r"\bNCCL_(?:FASTRAK|GPUDIRECTTCPX|SHIMNET)_|/usr/local/gib\b|/var/lib/tcpx")
 _SHOWS = re.compile(r"\s*(?:echo\b|printf\b|#|//)")
+
+
+def is_dockerfile(text: str) -> bool:
+    """Tell whether a text is a Dockerfile."""
+    return _DOCKERFILE.search(text) is not None
 
 
 def with_context(source: Source, text: str) -> Source:
     """Return a source with what the whole of its text tells."""
     settings = tuple(_told(setting, text) for setting in source.settings)
-    if source.format in {Format.SHELL, Format.CONF} and not _DOCKERFILE.search(text):
+    # Docker takes the carriage returns of its own files away.
+    if source.format in {Format.SHELL, Format.CONF} and not is_dockerfile(text):
         settings = _ended_as_on_windows(settings, text.split("\n"))
     return replace(source, settings=settings, traits=tuple(_traits(f"{text}\n# {source.name}")))
 

@@ -19,7 +19,10 @@ _EXPORTING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _ONLY_TEXT = frozenset(
     {"echo", "printf", "grep", "egrep", "sed", "awk", "test", "[", "[[", "unset", "read", "cat"}
 )
-_PAIRS = frozenset({"-genv", "-env"})  # Hydra: -genv NAME VALUE
+_PAIRS = frozenset({"-genv", "-env", "--setenv"})  # Hydra: -genv NAME VALUE; bubblewrap
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+_HOLDS_COMMAND = re.compile(r"cmd|command|launch|run|prefix|env|arg|opt|flag|mpi", re.IGNORECASE)
+"""How variables are called whose value is run, or is put into a command."""
 
 
 def read_script(text: str, source: str) -> Source:
@@ -64,7 +67,8 @@ class _Reader:
             return
         if head in _EXPORTING:
             self._export(words, command)
-        elif head == "setenv" and len(words) > 2:  # csh
+        elif head in {"setenv", "ENV"} and len(words) > 2 and "=" not in words[1].text:
+            # csh, modules and Dockerfiles
             self._add(words[2], words[2].text, name=words[1].text)
         elif head == "set":
             self._set(words[1:])
@@ -155,15 +159,38 @@ class _Reader:
         for word in words[:prefix]:
             name, _, value = word.text.partition("=")
             self._add(word, value, *slips, name=name.removesuffix("+"))
+            if word.quoted and _HOLDS_COMMAND.search(name) and not concerns_us(name):
+                self._inner(word, value)
         if prefix < len(words) and words[prefix].text not in _ONLY_TEXT:
             self._passed_on(words[prefix:])
 
+    def _inner(self, word: Word, text: str, slips: tuple[Slip, ...] | None = ()) -> None:
+        """Read a script inside a word: `CMD="NAME=VALUE python"`, `bash -c "export NAME=VALUE"`.
+
+        `slips` are those of what it sets; None leaves them as they are.
+        """
+        if "=" not in text or not re.search(r"\s", text.strip()):
+            return
+        for one in read_script(text, self.source).settings:
+            line = word.line + (one.line or 1) - 1
+            kept = one.slips if slips is None else slips
+            here = dataclasses.replace(one, line=line, slips=kept, branch=self._branch())
+            self.found.append(here)
+
     def _passed_on(self, words: tuple[Word, ...]) -> None:
+        shell = next((n for n, w in enumerate(words) if w.text.rpartition("/")[2] in _SHELLS), -1)
         for index, word in enumerate(words):
-            if word.text.startswith("--export="):
+            if 0 <= shell < index and re.fullmatch(r"-\w*c", words[index - 1].text):
+                self._inner(word, word.text, None)
+            elif word.text.startswith("--export="):
                 self.add_export_list(word.text.removeprefix("--export="), line=word.line)
             elif word.text in _PAIRS and index + 2 < len(words):
                 self._add(words[index + 2], words[index + 2].text, name=words[index + 1].text)
+            elif words[index - 1].text == "--env" or word.text.startswith("--env="):
+                # Of Apptainer and torchx, with commas between.
+                for part in re.split(rf",(?={_NAME}=)", word.text):
+                    if match := _PASSED.fullmatch(part):
+                        self._add(word, match[2], name=match[1])
             elif match := _PASSED.fullmatch(word.text):
                 self._add(word, match[2], name=match[1])
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from clusterkit.preflight.env_lint.context import with_context
+from clusterkit.preflight.env_lint.context import is_dockerfile, with_context
 from clusterkit.preflight.env_lint.script import read_script
 from clusterkit.preflight.env_lint.setting import Format, Setting, Slip, Source
+from clusterkit.preflight.env_lint.templates import hide, unknown, without_comments
 from clusterkit.preflight.env_lint.variables import concerns_us
 
 _PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
 _NAMED = re.compile(
     r"^[ \t]*(?:-[ \t]+)?[\"']?(?:export\s+)?([A-Za-z_]\w*)[\"']?(=|:)", re.MULTILINE
 )
+_TEMPLATE = re.compile(r"\.(?:j2|jinja2?|tpl|tftpl|tmpl|gotmpl|template|erb|in)$")
 _BY_NAME = (
     (re.compile(r"[nr]ccl\.conf$"), Format.CONF),
     (
@@ -21,7 +24,7 @@ _BY_NAME = (
         Format.PAM,
     ),
     (re.compile(r"\.(?:sh|bash|sbatch|slurm)$"), Format.SHELL),
-    (re.compile(r"\.ya?ml$"), Format.YAML),
+    (re.compile(r"\.(?:ya?ml|json)$"), Format.YAML),
     (re.compile(r"\.(?:toml|ini|cfg|tf|tfvars|hcl)$"), Format.TOML),
 )
 _SECTION = re.compile(r"^\[[\w.\"'-]+\]\s*$", re.MULTILINE)
@@ -34,12 +37,14 @@ _SHELL_SIGN = re.compile(
 
 def read_source(text: str, name: str, as_format: Format | None = None) -> Source:
     """Return the settings of a text; its format is told from its name and its content."""
-    return with_context(_read(text, name, as_format or guess_format(text, name)), text)
+    plain = hide(text)
+    source = _read(plain, name, as_format or guess_format(plain, name))
+    return with_context(replace(source, settings=tuple(unknown(source.settings))), text)
 
 
 def _read(text: str, name: str, found: Format) -> Source:
     if found is Format.SHELL:
-        return read_script(text, name)
+        return read_script(without_comments(text) if is_dockerfile(text) else text, name)
     if found is Format.YAML:
         from clusterkit.preflight.env_lint.yaml_text import read_yaml  # noqa: PLC0415 - loads a YAML parser
 
@@ -63,7 +68,8 @@ def guess_format(text: str, name: str = "") -> Format:
 
     The output of `env` is an env file: its first line is NAME=VALUE, with no word before.
     """
-    named = next((found for pattern, found in _BY_NAME if pattern.search(name)), None)
+    made = _TEMPLATE.sub("", name)
+    named = next((found for pattern, found in _BY_NAME if pattern.search(made)), None)
     if named is not None or _is_yaml(text):
         return named or Format.YAML
     if _is_toml(text):
@@ -92,7 +98,10 @@ def _is_toml(text: str) -> bool:
 
 
 def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
+    blocks = [0]
     for number, line in enumerate(text.split("\n"), start=1):
+        if text_format is Format.TOML:
+            _follow(blocks, line, number)
         match = _PAIR.fullmatch(line)
         if match is None or line.lstrip().startswith("#") or not concerns_us(match[2]):
             continue
@@ -106,7 +115,21 @@ def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
             line=number,
             format=text_format,
             slips=tuple(_slips(line, match[1], match[2], value, text_format)),
+            branch=((0, blocks[-1]),) if blocks[-1] else (),
         )
+
+
+def _follow(blocks: list[int], line: str, number: int) -> None:
+    """Keep `blocks`, the first lines of the sections and braces that are open, up to `line`.
+
+    Variables of two of them need not be set in one process.
+    """
+    if _SECTION.match(line):
+        blocks[:] = [0, number]
+    elif re.search(r"[{]\s*$", line):
+        blocks.append(number)
+    elif re.match(r"\s*[}]", line) and len(blocks) > 1:
+        blocks.pop()
 
 
 def _unquoted(value: str) -> str:

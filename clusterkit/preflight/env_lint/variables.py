@@ -110,9 +110,10 @@ def meant(name: str) -> str | None:
 def _prefix_mended(name: str) -> str | None:
     """Return the NCCL variable that `name` is but for its prefix (`NCLL_DEBUG`)."""
     prefix, _, rest = name.partition("_")
-    if not 3 <= len(prefix) <= 5 or f"NCCL_{rest}" not in _table():
+    if not 3 <= len(prefix) <= 5 or f"NCCL_{rest}" not in _readable():
         return None
-    if re.fullmatch("[A-Z]CCL", prefix):  # UCCL, HCCL, MCCL, ...: libraries of others
+    # Libraries of others: UCCL, HCCL, MCCL, ...; Intel's, Cambricon's and Meta's.
+    if re.fullmatch("[A-Z]?CCL|CNCL|NCCLX", prefix):
         return None
     alike = difflib.SequenceMatcher(None, prefix, "NCCL").ratio()
     return f"NCCL_{rest}" if alike >= 0.75 else None

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from clusterkit.preflight.env_lint.setting import Branch, Format, Setting
+from clusterkit.preflight.env_lint.setting import Branch, Format, Setting, Slip
 from clusterkit.preflight.env_lint.sources import guess_format, read_source
 from clusterkit.preflight.env_lint.variables import concerns_us
 
 _PAIR = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PATHS = ("path", "dest", "destination", "target", "filename")
 _CONTENTS = ("content", "contents", "block", "line")
+_COMMANDS = re.compile(r"(?:.*_)?(?:command|cmd|args|run|script|entrypoint|setup)s?", re.IGNORECASE)
 _NULL = "tag:yaml.org,2002:null"
 
 
@@ -65,6 +66,8 @@ class _Reader:
                 pair = isinstance(item, yaml.ScalarNode) and _PAIR.fullmatch(item.value)
                 if pair and item.style != "|":
                     self._add(pair[1], pair[2], item, branch)
+                elif isinstance(item, yaml.ScalarNode) and item.style != "|":
+                    self._command(item, branch)
                 else:
                     self.read(item)
         elif isinstance(node, yaml.ScalarNode) and node.style == "|":
@@ -83,6 +86,8 @@ class _Reader:
                 self._text(item, branch, guess_format(item.value, str(key.value)))
             elif not isinstance(item, yaml.ScalarNode) or item.style == "|":
                 self.read(item)
+            elif _COMMANDS.fullmatch(str(key.value)):
+                self._command(item, branch)
             elif (
                 isinstance(key, yaml.ScalarNode)
                 and item.tag != _NULL
@@ -101,6 +106,15 @@ class _Reader:
             return False
         self._text(content, branch, guess_format(content.value, path))
         return True
+
+    def _command(self, node: yaml.ScalarNode, branch: Branch) -> None:
+        """Read a command that stands in quotes, is folded or is plain: for what it passes on."""
+        if re.search(r"\s", node.value.strip()):
+            line = self.line(node.start_mark.index)
+            for setting in read_source(node.value, self.source, Format.SHELL).settings:
+                if Slip.NOT_EXPORTED not in setting.slips:
+                    arms = (*branch, *setting.branch)
+                    self.found.append(dataclasses.replace(setting, line=line, branch=arms))
 
     def _script(self, node: yaml.ScalarNode, branch: Branch) -> None:
         self._text(node, branch, Format.SHELL)

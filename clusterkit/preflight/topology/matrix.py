@@ -11,6 +11,9 @@ from itertools import combinations
 PCIE_CLASSES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """Nearest first; legend of `nvidia-smi topo -m`."""
 
+OLD_CLASSES = {"SOC": "SYS"}
+"""What drivers before 387 called a class."""
+
 UNKNOWN = "?"
 """Between two NICs, where the matrix came without their rows."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from clusterkit.core.text.escapes import ESCAPES
 from clusterkit.preflight.topology.matrix import (
+    OLD_CLASSES,
     P2P_STATES,
     PCIE_CLASSES,
     UNKNOWN,
@@ -55,6 +56,8 @@ def parse_topology(text: str, *, view: View | None = None) -> Topology:
     start = next((n for n, line in enumerate(lines) if _is_header(line)), None)
     if start is None:
         raise NoMatrix(_not_there(lines))
+    if any("ROCm System Management" in line for line in lines[:start]):
+        raise NoMatrix("it is of rocm-smi, and only the matrix of nvidia-smi is read")
     names, tail = _header(lines[start])
     rows = list(_rows(lines[start + 1 :], names, tail))
     cells = _square(names, rows)
@@ -107,12 +110,13 @@ def _rows(lines: Sequence[str], names: tuple[str, ...], tail: tuple[str, ...]) -
             if number and not _GPU.fullmatch(name) and row.name not in names:
                 return  # the rows of the NICs were left out
             raise NoMatrix(f"the row of {name} is missing")
-        for other, cell in zip(names, row.cells, strict=False):
+        cells = tuple(OLD_CLASSES.get(cell, cell) for cell in row.cells)
+        for other, cell in zip(names, cells, strict=False):
             if not is_cell(cell):
                 raise NoMatrix(f"unknown class {cell[:20]!r} between {name} and {other}")
         if len(row.cells) < len(names):
             raise NoMatrix(f"the row of {name} is cut off")
-        yield _Row(row.name, row.cells, _without_extra_tab(row.tail, tail, name))
+        yield _Row(row.name, cells, _without_extra_tab(row.tail, tail, name))
 
 
 def _tabbed(line: str, names: tuple[str, ...]) -> _Row:

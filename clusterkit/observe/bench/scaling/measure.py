@@ -12,7 +12,7 @@ from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs import Job, cancel
 from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.submit.preflight import Listener
-from clusterkit.jobs.submit.submit import start_foreground
+from clusterkit.jobs.submit.submit import ended_with_client, start_foreground
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
 from clusterkit.observe.bench.scaling.lines import ThroughputLog
@@ -113,12 +113,13 @@ def _measured(
         )
     except ClusterkitError as error:
         return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
-    try:
-        started(sized, run)
-        look = _look(plan, run, submission, wishes)
-    finally:
-        # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
-        ended = cancel(run)
+    with ended_with_client(run):
+        try:
+            started(sized, run)
+            look = _look(plan, run, submission, wishes)
+        finally:
+            # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
+            ended = cancel(run)
     look.job = ended if not look.job.status.state.final else look.job
     return _row(sized, run, look, wishes)
 

@@ -14,10 +14,10 @@ _LISTS = frozenset({"interfaces", "hcas", "devices"})
 # The kernel and rdma-core count without leading zeros, so mlx5_0 is the prefix of no other; names
 # by place (enp12s0f1, eno8303) are never continued.
 _COUNTED_HCA = re.compile(r"(?:[a-z]{1,15}\d{0,3}_){0,3}(?:[a-z]{1,15}\d?_|[a-z]{1,15})[1-9]")
-_COUNTED_INTERFACE = re.compile(r"(?:eth|ib|bond|hsn)1")
+_COUNTED_INTERFACE = re.compile(r"(?:eth|ib|bond)1")
 _HCA = re.compile(r"mlx[45]_\w+|bnxt_re\w*|hfi1_\d+|efa_\d+|irdma\d+|rocep\w+")
 _INTERFACE = re.compile(r"(?:ib|eth|bond|eno|ens)\d+")
-_FEW = re.compile(r"bnxt|irdma|efa|hfi")
+_FEW = re.compile(r"bnxt|irdma|efa|hfi|cxi")
 """Kinds of which machines have ten at most."""
 _OWN_ONLY = re.compile(r"=?(lo|docker\d*|virbr\d*|podman\d*)(:|$)")
 

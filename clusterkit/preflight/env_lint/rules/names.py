@@ -35,9 +35,8 @@ def _misspelt(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
         return
     if variable is not None and variable.kind is Kind.TYPO:
         right = variable.replaced_by.replace("*", setting.name.removeprefix("NCCL_OFI_"))
-        hint = f"did you mean {right}?" + (
-            " Remove it: that one is dead too" if _dead(right) else ""
-        )
+        dead = " Remove it: that one is dead too" if _dead(right) else ""
+        hint = variable.note or f"did you mean {right}?{dead}"
         yield Remark(summary="no release reads this name", hint=hint)
     elif variable is None and (right := _near(setting.name)):
         yield Remark(summary="nothing reads this name", hint=f"did you mean {right}?")

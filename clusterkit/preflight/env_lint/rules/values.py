@@ -87,6 +87,8 @@ def _unknown_word(setting: Setting, variable: Variable | None) -> Iterator[Remar
         yield Remark(
             summary=f"not a word that it knows: {listed}; {_then(variable)}",
             hint=f"write {near[0]}" if near else f"it takes {', '.join(variable.words)}",
+            # Words of a list choose what is logged, and nothing that a job needs.
+            verdict=Verdict.WARN if variable.type == "words" else None,
         )
 
 

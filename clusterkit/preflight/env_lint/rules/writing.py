@@ -14,8 +14,9 @@ _KEPT_IN = frozenset({Slip.NOT_EXPORTED, Slip.CHAIN_ENDED})
 
 def _slipped(slip: Slip, summary: str, hint: str) -> Alone:
     def judge(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
-        # A name that nobody knows may well be meant for the script alone.
-        if slip in setting.slips and not (slip in _KEPT_IN and variable is None):
+        # A name that no library reads may well be meant for the script alone.
+        own = variable is None or variable.family == "tools"
+        if slip in setting.slips and not (slip in _KEPT_IN and own):
             yield Remark(summary=summary, hint=hint.format(name=setting.name))
 
     return judge

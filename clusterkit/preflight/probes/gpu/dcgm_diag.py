@@ -157,6 +157,8 @@ def _told(test: DiagTest, name: str, said: str) -> DiagTest:
     """Return `test` with what a row below it adds: a reason, or the result of one GPU (DCGM 4)."""
     if not name:
         single = _OF_ONE.fullmatch(said)
+        if single is not None and single[2] == "Fail" != test.result:  # whatever stands above it
+            return replace(test, result="Fail", entity=single[1])
         if single is None or single[2] != test.result or test.result == "Pass":
             return test
         return replace(test, entity=f"{test.entity} {single[1]}".strip())

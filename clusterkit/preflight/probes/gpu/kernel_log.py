@@ -27,7 +27,8 @@ case $log in *[0-9]*) ;; *)
 broken; echo 'kernel log: permission denied (dmesg and journalctl -k)' >&2; exit 1 ;; esac
 echo "log $from"
 printf '%s\n' "$log" |
-grep -E 'NVRM: .*Xid|SXid|fallen off the bus|NVRM: The NVIDIA GPU [0-9a-f]|RmInitAdapter failed' |
+grep -E -e 'NVRM: .*Xid|SXid|fallen off the bus|NVRM: The NVIDIA GPU [0-9a-f]' \\
+-e 'RmInitAdapter failed|nvidia [0-9a-f:.]+: .*device inaccessible' |
 tail -n {_KEPT}
 printf '%s\n' "$log" | grep -E 'peermem.*invalid context|segfault at .* in libnccl' | tail -n 50
 n='ib[0-9a-z_.]+'
@@ -52,6 +53,9 @@ _BUS = re.compile(r"\b(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:
 # NVRM: The NVIDIA GPU 0000:18:00.0 / (PCI ID: ...) installed in this system has / fallen off ...
 _NAMED = "The NVIDIA GPU "
 _LOST = {"fallen off the bus": FALLEN_OFF, "RmInitAdapter failed": NOT_INITIALISED}
+# nvidia 0000:41:00.0: Unable to change power state from D3cold to D0, device inaccessible: the
+# kernel's words for a device that answers no read (drivers/pci/pci.c).
+_GONE = re.compile(r"\bnvidia ([0-9a-f:.]{7,16}): [^:]{0,80}device inaccessible")
 _SEGFAULT = re.compile(r"([^\s\[\]:]{1,40})\[\d+\]: segfault at .{0,120} in libnccl")
 _CARRIER = re.compile(r"\b((?:ib|en|eth|rdma|mlx|bond|hsn|roce)[\w.-]{0,30}): [Ll]ost carrier")
 
@@ -118,6 +122,8 @@ def read_kernel_log(text: str) -> KernelLog:
         else:
             said = line.partition("NVRM: ")[2]
             lost = next((code for words, code in _LOST.items() if words in line), None)
+            if gone := _GONE.search(line):
+                said, lost = gone[1], FALLEN_OFF
             bus = _bus(said) or named or "a GPU"
             if lost is not None and (lost, bus) not in xids:
                 _count(xids, number, lost, bus, said or line, numbered=False)

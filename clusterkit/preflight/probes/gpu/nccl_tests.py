@@ -2,7 +2,7 @@
 
 It keeps all GPUs busy for up to a minute, so it is run only where the site or the job sets
 `CLUSTERKIT_NCCL_TESTS=1`. The parser reads any of the programs of nccl-tests, over any number of
-nodes, and what srun -l and mpirun --tag-output put before the lines.
+nodes, and what srun -l, mpirun --tag-output, kubectl and CI put before the lines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ printf '%s\\n' "$said"
 case $said in *busbw*) exit 0 ;; esac
 exit "$c"
 """
-_PREFIX = re.compile(r"^(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:|\d{1,9}:)")
+_PREFIX = re.compile(
+    r"^(?:\[pod/[\w./-]{1,200}\] )?"
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? )?"
+    r"(?:\[\d{1,9},\d{1,9}\]<std(?:out|err)>:| {0,8}\d{1,9}:)?"
+)
 _RANK = re.compile(
     r"Rank +(\d{1,9}) (?:Group +\d{1,9} )?Pid +\d{1,10} on +(\S+)"
     r" device +\d{1,4} \[[\w:.]{1,40}\] (.+)"

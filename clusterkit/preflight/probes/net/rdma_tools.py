@@ -12,6 +12,7 @@ from clusterkit.transport.probe import Unparsed
 _IBSTAT_DEVICE = re.compile(r"CA '([\w.-]+)'")
 _IBSTAT_PORT = re.compile(r"[Pp]ort (\d+)")
 _IBSTATUS = re.compile(r"Infiniband device '([\w.-]+)' port (\d+) status", re.IGNORECASE)
+_NONE = "No IB devices found"  # ibv_devinfo, examples/devinfo.c
 _BROKEN = re.compile(r"ibpanic:(?>.*?IB device '([\w.-]+)' failed).*")
 _RDMA_LINK = re.compile(r"(?:link|\d+/\d+:) ([\w.-]+)/(\d+):? +(\S.*)")
 _FIELD = re.compile(r"([A-Za-z][\w ]*?):\s*+(\S.*)?")
@@ -35,6 +36,8 @@ def parse(text: str) -> Rdma:
     """Return the devices in the output of any of the four tools."""
     lines = [line for line in text.split("\n") if line.strip() and not _NOISE.match(line)]
     first = lines[0].strip() if lines else ""
+    if first == _NONE:
+        return Rdma(devices=())
     if _RDMA_LINK.fullmatch(first):
         return _rdma_link(lines)
     if _IBSTAT_DEVICE.fullmatch(first) or _BROKEN.fullmatch(first):
