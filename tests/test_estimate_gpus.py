@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import UserError
+from clusterkit.estimate import refusals
 from clusterkit.estimate.machines import gpus
 from clusterkit.estimate.machines.gpus import GPUS, gpu_named
 from clusterkit.estimate.machines.interconnects import NETWORKS, interconnect_named
@@ -167,3 +169,9 @@ def test_tables_name_what_there_is() -> None:
     assert {family_of(name).norms for name in types} == {0, 1, 2, 4}
     names = [row["name"] for row in read_table(TABLES.parent / "strategies.tsv")]
     assert names == [strategy.name for strategy in STRATEGIES]
+
+
+def test_every_refusal_has_its_text_and_every_text_its_refusal() -> None:
+    source = Path(refusals.__file__).read_text(encoding="utf-8")
+    said = {row["id"] for row in read_table(TABLES.parent / "refusals.tsv")}
+    assert set(re.findall(r'_problem\("([a-z0-9-]+)"', source)) == said

@@ -16,7 +16,7 @@ from clusterkit.estimate.batch import solve_batch
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.memory.states import model_state_bytes
 from clusterkit.estimate.models.named import model_named, model_of_params
-from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.refusals import problems_of, warnings_of
 from clusterkit.estimate.request import Request, precision_of, setup_of
 from clusterkit.estimate.setup import (
     Adapter,
@@ -30,7 +30,6 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.strategies import STRATEGIES, name_of, strategy_named
-from clusterkit.estimate.warnings import warnings_of
 
 LLAMA = model_named("llama-3.1-8b")
 
@@ -187,7 +186,7 @@ def test_what_can_run_but_should_not_is_a_warning() -> None:
     uneven = setup("megatron", pp=8, gpus=16, model=model_of_params("175B"), accumulation=32)
     assert problems_of(uneven) == ()
     assert any("14 on each stage, 10 on the last" in p.message for p in warnings_of(uneven))
-    idle = warnings_of(setup("megatron", pp=4, accumulation=4))
+    idle = tuple(warnings_of(setup("megatron", pp=4, accumulation=4)))
     assert any("idle 43% of the time" in problem.message for problem in idle)
 
 

@@ -1,13 +1,17 @@
-"""What cannot be run: each with its reason and what to type.
+"""What cannot be run, and what can but should rather not be: each with what to type instead.
 
-A refusal is something that a library asserts or a GPU lacks; `cautions` has everything else.
+A refusal is something that a library asserts or a GPU lacks. When each holds stands here, what is
+said of it in `refusals.tsv`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from math import gcd, lcm
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem
 from clusterkit.estimate.setup import (
     FSDP,
@@ -22,6 +26,8 @@ from clusterkit.estimate.setup import (
 
 _BF16 = frozenset({Precision.AMP_BF16, Precision.BF16, Precision.PURE_BF16})
 _BESIDE_MEGATRON = frozenset({Precision.AMP_BF16, Precision.AMP_FP16, Precision.PURE_BF16})
+_BEYOND_DDP = frozenset({Sharding.GRADIENTS, Sharding.FULL, Sharding.HYBRID})
+_MUCH_PADDING = 1.05
 _MOST_RANKS = 1_024
 LIMITS: Mapping[str, int] = {
     "gpus": 1_000_000,
@@ -38,9 +44,10 @@ LIMITS: Mapping[str, int] = {
 
 def problems_of(setup: Setup) -> tuple[Problem, ...]:
     """Return why a setup cannot be run; empty where it can."""
-    absurd = tuple(_absurd(setup))
-    if absurd:
-        return absurd  # the rest divides by these numbers
+    counts = (name for name in LIMITS if name not in {"global_batch", "lora_rank"})
+    senseless = [absurd(name, getattr(setup, name)) for name in counts]
+    if any(senseless):
+        return tuple(filter(None, senseless))  # the rest divides by these numbers
     rules = (
         _machines,
         _experts,
@@ -65,30 +72,31 @@ def absurd(name: str, number: int) -> Problem | None:
     return None
 
 
-def _absurd(setup: Setup) -> Iterator[Problem]:
-    for name in (name for name in LIMITS if name not in {"global_batch", "lora_rank"}):
-        problem = absurd(name, getattr(setup, name))
-        if problem is not None:
-            yield problem
+@cache
+def _texts() -> Mapping[str, tuple[str, str]]:
+    rows = read_table(Path(__file__).with_name("refusals.tsv"))
+    return {row["id"]: (row["message"], row["hint"]) for row in rows}
+
+
+def _problem(name: str, setup: Setup, **more: object) -> Problem:
+    message, hint = (text.format(setup, **more) for text in _texts()[name])
+    return Problem(message=message, hint=hint)
 
 
 def _machines(setup: Setup) -> Iterator[Problem]:
     gpus, per_node = setup.gpus, setup.gpus_per_node
     if gpus > per_node and gpus % per_node:
-        below, above = gpus // per_node * per_node, -(-gpus // per_node) * per_node
+        below, above = gpus // per_node * per_node, _multiple(gpus, per_node)
         even = max(n for n in range(1, per_node + 1) if gpus % n == 0)
-        yield Problem(
-            message=f"{gpus} GPUs do not fill nodes of {per_node}: every node of a job has "
-            "the same number",
-            hint=f"--gpus {below} or {above}, or --gpus-per-node {even} to use {even} of each node",
-        )
+        yield _problem("node-size", setup, below=below, above=above, even=even)
     ranks = setup.tp * setup.pp * setup.cp
     if gpus % ranks:
-        yield Problem(
-            message=f"{gpus} GPUs do not divide into tp {setup.tp} x pp {setup.pp} x cp {setup.cp} "
-            f"= {ranks} GPUs for one copy of the model",
-            hint=f"--gpus {-(-gpus // ranks) * ranks}, or smaller --tp, --pp, --cp",
-        )
+        yield _problem("model-copies", setup, ranks=ranks, enough=_multiple(gpus, ranks))
+
+
+def _multiple(number: int, unit: int) -> int:
+    """Return the next multiple of `unit` from `number` on."""
+    return -(-number // unit) * unit
 
 
 def _experts(setup: Setup) -> Iterator[Problem]:
@@ -97,28 +105,20 @@ def _experts(setup: Setup) -> Iterator[Problem]:
     if ep == 1:
         return
     if experts == 0:
-        yield Problem(
-            message=f"{setup.model.name} has no experts that ep {ep} could divide", hint="--ep 1"
-        )
+        yield _problem("no-experts", setup)
         return
     parts = ((experts, f"experts of {setup.model.name}"), (ranks, "ranks of dp x cp"))
     uneven = [f"{number} {what}" for number, what in parts if number % ep]
     if uneven:
         both = gcd(experts, ranks)
         works = [n for n in range(1, both + 1) if both % n == 0]
-        yield Problem(
-            message=f"ep {ep} does not divide the {' and the '.join(uneven)}",
-            hint=f"--ep {_either(works)}",
-        )
+        yield _problem("ep", setup, uneven=" and the ".join(uneven), works=_either(works))
 
 
 def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
     model, tp = setup.model, setup.tp
     if setup.library is Library.DDP and tp > 1:
-        yield Problem(
-            message=f"DDP keeps a whole copy on every GPU: nothing is divided by tp {tp}",
-            hint=f"--strategy megatron --tp {tp}, or fsdp, which takes --tp as well",
-        )
+        yield _problem("ddp-tp", setup)
     parts = [
         ("attention heads", model.heads),
         ("heads of keys and values", model.kv_heads),
@@ -132,58 +132,36 @@ def _tensor_ranks(setup: Setup) -> Iterator[Problem]:
         works = [t for t in range(1, most + 1) if not any(n % t for _, n in parts)]
         below = [t for t in works if t < tp]
         above = [t for t in works if t > tp]
-        yield Problem(
-            message=f"tp {tp} does not divide the {' and the '.join(uneven)} of {model.name}",
-            hint=f"--tp {_either(below[-3:] + above[:2])}",
-        )
+        near = _either(below[-3:] + above[:2])
+        yield _problem("tp", setup, uneven=" and the ".join(uneven), works=near)
     if setup.sequence_parallel and tp > 1 and setup.seq % tp:
-        yield Problem(
-            message=f"tp {tp} does not divide sequences of {setup.seq} (sequence parallel)",
-            hint=f"--seq {-(-setup.seq // tp) * tp}",
-        )
+        yield _problem("tp-sequence", setup, longer=_multiple(setup.seq, tp))
 
 
 def _pipeline(setup: Setup) -> Iterator[Problem]:
-    model, pp, chunks = setup.model, setup.pp, setup.pp * setup.vpp
+    layers, pp, chunks = setup.model.layers, setup.pp, setup.pp * setup.vpp
     if pp == 1:
         if setup.vpp > 1:
-            yield Problem(message=f"vpp {setup.vpp} divides stages of a pipeline", hint="--pp 2")
+            yield _problem("vpp-alone", setup)
         return
-    if setup.library is Library.DEEPSPEED and setup.sharding not in {
-        Sharding.NONE,
-        Sharding.OPTIMIZER,
-    }:
-        stage = 2 if setup.sharding is Sharding.GRADIENTS else 3
-        yield Problem(
-            message=f"ZeRO-{stage} and pipeline parallelism exclude each other: every micro batch "
-            "of a pipeline would reduce its gradients (deepspeed/runtime/pipe/engine.py "
-            "asserts it)",
-            hint=f"--strategy zero1 --pp {pp}, --strategy megatron --pp {pp}, or --pp 1",
-        )
+    if setup.library is Library.DEEPSPEED and setup.sharding in _BEYOND_DDP:
+        yield _problem("zero-pipeline", setup, stage=_stage(setup))
     if setup.library is Library.DDP:
-        yield Problem(
-            message="DDP alone has no pipeline stages",
-            hint=f"--strategy megatron --pp {pp}",
-        )
-    if pp > model.layers:
-        yield Problem(
-            message=f"{pp} pipeline stages are more than the {model.layers} layers of {model.name}",
-            hint=f"--pp {divisor_below(model.layers, pp)}",
-        )
-    elif model.layers % chunks and (setup.vpp > 1 or last_stage(setup) < 1):
-        works = [p for p in range(1, model.layers + 1) if model.layers % (p * setup.vpp) == 0]
+        yield _problem("ddp-pipeline", setup)
+    if pp > layers:
+        yield _problem("pp-layers", setup, fewer=_divisor_below(layers, pp))
+    elif layers % chunks and (setup.vpp > 1 or last_stage(setup) < 1):
+        works = [p for p in range(1, layers + 1) if layers % (p * setup.vpp) == 0]
         near = [str(p) for p in works if pp / 2 <= p <= pp * 2] or [str(p) for p in works]
         what = f"pp {pp}" + (f" x vpp {setup.vpp}" if setup.vpp > 1 else "")
-        yield Problem(
-            message=f"{what} does not divide the {model.layers} layers of {model.name}",
-            hint=f"--pp {' or '.join(near)}" if near else "--vpp 1",
-        )
+        hint = f"--pp {' or '.join(near)}" if near else "--vpp 1"
+        yield _problem("pp-uneven", setup, what=what, works=hint)
     if setup.vpp > 1 and setup.accumulation % pp:
-        yield Problem(
-            message=f"interleaved stages (vpp {setup.vpp}) need micro batches in multiples of "
-            f"pp {pp}, not {setup.accumulation}",
-            hint=f"--accumulation {-(-setup.accumulation // pp) * pp}, or --vpp 1",
-        )
+        yield _problem("interleaved", setup, more=_multiple(setup.accumulation, pp))
+
+
+def _stage(setup: Setup) -> int:
+    return 2 if setup.sharding is Sharding.GRADIENTS else 3
 
 
 def last_stage(setup: Setup) -> int:
@@ -198,71 +176,43 @@ def _either(numbers: Sequence[int]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def divisor_below(number: int, limit: int) -> int:
+def _divisor_below(number: int, limit: int) -> int:
     """Return the largest divisor of `number` up to `limit`."""
     return max(n for n in range(1, min(number, limit) + 1) if number % n == 0)
 
 
 def _sequence(setup: Setup) -> Iterator[Problem]:
-    model, seq = setup.model, setup.seq
-    if model.learned_positions and seq > model.learned_positions:
-        yield Problem(
-            message=f"{model.name} has positions for {model.learned_positions} tokens, "
-            f"not for {seq}: its position embedding is a table",
-            hint=f"--seq {model.learned_positions}",
-        )
-    if setup.cp > 1 and seq % (2 * setup.cp):
-        yield Problem(
-            message=f"cp {setup.cp} needs sequences in multiples of {2 * setup.cp}, not {seq}",
-            hint=f"--seq {-(-seq // (2 * setup.cp)) * 2 * setup.cp}",
-        )
+    unit = 2 * setup.cp
+    if setup.model.learned_positions and setup.seq > setup.model.learned_positions:
+        yield _problem("positions", setup)
+    if setup.cp > 1 and setup.seq % unit:
+        yield _problem("cp-sequence", setup, unit=unit, longer=_multiple(setup.seq, unit))
 
 
 def _precision(setup: Setup) -> Iterator[Problem]:
-    gpu = setup.gpu
-    if setup.precision in _BF16 and gpu.bf16_tflops is None:
-        yield Problem(
-            message=f"{gpu.name} multiplies no bf16: that began with Ampere (sm80)",
-            hint="--precision fp16",
-        )
-    if setup.precision is Precision.FP8 and gpu.fp8_tflops is None:
-        yield Problem(
-            message=f"{gpu.name} multiplies no fp8: that began with Ada and Hopper, and MI300",
-            hint="--precision bf16" if gpu.bf16_tflops is not None else "--precision fp16",
-        )
+    if setup.precision in _BF16 and not setup.gpu.has_bf16:
+        yield _problem("bf16", setup)
+    if setup.precision is Precision.FP8 and setup.gpu.fp8_tflops is None:
+        yield _problem("fp8", setup, instead="bf16" if setup.gpu.has_bf16 else "fp16")
 
 
 def _sharding(setup: Setup) -> Iterator[Problem]:
-    beyond_ddp = {Sharding.GRADIENTS, Sharding.FULL, Sharding.HYBRID}
-    if setup.library is Library.DDP and setup.sharding in beyond_ddp:
-        yield Problem(
-            message=f"DDP does not shard: {setup.sharding} is for FSDP and DeepSpeed",
-            hint="--strategy fsdp or zero3",
-        )
-    if setup.library is Library.MEGATRON and setup.sharding in beyond_ddp:
-        yield Problem(
-            message="Megatron's distributed optimizer shards optimizer states only",
-            hint="--strategy megatron, or fsdp",
-        )
+    beyond = setup.sharding in _BEYOND_DDP
+    if setup.library is Library.DDP and beyond:
+        yield _problem("ddp-shards", setup)
+    if setup.library is Library.MEGATRON and beyond:
+        yield _problem("megatron-shards", setup)
     group = setup.shard_group or setup.gpus
     if setup.sharding is Sharding.HYBRID and group >= setup.dp:
         where = "there is one node only"
         if setup.nodes > 1:
             plural = "s" if setup.dp > 1 else ""
             where = f"{setup.dp} data-parallel rank{plural} hold one only"
-        unit = lcm(setup.gpus_per_node, setup.tp * setup.pp * setup.cp)
-        enough = -(-2 * group * setup.tp * setup.pp * setup.cp // unit) * unit
-        yield Problem(
-            message=f"hybrid sharding keeps copies in several nodes, and {where}",
-            hint=f"--strategy fsdp, or --gpus {enough}",
-        )
-    if setup.no_sync and setup.library is Library.DEEPSPEED and setup.sharding in beyond_ddp:
-        stage = 2 if setup.sharding is Sharding.GRADIENTS else 3
-        yield Problem(
-            message=f"ZeRO-{stage} shards gradients as they come: DeepSpeed asserts that nobody "
-            "enters no_sync with it (deepspeed/runtime/engine.py)",
-            hint="leave --no-sync out, or --strategy zero1",
-        )
+        ranks = setup.tp * setup.pp * setup.cp
+        enough = _multiple(2 * group * ranks, lcm(setup.gpus_per_node, ranks))
+        yield _problem("hybrid", setup, where=where, enough=enough)
+    if setup.no_sync and setup.library is Library.DEEPSPEED and beyond:
+        yield _problem("zero-no-sync", setup, stage=_stage(setup))
 
 
 def _offload(setup: Setup) -> Iterator[Problem]:
@@ -270,46 +220,49 @@ def _offload(setup: Setup) -> Iterator[Problem]:
     if optimizer is Offload.NONE and params is Offload.NONE:
         return
     if setup.library in {Library.DDP, Library.MEGATRON}:
-        yield Problem(
-            message=f"{setup.library} keeps everything on the GPU: nothing to offload with",
-            hint="--strategy zero2-offload, zero3-offload or fsdp-offload",
-        )
+        yield _problem("nothing-offloads", setup)
     elif setup.library in FSDP:
         if Offload.NVME in {optimizer, params}:
-            yield Problem(message="FSDP offloads to the CPU only", hint="--strategy zero3-nvme")
+            yield _problem("fsdp-nvme", setup)
         elif params is Offload.NONE:
-            yield Problem(
-                message="FSDP offloads parameters, gradients and the optimizer step together",
-                hint="--strategy fsdp-offload, or zero2-offload for the optimizer alone",
-            )
+            yield _problem("fsdp-offload", setup)
     elif setup.sharding not in {Sharding.FULL, Sharding.HYBRID} and (
         params is not Offload.NONE or optimizer is Offload.NVME
     ):
-        yield Problem(
-            message="only ZeRO-3 offloads parameters, or anything to NVMe",
-            hint="--strategy zero3-offload or zero3-nvme",
-        )
+        yield _problem("zero3-offload", setup)
     elif setup.sharding is Sharding.NONE:
-        yield Problem(
-            message="DeepSpeed offloads what ZeRO shards: stage 1 at least",
-            hint="--strategy zero2-offload",
-        )
+        yield _problem("zero1-offload", setup)
 
 
 def _megatron(setup: Setup) -> Iterator[Problem]:
     if setup.library is not Library.MEGATRON:
         return
     if setup.precision in _BESIDE_MEGATRON:
-        yield Problem(
-            message=f"Megatron keeps 16-bit parameters with copies in fp32, not {setup.precision}",
-            hint="--precision bf16, fp16, fp32 or fp8",
-        )
+        yield _problem("megatron-precision", setup)
     if setup.optimizer not in {Optimizer.ADAMW, Optimizer.SGD}:
-        yield Problem(message=f"Megatron has no {setup.optimizer}", hint="--optimizer adamw or sgd")
+        yield _problem("megatron-optimizer", setup)
     if setup.adapter is not None:
-        yield Problem(
-            message="Megatron-LM trains no adapters",
-            hint="--strategy lora, or fsdp+lora",
-        )
+        yield _problem("megatron-adapters", setup)
     if setup.loss is Loss.CHUNKED:
-        yield Problem(message="Megatron has no loss in chunks", hint="--loss fused")
+        yield _problem("megatron-chunks", setup)
+
+
+def warnings_of(setup: Setup) -> Iterator[Problem]:
+    """Yield what a setup that can be run should rather not do."""
+    model, pp = setup.model, setup.pp
+    if setup.tp > setup.gpus_per_node:
+        yield _problem("tp-nodes", setup)
+    if model.max_seq is not None and setup.seq > model.max_seq and not model.learned_positions:
+        yield _problem("long-sequence", setup)
+    padded = _multiple(model.vocab, 128 * setup.tp)
+    if setup.library is Library.MEGATRON and padded > _MUCH_PADDING * model.vocab:
+        yield _problem("padding", setup, padded=padded)
+    if pp > 1 and model.layers % pp:
+        even = _divisor_below(gcd(model.layers, setup.gpus // (setup.tp * setup.cp)), pp)
+        most = -(-model.layers // pp)
+        yield _problem("last-stage", setup, most=most, last=last_stage(setup), even=even)
+    if pp > 1 and setup.accumulation < 4 * pp:
+        idle = (pp - 1) / (setup.vpp * setup.accumulation)
+        batches = f"{setup.accumulation} micro batch{'es' if setup.accumulation > 1 else ''}"
+        more = 4 * pp
+        yield _problem("idle-stages", setup, batches=batches, idle=idle / (1 + idle), more=more)

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.estimate.memory.host import usual_disk
-from clusterkit.estimate.refusals import problems_of
+from clusterkit.estimate.refusals import problems_of, warnings_of
 from clusterkit.estimate.request import Request, ladder, setup_of
 from clusterkit.estimate.results import Memory, Speed
 from clusterkit.estimate.setup import Checkpointing, Library, Offload, Setup
 from clusterkit.estimate.speed.step_time import Point, scaling
 from clusterkit.estimate.strategies import Strategy, base_named
-from clusterkit.estimate.warnings import warnings_of
 
 MUCH_FASTER = 1.25
 """From this factor on a strategy is worth more trouble than a simpler one."""
@@ -263,7 +262,7 @@ def cautions_of(one: Candidate) -> tuple[Problem, ...]:
     """Return what a strategy should rather not do, or needs beside GPUs."""
     setup, need = one.setup, one.memory.nvme_bytes
     usual = usual_disk(setup.gpu) * min(setup.gpus, setup.gpus_per_node)
-    problems = warnings_of(setup)
+    problems = tuple(warnings_of(setup))
     if need <= usual:
         return problems
     much = f"{_gb(need)} on the disks of each node is more than the usual {_gb(usual)}"
