@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from clusterkit.observe.vitals.probes.host_text import CpuQuota, HostVitals, MemoryLimit
 from clusterkit.observe.vitals.sample import NodeSample
-from clusterkit.preflight.checks.gpu_speed import TROUBLES
+from clusterkit.preflight.checks.gpu_speed import SLOWDOWNS
 
 _SW_POWER_CAP = 0x4
 """nvml.h, nvmlClocksEventReasonSwPowerCap: as fast as the power limit allows."""
@@ -93,7 +93,7 @@ def slowdowns(sample: NodeSample) -> tuple[GpuSlowdown, ...]:
     found = []
     for gpu in sample.gpus:
         mask = gpu.clock_reasons or 0
-        why = next((said for bits, _, said, _ in TROUBLES if mask & bits == bits), None)
+        why = next((said for bits, _, said, _ in SLOWDOWNS if mask & bits == bits), None)
         if why is not None:
             found.append(GpuSlowdown(index=gpu.index, why=why, harmful=True))
         elif mask & _SW_POWER_CAP:

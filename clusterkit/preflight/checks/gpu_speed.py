@@ -29,7 +29,7 @@ _POWER = "check power supplies and cables; leave the node out until then"
 
 # The first that has all its bits. HW Slowdown is set over both of its causes: a power brake
 # without it cuts no clock.
-TROUBLES = (
+SLOWDOWNS = (
     (_HW_THERMAL, Verdict.FAIL, "hardware thermal slowdown", _COOLING),
     (_HW_SLOWDOWN | _POWER_BRAKE, Verdict.FAIL, "power brake slowdown", _POWER),
     (_HW_SLOWDOWN, Verdict.FAIL, "hardware slowdown", _POWER),
@@ -54,7 +54,7 @@ def _throttle(gpu: Gpu) -> Result | None:
     mask = gpu.clock_reasons
     if mask is None:
         return skip("this driver names no clock reasons")
-    for bits, verdict, summary, hint in TROUBLES:
+    for bits, verdict, summary, hint in SLOWDOWNS:
         if mask & bits == bits:
             advice = Advice(hint=hint, command=f"nvidia-smi -q -d PERFORMANCE -i {gpu.index}")
             return advice.result(verdict, summary, f"GPU {gpu.index}: clock reasons {mask:#x}")
