@@ -105,7 +105,7 @@ def _kill_worker(cluster: Cluster, run: RunFolder) -> None:
     kill(cluster.lab, "n2", rf"clusterkit\.worker .*{run.run_id}")
 
 
-def _kill_keeper(cluster: Cluster, run: RunFolder) -> None:
+def _kill_agent(cluster: Cluster, run: RunFolder) -> None:
     kill(cluster.lab, "n3", rf"ssh_keeper .*{run.run_id}")
 
 
@@ -208,8 +208,8 @@ def _preempt(cluster: Cluster, run: RunFolder) -> None:
 
 
 def _tell_keeper_to_end(cluster: Cluster, run: RunFolder) -> None:
-    (keeper,) = cluster.lab.processes("n2", rf"ssh_keeper .*{run.run_id}")
-    os.kill(keeper.pid, signal.SIGTERM)
+    (agent,) = cluster.lab.processes("n2", rf"ssh_keeper .*{run.run_id}")
+    os.kill(agent.pid, signal.SIGTERM)
 
 
 FAULTS = {
@@ -226,14 +226,14 @@ FAULTS = {
             "ssh": r"failed: n2 has lost clusterkit's worker \(signal 9\)",
         },
     ),
-    "keeper": Fault(
-        words="the keeper of a node is killed",
-        strike=_kill_keeper,
-        ends={"ssh": r"failed: (the keeper of )?n3 .*"},
+    "agent": Fault(
+        words="the node agent of a node is killed",
+        strike=_kill_agent,
+        ends={"ssh": r"failed: (the node agent of )?n3 .*"},
     ),
-    "keeper-again": Fault(
-        words="the keeper of a node is killed, with `--requeue 1`",
-        strike=_kill_keeper,
+    "agent-again": Fault(
+        words="the node agent of a node is killed, with `--requeue 1`",
+        strike=_kill_agent,
         body=ONCE,
         options={"requeue": 1},
         ends={"ssh": "succeeded"},

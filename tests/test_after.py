@@ -31,7 +31,7 @@ from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm.states import parse_squeue
 from clusterkit.jobs import cancel, find_run, find_runs, wait
 from clusterkit.jobs.dependencies import conditions
-from clusterkit.jobs.start_held import is_held, tend
+from clusterkit.jobs.start_queued import is_queued, start_due
 from clusterkit.jobs.state.conclude import Evidence, explained
 from clusterkit.jobs.state.load import Job, load_job, states_of
 from clusterkit.jobs.watch import cancel_all, wait_for_all
@@ -137,7 +137,7 @@ def test_all_jobs_of_an_array_are_waited_for(tmp_path: Path) -> None:
     made = [make_run(tmp_path, index=i, job_id=f"local-{i}", **local) for i in range(3)]
     over(made[1], JobState.SUCCEEDED)
     for run in (made[0], made[2]):
-        files.create_text(run.held, "")
+        files.create_text(run.queued, "")
     found = conditions(["array-0a1b2c"], [tmp_path], ClusterKind.LOCAL)
     assert {one.run_dir for one in found} == {str(made[0].path), str(made[2].path)}
     with pytest.raises(UserError, match="Slurm cannot wait for local-0, which is not its own"):
@@ -280,7 +280,7 @@ def test_a_held_job_is_whole_on_disk_and_starts_when_somebody_waits(
     # It has the environment of the shell that submitted, which is not kept any longer.
     assert second.run.log(0).read_text() == "mine\n"
     assert not second.run.shell.exists()
-    assert not second.run.held.exists()
+    assert not second.run.queued.exists()
 
 
 def test_a_condition_that_never_holds_ends_the_job_with_the_reason(held: Held) -> None:
@@ -306,7 +306,7 @@ def test_a_held_job_is_cancelled_at_once_and_never_starts(held: Held) -> None:
     assert cancel(second.run).status.state is JobState.CANCELLED
     assert time.monotonic() - began < 1
     wait(first.run)
-    assert tend([second]) is None
+    assert start_due([second]) is None
     assert not second.run.controller.exists()
     assert not second.run.shell.exists()
 
@@ -317,7 +317,7 @@ def test_only_one_client_starts_it(held: Held) -> None:
     wait(first.run)
     children = [os.fork() for _ in range(3)]
     if 0 in children:
-        tend([second])
+        start_due([second])
         os._exit(0)
     for child in children:
         os.waitpid(child, 0)
@@ -339,8 +339,8 @@ def test_a_held_job_is_no_longer_held_once_it_may_have_started(
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", fail)
         with suppress(KeyboardInterrupt):
-            assert tend([second]) is not None
-    assert second.run.held.exists() is still
+            assert start_due([second]) is not None
+    assert second.run.queued.exists() is still
     if not still:
         held.runs.remove(second.run)  # a cancel would wait for a controller that never was
 
@@ -358,7 +358,7 @@ def test_a_folder_that_is_gone_lets_nobody_wait_for_ever(held: Held) -> None:
 
 def test_no_more_of_an_array_run_at_once_than_its_limit(held: Held) -> None:
     jobs = held.array(5, 2, "sleep 0.5")
-    assert [is_held(job) for job in jobs] == [False, False, True, True, True]
+    assert [is_queued(job) for job in jobs] == [False, False, True, True, True]
     seen: list[str] = []
     done = wait_for_all(
         [job.run for job in jobs],

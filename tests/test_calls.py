@@ -21,8 +21,8 @@ from clusterkit.core.ports import groups
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.partition import News
-from clusterkit.executors.node.peers import Circle, Link, LivedClock
+from clusterkit.executors.node.partition import PeerState
+from clusterkit.executors.node.peers import LivedClock, PeerConnection, PeerGroup
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.attempts import nodes_to_leave_out
 from clusterkit.executors.run.runfolder import RunFolder
@@ -59,18 +59,18 @@ def layout(tmp_path: Path) -> SshLayout:
 
 
 @pytest.fixture
-def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[Link]]:
+def nodes(layout: SshLayout, tmp_path: Path) -> Iterator[list[PeerConnection]]:
     made = []
     for rank in range(3):
         run = RunFolder(tmp_path / f"on-{rank}")
         run.failures.mkdir(parents=True)
-        news = News(run, attempt=0, of=3)
-        news.begin()
-        made.append(join(layout.circle, rank, news))
+        peer_state = PeerState(run, attempt=0, of=3)
+        peer_state.begin()
+        made.append(join(layout.group, rank, peer_state))
     yield made
-    for link in reversed(made):
-        link.leave()
-        link.news.end()
+    for connection in reversed(made):
+        connection.leave()
+        connection.peer_state.end()
 
 
 def until(true: Callable[[], object]) -> None:
@@ -80,47 +80,49 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def begun(nodes: list[Link]) -> None:
-    for link in nodes:
-        link.begin()
-    assert all(link.await_go() for link in nodes)
+def begun(nodes: list[PeerConnection]) -> None:
+    for connection in nodes:
+        connection.begin()
+    assert all(connection.await_go() for connection in nodes)
 
 
 def failed(rank: int) -> NodeResult:
     return NodeResult(node_rank=rank, node=NAMES[rank], exit_code=9, started_at=1.0, ended_at=2.0)
 
 
-def test_nobody_begins_before_all_are_there(nodes: list[Link]) -> None:
+def test_nobody_begins_before_all_are_there(nodes: list[PeerConnection]) -> None:
     coordinator, second, third = nodes
     coordinator.begin()
     second.begin()
     time.sleep(1.0)
     assert not second._go.is_set()
     third.begin()
-    assert all(link.await_go() for link in nodes)
-    assert len({link.port for link in nodes}) == 1
+    assert all(connection.await_go() for connection in nodes)
+    assert len({connection.port for connection in nodes}) == 1
 
 
-def test_a_failure_reaches_every_run_folder(nodes: list[Link], layout: SshLayout) -> None:
+def test_a_failure_reaches_every_run_folder(nodes: list[PeerConnection], layout: SshLayout) -> None:
     begun(nodes)
-    node_results.note_failure(nodes[2].news.run, failed(2), attempt=0, of=3)
-    until(lambda: all(link.news.failure == failed(2) for link in nodes))
+    node_results.note_failure(nodes[2].peer_state.run, failed(2), attempt=0, of=3)
+    until(lambda: all(connection.peer_state.failure == failed(2) for connection in nodes))
 
 
-def test_a_cancellation_reaches_every_run_folder(nodes: list[Link]) -> None:
+def test_a_cancellation_reaches_every_run_folder(nodes: list[PeerConnection]) -> None:
     begun(nodes)
-    nodes[1].news.run.cancelled.touch()
-    until(lambda: all(link.news.run.cancelled.exists() for link in nodes))
+    nodes[1].peer_state.run.cancelled.touch()
+    until(lambda: all(connection.peer_state.run.cancelled.exists() for connection in nodes))
 
 
-def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[Link]) -> None:
+def test_a_node_that_falls_silent_is_named_everywhere(nodes: list[PeerConnection]) -> None:
     begun(nodes)
     nodes[2]._call = lambda: None  # type: ignore[method-assign]
-    until(lambda: all(link.news.failure for link in nodes))
-    assert node_results.blame(nodes[0].news.failure) == "n3 no longer answers"
-    assert node_results.blame(nodes[1].news.failure) == "n3 no longer answers"
+    until(lambda: all(connection.peer_state.failure for connection in nodes))
+    assert node_results.failure_text(nodes[0].peer_state.failure) == "n3 no longer answers"
+    assert node_results.failure_text(nodes[1].peer_state.failure) == "n3 no longer answers"
     # The one that was cut off cannot know better, as the names of these nodes lead nowhere.
-    assert "127.0.0.1 and n3 lost each other" in node_results.blame(nodes[2].news.failure)
+    assert "127.0.0.1 and n3 lost each other" in node_results.failure_text(
+        nodes[2].peer_state.failure
+    )
 
 
 class Wires:
@@ -131,23 +133,23 @@ class Wires:
         self.killed: set[int] = set()
         """Nodes whose machines answer, and where nobody listens any more."""
         self.names = tuple(f"127.0.0.{k + 1}" for k in range(count))
-        connect, exchange = peers.connect, Link._exchange
+        connect, exchange = peers.connect, PeerConnection._exchange
 
         def connected(address: tuple[str, int], member: Member, *, rank: int = 0, **more: float):
             self.require(member.rank, rank)
             return connect(address, member, rank=rank, **more)
 
-        def exchanged(link: Link, port: int, question: dict[str, object]):
-            self.require(link.rank, 0)
-            return exchange(link, port, question)
+        def exchanged(connection: PeerConnection, port: int, question: dict[str, object]):
+            self.require(connection.rank, 0)
+            return exchange(connection, port, question)
 
         def listen(address: tuple[str, int], member: Member, *more: object) -> Listener:
             return Listener((self.names[member.rank], address[1]), member, *more)
 
         patch.setattr(peers, "connect", connected)
-        patch.setattr(Link, "_exchange", exchanged)
+        patch.setattr(PeerConnection, "_exchange", exchanged)
         patch.setattr(calls, "Listener", listen)
-        circle = Circle(
+        group = PeerGroup(
             names=self.names,
             tasks=count,
             ports=tuple(islice(groups(*next_range(), seed="wires"), 3)),
@@ -157,9 +159,9 @@ class Wires:
         for rank in range(count):
             run = RunFolder(folder / f"on-{rank}")
             run.failures.mkdir(parents=True)
-            news = News(run, attempt=0, of=count)
-            news.begin()
-            self.links.append(join(circle, rank, news))
+            peer_state = PeerState(run, attempt=0, of=count)
+            peer_state.begin()
+            self.links.append(join(group, rank, peer_state))
 
     def require(self, one: int, other: int) -> None:
         if {one, other} & self.killed:
@@ -174,9 +176,9 @@ class Wires:
 
     def told(self) -> list[str]:
         """Return whom each node blames, once all of them do."""
-        until(lambda: all(link.news.failure for link in self.links))
-        failures = [link.news.failure for link in self.links]
-        return [node_results.blame(failure) for failure in failures if failure is not None]
+        until(lambda: all(connection.peer_state.failure for connection in self.links))
+        failures = [connection.peer_state.failure for connection in self.links]
+        return [node_results.failure_text(failure) for failure in failures if failure is not None]
 
 
 @pytest.fixture
@@ -190,10 +192,10 @@ def wires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return made[-1]
 
     yield wired
-    for link in (link for one in made for link in reversed(one.links)):
-        link.ended = True
-        link._close.set()
-        link.news.end()
+    for connection in (connection for one in made for connection in reversed(one.links)):
+        connection.ended = True
+        connection._close.set()
+        connection.peer_state.end()
 
 
 LOST_OWN, LOST_HEAD = "127.0.0.1 has lost its network", "127.0.0.1 no longer answers"
@@ -212,7 +214,9 @@ def test_no_few_nodes_are_asked_by_all(wires: Callable[[int], Wires]) -> None:
     """Every third node has gone with the first one: the larger part has to see that it is so."""
     gone = {0, 1, 4, 7, 10}
     parted = wires(13)
-    asked = Counter(rank for link in parted.links[1:] for rank in link._witnesses._ranks)
+    asked = Counter(
+        rank for connection in parted.links[1:] for rank in connection._witnesses._ranks
+    )
     assert set(asked.values()) == {8}
     assert 0 not in asked
     parted.part(gone, set(range(13)) - gone)
@@ -252,7 +256,7 @@ def test_of_two_parts_of_one_size_none_is_to_blame_alone(
     wired.part(*sides)
     for told in wired.told():
         assert words in told
-    failure = wired.links[0].news.failure
+    failure = wired.links[0].peer_state.failure
     assert failure is not None
     assert nodes_to_leave_out([failure, failure]) == frozenset()
 
@@ -264,10 +268,10 @@ def test_of_two_nodes_one_whose_machine_refuses_is_to_blame_alone(
     """The network is there, and so it is the process that has gone."""
     parted = wires(2)
     parted.killed = {killed}
-    other = parted.links[1 - killed].news
+    other = parted.links[1 - killed].peer_state
     until(lambda: other.failure)
     assert other.failure is not None
-    assert node_results.blame(other.failure) == f"127.0.0.{killed + 1} no longer answers"
+    assert node_results.failure_text(other.failure) == f"127.0.0.{killed + 1} no longer answers"
 
 
 def test_two_nodes_that_the_others_hear_have_lost_each_other(
@@ -281,19 +285,19 @@ def test_two_nodes_that_the_others_hear_have_lost_each_other(
 
 
 @pytest.mark.parametrize("first", [0, 2])
-def test_one_that_has_ended_is_not_missed(nodes: list[Link], first: int) -> None:
+def test_one_that_has_ended_is_not_missed(nodes: list[PeerConnection], first: int) -> None:
     begun(nodes)
     leaving = threading.Thread(target=nodes[first].leave)
     leaving.start()
     time.sleep(4.0)
-    assert [link.news.failure for link in nodes] == [None, None, None]
-    for link in reversed(nodes):
-        link.leave()
+    assert [connection.peer_state.failure for connection in nodes] == [None, None, None]
+    for connection in reversed(nodes):
+        connection.leave()
     leaving.join(5)
     assert not leaving.is_alive()
 
 
-def test_a_stranger_is_told_nothing(nodes: list[Link]) -> None:
+def test_a_stranger_is_told_nothing(nodes: list[PeerConnection]) -> None:
     nodes[0].begin()
     assert nodes[0].port is not None
     address = (NAMES[0], nodes[0].port + PORT_STRIDE - 1)
@@ -313,7 +317,7 @@ def ask(address: tuple[str, int], member: Member) -> dict[str, object]:
         return friend.receive(5)
 
 
-def test_ports_of_others_are_passed_over(nodes: list[Link], layout: SshLayout) -> None:
+def test_ports_of_others_are_passed_over(nodes: list[PeerConnection], layout: SshLayout) -> None:
     first = next(groups(*layout.ports, seed=layout.job_id))
     with socket.create_server(("", first + PORT_STRIDE - 1)):
         begun(nodes)
@@ -323,21 +327,21 @@ def test_ports_of_others_are_passed_over(nodes: list[Link], layout: SshLayout) -
 class Shared:
     """Nodes that a scheduler starts, with one run folder for all."""
 
-    def __init__(self, circle: Circle, folder: Path) -> None:
+    def __init__(self, group: PeerGroup, folder: Path) -> None:
         self.run = RunFolder(folder / "run")
         for made in (self.run.failures, self.run.nodes):
             made.mkdir(parents=True)
-        self.circle = replace(circle, gathers=False, ports=circle.ports[:1])
-        self.links: list[Link] = []
+        self.group = replace(group, gathers=False, ports=group.ports[:1])
+        self.links: list[PeerConnection] = []
 
-    def begin(self, *ranks: int) -> list[Link]:
+    def begin(self, *ranks: int) -> list[PeerConnection]:
         for rank in ranks:
-            news = News(self.run, attempt=0, of=3)
-            link = join(self.circle, rank, news)
-            self.links.append(link)
-            news.begin()
-            link.begin()
-            link.await_answer(3.0)
+            peer_state = PeerState(self.run, attempt=0, of=3)
+            connection = join(self.group, rank, peer_state)
+            self.links.append(connection)
+            peer_state.begin()
+            connection.begin()
+            connection.await_answer(3.0)
         return self.links
 
     def end(self, rank: int) -> None:
@@ -347,11 +351,11 @@ class Shared:
 
 @pytest.fixture
 def shared(layout: SshLayout, tmp_path: Path) -> Iterator[Shared]:
-    shared = Shared(layout.circle, tmp_path)
+    shared = Shared(layout.group, tmp_path)
     yield shared
-    for link in shared.links:
-        link.leave()
-        link.news.end()
+    for connection in shared.links:
+        connection.leave()
+        connection.peer_state.end()
 
 
 def test_of_nodes_that_a_scheduler_starts_a_silent_one_is_named(shared: Shared) -> None:
@@ -360,15 +364,15 @@ def test_of_nodes_that_a_scheduler_starts_a_silent_one_is_named(shared: Shared) 
     until(lambda: node_results.first_failure(shared.run, 0))
     failure = node_results.first_failure(shared.run, 0)
     assert failure is not None
-    assert node_results.blame(failure) == "n3 no longer answers"
+    assert node_results.failure_text(failure) == "n3 no longer answers"
 
 
 def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(shared: Shared) -> None:
     coordinator, second = shared.begin(0, 1)  # the third may take minutes
     assert second._go.is_set()
     began = time.monotonic()
-    for link in (coordinator, second):
-        link.leave()
+    for connection in (coordinator, second):
+        connection.leave()
     assert time.monotonic() - began < 2
     assert node_results.first_failure(shared.run, 0) is None
 
@@ -377,11 +381,11 @@ def test_of_nodes_that_a_scheduler_starts_none_waits_for_another(shared: Shared)
 def test_one_whose_result_is_there_is_not_missed(shared: Shared, rank: int) -> None:
     nodes = shared.begin(0, 1, 2)
     shared.end(rank)
-    for link in nodes[1:] if rank == 0 else nodes[2:]:
-        link._call = lambda: None  # type: ignore[method-assign]
+    for connection in nodes[1:] if rank == 0 else nodes[2:]:
+        connection._call = lambda: None  # type: ignore[method-assign]
     nodes[rank].leave()
     time.sleep(4.0)
-    assert [link.news.failure for link in nodes] == [None, None, None]
+    assert [connection.peer_state.failure for connection in nodes] == [None, None, None]
 
 
 def test_calls_that_never_get_through_end_no_job(
@@ -393,7 +397,7 @@ def test_calls_that_never_get_through_end_no_job(
     assert thread is not None
     thread.join(10)
     assert not thread.is_alive()
-    assert second.news.failure is None
+    assert second.peer_state.failure is None
 
 
 def test_time_in_which_a_process_was_stopped_does_not_count(

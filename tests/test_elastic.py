@@ -21,8 +21,8 @@ from clusterkit.core.model import (
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.partition import News
-from clusterkit.executors.node.peers import Link
+from clusterkit.executors.node.partition import PeerState
+from clusterkit.executors.node.peers import PeerConnection
 from clusterkit.executors.run import attempts, node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.layout import SshLayout
@@ -93,7 +93,7 @@ def test_only_what_ends_the_job_becomes_its_failure(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link]]:
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[PeerConnection]]:
     """Four nodes over ssh that share a run folder, and of which two are enough."""
     monkeypatch.setattr(calls, "CALL_EVERY_S", 0.1)
     for module in (calls, coordinator):
@@ -110,13 +110,13 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Link
         folder.mkdir(parents=True)
     made = []
     for rank in range(4):
-        news = News(run, attempt=0, of=4, least=2)
+        news = PeerState(run, attempt=0, of=4, least=2)
         news.begin()
-        made.append(join(layout.circle, rank, news))
+        made.append(join(layout.group, rank, news))
     yield made
     for link in reversed(made):
         link.leave()
-        link.news.end()
+        link.peer_state.end()
 
 
 def until(true: Callable[[], object]) -> None:
@@ -126,19 +126,21 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def silence(link: Link) -> None:
+def silence(link: PeerConnection) -> None:
     link._call = lambda: None  # type: ignore[method-assign]
 
 
-def blamed(link: Link) -> str | None:
-    return node_results.blame(link.news.failure) if link.news.failure else None
+def blamed(link: PeerConnection) -> str | None:
+    return node_results.failure_text(link.peer_state.failure) if link.peer_state.failure else None
 
 
-def test_over_ssh_the_others_go_on_without_a_node_that_falls_silent(nodes: list[Link]) -> None:
+def test_over_ssh_the_others_go_on_without_a_node_that_falls_silent(
+    nodes: list[PeerConnection],
+) -> None:
     for link in nodes:
         link.begin()
     assert all(link.await_go() for link in nodes)
-    run = nodes[0].news.run
+    run = nodes[0].peer_state.run
     silence(nodes[3])
     until(lambda: node_results.read_result(run, 3, 0))
     until(lambda: blamed(nodes[3]))  # which has to end: it has lost the first node
@@ -152,11 +154,13 @@ def test_over_ssh_the_others_go_on_without_a_node_that_falls_silent(nodes: list[
     assert blamed(nodes[0]) == "n4 no longer answers"
 
 
-def test_over_ssh_a_node_that_never_comes_does_not_hold_the_others_up(nodes: list[Link]) -> None:
+def test_over_ssh_a_node_that_never_comes_does_not_hold_the_others_up(
+    nodes: list[PeerConnection],
+) -> None:
     for link in nodes[:3]:
         link.begin()
     assert all(link.await_go() for link in nodes[:3])
-    until(lambda: node_results.read_result(nodes[0].news.run, 3, 0))
+    until(lambda: node_results.read_result(nodes[0].peer_state.run, 3, 0))
 
 
 JOB = JobSpec(framework="torchrun", script="train.py", nodes=2, max_nodes=3)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterkit.executors.local.nodes import split_devices
 
 from clusterkit.core import files, processes
 from clusterkit.core.errors import RemoteError, UserError
@@ -22,6 +21,7 @@ from clusterkit.core.model import ClusterKind, JobState, LaunchPlan
 from clusterkit.core.ports import hold_port
 from clusterkit.core.shell import Secret
 from clusterkit.executors import submit_plan
+from clusterkit.executors.local.controller import split_devices
 from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.watch import blocked

@@ -64,8 +64,8 @@ def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
 def test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job(cluster: Cluster) -> None:
     run = cluster.submit(ATTEMPT, requeue=1)
     await_true(started(run))
-    (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
-    os.kill(keeper.pid, signal.SIGTERM)
+    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    os.kill(agent.pid, signal.SIGTERM)
     await_true(lambda: cluster.state(run)[0] == "requeued")
     reason = ended(cluster, run)[1]
     assert reason == "n2 was told to end (SIGTERM); attempt 2 of 2"
@@ -86,8 +86,8 @@ def test_a_node_lost_twice_without_a_spare_ends_the_job(cluster: Cluster) -> Non
     with supervised(cluster, run) as client:
         for attempt in range(2):
             await_true(lambda wanted=f"attempt {attempt}": said_by_all(run, wanted))
-            (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
-            os.kill(keeper.pid, signal.SIGTERM)
+            (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+            os.kill(agent.pid, signal.SIGTERM)
         assert client.wait(90) == 1
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
     assert sorted(path.name for path in run.failures.iterdir()) == ["0.json", "1.json"]
@@ -139,7 +139,7 @@ def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
     assert (done["state"], done["exit_code"]) == ("succeeded", 0)
     run = RunFolder(Path(done["run_dir"]))
     assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"
-    assert "n1 is not fit" in run.again(0).read_text()
+    assert "n1 is not fit" in run.requeued(0).read_text()
 
 
 def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:

@@ -24,7 +24,7 @@ def cluster(lab: Lab, tmp_path: Path) -> Cluster:
 
 
 def refusal(cluster: Cluster, **options: object) -> str:
-    """Submit a job that must be refused; return why, with no keeper left anywhere."""
+    """Submit a job that must be refused; return why, with no node agent left anywhere."""
     refused = cluster.client("true", **options)
     assert refused.returncode != 0
     for node in cluster.lab.nodes:

@@ -91,8 +91,8 @@ def test_a_killed_command_is_named(cluster: Cluster) -> None:
 
 def test_a_keeper_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
     run = running(cluster)
-    (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
-    os.kill(keeper.pid, signal.SIGTERM)
+    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    os.kill(agent.pid, signal.SIGTERM)
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
 
 

@@ -266,8 +266,8 @@ def test_a_spare_gets_the_folder_as_it_was(cluster: Cluster) -> None:
     run = cluster.submit("cat job.py; ((CK_RESTART_COUNT)) || sleep 300", **options, **again)
     await_true(lambda: len(said(cluster, run)) >= 2)
     (work / "job.py").write_text("changed\n")
-    (keeper,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
-    os.kill(keeper.pid, signal.SIGTERM)
+    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    os.kill(agent.pid, signal.SIGTERM)
     await_true(lambda: cluster.state(run)[0] == "requeued")
     with link_down(cluster, "n2"):
         assert cluster.ck("wait", run.run_id)[0] == 0

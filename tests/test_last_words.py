@@ -196,7 +196,7 @@ def test_blame_names_the_rank_where_it_is_known() -> None:
         result = NodeResult(
             node_rank=1, node="n2", exit_code=code, started_at=0, ended_at=1, rank=rank
         )
-        return node_results.blame(result)
+        return node_results.failure_text(result)
 
     assert said(137, 3) == "n2: rank 3 was ended by signal 9"
     assert said(7, 0) == "n2: rank 0 exited with 7"

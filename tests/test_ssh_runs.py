@@ -1,4 +1,4 @@
-"""What is concluded from the keepers of a job over ssh, and from what the nodes say of them."""
+"""What is concluded from the node agents of a job over ssh, and from what the nodes say of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from clusterkit.executors.ssh import fetch, submit
 from clusterkit.executors.ssh import states as ssh_runs
 from clusterkit.executors.ssh.layout import LAYOUT, read_layout, write_layout
 from clusterkit.executors.ssh.start import layout_of
-from clusterkit.executors.ssh.states import Keeper, Life, read_keepers, state_of
+from clusterkit.executors.ssh.states import Life, NodeAgent, read_agents, state_of
 from clusterkit.jobs.state.load import load_jobs
 from tests.plans import make_cluster, make_plan
 
@@ -30,13 +30,13 @@ from tests.plans import make_cluster, make_plan
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "job-20261121-120000-abcdef")
-    for folder in (made.keepers, made.ends, made.nodes, made.failures):
+    for folder in (made.agents, made.ends, made.nodes, made.failures):
         folder.mkdir(parents=True)
     return made
 
 
-def keeper(rank: int, ended_as: JobState | None = None, code: int | None = None) -> Keeper:
-    return Keeper(
+def agent(rank: int, ended_as: JobState | None = None, code: int | None = None) -> NodeAgent:
+    return NodeAgent(
         rank=rank,
         node=f"n{rank + 1}",
         attempt=0,
@@ -62,9 +62,9 @@ def submission(age_s: float = 0.0) -> Submission:
 
 
 def concluded(
-    run: RunFolder, *keepers: Keeper, lives: dict[Keeper, Life] | None = None
+    run: RunFolder, *agents: NodeAgent, lives: dict[NodeAgent, Life] | None = None
 ) -> tuple[JobState, str | None]:
-    state = state_of(run, submission(), keepers, lives or {})
+    state = state_of(run, submission(), agents, lives or {})
     assert state is not None
     return state.state, state.reason
 
@@ -77,7 +77,7 @@ def test_without_keepers_only_a_young_job_is_believed_in(run: RunFolder) -> None
 
 
 def test_one_that_lives_is_enough_to_run(run: RunFolder) -> None:
-    first, second = keeper(0, JobState.SUCCEEDED, 0), keeper(1)
+    first, second = agent(0, JobState.SUCCEEDED, 0), agent(1)
     assert concluded(run, first, second, lives={second: Life.ALIVE})[0] is JobState.RUNNING
 
 
@@ -93,8 +93,8 @@ def test_one_that_lives_is_enough_to_run(run: RunFolder) -> None:
 def test_the_worst_end_is_that_of_the_job(
     run: RunFolder, states: tuple[JobState, JobState], together: JobState
 ) -> None:
-    keepers = [keeper(rank, state, 1) for rank, state in enumerate(states)]
-    assert concluded(run, *keepers)[0] is together
+    agents = [agent(rank, state, 1) for rank, state in enumerate(states)]
+    assert concluded(run, *agents)[0] is together
 
 
 def test_functions_need_a_shared_file_system(
@@ -121,7 +121,7 @@ def test_nodes_that_share_nothing_run_in_folders_of_their_own(tmp_path: Path) ->
 
 
 def test_a_silent_node_leaves_it_unknown_and_a_restarted_one_does_not(run: RunFolder) -> None:
-    first, second = keeper(0, JobState.SUCCEEDED, 0), keeper(1)
+    first, second = agent(0, JobState.SUCCEEDED, 0), agent(1)
     assert concluded(run, first, second, lives={second: Life.SILENT}) == (
         JobState.UNKNOWN,
         "no answer from n2",
@@ -132,7 +132,7 @@ def test_a_silent_node_leaves_it_unknown_and_a_restarted_one_does_not(run: RunFo
     )
     run.cancelled.touch()
     killed = concluded(run, first, second, lives={second: Life.GONE})
-    assert killed == (JobState.CANCELLED, "the keeper of n2 was killed")
+    assert killed == (JobState.CANCELLED, "the node agent of n2 was killed")
 
 
 def test_the_first_failure_is_named(run: RunFolder) -> None:
@@ -145,8 +145,8 @@ def test_the_first_failure_is_named(run: RunFolder) -> None:
         lost="no longer answers",
     )
     node_results.note_failure(run, lost, attempt=0, of=2)
-    silent = keeper(1)
-    assert concluded(run, keeper(0, JobState.FAILED, 143), silent, lives={silent: Life.SILENT}) == (
+    silent = agent(1)
+    assert concluded(run, agent(0, JobState.FAILED, 143), silent, lives={silent: Life.SILENT}) == (
         JobState.FAILED,
         "n2 no longer answers",
     )
@@ -166,25 +166,25 @@ def test_where_the_disk_was_full_a_keeper_without_a_word_was_not_killed(run: Run
     assert told == "n[1-2] could not write how the command ended, nor all output: " + os.strerror(
         errno.EDQUOT
     )
-    first, second = keeper(0), keeper(1)
+    first, second = agent(0), agent(1)
     gone = {first: Life.GONE, second: Life.GONE}
     assert concluded(run, first, second, lives=gone) == (JobState.FAILED, None)
 
 
 def test_torn_files_and_ends_of_an_earlier_attempt_are_left_out(run: RunFolder) -> None:
     about = {"node": "n1", "attempt": 1, "pid": 5, "start_time": "7", "boot_id": "b"}
-    files.write_json(run.keeper(0), about)
+    files.write_json(run.agent(0), about)
     files.write_json(run.end(0), {**about, "attempt": 0, "state": "succeeded", "exit_code": 0})
-    run.keeper(1).write_text('{"node": "n2"')
-    run.keepers.joinpath("x.json").write_text("{}")
-    (found,) = read_keepers(run)
+    run.agent(1).write_text('{"node": "n2"')
+    run.agents.joinpath("x.json").write_text("{}")
+    (found,) = read_agents(run)
     assert (found.node, found.ended_as) == ("n1", None)
 
 
 def lost(folder: Path, name: str, **cluster: Any) -> RunFolder:
     """Return a run that was handed over by a client which died before it had noted an id."""
     run = RunFolder(folder / f"{name}-20261121-120000-abcdef")
-    run.keepers.mkdir(parents=True)
+    run.agents.mkdir(parents=True)
     plan = make_plan(make_cluster(folder, kind=ClusterKind.SSH, **cluster))
     plan = dataclasses.replace(plan, node_names=("n1", "n2"))
     write_layout(run, layout_of(plan, run))
@@ -207,7 +207,7 @@ def test_a_run_that_cannot_be_fetched_silences_no_other(
     (damaged.path / LAYOUT).write_text("{}")
     for rank in (0, 1):
         about = {"node": f"n{rank + 1}", "attempt": 0, "pid": 5, "start_time": "7", "boot_id": "b"}
-        files.write_json(well.keeper(rank), about)
+        files.write_json(well.agent(rank), about)
         files.create_folder(well.ends)
         files.write_json(well.end(rank), {**about, "state": "succeeded", "exit_code": 0})
     told = {job.run: job.status for job in load_jobs([damaged, well, afar])}
@@ -225,7 +225,7 @@ def test_a_damaged_run_hides_no_keeper_of_another(
     well, damaged = lost(tmp_path, "well"), lost(tmp_path, "damaged")
     for run in (well, damaged):
         about = {"node": "n1", "attempt": 0, "pid": 5, "start_time": "7", "boot_id": "b"}
-        files.write_json(run.keeper(0), about)
+        files.write_json(run.agent(0), about)
     (damaged.path / LAYOUT).write_text("{}")
     os.utime(well.path, (1e9, 1e9))
     runs = dict.fromkeys((damaged, well), submission())
@@ -253,6 +253,6 @@ def test_a_node_tells_a_keeper_from_another_process(change: dict[str, object], a
         "ended_as": None,
         **change,
     }
-    question = ssh_runs.question(Keeper(**about))
+    question = ssh_runs.question(NodeAgent(**about))
     said = subprocess.run(["sh", "-c", question], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == answer

@@ -25,7 +25,7 @@ from clusterkit.executors.ssh import executor as ssh
 from clusterkit.executors.ssh import send as ssh_copy
 from clusterkit.executors.ssh.ask import NodeAnswer, NodesBusy, NodesRefuse, on_available_nodes
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
-from clusterkit.jobs import start_held
+from clusterkit.jobs import start_queued
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.transport.probe import Output
 from tests.plans import make_cluster, make_plan, node_script
@@ -37,7 +37,7 @@ NAMES = ("n1", "n2", "n3", "n4")
 class Machines:
     """Machines that share this one's disk, in the place of those that ssh reaches.
 
-    A keeper there is a process that sleeps.
+    A node agent there is a process that sleeps.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Machines:
         self.late: dict[str, str] = {}
         """What machines are once they are not only asked."""
         self.asked: list[tuple[str, ...]] = []
-        self.keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.dies: type[BaseException] | None = None
 
     def answer(
@@ -80,16 +80,16 @@ class Machines:
     def _keep(self, node: str, rank: int) -> int:
         assert self.run is not None
         asleep = f"exec -a 'ssh.agent {self.run.run_id}' sleep 60"
-        keeper = self.keepers[node] = subprocess.Popen(["bash", "-c", asleep])
+        agent = self.agents[node] = subprocess.Popen(["bash", "-c", asleep])
         about = {
             "node": node,
             "attempt": read_layout(self.run).attempt,
-            "pid": keeper.pid,
-            "start_time": str(processes.start_time(keeper.pid)),
+            "pid": agent.pid,
+            "start_time": str(processes.start_time(agent.pid)),
             "boot_id": processes.boot_id(),
         }
-        files.write_json(self.run.keeper(rank), about)
-        return keeper.pid
+        files.write_json(self.run.agent(rank), about)
+        return agent.pid
 
 
 @pytest.fixture
@@ -98,9 +98,9 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
     for module in (ask, start):
         monkeypatch.setattr(module, "ask_nodes", made.answer)
     yield made
-    for keeper in made.keepers.values():
-        keeper.kill()
-        keeper.wait()
+    for process in made.agents.values():
+        process.kill()
+        process.wait()
 
 
 def submitted(
@@ -191,7 +191,7 @@ def test_the_next_attempt_of_an_elastic_job_needs_no_node_for_itself(
     machines.are["n1"] = BROKEN
     ssh.EXECUTOR.restart(run, submission)
     assert (names_of(run), read_layout(run).attempt) == (("n2", "n3"), 1)
-    assert set(machines.keepers) == {"n2", "n3"}
+    assert set(machines.agents) == {"n2", "n3"}
 
 
 # Held jobs -------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ def test_all_machines_are_asked_at_once_where_the_first_ones_are_taken(
     assert names_of(run) == ("n1", "n2")
     machines.are["n2"] = FREE
     ssh.EXECUTOR.start_queued(run, submission)
-    assert set(machines.keepers) == {"n4", "n2"}
-    assert not run.held.exists()
+    assert set(machines.agents) == {"n4", "n2"}
+    assert not run.queued.exists()
 
 
 def test_a_client_that_dies_while_it_asks_changes_nothing(
@@ -235,7 +235,7 @@ def test_a_client_that_dies_while_it_starts_leaves_nothing_to_start_again(
     monkeypatch.setattr(start, "tell_keepers", dies)
     with pytest.raises(KeyboardInterrupt):
         ssh.EXECUTOR.start_queued(run, submission)
-    assert not run.held.exists()
+    assert not run.queued.exists()
     state = states.state_of(run, dataclasses.replace(submission, submitted_at=0.0), (), {})
     assert state is not None  # as young as its start
     assert state.word == "starting"
@@ -249,15 +249,15 @@ def test_where_others_were_faster_the_job_stays_held_and_nothing_runs(
     machines.late = dict.fromkeys(("n1",), BUSY)
     with pytest.raises(NodesBusy, match="n1: it is busy"):
         ssh.EXECUTOR.start_queued(run, submission)
-    assert machines.keepers["n2"].wait(10) == -9
+    assert machines.agents["n2"].wait(10) == -9
     assert load_job(run).status.state is JobState.PENDING
-    assert run.held.exists()
+    assert run.queued.exists()
     assert not run.cancelled.exists()
-    assert not list(run.keepers.iterdir())
+    assert not list(run.agents.iterdir())
     assert read_layout(run).token != token
     machines.late = {}
     ssh.EXECUTOR.start_queued(run, submission)
-    assert len(list(run.keepers.iterdir())) == 2
+    assert len(list(run.agents.iterdir())) == 2
 
 
 def test_a_connection_that_breaks_before_anything_was_started_ends_no_job(
@@ -271,7 +271,7 @@ def test_a_connection_that_breaks_before_anything_was_started_ends_no_job(
     )
     with pytest.raises(NodesRefuse, match="n2: the connection broke"):
         ssh.EXECUTOR.start_queued(run, submission)
-    assert run.held.exists()
+    assert run.queued.exists()
     assert not run.state.exists()
     assert not run.cancelled.exists()
 
@@ -284,7 +284,7 @@ def test_a_node_that_refuses_in_the_last_moment_ends_a_held_job(
     with pytest.raises(NodesRefuse, match="n2: it is broken"):
         ssh.EXECUTOR.start_queued(run, submission)
     assert load_job(run).status.state is JobState.FAILED
-    assert machines.keepers["n1"].wait(10) == -15
+    assert machines.agents["n1"].wait(10) == -15
 
 
 # Attempts --------------------------------------------------------------------------------------
@@ -294,13 +294,13 @@ def test_a_busy_node_is_not_noted_as_lost(tmp_path: Path, machines: Machines) ->
     run, _ = submitted(tmp_path, machines)
     layout = dataclasses.replace(read_layout(run), attempt=1)
     old = {"node": "n2", "attempt": 0, "pid": 1, "start_time": "7", "boot_id": "b"}
-    files.create_folder(run.keepers)
-    files.write_json(run.keeper(0), old)
+    files.create_folder(run.agents)
+    files.write_json(run.agent(0), old)
     machines.late["n2"] = BUSY
     with pytest.raises(NodesBusy):
         start.start(run, layout, handing_over=lambda: None)
     assert not list(run.failures.iterdir())
-    assert files.read_json(run.keeper(0)) == old  # as if there had been no attempt
+    assert files.read_json(run.agent(0)) == old  # as if there had been no attempt
     machines.late["n1"] = BROKEN
     machines.late["n2"] = BUSY
     with pytest.raises(NodesRefuse):
@@ -341,16 +341,16 @@ def test_a_keeper_leaves_the_end_of_its_rank_to_who_has_it_now(
 ) -> None:
     run, _ = submitted(tmp_path, machines)
     held = slots.take(1, 1, job="mine", node="n1", space=tmp_path.name)
-    keeper = agent._Keeper(run, read_layout(run), 0, held)
+    kept = agent._NodeAgent(run, read_layout(run), 0, held)
     held.release()
-    files.create_folder(run.keepers)
+    files.create_folder(run.agents)
     files.create_folder(run.ends)
-    files.write_json(run.keeper(0), {**keeper.about, "attempt": 1})
+    files.write_json(run.agent(0), {**kept.about, "attempt": 1})
     result = node_results.lost(0, "n1", "has gone")
-    keeper.write_end(result)
+    kept.write_end(result)
     assert not run.end(0).exists()
-    keeper.write_about()
-    keeper.write_end(result)
+    kept.write_about()
+    kept.write_end(result)
     assert run.end(0).exists()
 
 
@@ -370,6 +370,6 @@ def test_a_damaged_folder_keeps_no_other_job_of_its_array_back(
             if run == runs[2]:
                 raise RemoteError("busy")
 
-    monkeypatch.setattr(start_held, "executor_of", lambda *_, **__: Queue())
-    assert "waits: damaged" in (start_held.tend(jobs) or "")
+    monkeypatch.setattr(start_queued, "executor_of", lambda *_, **__: Queue())
+    assert "waits: damaged" in (start_queued.start_due(jobs) or "")
     assert seen == runs[:3]

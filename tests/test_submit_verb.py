@@ -154,7 +154,7 @@ def test_a_document_stands_for_every_error_where_one_was_asked_for(
 def test_whose_python_keepers_use_is_said_where_the_file_system_is_shared(desk: Path) -> None:
     done = run(desk, "nodes", "prepare", "-c", "rack", "--hosts", "n1", PATH="/nowhere")
     assert done.returncode == 1
-    assert "rack shares a file system, so its keepers use this machine's Python" in done.stderr
+    assert "rack shares a file system, so its node agents use this machine's Python" in done.stderr
 
 
 def test_no_slurm_on_this_machine(desk: Path) -> None:

@@ -29,7 +29,7 @@ from clusterkit.executors.ssh.fetch import decide_first_failure, settle
 from clusterkit.executors.ssh.inbox import relative
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
-from clusterkit.executors.ssh.states import read_keepers
+from clusterkit.executors.ssh.states import read_agents
 from clusterkit.launch.plan import make_plan
 from tests.here import SessionHere
 
@@ -99,7 +99,7 @@ def test_one_hint_for_all_nodes_that_are_busy() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "job-20261121-120000-abcdef")
-    for folder in (made.keepers, made.ends, made.nodes, made.failures, made.logs):
+    for folder in (made.agents, made.ends, made.nodes, made.failures, made.logs):
         folder.mkdir(parents=True)
     return made
 
@@ -202,7 +202,7 @@ def test_only_what_is_new_is_brought_and_the_last_word_last(
     (folder / "logs" / "node-1.log").write_bytes(b"one\n")
     (folder / "results" / "deep" / "half").write_text("half")
     bring(there, run, memo)
-    assert [keeper.pid for keeper in read_keepers(run)] == [77]
+    assert [agent.pid for agent in read_agents(run)] == [77]
     assert run.log(1).read_bytes() == b"one\n"
     assert not run.results.exists()
     with (folder / "logs" / "node-1.log").open("ab") as log:

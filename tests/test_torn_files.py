@@ -66,7 +66,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 def _nobody_knows_more(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Let Slurm have forgotten every job, and each node say that no keeper of it is there."""
+    """Let Slurm have forgotten every job, and each node say that no node agent of it is there."""
     programs = tmp_path_factory.mktemp("bin")
     (programs / "squeue").write_text(FAKE_SQUEUE)
     (programs / "squeue").chmod(0o755)
@@ -105,9 +105,9 @@ def make_run(folder: Path, kind: ClusterKind, code: int, *, kept: bool) -> RunFo
         write_layout(run, layout_of(plan, run))
         for rank in (0, 1):
             about = {"node": f"n{rank}", "attempt": 0, "pid": 7, "start_time": "1", "boot_id": "b"}
-            files.create_folder(run.keepers)
+            files.create_folder(run.agents)
             files.create_folder(run.ends)
-            files.write_json(run.keeper(rank), about)
+            files.write_json(run.agent(rank), about)
             files.write_json(run.end(rank), {**about, **end, "at": 3.0})
     files.write_text(run.log(0), "out\n")
     if kept:

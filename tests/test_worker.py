@@ -24,7 +24,7 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.plans import environment, make_cluster, node_script
 
-QUICK = "LaunchTask({path!r}, Patience(grace_s=4.0, peer_grace_s=0.5, poll_s=0.1))"
+QUICK = "LaunchTask({path!r}, Timeouts(grace_s=4.0, peer_grace_s=0.5, poll_s=0.1))"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def launch(run: RunFolder, rank: int = 0, nodes: int = 1, **env: str) -> subproc
     """Start LaunchTask in a process of its own, as submitit would."""
     code = (
         "from clusterkit.executors.node import LaunchTask\n"
-        "from clusterkit.executors.node.watch import Patience\n"
+        "from clusterkit.executors.node.watch import Timeouts\n"
         f"print({QUICK.format(path=str(run.path))}())"
     )
     variables = {**os.environ, **environment(rank, nodes), **env}

@@ -67,7 +67,7 @@ def test_a_job_that_another_node_may_start_again_is_not_ended(run: RunFolder, as
     again.requeue(run, node(0), "n3 no longer answers", lost=LOST)
     again.give_up(run, node(0), lost=LOST)
     assert asked.read_text() == "scontrol ping\n"
-    assert not run.again(0).exists()
+    assert not run.requeued(0).exists()
 
 
 def test_a_job_that_does_not_start_again_is_ended_by_one(run: RunFolder, asked: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_job_that_does_not_start_again_is_ended_by_one(run: RunFolder, asked: 
 
 def test_of_many_nodes_those_that_come_later_do_not_ask(run: RunFolder, asked: Path) -> None:
     submitted(run, requeue=1)
-    run.again(0).write_text(json.dumps({"why": "n3 no longer answers"}))
+    run.requeued(0).write_text(json.dumps({"why": "n3 no longer answers"}))
     for rank in (0, 3, 9, 15):
         again.requeue(run, node(rank), "n3 no longer answers", lost=LOST)
     assert not asked.exists()

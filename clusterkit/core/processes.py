@@ -4,7 +4,7 @@ A descendant is known by the variable `CK_JOB_UID` in the environment it was sta
 survives daemonising, `setsid` and reparenting, where process groups and sessions do not (torch's
 elastic agent starts every worker in a session of its own).
 
-Standard library only: this file is also run by its path, as the guardian of a worker, which ends
+Standard library only: this file is also run by its path, as the watchdog of a worker, which ends
 the job's processes should the worker be killed without a chance to do so.
 """
 
@@ -173,11 +173,11 @@ def guarded(value: str, *, holding: Collection[int] = ()) -> Iterator[None]:
         start_new_session=True,
         pass_fds=tuple(holding),
         env={name: value for name, value in os.environ.items() if name != MARKER},
-    ) as guardian:
+    ) as watchdog:
         # An exception closes its standard input without a word, and it kills what was left.
         yield
         with suppress(BrokenPipeError):
-            guardian.communicate(b".")
+            watchdog.communicate(b".")
 
 
 def guard(value: str) -> None:

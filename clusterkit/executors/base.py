@@ -211,7 +211,7 @@ def state_without_processes(
     `written` is what is written just before it is handed over: a queued job is an old one. It may
     be without a process for `timeout_s`.
     """
-    if run.held.exists():
+    if run.queued.exists():
         if run.cancelled.exists():
             return SchedulerState(state=JobState.CANCELLED, word="ended")
         return SchedulerState(state=JobState.PENDING, word=QUEUED)

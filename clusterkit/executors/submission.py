@@ -160,7 +160,7 @@ def submit_plan(
         job_id = None
         if executor.has_to_wait(dependencies):
             job_id = executor.queue(plan, run, dependencies, hidden=frozenset(secrets))
-            files.create_text(run.held, "")
+            files.create_text(run.queued, "")
         submission = _prepare(plan, rendered, run, secrets, command_line, dependencies)
         for name, document in (documents or {}).items():
             content = {"schema": runfolder.SCHEMA, **files.plain(document)}

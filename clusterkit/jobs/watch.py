@@ -17,7 +17,7 @@ from clusterkit.core.model import ClusterKind, JobState
 from clusterkit.executors import executor_for, executor_of
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs.start_held import end_held, is_held, needs_client, ready, tend
+from clusterkit.jobs.start_queued import end_queued, is_queued, needs_client, ready, start_due
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
 
 RESULTS_EVERY_S = 0.2
@@ -63,7 +63,7 @@ class Watch:
         pause_s = _BUSY_EVERY_S if self.trouble and len(self._order) > 1 else _START_EVERY_S
         due = bool(changed) or time.monotonic() - self._started_at >= pause_s
         if self._starts and due and any(map(needs_client, self.open)):
-            self.trouble = tend(self.open) or ""
+            self.trouble = start_due(self.open) or ""
             self._started_at = time.monotonic()
             self._seen = -1
         return changed
@@ -125,7 +125,7 @@ class Watch:
         """Whether all jobs that are left wait for one of which nobody will learn any more."""
         left = self.open
         unknown = any(job.status.state is JobState.UNKNOWN for job in self.jobs.values())
-        return unknown and bool(left) and all(map(is_held, left)) and not ready(left)
+        return unknown and bool(left) and all(map(is_queued, left)) and not ready(left)
 
 
 def _unknown_timeout_s(job: Job) -> float:
@@ -236,7 +236,7 @@ def _end(
     errors: dict[RunFolder, RemoteError | UserError] = {}
     for job in reversed(jobs):
         try:
-            if not end_held(job.run):
+            if not end_queued(job.run):
                 executor = executor_of(job.run, job.submission, use=_CANCEL)
                 executor.cancel(job.run, job.submission)
         except (RemoteError, UserError) as error:

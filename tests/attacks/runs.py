@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit.executors.local.runs import MODULE
-
 from clusterkit.core import files, processes
 from clusterkit.core.model import ClusterKind, Host
+from clusterkit.executors.local.executor import MODULE
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh.layout import LAYOUT, write_layout
@@ -104,9 +103,9 @@ def prepare(
         layout["cluster"] |= {"venv": str(trap.witness), "host_keys": f"$(touch {trap.witness})"}
         layout["command"] = ["touch", str(trap.witness)]
         files.write_json(run.path / LAYOUT, layout)
-        files.create_folder(run.keepers)
+        files.create_folder(run.agents)
         about = {"node": "127.0.0.1", "attempt": 0, "pid": 7, "start_time": evil, "boot_id": evil}
-        files.write_json(run.keeper(0), about)
+        files.write_json(run.agent(0), about)
     give(run.path, uid)
     return run
 
@@ -118,7 +117,7 @@ def hold(run: RunFolder, trap: Trap) -> None:
     (code / "sitecustomize.py").write_text(f"open({str(trap.witness)!r}, 'w')\n")
     variables = {**os.environ, "PYTHONPATH": str(code)}
     files.write_json(run.shell, {"host": socket.gethostname(), "variables": variables})
-    files.create_text(run.held, "")
+    files.create_text(run.queued, "")
 
 
 def control(run: RunFolder, pid: int) -> None:

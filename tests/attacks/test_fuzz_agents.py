@@ -23,7 +23,7 @@ from clusterkit.executors.ssh import ask, fetch, states
 from clusterkit.executors.ssh.ask import NodeAnswer
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
-from clusterkit.executors.ssh.states import Life, read_keepers, state_of
+from clusterkit.executors.ssh.states import Life, read_agents, state_of
 from clusterkit.transport.probe import Output
 from clusterkit.transport.ssh.session import Talk
 from clusterkit.transport.sync.helper import Helper
@@ -110,7 +110,7 @@ def layout() -> SshLayout:
 
 def a_run(folder: Path) -> RunFolder:
     run = RunFolder(folder / "runs" / RUN_ID)
-    for made in (run.keepers, run.ends, run.nodes, run.failures, run.logs, run.submitit):
+    for made in (run.agents, run.ends, run.nodes, run.failures, run.logs, run.submitit):
         made.mkdir(parents=True)
     return run
 
@@ -129,7 +129,7 @@ def test_any_files_in_a_run_folder_give_a_state(data: st.DataObject) -> None:
         run = a_run(Path(folder))
         write_layout(run, layout())
         named = {
-            run.keepers: "{}.json",
+            run.agents: "{}.json",
             run.ends: "{}.json",
             run.failures: "{}.json",
             run.nodes: data.draw(st.sampled_from(["node-{}-attempt-0.json", "rounds-{}.jsonl"])),
@@ -137,15 +137,15 @@ def test_any_files_in_a_run_folder_give_a_state(data: st.DataObject) -> None:
         for place, name in named.items():
             for number in data.draw(st.lists(NUMBERED, max_size=2)):
                 (place / name.format(number)[-200:]).write_bytes(data.draw(BYTES))
-        keepers = read_keepers(run)
-        for keeper in keepers:
-            assert keeper.node in NAMES
+        agents = read_agents(run)
+        for agent in agents:
+            assert agent.node in NAMES
             said = subprocess.run(
-                ["sh", "-n", "-c", states.question(keeper)], capture_output=True, check=False
+                ["sh", "-n", "-c", states.question(agent)], capture_output=True, check=False
             )
             assert said.returncode == 0
-        lives = {keeper: data.draw(st.sampled_from(list(Life))) for keeper in keepers}
-        state_of(run, submission(), keepers, lives)
+        lives = {agent: data.draw(st.sampled_from(list(Life))) for agent in agents}
+        state_of(run, submission(), agents, lives)
         node_results.read_attempts(run)
         node_results.read_failures(run)
         node_results.read_rounds(run, 0)

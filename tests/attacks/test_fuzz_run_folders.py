@@ -33,7 +33,7 @@ from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import find_run, list_runs, load_jobs, read_logs
 from clusterkit.jobs.document import full_document_of, logs_document
-from clusterkit.jobs.start_held import may_need_client
+from clusterkit.jobs.start_queued import may_need_client
 from clusterkit.jobs.state.load import load_job
 from clusterkit.observe.diagnose.job import diagnose_run
 from clusterkit.observe.diagnose.rules import load_rules
@@ -72,7 +72,7 @@ def whole(root: Path, trap: Trap, kind: ClusterKind, uid: int) -> RunFolder:
     run = runs.prepare(root, trap, kind, uid=uid)
     node_results.write_result(run, RESULT, attempt=0, of=1)
     files.write_json(run.rank_failure(0), {"node": "127.0.0.1", "rank": 0, "exit_code": 7})
-    files.write_json(run.again(0), {"why": "lost"})
+    files.write_json(run.requeued(0), {"why": "lost"})
     files.write_text(run.rounds(0), json.dumps({"nodes": ["127.0.0.1"]}) + "\n")
     runs.control(run, os.getpid())
     submission = json.loads(run.submission.read_text())

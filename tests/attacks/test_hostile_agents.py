@@ -41,7 +41,7 @@ class Site:
     farm: Farm
     run: RunFolder
     ranks: Mapping[str, int]
-    keepers: Mapping[str, subprocess.Popen[bytes]]
+    agents: Mapping[str, subprocess.Popen[bytes]]
     canary: Path
 
     def ck(self, *words: str, within_s: float = 90) -> Ran:
@@ -74,16 +74,16 @@ def healthy_home(folder: Path, name: str, rank: int) -> subprocess.Popen[bytes]:
     (ours / "venv").symlink_to(sys.prefix)
     (there / "logs" / f"node-{rank}.log").write_text(WORDS)
     asleep = ["bash", "-c", f"exec -a 'clusterkit.executors.ssh.agent {there}' sleep 300"]
-    keeper = subprocess.Popen(asleep, start_new_session=True)
+    agent = subprocess.Popen(asleep, start_new_session=True)
     about = {
         "node": name,
         "attempt": 0,
-        "pid": keeper.pid,
-        "start_time": processes.start_time(keeper.pid),
+        "pid": agent.pid,
+        "start_time": processes.start_time(agent.pid),
         "boot_id": processes.boot_id(),
     }
     files.write_json(there / "keepers" / f"{rank}.json", about)
-    return keeper
+    return agent
 
 
 def site(folder: Path, lies: Mapping[str, str], stack: ExitStack, *, alive: str) -> Site:
@@ -98,12 +98,12 @@ def site(folder: Path, lies: Mapping[str, str], stack: ExitStack, *, alive: str)
     }
     homes = {name: f"HOME={home_of(folder, name)}" for name in HEALTHY}
     one = stack.enter_context(farm(folder, programs, homes, {}))
-    keepers = {name: healthy_home(folder, name, ranks[name]) for name in HEALTHY}
-    for keeper in keepers.values():
-        stack.callback(keeper.wait)
-        stack.callback(keeper.kill)
+    there = {name: healthy_home(folder, name, ranks[name]) for name in HEALTHY}
+    for process in there.values():
+        stack.callback(process.wait)
+        stack.callback(process.kill)
     run = RunFolder(folder / "runs" / RUN_ID)
-    for made in (run.keepers, run.ends, run.nodes, run.failures, run.logs, run.submitit):
+    for made in (run.agents, run.ends, run.nodes, run.failures, run.logs, run.submitit):
         made.mkdir(parents=True)
     layout = SshLayout(
         job_id="ssh-abcdef",
@@ -128,7 +128,7 @@ def site(folder: Path, lies: Mapping[str, str], stack: ExitStack, *, alive: str)
         nodes=len(names), tasks=len(names), submitted_at=time.time(), job_id="ssh-abcdef",
     )  # fmt: skip
     runfolder.write_submission(run, submission)
-    return Site(farm=one, run=run, ranks=ranks, keepers=keepers, canary=canary)
+    return Site(farm=one, run=run, ranks=ranks, agents=there, canary=canary)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def outside(site: Site) -> set[str]:
 def require_healthy(site: Site) -> None:
     for name in HEALTHY:
         assert site.run.log(site.ranks[name]).read_text() == WORDS, name
-        assert files.read_json(site.run.keeper(site.ranks[name])) is not None, name
+        assert files.read_json(site.run.agent(site.ranks[name])) is not None, name
         assert not site.run.result(site.ranks[name]).exists(), name
     assert not (site.run.failures / "0.json").exists()
 
@@ -196,7 +196,7 @@ def test_a_cancel_ends_the_healthy_ones_and_nothing_else(four: Site) -> None:
         assert ran.code == 2
         assert "n2: answers nonsense: keepers/1.json" in ran.err
         for name in HEALTHY:
-            assert four.keepers[name].wait(10) == -15, name
+            assert four.agents[name].wait(10) == -15, name
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -214,7 +214,7 @@ def test_nodes_that_never_end_hold_nobody_up(endless: Site) -> None:
     cancel = endless.farm.start("cancel", str(endless.run.path))
     try:
         for name in HEALTHY:
-            assert endless.keepers[name].wait(60) == -15, name
+            assert endless.agents[name].wait(60) == -15, name
     finally:
         cancel.kill()
         cancel.wait()

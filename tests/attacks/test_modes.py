@@ -12,13 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
-from clusterkit.executors.run.pickles import dump_private, load_own
 
 from clusterkit.core import files, permissions
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, ShareRuns
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.ssh.inbox import Inbox, NotWritten
+from clusterkit.executors.submitit_job import dump_private, load_own
 
 STRANGER = 54321
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

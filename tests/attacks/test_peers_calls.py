@@ -21,8 +21,8 @@ from clusterkit.core.ports import groups
 from clusterkit.executors.node import coordinator
 from clusterkit.executors.node import peers as calls
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.partition import News
-from clusterkit.executors.node.peers import Circle, Link
+from clusterkit.executors.node.partition import PeerState
+from clusterkit.executors.node.peers import PeerConnection, PeerGroup
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.attacks.test_peers import no_descriptors, squatter, stranger, until
 from tests.port_ranges import next_range
@@ -40,34 +40,34 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def circle() -> Circle:
+def group() -> PeerGroup:
     ports = tuple(groups(*next_range(), seed="attack"))[:5]
-    return Circle(names=("127.0.0.1", "n2", "n3"), tasks=3, ports=ports, token=TOKEN)
+    return PeerGroup(names=("127.0.0.1", "n2", "n3"), tasks=3, ports=ports, token=TOKEN)
 
 
 @contextmanager
-def job(circle: Circle, folder: Path) -> Iterator[list[Link]]:
+def job(group: PeerGroup, folder: Path) -> Iterator[list[PeerConnection]]:
     made = []
     for rank in range(3):
         run = RunFolder(folder / f"on-{rank}")
         run.failures.mkdir(parents=True)
-        news = News(run, attempt=0, of=3)
-        news.begin()
-        made.append(join(circle, rank, news))
-    for link in made:
-        link.begin()
+        peer_state = PeerState(run, attempt=0, of=3)
+        peer_state.begin()
+        made.append(join(group, rank, peer_state))
+    for connection in made:
+        connection.begin()
     try:
-        assert all(link.await_go() for link in made)
+        assert all(connection.await_go() for connection in made)
         yield made
     finally:
-        for link in reversed(made):
-            link.leave()
-            link.news.end()
+        for connection in reversed(made):
+            connection.leave()
+            connection.peer_state.end()
 
 
-def port_of(link: Link) -> tuple[str, int]:
-    assert link.port is not None
-    return "127.0.0.1", link.port + PORT_STRIDE - 1
+def port_of(connection: PeerConnection) -> tuple[str, int]:
+    assert connection.port is not None
+    return "127.0.0.1", connection.port + PORT_STRIDE - 1
 
 
 def member(rank: int, **changes: Any) -> Member:
@@ -75,15 +75,17 @@ def member(rank: int, **changes: Any) -> Member:
     return Member(**{**known, **changes})
 
 
-def unharmed(nodes: list[Link]) -> bool:
-    return not any(link.news.failure or link.news.cancelled for link in nodes)
+def unharmed(nodes: list[PeerConnection]) -> bool:
+    return not any(
+        connection.peer_state.failure or connection.peer_state.cancelled for connection in nodes
+    )
 
 
 def test_1145_idle_connections_make_no_node_believe_in_a_lost_network(
-    circle: Circle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: PeerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "_KEEP_UP_TO", 0)  # as of jobs so wide that each call is a new one
-    with job(circle, tmp_path) as nodes, ExitStack() as stack:
+    with job(group, tmp_path) as nodes, ExitStack() as stack:
         for _ in range(1145):
             stack.enter_context(stranger(port_of(nodes[0])))
         began = time.monotonic()
@@ -95,10 +97,10 @@ def test_1145_idle_connections_make_no_node_believe_in_a_lost_network(
 
 @pytest.mark.parametrize("kept", [0, 512], ids=["called-anew", "kept"])
 def test_exhausted_descriptors_are_no_evidence_that_a_node_is_lost(
-    circle: Circle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+    group: PeerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     monkeypatch.setattr(calls, "_KEEP_UP_TO", kept)
-    with job(circle, tmp_path) as nodes, socket.socket() as caller:
+    with job(group, tmp_path) as nodes, socket.socket() as caller:
         with no_descriptors():
             caller.connect(port_of(nodes[0]))  # so that there is somebody to accept
             time.sleep(2 * SILENCE_S)
@@ -107,24 +109,24 @@ def test_exhausted_descriptors_are_no_evidence_that_a_node_is_lost(
         assert nodes[1].trouble or kept
 
 
-def test_a_node_that_is_lost_in_the_flood_is_noticed(circle: Circle, tmp_path: Path) -> None:
-    with job(circle, tmp_path) as nodes, ExitStack() as stack:
+def test_a_node_that_is_lost_in_the_flood_is_noticed(group: PeerGroup, tmp_path: Path) -> None:
+    with job(group, tmp_path) as nodes, ExitStack() as stack:
         nodes[2]._call = lambda: None  # type: ignore[method-assign]
         for _ in range(300):
             stack.enter_context(stranger(port_of(nodes[0])))
-        until(lambda: nodes[1].news.failure)
-        assert nodes[1].news.failure is not None
-        assert nodes[1].news.failure.node == "n3"
+        until(lambda: nodes[1].peer_state.failure)
+        assert nodes[1].peer_state.failure is not None
+        assert nodes[1].peer_state.failure.node == "n3"
 
 
-def test_a_large_answer_reaches_every_node(circle: Circle, tmp_path: Path) -> None:
+def test_a_large_answer_reaches_every_node(group: PeerGroup, tmp_path: Path) -> None:
     now = time.time()
     failure = NodeResult(
         node_rank=2, node="n3", exit_code=1, started_at=now, ended_at=now, message="x" * 900_000
     )
-    with job(circle, tmp_path) as nodes:
-        nodes[2].news.blame(failure)
-        until(lambda: nodes[0].news.failure == nodes[1].news.failure == failure)
+    with job(group, tmp_path) as nodes:
+        nodes[2].peer_state.note_failure(failure)
+        until(lambda: nodes[0].peer_state.failure == nodes[1].peer_state.failure == failure)
 
 
 RESULT = plain(
@@ -145,8 +147,8 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-def test_nonsense_of_a_node_of_the_job_changes_nothing(circle: Circle, tmp_path: Path) -> None:
-    with job(circle, tmp_path) as nodes:
+def test_nonsense_of_a_node_of_the_job_changes_nothing(group: PeerGroup, tmp_path: Path) -> None:
+    with job(group, tmp_path) as nodes:
         for case, message in BROKEN.items():
             with peers.connect(port_of(nodes[0]), member(2)) as broken, suppress(OSError):
                 broken.send(message)
@@ -156,8 +158,10 @@ def test_nonsense_of_a_node_of_the_job_changes_nothing(circle: Circle, tmp_path:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_rank_that_does_not_call_is_not_heard(circle: Circle, tmp_path: Path, rank: int) -> None:
-    with job(replace(circle, tasks=3), tmp_path) as nodes:
+def test_a_rank_that_does_not_call_is_not_heard(
+    group: PeerGroup, tmp_path: Path, rank: int
+) -> None:
+    with job(replace(group, tasks=3), tmp_path) as nodes:
         other = member(rank, attempt=rank // 2)  # the first node itself, or one of another attempt
         with suppress(OSError), peers.connect(port_of(nodes[0]), other) as connection:
             connection.send({"cancelled": True, "ended": True})
@@ -167,15 +171,15 @@ def test_a_rank_that_does_not_call_is_not_heard(circle: Circle, tmp_path: Path, 
 
 @pytest.mark.parametrize("what", ["echo", "silence"])
 def test_a_squatter_of_the_first_port_neither_stops_nor_fools_a_caller(
-    circle: Circle, tmp_path: Path, what: str
+    group: PeerGroup, tmp_path: Path, what: str
 ) -> None:
     def serve(sock: socket.socket) -> None:
         with suppress(OSError):
             while what == "echo":
                 sock.sendall(sock.recv(4096))
 
-    with squatter(serve, circle.ports[0] + PORT_STRIDE - 1), job(circle, tmp_path) as nodes:
-        assert {link.port for link in nodes} == {circle.ports[1]}
-        threads = [link._thread for link in nodes]
+    with squatter(serve, group.ports[0] + PORT_STRIDE - 1), job(group, tmp_path) as nodes:
+        assert {connection.port for connection in nodes} == {group.ports[1]}
+        threads = [connection._thread for connection in nodes]
         assert all(isinstance(one, threading.Thread) and one.is_alive() for one in threads)
         assert unharmed(nodes)

@@ -19,9 +19,9 @@ from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors import executor_of
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.executors.ssh.states import read_keepers
+from clusterkit.executors.ssh.states import read_agents
 from clusterkit.jobs import cancel, find_run, list_runs, load_jobs, read_logs, runs_of_others, wait
-from clusterkit.jobs.start_held import tend
+from clusterkit.jobs.start_queued import start_due
 from clusterkit.jobs.state.load import load_job, states_of
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap, bystander, clusterkit, control, prepare
@@ -129,7 +129,7 @@ def test_python_is_refused_as_well(shared: Path, trap: Trap) -> None:
     assert WHOSE in (found.status.reason or "")
     with pytest.raises(UserError, match="will not start its job"):
         executor_of(run, found.submission, use="start its job")
-    assert tend([found]) is None, "nothing that its files say makes it a job to be started"
+    assert start_due([found]) is None, "nothing that its files say makes it a job to be started"
     assert (trap.caught(), runs.state_of(shared)) == ([], before)
 
 
@@ -217,11 +217,11 @@ def test_nor_is_one_that_others_can_write(name: str, mode: int, shared: Path, tr
 
 def test_no_node_is_asked_with_what_others_can_write(shared: Path, trap: Trap) -> None:
     run = prepare(shared, trap, ClusterKind.SSH, uid=0)
-    about = json.loads(run.keeper(0).read_text())
-    files.write_json(run.keeper(0), {**about, "start_time": "1", "boot_id": "0" * 32})
-    assert len(read_keepers(run)) == 1, "whole, and nobody else's"
-    run.keeper(0).chmod(0o666)
-    assert read_keepers(run) == ()
+    about = json.loads(run.agent(0).read_text())
+    files.write_json(run.agent(0), {**about, "start_time": "1", "boot_id": "0" * 32})
+    assert len(read_agents(run)) == 1, "whole, and nobody else's"
+    run.agent(0).chmod(0o666)
+    assert read_agents(run) == ()
 
 
 def test_no_job_is_started_where_others_could_exchange_its_files(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import agent, slots
 from clusterkit.executors.ssh.layout import CHECK
 from clusterkit.executors.ssh.slots import SameMachine, SlotsBusy
-from clusterkit.executors.ssh.states import Keeper, order_to_end
+from clusterkit.executors.ssh.states import NodeAgent, order_to_end
 from clusterkit.transport.sync.helper import Helper
 from tests.here import SessionHere
 
@@ -188,7 +188,7 @@ def test_no_process_but_one_of_the_job_is_ended(tmp_path: Path) -> None:
         (["bash", "-c", f"exec -a 'ssh_keeper {run.path}' sleep 60"], True),
     ):
         with subprocess.Popen(argv) as process:
-            keeper = Keeper(
+            agent = NodeAgent(
                 rank=0,
                 node="n1",
                 attempt=0,
@@ -196,7 +196,7 @@ def test_no_process_but_one_of_the_job_is_ended(tmp_path: Path) -> None:
                 start_time=str(processes.start_time(process.pid)),
                 boot_id=processes.boot_id(),
             )
-            subprocess.run(["sh", "-c", order_to_end(keeper, run)], check=False, timeout=10)
+            subprocess.run(["sh", "-c", order_to_end(agent, run)], check=False, timeout=10)
             try:
                 assert (process.wait(1) == -15) is ended
             except subprocess.TimeoutExpired:
@@ -212,8 +212,8 @@ def test_nothing_in_a_keepers_file_reaches_the_shell(tmp_path: Path) -> None:
             "boot_id": "b",
             field: f"'; touch {canary}; '\n$(touch {canary})",
         }
-        keeper = Keeper(rank=0, node="n1", attempt=0, pid=os.getpid(), **about)
-        script = order_to_end(keeper, RunFolder(tmp_path / RUN_ID))
+        agent = NodeAgent(rank=0, node="n1", attempt=0, pid=os.getpid(), **about)
+        script = order_to_end(agent, RunFolder(tmp_path / RUN_ID))
         subprocess.run(["sh", "-c", script], check=False, timeout=10)
     assert not canary.exists()
     assert files.count(tmp_path) == 0

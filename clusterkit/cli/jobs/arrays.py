@@ -15,7 +15,7 @@ from clusterkit.core.model import JobState
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, find_runs, load_jobs, run_roots
 from clusterkit.jobs.document import document_of, name_of
-from clusterkit.jobs.start_held import may_need_client
+from clusterkit.jobs.start_queued import may_need_client
 from clusterkit.jobs.watch import wait_for_all
 
 _MOST_ROWS = 40

@@ -122,7 +122,7 @@ def _announce(plan: LaunchPlan, run: RunFolder, submission: Submission, *, brief
     console.note(f"{console.bold(job_id)}  {summary(plan)}, cluster {plan.cluster.name}")
     if submission.after:
         console.note(f"  starts      {waiting_for(submission.after)}")
-        if run.held.exists():
+        if run.queued.exists():
             console.note(f"              if clusterkit supervise {job_id} (or wait) runs then")
     console.note(f"  run folder  {run.path}")
     if not brief:

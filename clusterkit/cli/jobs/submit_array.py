@@ -157,11 +157,11 @@ def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trou
 def _start_ready(runs: Sequence[RunFolder]) -> None:
     """Start what can start at once of jobs that a client has to start."""
     from clusterkit.jobs import load_jobs
-    from clusterkit.jobs.start_held import is_held, tend
+    from clusterkit.jobs.start_queued import is_queued, start_due
 
-    held = [job for job in load_jobs(runs) if is_held(job)]
+    held = [job for job in load_jobs(runs) if is_queued(job)]
     if held:
-        tend(held)
+        start_due(held)
 
 
 def _count(done: int, of: int) -> None:
@@ -189,7 +189,7 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     )
     if array.after:
         console.note(f"  start       {waiting_for(array.after)}")
-    if any(run.held.exists() for run in runs):
+    if any(run.queued.exists() for run in runs):
         console.note(f"  rest        waits until clusterkit supervise {array.array} (or wait) runs")
     console.note(f"  run folders {runs[0].path.parent}")
     console.note(f"  look        clusterkit status {array.array}")

@@ -21,7 +21,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job
 from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import full_document_of, name_of
-from clusterkit.jobs.start_held import may_need_client
+from clusterkit.jobs.start_queued import may_need_client
 
 
 def wait(

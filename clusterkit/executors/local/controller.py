@@ -162,7 +162,7 @@ def _end_of(
     if first is not None:
         # A node failed by itself before anybody ended the job.
         state = JobState.FAILED
-    reason = node_results.blame(first) if first else None
+    reason = node_results.failure_text(first) if first else None
     if not all(reported) and state is JobState.FAILED and reason is None:
         reason = f"a worker ended without a result, see {run.submitit}"
     return {

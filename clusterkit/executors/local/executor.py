@@ -112,9 +112,9 @@ class LocalExecutor(Executor):
             message = f"{job_id_of(run)} is to run on {host}, and this is another machine"
             raise RemoteError(message, hint=f"on {host}: clusterkit wait {run.path}")
         try:
-            _launch(run, submission.tasks, variables, lambda: files.remove(run.held))
+            _launch(run, submission.tasks, variables, lambda: files.remove(run.queued))
         except (RefusalError, UserError):
-            files.create_text(run.held, "")  # its controller has gone
+            files.create_text(run.queued, "")  # its controller has gone
             raise
         files.remove(run.shell)
 
@@ -133,7 +133,7 @@ class LocalExecutor(Executor):
         Raises:
             RemoteError: the job runs on another machine.
         """
-        if run.ended.exists() or (run.held.exists() and not run.controller.exists()):
+        if run.ended.exists() or (run.queued.exists() and not run.controller.exists()):
             return
         deadline = min(submission.submitted_at + _START_TIMEOUT_S, time.time() + 5.0)
         while (controller := _controller(run)) is None and time.time() < deadline:

@@ -20,7 +20,7 @@ from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.task import run_node, say
-from clusterkit.executors.node.watch import WATCHED, Patience
+from clusterkit.executors.node.watch import WATCHED, Timeouts
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
         _require_own(run)
         me = Identity.from_environment(os.environ)
         _adopt_job_id(run, me.job_id)
-        result = run_node(run, me, Patience())
+        result = run_node(run, me, Timeouts())
     except ClusterkitError as error:
         say(f"clusterkit: error: {error}")
         return 2

@@ -21,14 +21,20 @@ from clusterkit.core.model import ClusterKind, NodeResult, Runtime
 from clusterkit.core.peers import PeerError, TokenError
 from clusterkit.core.ports import is_group_free
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.partition import GONE, News, lost_each_other, refuses, who_has_gone
+from clusterkit.executors.node.partition import (
+    GONE,
+    PeerState,
+    lost_each_other,
+    refuses,
+    who_has_gone,
+)
 from clusterkit.executors.node.peers import (
     DOUBT_S,
     SILENCE_S,
     START_PATIENCE_S,
-    Circle,
-    Link,
-    link_port,
+    PeerConnection,
+    PeerGroup,
+    peers_port,
 )
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
@@ -37,17 +43,17 @@ _DECIDE_S = 3.0
 """How long to wait for others that may be about to fall silent as well."""
 
 
-class Hub(Link):
+class Coordinator(PeerConnection):
     """The first node's side: it answers, and notices who does not call any more."""
 
-    def __init__(self, circle: Circle, news: News) -> None:
+    def __init__(self, group: PeerGroup, peer_state: PeerState) -> None:
         """Know the nodes; nothing is opened yet."""
-        super().__init__(circle, 0, news)
+        super().__init__(group, 0, peer_state)
         self._called_at: dict[int, float] = {}
         self._over: set[int] = set()
         self._met_by_others: dict[int, float] = {}
         self._newcomer_at = self._now()
-        if not circle.gathers:
+        if not group.gathers:
             self._go.set()
 
     def begin(self) -> None:
@@ -56,17 +62,17 @@ class Hub(Link):
         Raises:
             RemoteError: there is none.
         """
-        for port in self.circle.ports:
-            if not self.circle.gathers or is_group_free(port):  # else it is the job's own
+        for port in self.group.ports:
+            if not self.group.gathers or is_group_free(port):  # else it is the job's own
                 with suppress(OSError):
                     self._listen(port)
                     self.port = port
                     super().begin()
                     return
-        tried = ", ".join(str(port) for port in self.circle.ports)
+        tried = ", ".join(str(port) for port in self.group.ports)
         raise RemoteError(
             f"none of the ports {tried} is free",
-            node=self.circle.names[0],
+            node=self.group.names[0],
             hint="set `port_range` to another range",
         )
 
@@ -84,16 +90,16 @@ class Hub(Link):
         if heard.get("ended") is True:
             self._over.add(rank)
         met = heard.get("met", [])
-        if not isinstance(met, list) or len(met) > len(self.circle.names):
+        if not isinstance(met, list) or len(met) > len(self.group.names):
             raise PeerError("sends no list of the nodes that it has met")
         for one in met:
-            known = peers.whole({"rank": one}, "rank", 0, self.news.of - 1)
+            known = peers.whole({"rank": one}, "rank", 0, self.peer_state.of - 1)
             self._met_by_others[known] = now
         return answer
 
     def _call_on(self) -> None:
-        others = set(range(1, self.circle.tasks))
-        while not (self._close.is_set() and (others <= self._over or not self.circle.gathers)):
+        others = set(range(1, self.group.tasks))
+        while not (self._close.is_set() and (others <= self._over or not self.group.gathers)):
             if others - self._over <= self._called_at.keys():
                 self._go.set()
             self._miss(others)
@@ -110,7 +116,7 @@ class Hub(Link):
             for rank in others & self._called_at.keys() - self._over
         }
         late = {rank for rank, silent_s in silent.items() if silent_s >= SILENCE_S}
-        if not self.circle.gathers:
+        if not self.group.gathers:
             ended = {rank for rank in late if self._has_ended(rank)}
             self._over |= ended
             late -= ended
@@ -122,35 +128,35 @@ class Hub(Link):
         if self._goes_on_without(late):
             self._give_up(late, GONE)
         elif met:  # it has gone for this node alone
-            self.news.blame(lost_each_other(self.circle.names, {0}, met))
+            self.peer_state.note_failure(lost_each_other(self.group.names, {0}, met))
         else:
             for result in self._absent(here, late | doubtful):
                 if result.node_rank in late or result.among or result.node_rank == 0:
-                    self.news.blame(result)
+                    self.peer_state.note_failure(result)
         self._over |= late
 
     def _absent(self, here: Collection[int], there: Collection[int]) -> tuple[NodeResult, ...]:
-        names = self.circle.names
+        names = self.group.names
         if len(here) == len(there) == 1 and self.port is not None:
             (other,) = there
-            if refuses((names[other], link_port(self.port)), self._member, other):
-                return (self.circle.lost(other, GONE),)
+            if refuses((names[other], peers_port(self.port)), self._member, other):
+                return (self.group.lost(other, GONE),)
         return who_has_gone(names, 0, here, there)
 
     def _give_up(self, ranks: Collection[int], why: str) -> None:
         for rank in sorted(ranks):
-            self.news.blame(self.circle.lost(rank, why))
+            self.peer_state.note_failure(self.group.lost(rank, why))
         self._over |= set(ranks)
 
     def _goes_on_without(self, late: Collection[int]) -> bool:
-        least = self.circle.least
-        gone = {*self.news.gone, *late}
-        return least is not None and len(self.circle.names) - len(gone) >= least
+        least = self.group.least
+        gone = {*self.peer_state.gone, *late}
+        return least is not None and len(self.group.names) - len(gone) >= least
 
 
-def join(circle: Circle, rank: int, news: News) -> Link:
+def join(group: PeerGroup, rank: int, peer_state: PeerState) -> PeerConnection:
     """Return the part of one node: the first answers, the others call."""
-    return Link(circle, rank, news) if rank else Hub(circle, news)
+    return PeerConnection(group, rank, peer_state) if rank else Coordinator(group, peer_state)
 
 
 _FIRST_ANSWER_S = 3.0
@@ -162,28 +168,28 @@ _LOOK_EVERY_S = 2.0
 @contextmanager
 def in_touch(run: RunFolder, me: Identity) -> Iterator[None]:
     """Call and be called; do nothing where a job has one node, or may go on without some."""
-    circle = _circle(run, me)
-    if circle is None:
+    group = _group(run, me)
+    if group is None:
         yield
         return
-    news = News(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
+    peer_state = PeerState(run, attempt=me.attempt, of=me.of, look_every_s=_LOOK_EVERY_S)
     try:
-        link = join(circle, me.rank, news)
-        link.begin()
-        link.await_answer(_FIRST_ANSWER_S)
+        connection = join(group, me.rank, peer_state)
+        connection.begin()
+        connection.await_answer(_FIRST_ANSWER_S)
     except (RemoteError, TokenError) as error:
         print(f"clusterkit: nodes that go will be noticed by Slurm alone: {error}", file=sys.stderr)
         yield
         return
-    news.begin()
+    peer_state.begin()
     try:
         yield
     finally:
-        link.leave()
-        news.end()
+        connection.leave()
+        peer_state.end()
 
 
-def _circle(run: RunFolder, me: Identity) -> Circle | None:
+def _group(run: RunFolder, me: Identity) -> PeerGroup | None:
     submission = runfolder.read_submission(run)
     token = os.environ.get(peers.VARIABLE, "")  # of a batch script that makes one
     port = os.environ.get(Runtime.PORT.name, "")
@@ -191,7 +197,7 @@ def _circle(run: RunFolder, me: Identity) -> Circle | None:
         return None
     if submission.kind is not ClusterKind.SLURM or submission.once or submission.least is not None:
         return None
-    return Circle(
+    return PeerGroup(
         names=me.among,
         tasks=me.of,
         ports=(int(port),),

@@ -139,7 +139,7 @@ class Witnesses:
         views.reached.add(rank)
 
 
-class News:
+class PeerState:
     """The first failure of this attempt, and whether somebody has cancelled the job.
 
     In an elastic job that is the first failure that the job does not survive; the others stand in
@@ -178,7 +178,7 @@ class News:
         self._close.set()
         self.look()
 
-    def blame(self, failure: NodeResult) -> None:
+    def note_failure(self, failure: NodeResult) -> None:
         """Take this for the first failure, unless there is one, or the job goes on."""
         with self._lock:
             if self.least is None:
@@ -193,7 +193,7 @@ class News:
         there = node_results.read_result(self.run, me, self.attempt)
         if self.least is not None and there is not None and there.lost is not None:
             self.out_of_touch = True
-        self.blame(with_head)
+        self.note_failure(with_head)
 
     def told(self) -> dict[str, Any]:
         """Return what is known, as it is told to other nodes."""
@@ -222,7 +222,7 @@ class News:
             with self._lock:
                 self.failure = self.failure or first
         for result in filter(None, others):
-            self.blame(result)
+            self.note_failure(result)
 
     def _ours(self, result: NodeResult | None) -> NodeResult | None:
         """Return a result unless it is of a node that the attempt has not."""

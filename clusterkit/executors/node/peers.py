@@ -28,7 +28,7 @@ from clusterkit.core.model import PORT_STRIDE, NodeResult
 from clusterkit.core.peers import Connection, Listener, Member, PeerError
 from clusterkit.executors.node.partition import (
     GONE,
-    News,
+    PeerState,
     Views,
     Witnesses,
     lost_each_other,
@@ -57,7 +57,7 @@ _FORGET_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circle:
+class PeerGroup:
     """The nodes that call each other, in rank order."""
 
     names: tuple[str, ...]
@@ -80,14 +80,14 @@ class Circle:
         return node_results.lost(rank, self.names[rank], words)
 
 
-class Link:
+class PeerConnection:
     """The calls of one node, made by a thread of their own."""
 
-    def __init__(self, circle: Circle, rank: int, news: News) -> None:
+    def __init__(self, group: PeerGroup, rank: int, peer_state: PeerState) -> None:
         """Know the nodes; nothing is opened yet."""
-        self.circle = circle
+        self.group = group
         self.rank = rank
-        self.news = news
+        self.peer_state = peer_state
         self.port: int | None = None
         """First port of the job; none until the first node has been heard."""
         self.ended = False
@@ -107,13 +107,13 @@ class Link:
         self._is_short = False
         """Whether the last call went wrong for want of something on this machine."""
         self._member = Member(
-            token=circle.token,
+            token=group.token,
             rank=rank,
-            of=len(circle.names),
-            attempt=news.attempt,
+            of=len(group.names),
+            attempt=peer_state.attempt,
             purpose="calls",
         )
-        self._witnesses = Witnesses(circle.names, circle.tasks, self._member)
+        self._witnesses = Witnesses(group.names, group.tasks, self._member)
 
     def begin(self) -> None:
         """Begin to call."""
@@ -124,7 +124,7 @@ class Link:
     def await_go(self) -> bool:
         """Wait until all nodes are there; False where the job has ended before, or is told to."""
         while not self._go.wait(0.2):
-            if is_told_to_end() or self.news.cancelled or self.news.failure is not None:
+            if is_told_to_end() or self.peer_state.cancelled or self.peer_state.failure is not None:
                 return False
         return True
 
@@ -136,7 +136,7 @@ class Link:
         """Say that this node's command has ended; where nodes gather, once that was heard."""
         self.ended = True
         self._close.set()
-        if self._thread is not None and self._go.is_set() and self.circle.gathers:
+        if self._thread is not None and self._go.is_set() and self.group.gathers:
             self._thread.join()
         if self.rank and self._listener is not None:
             self._listener.close()
@@ -147,21 +147,26 @@ class Link:
         Raises:
             PeerError: nobody who calls is of this rank, or what it says is no news.
         """
-        if not 0 < rank < self.circle.tasks:
+        if not 0 < rank < self.group.tasks:
             raise PeerError("is not among those who call")
         if heard.get("doubts") is True:
             self._met[rank] = self._now()
-        self.news.hear(heard)
+        self.peer_state.hear(heard)
         # By the clock of `_heard_at`: who cannot be called here may still hear the first node.
         head_s = max(0.0, self._clock.now() - self._heard_at) if self.rank else 0.0
-        return {"port": self.port, "go": self._go.is_set(), "head_s": head_s, **self.news.told()}
+        return {
+            "port": self.port,
+            "go": self._go.is_set(),
+            "head_s": head_s,
+            **self.peer_state.told(),
+        }
 
     def _serve(self, connection: Connection) -> None:
         for heard in connection.messages(_FORGET_S):
             connection.send(peers.shortened(self.answer(connection.rank, heard)))
 
     def _listen(self, port: int) -> None:
-        self._listener = Listener(("", link_port(port)), self._member, self._serve)
+        self._listener = Listener(("", peers_port(port)), self._member, self._serve)
 
     def _now(self) -> float:
         """Return the time of a clock that stands still while nobody can be heard here."""
@@ -205,42 +210,42 @@ class Link:
         if self.port is not None:
             with suppress(OSError):  # without it, others see no more than that the machine answers
                 self._listen(self.port)
-            self._witnesses.note_reached(link_port(self.port))
+            self._witnesses.note_reached(peers_port(self.port))
 
     def _ask_witnesses(self) -> Views:
-        question = peers.shortened({"doubts": True, **self.news.told()})
-        port = self.port if self.port is not None else self.circle.ports[0]
-        return self._witnesses.ask(link_port(port), question, self.news.hear)
+        question = peers.shortened({"doubts": True, **self.peer_state.told()})
+        port = self.port if self.port is not None else self.group.ports[0]
+        return self._witnesses.ask(peers_port(port), question, self.peer_state.hear)
 
     def _miss_the_head(self, views: Views, silent_s: float) -> bool:
         """Tell who has gone, as the first node is silent; False where others still hear it."""
-        if self.news.failure is not None:
+        if self.peer_state.failure is not None:
             return True
-        if not self.circle.gathers and (not self._go.is_set() or self._has_ended(0)):
+        if not self.group.gathers and (not self._go.is_set() or self._has_ended(0)):
             return True
-        names = self.circle.names
+        names = self.group.names
         trouble = f": {self.trouble}" if self.trouble else ""
         if not self._go.is_set():
             why = f"never answered (asked by {names[self.rank]}{trouble})"
-        elif self.circle.least is not None:  # whose first node is the one it cannot do without
+        elif self.group.least is not None:  # whose first node is the one it cannot do without
             why = f"{GONE} (asked by {names[self.rank]}{trouble})"
         elif views.head_s is not None and views.head_s < DOUBT_S:
             if silent_s < 2 * HEAD_SILENCE_S:
                 return False  # it will say itself what it makes of this node, through the others
-            self.news.blame(lost_each_other(names, {0}, {self.rank}))
+            self.peer_state.note_failure(lost_each_other(names, {0}, {self.rank}))
             return True
         else:
             for result in self._gone(views):
-                self.news.blame(result)
+                self.peer_state.note_failure(result)
             return True
-        self.news.lose_touch(self.circle.lost(0, why), me=self.rank)
+        self.peer_state.lose_touch(self.group.lost(0, why), me=self.rank)
         return True
 
     def _gone(self, views: Views) -> tuple[NodeResult, ...]:
         """Return who is to blame that the first node is silent."""
-        names = self.circle.names
-        if self.port is not None and refuses((names[0], link_port(self.port)), self._member, 0):
-            return (self.circle.lost(0, GONE),)
+        names = self.group.names
+        if self.port is not None and refuses((names[0], peers_port(self.port)), self._member, 0):
+            return (self.group.lost(0, GONE),)
         here, there = {self.rank, *views.reached}, {0, *views.unreached}
         if not views.reached and not views.unreached:
             there = {0}
@@ -248,16 +253,16 @@ class Link:
 
     def _has_ended(self, rank: int) -> bool:
         """Tell whether a node's result is in the folder that all of them share."""
-        return node_results.has_result(self.news.run, rank, self.news.attempt)
+        return node_results.has_result(self.peer_state.run, rank, self.peer_state.attempt)
 
     def _call(self) -> dict[str, Any] | None:
         met = [rank for rank, at in list(self._met.items()) if self._now() - at < SILENCE_S]
-        question = peers.shortened({"ended": self.ended, "met": met, **self.news.told()})
+        question = peers.shortened({"ended": self.ended, "met": met, **self.peer_state.told()})
         self._is_short = False
-        for port in (self.port,) if self.port is not None else self.circle.ports:
+        for port in (self.port,) if self.port is not None else self.group.ports:
             try:
-                answer = self._exchange(link_port(port), question)
-                self.news.hear(answer)
+                answer = self._exchange(peers_port(port), question)
+                self.peer_state.hear(answer)
             except OSError as error:
                 self.trouble = error.strerror or str(error)
                 self._is_short = self._is_short or peers.is_shortage(error)
@@ -268,12 +273,12 @@ class Link:
         return None
 
     def _exchange(self, port: int, question: Mapping[str, Any]) -> dict[str, Any]:
-        head = (self.circle.names[0], port)
+        head = (self.group.names[0], port)
         if self._connection is None:
             self._connection = peers.connect(head, self._member, timeout_s=_ANSWER_S)
         self._connection.send(question, within_s=_ANSWER_S)
         answer = self._connection.receive(_ANSWER_S, _ANSWER_S)
-        if len(self.circle.names) > _KEEP_UP_TO:
+        if len(self.group.names) > _KEEP_UP_TO:
             self._hang_up()
         return answer
 
@@ -288,7 +293,7 @@ def is_told_to_end() -> bool:
     return bool({signal.SIGTERM, signal.SIGINT} & signal.sigpending())
 
 
-def link_port(port: int) -> int:
+def peers_port(port: int) -> int:
     """Return the port of the calls, of a group of ports of a job."""
     return port + PORT_STRIDE - 1
 

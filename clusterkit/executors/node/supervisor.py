@@ -1,7 +1,7 @@
 """Look after the workers of a job on this machine: start them, keep the time limit, end them all.
 
 What a scheduler's daemon does on a node: used by the controller of a local job, which has all
-nodes as its children, and by the keeper of one node of a job over ssh.
+nodes as its children, and by the node agent of one node of a job over ssh.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from clusterkit.executors.node.failure import VARIABLE, Ending, explain
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.watch import (
     WATCHED,
-    Patience,
+    Timeouts,
     Watch,
     blocked,
     may_requeue,
@@ -34,7 +34,7 @@ ROUNDS = "CK_ROUNDS"
 """Where the launcher of an elastic job writes down who trains together, from round to round."""
 
 _CAUSE_S = 16.0
-"""A little longer than a keeper takes to miss the first node (executors/node/peers.py)."""
+"""A little longer than a node agent takes to miss the first node (executors/node/peers.py)."""
 
 _START = """trap '' USR1 USR2; exec bash "$0\""""
 """Start the node script with the notices ignored: schedulers send them to every process of a
@@ -46,26 +46,26 @@ class LaunchTask:
     """The callable that submitit runs on each node of the job in `run_folder`."""
 
     run_folder: str
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
 
     def __call__(self) -> NodeResult:
         """Return how the command of this node ended; run it unless the worker just has."""
         run = RunFolder(Path(self.run_folder))
         me = Identity.from_environment(os.environ)
         return node_results.read_result(run, me.rank, me.attempt) or run_node(
-            run, me, self.patience
+            run, me, self.timeouts
         )
 
 
-def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
+def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     """Run the command of this node to its end; write and return how it ended."""
-    marker, keeper = run.marker(me.rank), os.getppid()
+    marker, agent = run.marker(me.rank), os.getppid()
     with blocked(WATCHED):
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()
-        unfit = None if run.cancelled.exists() else unfit_because(run, me)
-        ending = _run_command(run, me, patience) if unfit is None else Ending(exit_code=UNFIT)
+        unfit = None if run.cancelled.exists() else why_unhealthy(run, me)
+        ending = _run_command(run, me, timeouts) if unfit is None else Ending(exit_code=UNHEALTHY)
     result = NodeResult(
         node_rank=me.rank,
         node=me.name,
@@ -74,7 +74,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
         ended_at=time.time(),
         reason=ending.reason,
         unfit=unfit,
-        lost=_why_lost(ending, keeper),
+        lost=_why_lost(ending, agent),
         rank=ending.rank,
         message=ending.message,
         ended_before=ending.ended_before,
@@ -95,7 +95,7 @@ def run_node(run: RunFolder, me: Identity, patience: Patience) -> NodeResult:
     if unfit is not None and may_requeue(submission, me):
         requeue(run, me, f"{me.name} is not fit")
     if result.reason in node_results.TOLD_TO_END:
-        _linger(run, patience.linger_s)
+        _linger(run, timeouts.linger_s)
     return result
 
 
@@ -105,29 +105,29 @@ def say(words: str) -> None:
         os.write(2, f"{words}\n".encode(errors="replace"))
 
 
-def _why_lost(ending: Ending, keeper: int) -> str | None:
-    """Tell a command that was killed because the process `keeper` was, which kept this node.
+def _why_lost(ending: Ending, agent: int) -> str | None:
+    """Tell a command that was killed because the process `node agent` was, which kept this node.
 
-    A guardian of that process kills everything that is left of the job, but not the worker.
+    A watchdog of that process kills everything that is left of the job, but not the worker.
     """
     killed = ending.exit_code == 128 + signal.SIGKILL and ending.reason is None
-    return "has lost the process that kept it" if killed and os.getppid() != keeper else None
+    return "has lost the process that kept it" if killed and os.getppid() != agent else None
 
 
 def _await_the_cause(run: RunFolder, me: Identity) -> None:
     """Let the first node be blamed before this one, where losing it broke the command here.
 
-    Over ssh the keeper of this node notices that; elsewhere nobody does.
+    Over ssh the node agent of this node notices that; elsewhere nobody does.
     """
     deadline = time.monotonic() + _CAUSE_S
-    while me.rank and run.keepers.exists() and time.monotonic() < deadline:
+    while me.rank and run.agents.exists() and time.monotonic() < deadline:
         head = node_results.read_result(run, 0, me.attempt)
         if head or run.cancelled.exists() or node_results.first_failure(run, me.attempt):
             return
         time.sleep(0.5)
 
 
-def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
+def _run_command(run: RunFolder, me: Identity, timeouts: Timeouts) -> Ending:
     if run.cancelled.exists():
         # Cancelled before anyone knew the id of the job, and so by this file alone.
         return Ending(exit_code=128 + signal.SIGTERM, reason="cancelled")
@@ -137,7 +137,7 @@ def _run_command(run: RunFolder, me: Identity, patience: Patience) -> Ending:
         spared = processes.descendants(os.getpid())
         with in_touch(run, me):
             pid = _start(run, me, marker)
-            watch = Watch(patience=patience, run=run, me=me, pid=pid, spared=spared)
+            watch = Watch(timeouts=timeouts, run=run, me=me, pid=pid, spared=spared)
             exit_code, reason = watch.until_end()
     return explain(run, me, Ending(exit_code=exit_code, reason=reason), since=since)
 
@@ -210,11 +210,11 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
         os.close(log)
 
 
-UNFIT = 69
+UNHEALTHY = 69
 """Exit code of a node that is not fit (EX_UNAVAILABLE of sysexits.h)."""
 
 
-def unfit_because(run: RunFolder, me: Identity) -> str | None:
+def why_unhealthy(run: RunFolder, me: Identity) -> str | None:
     """Return what the checks of this node found; None where it is fit, or nothing is checked.
 
     The findings stand in the node's log as well. A node that cannot be checked is not unfit.

@@ -39,7 +39,7 @@ _SAME_SIGNAL_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long to wait for what."""
 
     grace_s: float = 8.0
@@ -57,9 +57,9 @@ class Watch:
     """The life of one command: what has been asked of it, and by when."""
 
     def __init__(
-        self, *, patience: Patience, run: RunFolder, me: Identity, pid: int, spared: set[int]
+        self, *, timeouts: Timeouts, run: RunFolder, me: Identity, pid: int, spared: set[int]
     ) -> None:
-        self.patience = patience
+        self.timeouts = timeouts
         self.spared = spared
         self.run = run
         self.me = me
@@ -108,7 +108,7 @@ class Watch:
             return
         self.noticed = True
         if self.me.rank == 0 and may_requeue(submission, self.me):
-            left_s = submission.notice_s * self.patience.notice_share
+            left_s = submission.notice_s * self.timeouts.notice_share
             self.again_at = self.again_at or time.monotonic() + left_s
 
     def _may_be_late(self, submission: Submission) -> bool:
@@ -145,7 +145,7 @@ class Watch:
         due = (self.terminate_at, self.kill_at, self.again_at)
         deadlines = [at for at in due if at is not None]
         left = min(deadlines, default=float("inf")) - time.monotonic()
-        return max(0.0, min(self.patience.poll_s, left))
+        return max(0.0, min(self.timeouts.poll_s, left))
 
     def _keep_time(self) -> None:
         now = time.monotonic()
@@ -154,7 +154,7 @@ class Watch:
         if self.kill_at is not None:
             if now >= self.kill_at:
                 self._sweep()
-                self.kill_at = now + self.patience.poll_s
+                self.kill_at = now + self.timeouts.poll_s
         elif self.terminate_at is not None:
             if now >= self.terminate_at:
                 self.reason = "peer"
@@ -165,15 +165,15 @@ class Watch:
         elif (peer := self._failed_peer()) is not None:
             self.peer_code = peer.exit_code
             if peer.lost is not None:
-                self._start_again(node_results.blame(peer), lost=peer)
+                self._start_again(node_results.failure_text(peer), lost=peer)
                 give_up(self.run, self.me, lost=peer)
-            self.terminate_at = now + self.patience.peer_grace_s
+            self.terminate_at = now + self.timeouts.peer_grace_s
 
     def _terminate(self, signum: signal.Signals) -> None:
         self.again_at = None
         if self.kill_at is not None:
             return  # Slurm repeats itself; a launcher that is tidying up must not be disturbed
-        self.kill_at = time.monotonic() + self.patience.grace_s
+        self.kill_at = time.monotonic() + self.timeouts.grace_s
         processes.send(self.pid, signum)
         self.reason = self.reason or self._why()
 
@@ -185,7 +185,7 @@ class Watch:
         if peer is not None:
             self.peer_code = peer.exit_code
             return "peer"
-        ended = self.run.again(self.me.attempt), self.run.timeout(self.me.attempt)
+        ended = self.run.requeued(self.me.attempt), self.run.timeout(self.me.attempt)
         if any(path.exists() for path in ended) or self._out_of_time():
             return "timeout"
         return "preempted" if is_preempted() else "terminated"
@@ -309,14 +309,14 @@ def requeue(run: RunFolder, me: Identity, why: str, *, lost: NodeResult | None =
             return
         if me.rank > _FIRST:
             time.sleep(_OTHERS_AFTER_S)
-        started = run.again(me.attempt).exists()
+        started = run.requeued(me.attempt).exists()
         if started or run_command(["scontrol", "ping"], timeout_s=_PING_S).code:
             return
     left_out = sorted(node_results.left_out(run))
     if left_out:
         files.write_text(run.left_out, "".join(f"{node}\n" for node in left_out))
     document = json.dumps({"why": why, "node": me.name, "attempt": me.attempt})
-    if not files.create_text(run.again(me.attempt), document):
+    if not files.create_text(run.requeued(me.attempt), document):
         return
     # Whoever times out is asked again: a job that is requeued ends this process, or is pending and
     # takes no second request.

@@ -262,7 +262,7 @@ def restarts(run: RunFolder, submission: Submission, state: JobState, attempt: i
     )
 
 
-def blame(result: NodeResult) -> str:
+def failure_text(result: NodeResult) -> str:
     """Return how a node failed, in words."""
     if result.unfit is not None:
         return f"{result.node} is not fit: {' '.join(result.unfit.split())}"

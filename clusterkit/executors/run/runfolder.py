@@ -46,11 +46,66 @@ _SHOWN = {ShareRuns.NONE: 0o700, ShareRuns.GROUP: 0o750, ShareRuns.ALL: 0o755}
 """Permissions of the folders of logs and states; files in them follow."""
 
 
+class _Place:
+    """A file or folder that every run has under the same name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: RunFolder, _: type[RunFolder]) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Where each file of a run stands."""
 
     path: Path
+
+    plan = _Place("plan.json")
+    """The launch plan as JSON."""
+    submission = _Place("submission.json")
+    """What was submitted where, and the job id once it is known."""
+    handing = _Place("handing.json")
+    """Who hands the job over, and how far that has come."""
+    script = _Place("node.sh")
+    """What each node runs."""
+    secrets = _Place("secrets.env")
+    """Secret variables as JSON, readable by the owner only; absent where there are none."""
+    node_checks = _Place(NODE_CHECKS)
+    """What each node checks before it starts its command; absent where it checks nothing."""
+    submitit = _Place("submitit")
+    """Folder of submitit: the pickled task, its results, the workers' own logs."""
+    logs = _Place("logs")
+    """Folder of the training output, one file a node."""
+    results = _Place("results")
+    """Folder of what the training itself wants kept: `CK_RESULTS` on the nodes."""
+    nodes = _Place("nodes")
+    """Folder of the node results."""
+    failures = _Place("failures")
+    """Folder of first failures, one file an attempt: small, because every node looks at it."""
+    state = _Place("state.json")
+    """The final state, once it is known."""
+    cancelled = _Place("cancelled")
+    """Present once someone asked for the end of the job."""
+    queued = _Place("held")
+    """Present as long as nothing of a job was started that has to wait for a client."""
+    shell = _Place("shell.json")
+    """The environment of the shell that submitted a held job; its owner alone may read it."""
+    starting = _Place("starting.lock")
+    """Locked by the one client that starts a job which has to wait, or start again."""
+    told_slurm = _Place("told-slurm.json")
+    """What Slurm was told of a job that waits to start again."""
+    left_out = _Place("left-out")
+    """Nodes that later attempts do not use, one a line; absent where there are none."""
+    controller = _Place("controller.json")
+    """The process that controls a local job."""
+    agents = _Place("keepers")
+    """Folder of the processes that keep a job's nodes over ssh, one file a node."""
+    ends = _Place("ends")
+    """Folder of what node agents write last, one file a node."""
+    ended = _Place("ended.json")
+    """How a local job ended, in the words of its controller."""
 
     @property
     def run_id(self) -> str:
@@ -88,139 +143,29 @@ class RunFolder:
             only_read = "its files can be read: clusterkit status, logs, diagnose"
             raise ownership.refusal(found, use=use, hint=only_read if found.of_another else None)
 
-    @property
-    def plan(self) -> Path:
-        """The launch plan as JSON."""
-        return self.path / "plan.json"
-
-    @property
-    def submission(self) -> Path:
-        """What was submitted where, and the job id once it is known."""
-        return self.path / "submission.json"
-
-    @property
-    def handing(self) -> Path:
-        """Who hands the job over, and how far that has come."""
-        return self.path / "handing.json"
-
-    @property
-    def script(self) -> Path:
-        """What each node runs."""
-        return self.path / "node.sh"
-
-    @property
-    def secrets(self) -> Path:
-        """Secret variables as JSON, readable by the owner only; absent where there are none."""
-        return self.path / "secrets.env"
-
-    @property
-    def node_checks(self) -> Path:
-        """What each node checks before it starts its command; absent where it checks nothing."""
-        return self.path / NODE_CHECKS
-
-    @property
-    def submitit(self) -> Path:
-        """Folder of submitit: the pickled task, its results, the workers' own logs."""
-        return self.path / "submitit"
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the training output, one file a node."""
-        return self.path / "logs"
-
-    @property
-    def results(self) -> Path:
-        """Folder of what the training itself wants kept: `CK_RESULTS` on the nodes."""
-        return self.path / "results"
-
-    @property
-    def nodes(self) -> Path:
-        """Folder of the node results."""
-        return self.path / "nodes"
-
-    @property
-    def failures(self) -> Path:
-        """Folder of first failures, one file an attempt: small, because every node looks at it."""
-        return self.path / "failures"
-
     def rank_failure(self, attempt: int) -> Path:
         """Return the file in which launchers tell which rank failed first in an attempt."""
         return self.failures / f"rank-{attempt}.json"
 
-    @property
-    def state(self) -> Path:
-        """The final state, once it is known."""
-        return self.path / "state.json"
-
-    @property
-    def cancelled(self) -> Path:
-        """Present once someone asked for the end of the job."""
-        return self.path / "cancelled"
-
-    @property
-    def held(self) -> Path:
-        """Present as long as nothing of a job was started that has to wait for a client."""
-        return self.path / "held"
-
-    @property
-    def shell(self) -> Path:
-        """The environment of the shell that submitted a held job; its owner alone may read it."""
-        return self.path / "shell.json"
-
-    @property
-    def starting(self) -> Path:
-        """Locked by the one client that starts a job which has to wait, or start again."""
-        return self.path / "starting.lock"
-
-    @property
-    def told_slurm(self) -> Path:
-        """What Slurm was told of a job that waits to start again."""
-        return self.path / "told-slurm.json"
-
-    def again(self, attempt: int) -> Path:
+    def requeued(self, attempt: int) -> Path:
         """Return what says why an attempt was ended for the next one, where nodes decide that."""
         return self.path / f"again-{attempt}.json"
-
-    @property
-    def left_out(self) -> Path:
-        """Nodes that later attempts do not use, one a line; absent where there are none."""
-        return self.path / "left-out"
 
     def timeout(self, attempt: int) -> Path:
         """Return what is there once an attempt was ended at its time limit, by its supervisor."""
         return self.path / f"timeout-{attempt}"
 
-    @property
-    def controller(self) -> Path:
-        """The process that controls a local job."""
-        return self.path / "controller.json"
-
-    @property
-    def keepers(self) -> Path:
-        """Folder of the processes that keep a job's nodes over ssh, one file a node."""
-        return self.path / "keepers"
-
-    def keeper(self, node_rank: int) -> Path:
+    def agent(self, node_rank: int) -> Path:
         """Return the file of the process that keeps one node."""
-        return self.keepers / f"{node_rank}.json"
+        return self.agents / f"{node_rank}.json"
 
     def heartbeat(self, node_rank: int) -> Path:
-        """Return the file that the keeper of one node touches as long as it lives."""
-        return self.keepers / f"{node_rank}.heartbeat"
-
-    @property
-    def ends(self) -> Path:
-        """Folder of what keepers write last, one file a node."""
-        return self.path / "ends"
+        """Return the file that the node agent of one node touches as long as it lives."""
+        return self.agents / f"{node_rank}.heartbeat"
 
     def end(self, node_rank: int) -> Path:
-        """Return the file of how the keeper of one node has ended."""
+        """Return the file of how the node agent of one node has ended."""
         return self.ends / f"{node_rank}.json"
-
-    @property
-    def ended(self) -> Path:
-        """How a local job ended, in the words of its controller."""
-        return self.path / "ended.json"
 
     def log(self, node_rank: int) -> Path:
         """Return the file of the training output of one node."""

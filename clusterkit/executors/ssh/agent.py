@@ -1,4 +1,4 @@
-"""The keeper of one node of a job over ssh: what a scheduler's daemon is elsewhere.
+"""The node agent of one node of a job over ssh: what a scheduler's daemon is elsewhere.
 
 Run on the node as `python -m clusterkit.executors.ssh.agent RUN_FOLDER RANK ATTEMPT`. It takes the
 slots, leaves the session in which it was started, and says so in one line of JSON; then it waits
@@ -31,7 +31,7 @@ from clusterkit.core.version import __version__
 from clusterkit.executors.base import REQUEUED, scrubbed_environment
 from clusterkit.executors.node.coordinator import join
 from clusterkit.executors.node.identity import Allocation, visible_gpus
-from clusterkit.executors.node.partition import News
+from clusterkit.executors.node.partition import PeerState
 from clusterkit.executors.node.peers import is_told_to_end
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.task import say
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     if os.fork():
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as stream:
-            said = stream.read() or json.dumps({"refused": "the keeper ended at once"})
+            said = stream.read() or json.dumps({"refused": "the node agent ended at once"})
         print(said)
         return REFUSED if "refused" in json.loads(said) else 0
     os.close(reader)
@@ -86,12 +86,12 @@ def main(arguments: list[str]) -> int:
 
     try:
         _leave_session(run, rank)
-        keeper = _Keeper(run, layout, rank, held)
-        keeper.write_about()
+        agent = _NodeAgent(run, layout, rank, held)
+        agent.write_about()
     except ClusterkitError as error:
         answer(_refusal(error))
         return REFUSED
-    keeper.keep(lambda: answer({"pid": os.getpid()}))
+    agent.keep(lambda: answer({"pid": os.getpid()}))
     return 0
 
 
@@ -168,7 +168,7 @@ def _beating(path: Path) -> Iterator[None]:
         over.set()
 
 
-class _Keeper:
+class _NodeAgent:
     """One node while it is kept: what it was told, and what it holds."""
 
     def __init__(self, run: RunFolder, layout: SshLayout, rank: int, held: Held) -> None:
@@ -178,8 +178,8 @@ class _Keeper:
         self.held = held
         self.marker = run.marker(rank)
         of, least = len(layout.names), layout.least
-        self.news = News(run, attempt=layout.attempt, of=of, least=least)
-        self.link = join(layout.circle, rank, self.news)
+        self.peer_state = PeerState(run, attempt=layout.attempt, of=of, least=least)
+        self.connection = join(layout.group, rank, self.peer_state)
         self.supervisor = self._supervisor()
         self.about: dict[str, Any] = {
             "schema": runfolder.SCHEMA,
@@ -200,17 +200,17 @@ class _Keeper:
             time_limit_s=self.layout.time_limit_s,
             attempt=self.layout.attempt,
             aware=self.layout.ours or self.layout.tasks == 1,
-            is_cancelled=lambda: self.news.cancelled,
-            failed_elsewhere=lambda: self.news.failure is not None,
+            is_cancelled=lambda: self.peer_state.cancelled,
+            failed_elsewhere=lambda: self.peer_state.failure is not None,
         )
 
     def write_about(self) -> None:
         """Write down who keeps the node."""
-        files.write_json(self.run.keeper(self.rank), self.about)
+        files.write_json(self.run.agent(self.rank), self.about)
 
     def write_end(self, result: NodeResult) -> None:
-        """Write down how it ended, unless another keeper has this rank by now."""
-        there = files.read_json(self.run.keeper(self.rank)) or self.about
+        """Write down how it ended, unless another node agent has this rank by now."""
+        there = files.read_json(self.run.agent(self.rank)) or self.about
         if all(there.get(key) == self.about[key] for key in ("node", "attempt", "pid")):
             end = {"state": _state(result), "exit_code": result.exit_code, "at": result.ended_at}
             files.write_json(self.run.end(self.rank), {**self.about, **end})
@@ -219,29 +219,29 @@ class _Keeper:
         """Call `begun`, see the job to its end, give the slots back, and tell the others."""
         processes.adopt_orphans()
         try:
-            # The guardian holds the slots too: they are not free before it has killed the rest.
+            # The watchdog holds the slots too: they are not free before it has killed the rest.
             guard = processes.guarded(self.marker, holding=self.held.descriptors)
             with guard, _beating(self.run.heartbeat(self.rank)):
                 begun()
                 result = self._run()
             self.held.release()
-            self.news.end()
+            self.peer_state.end()
             if not self.layout.shared:
                 files.remove(self.run.secrets)  # a next attempt brings them again
             with _told_if_unwritten():
                 self.write_end(result)
         finally:
-            self.link.leave()
+            self.connection.leave()
 
     def _run(self) -> NodeResult:
         """Run the worker once all nodes are there; return how it ended, as it says or is seen."""
         started_at = time.time()
         code, fault = 128 + signal.SIGTERM, None
         try:
-            self.news.begin()
-            self.link.begin()
-            if self.link.await_go():
-                self.news.look()
+            self.peer_state.begin()
+            self.connection.begin()
+            if self.connection.await_go():
+                self.peer_state.look()
                 code = self._work(code)
         except ClusterkitError as error:
             say(f"clusterkit: {error}")
@@ -262,9 +262,11 @@ class _Keeper:
             self._write(result)
         if result.exit_code and result.reason == "terminated":
             # By somebody who told this node alone: a shutdown, or a kill by hand.
-            self.news.blame(self.link.circle.lost(self.rank, "was told to end (SIGTERM)"))
+            self.peer_state.note_failure(
+                self.connection.group.lost(self.rank, "was told to end (SIGTERM)")
+            )
         elif result.exit_code and result.reason is None:
-            self.news.blame(result)
+            self.peer_state.note_failure(result)
         return result
 
     def _work(self, code: int) -> int:
@@ -297,9 +299,9 @@ class _Keeper:
         """Return why the command ended or was never started, where that was not its own doing."""
         if self.supervisor.state is JobState.TIMEOUT:
             return "timeout"
-        if self.news.cancelled or runfolder.is_cancelled(self.run):
+        if self.peer_state.cancelled or runfolder.is_cancelled(self.run):
             return "cancelled"
-        if self.news.failure is not None:
+        if self.peer_state.failure is not None:
             return "peer"
         told = is_told_to_end() or self.supervisor.state is JobState.CANCELLED
         return "terminated" if told else None
@@ -313,7 +315,7 @@ class _Keeper:
             slots=layout.slots,
             tasks=layout.tasks,
             head=layout.names[0],
-            port=self.link.port or layout.ports[0],  # known once all are there
+            port=self.connection.port or layout.ports[0],  # known once all are there
             token=layout.token,
         )
         environment = {

@@ -100,7 +100,7 @@ def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str
         for node, wanted in slots.items()
         if node not in unreached
     }
-    return unreached | tell_keepers(run, layout, words)
+    return unreached | ask_agents(run, layout, words)
 
 
 def bring(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, Refusal]:
@@ -113,8 +113,8 @@ def bring(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, Refusa
     return {n: Refusal(why=e.message, hint=e.hint) for n, e in errors.items()}
 
 
-def tell_keepers(run: RunFolder, layout: SshLayout, words: Mapping[str, str]) -> dict[str, Refusal]:
-    """Run the program of the keepers on each of these nodes; return those that refuse, and why."""
+def ask_agents(run: RunFolder, layout: SshLayout, words: Mapping[str, str]) -> dict[str, Refusal]:
+    """Run the program of the agents on each of these nodes; return those that refuse, and why."""
     program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
     # Python looks for modules in the folder where it is started first: a home may be anybody's.
     snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in words.items()}

@@ -99,12 +99,12 @@ class SshExecutor(Executor):
         try:
             # A client that dies from there on leaves a job of which nobody can tell, and not one
             # that is started twice.
-            _start_task(run, layout, lambda: files.remove(run.held))
+            _start_task(run, layout, lambda: files.remove(run.queued))
         except ask.NodesBusy:
-            files.create_text(run.held, "")
+            files.create_text(run.queued, "")
             raise
         except RefusalError as error:
-            if not run.held.exists():
+            if not run.queued.exists():
                 status = JobStatus(state=JobState.FAILED, reason=error.message)
                 runfolder.write_state(run, submission, status)
             raise
@@ -121,7 +121,7 @@ class SshExecutor(Executor):
                 found.update((run, error) for error in _fetch(run).values())
             except UserError as error:
                 found[run] = error
-            if ssh_states.read_keepers(run):
+            if ssh_states.read_agents(run):
                 found[run] = ssh_states.job_id_of(run)
         return found
 

@@ -51,13 +51,13 @@ def fetch(
     """Bring what is new; return the nodes that could not be asked, and why.
 
     None where another client is bringing it for a longer time. Unless `again`, nobody is asked who
-    has just been asked. The keepers of the nodes `gone` are known to have ended without a word.
+    has just been asked. The node agents of the nodes `gone` are known to have ended without a word.
     With `brief`, no more than who keeps the nodes and how they ended, within seconds.
 
     Raises:
         UserError: it cannot be written here, or ssh's configuration not be read.
     """
-    if layout.shared or run.held.exists():
+    if layout.shared or run.queued.exists():
         return {}
     if not again and _is_fresh(run):
         nodes = _nodes(run, layout, _Memo(run))

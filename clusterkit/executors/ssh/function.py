@@ -1,7 +1,7 @@
 """Run a submitit function on a node: `python -m clusterkit.executors.ssh.function FOLDER`.
 
 As `submitit.core._submit` does, but with pickles that nobody else can write, and no signal held
-back: the keeper that starts it holds its own, which processes inherit, and children of the function
+back: the agent that starts it holds its own, which processes inherit, and children of the function
 could not be ended.
 """
 

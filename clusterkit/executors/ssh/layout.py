@@ -17,7 +17,7 @@ from clusterkit.core.model import ClusterSpec, SyncPlan
 from clusterkit.core.ports import groups
 from clusterkit.core.records import record_of
 from clusterkit.core.version import __version__
-from clusterkit.executors.node.peers import Circle
+from clusterkit.executors.node.peers import PeerGroup
 from clusterkit.executors.run.runfolder import RunFolder
 
 HEARTBEAT_EVERY_S = 10.0
@@ -67,7 +67,7 @@ class SshLayout:
     token: str
     time_limit_s: int | None = None
     command: tuple[str, ...]
-    """What the keeper of each node starts."""
+    """What the node agent of each node starts."""
     ours: bool = True
     """Whether that is our worker, which marks what it starts and passes notices on."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class SshLayout:
 
     @property
     def python(self) -> str:
-        """The Python of the keepers, as the nodes know it."""
+        """The Python of the node agents, as the nodes know it."""
         return self.command[0] if self.shared else f"{self.cluster.venv}/bin/python"
 
     def folder(self, run: RunFolder) -> str:
@@ -118,10 +118,10 @@ class SshLayout:
         )
 
     @property
-    def circle(self) -> Circle:
+    def group(self) -> PeerGroup:
         """The nodes as they call each other."""
         low, high = self.ports
-        return Circle(
+        return PeerGroup(
             names=self.names,
             tasks=self.tasks,
             least=self.least,

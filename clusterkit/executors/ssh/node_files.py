@@ -143,7 +143,7 @@ class NodeFiles:
         return limit_mib * MIB
 
     def bring(self, session: Session, *, gone: bool = False, brief: bool = False) -> None:
-        """Bring what is new; of a keeper that has `gone` without a word, the results as well.
+        """Bring what is new; of a node agent that has `gone` without a word, the results as well.
 
         Raises:
             StillComing: there is more than one call could bring.

@@ -157,7 +157,7 @@ def _send(
         only=False,
         folders=tuple(
             path.name
-            for path in (run.submitit, run.logs, run.nodes, run.failures, run.keepers, run.ends)
+            for path in (run.submitit, run.logs, run.nodes, run.failures, run.agents, run.ends)
         ),
         folder_mode=PRIVATE,
     )

@@ -1,4 +1,4 @@
-"""Start the keepers of a job on all of its nodes at once; where one cannot, end the others."""
+"""Start the node agents of a job on all of its nodes at once; where one cannot, end the others."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from clusterkit.executors.ssh.ask import (
     NodesBusy,
     NodesRefuse,
     Refusal,
+    ask_agents,
     ask_nodes,
     bring,
     refused,
-    tell_keepers,
 )
 from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
-from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_keepers
+from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_agents
 from clusterkit.transport.ssh.session import Nonsense
 
 _END_S = 10.0
@@ -68,7 +68,7 @@ def _needs(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]) -> None:
-    """Start a keeper on each node, all at once; where one does not start, none is left.
+    """Start a node agent on each node, all at once; where one does not start, none is left.
 
     `handing_over` is called at the last moment at which nothing can have been started.
 
@@ -78,16 +78,16 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
         UserError: the run folder cannot be written, or ssh's configuration not be read.
     """
     write_layout(run, layout)
-    for folder in (run.keepers, run.ends):
+    for folder in (run.agents, run.ends):
         runfolder.create_state_folder(run, folder)
     unreached = bring(run, layout, whole=True)
     if unreached:
         raise NodesRefuse(unreached, layout)
-    before = {path.name: path.read_text("utf-8", "replace") for path in run.keepers.glob("*.json")}
+    before = {path.name: path.read_text("utf-8", "replace") for path in run.agents.glob("*.json")}
     handing_over()
     nodes = layout.names[: layout.tasks]
     words = {name: f"{rank} {layout.attempt}" for rank, name in enumerate(nodes)}
-    refusals = tell_keepers(run, layout, words)
+    refusals = ask_agents(run, layout, words)
     if not refusals:
         with suppress(RemoteError):  # whoever looks next asks again
             fetch.fetch(run, layout)
@@ -110,9 +110,9 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
 def _withdraw(
     run: RunFolder, layout: SshLayout, started: Set[str], before: Mapping[str, str]
 ) -> frozenset[str]:
-    """End keepers that wait for nodes which are busy, and leave no trace of them.
+    """End node agents that wait for nodes which are busy, and leave no trace of them.
 
-    Return the nodes on which one may still be. They are killed: a keeper that is told to end writes
+    Return the nodes on which one may still be. They are killed: a agent that is told to end writes
     down how its attempt ended, and this one is to count as none. `before` is what stood in
     `keepers/` by the names of the files.
     """
@@ -120,22 +120,22 @@ def _withdraw(
         return frozenset()
     with suppress(RemoteError):
         fetch.fetch(run, layout, again=True)
-    keepers = [k for k in read_keepers(run) if k.node in started and k.attempt == layout.attempt]
+    agents = [k for k in read_agents(run) if k.node in started and k.attempt == layout.attempt]
     results = (run.result(rank, layout.attempt) for rank in range(len(layout.names)))
     traces = (run.failures / f"{layout.attempt}.json", *results)
     snippets = {}
-    for keeper in keepers:
-        there = (run.keeper(keeper.rank), *traces)
+    for agent in agents:
+        there = (run.agent(agent.rank), *traces)
         names = " ".join(path.relative_to(run.path).as_posix() for path in there)
         forget = f"cd {quote_path(layout.folder(run))} && rm -f {names}"
-        snippets[keeper.node] = f"{order_to_end(keeper, run, signal='KILL')}; {forget}"
+        snippets[agent.node] = f"{order_to_end(agent, run, signal='KILL')}; {forget}"
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
     silent = started - {node for node, answer in answers.items() if answer.output is not None}
     if not silent:
-        for path in (*traces, *(run.keeper(keeper.rank) for keeper in keepers)):
+        for path in (*traces, *(run.agent(agent.rank) for agent in agents)):
             files.remove(path)
         for name, text in before.items():
-            files.write_text(run.keepers / name, text)
+            files.write_text(run.agents / name, text)
     return frozenset(silent)
 
 
@@ -151,19 +151,19 @@ def _note_refusal(
 
 
 def end(run: RunFolder, layout: SshLayout) -> None:
-    """Tell every keeper that lives to end its node.
+    """Tell every node agent that lives to end its node.
 
     Raises:
         RemoteError: a node that may have one says nothing, or nonsense; all others have been told.
     """
     errors = fetch.fetch(run, layout, again=True, brief=True) or {}
-    keepers = {keeper.node: keeper for keeper in read_keepers(run) if keeper.ended_as is None}
-    snippets = {node: order_to_end(keeper, run) for node, keeper in keepers.items()}
+    agents = {agent.node: agent for agent in read_agents(run) if agent.ended_as is None}
+    snippets = {node: order_to_end(agent, run) for node, agent in agents.items()}
     if run.cancelled.exists():
         # Written there as well, because a node may not see for a while what was written here.
         folder = quote_path(layout.folder(run))
         note = f"if [ -d {folder} ]; then : >>{folder}/{run.cancelled.name}; fi; "
-        everywhere = not layout.shared and run.keepers.is_dir()
+        everywhere = not layout.shared and run.agents.is_dir()
         told = layout.names[: layout.tasks] if everywhere else snippets
         snippets = {node: note + snippets.get(node, ":") for node in told}
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}

@@ -1,6 +1,6 @@
-"""What is known of a job over ssh: what its keepers wrote, and whether they still live.
+"""What is known of a job over ssh: what its node agents wrote, and whether they still live.
 
-The keepers are the only writers of `keepers/RANK.json` and, in the end, `ends/RANK.json`. One that
+The agents are the only writers of `keepers/RANK.json` and, in the end, `ends/RANK.json`. One that
 says nothing of an end is looked for on its node: by pid, start time and boot, so that neither a
 number used again nor a restarted machine is taken for it, and no clock has to be right.
 """
@@ -32,7 +32,7 @@ from clusterkit.transport.probe import first_line
 from clusterkit.transport.ssh.session import Nonsense, OutOfTime
 
 _START_TIMEOUT_S = 90.0
-"""How long a submitted job may be without keepers before nobody believes in it."""
+"""How long a submitted job may be without node agents before nobody believes in it."""
 _ASK_S = 10.0
 _LATE_S = 3.5 * HEARTBEAT_EVERY_S
 """Three beats missed, and a file server that is slow with them."""
@@ -40,7 +40,7 @@ _WORST = (JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED, JobState.SUCCEE
 
 
 class Life(StrEnum):
-    """What became of a keeper that has not written its end."""
+    """What became of a node agent that has not written its end."""
 
     ALIVE = "alive"
     GONE = "gone"
@@ -52,7 +52,7 @@ _GONE = frozenset({Life.GONE, Life.REBOOTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeper:
+class NodeAgent:
     """What stands in the files of one keeper."""
 
     rank: int
@@ -70,8 +70,8 @@ def job_id_of(run: RunFolder) -> str:
     return f"ssh-{run.key}"
 
 
-def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
-    """Return the keepers of a run in rank order; a file that cannot be read is left out.
+def read_agents(run: RunFolder) -> tuple[NodeAgent, ...]:
+    """Return the node agents of a run in rank order; a file that cannot be read is left out.
 
     So is one that others can write, and one of a node that the job never had: whoever wrote it
     would have us ask, or end something on, a machine of their choice.
@@ -79,15 +79,15 @@ def read_keepers(run: RunFolder) -> tuple[Keeper, ...]:
     found = []
     known = _nodes_of(run)
     ended = runfolder.listed(run.ends)
-    for name in runfolder.listed(run.keepers):
+    for name in runfolder.listed(run.agents):
         match = AGENT.fullmatch(name)
-        about = files.read_json(run.keepers / name, own=True) if match else None
+        about = files.read_json(run.agents / name, own=True) if match else None
         agent = record_of(AgentFile, about)
         if match is None or agent is None or (known is not None and agent.node not in known):
             continue
         last = files.read_json(run.ends / name, own=True) if name in ended else None
-        found.append(_keeper(int(match["rank"]), agent, record_of(EndFile, last)))
-    return tuple(sorted(found, key=lambda keeper: keeper.rank))
+        found.append(_agent_of(int(match["rank"]), agent, record_of(EndFile, last)))
+    return tuple(sorted(found, key=lambda agent: agent.rank))
 
 
 def _nodes_of(run: RunFolder) -> frozenset[str] | None:
@@ -98,71 +98,71 @@ def _nodes_of(run: RunFolder) -> frozenset[str] | None:
     return None
 
 
-def look_for(cluster: ClusterSpec, keepers: Iterable[Keeper]) -> dict[Keeper, Life]:
-    """Ask the nodes about keepers that have not written their end, once a node.
+def look_for(cluster: ClusterSpec, agents: Iterable[NodeAgent]) -> dict[NodeAgent, Life]:
+    """Ask the nodes about node agents that have not written their end, once a node.
 
     Raises:
         UserError: ssh's configuration cannot be read.
     """
-    by_node: dict[str, list[Keeper]] = {}
-    for keeper in keepers:
-        by_node.setdefault(keeper.node, []).append(keeper)
+    by_node: dict[str, list[NodeAgent]] = {}
+    for agent in agents:
+        by_node.setdefault(agent.node, []).append(agent)
     snippets = {node: "\n".join(map(question, here)) for node, here in by_node.items()}
     answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S) if snippets else {}
     found = {}
     for node, here in by_node.items():
         output = answers[node].output
         lines = output.stdout.split() if output is not None else []
-        for number, keeper in enumerate(here):
+        for number, agent in enumerate(here):
             said = lines[number] if number < len(lines) else Life.SILENT
-            found[keeper] = Life(said) if said in set(Life) else Life.SILENT
+            found[agent] = Life(said) if said in set(Life) else Life.SILENT
     return found
 
 
 def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerState]:
-    """Return the state of each run that has, or may still get, keepers; each node is asked once.
+    """Return the state of each run that has, or may still get, agents; each node is asked once.
 
     Raises:
         UserError: ssh's configuration cannot be read, or what nodes say not be written here.
     """
     errors = {run: _errors_of(run) for run in runs}
-    keepers = {run: read_keepers(run) for run in runs}
-    lives: dict[Keeper, Life] = {
-        keeper: _life_of(errors[run][keeper.node])
+    agents = {run: read_agents(run) for run in runs}
+    lives: dict[NodeAgent, Life] = {
+        agent: _life_of(errors[run][agent.node])
         for run in runs
-        for keeper in keepers[run]
-        if keeper.node in errors[run]
+        for agent in agents[run]
+        if agent.node in errors[run]
     }
     for cluster in {submission.cluster for submission in runs.values()}:
         here = {
-            run: [k for k in keepers[run] if k.ended_as is None and k.node not in errors[run]]
+            run: [k for k in agents[run] if k.ended_as is None and k.node not in errors[run]]
             for run, submission in runs.items()
             if submission.cluster == cluster
         }
         with suppress(UserError):  # whose layout is gone is told by what it left
             lives |= _look_for_runs(here)
-    # A keeper may have written its last word, and left, between the two looks.
-    gone = {keeper for keeper, life in lives.items() if life in _GONE}
+    # A node agent may have written its last word, and left, between the two looks.
+    gone = {agent for agent, life in lives.items() if life in _GONE}
     for run in runs:
-        lives |= _after_last_words(run, gone.intersection(keepers[run]))
-    keepers |= {run: read_keepers(run) for run in runs if gone.intersection(keepers[run])}
+        lives |= _after_last_words(run, gone.intersection(agents[run]))
+    agents |= {run: read_agents(run) for run in runs if gone.intersection(agents[run])}
     found = {
-        run: state_of(run, runs[run], keepers[run], lives, problems=_problems(errors[run]))
+        run: state_of(run, runs[run], agents[run], lives, problems=_problems(errors[run]))
         for run in runs
     }
     return {run: state for run, state in found.items() if state is not None}
 
 
 def lingering(runs: Mapping[RunFolder, Submission]) -> set[RunFolder]:
-    """Return the runs of which a keeper lives on a node that answers; each cluster is asked once.
+    """Return the runs of which a agent lives on a node that answers; each cluster is asked once.
 
     Raises:
         UserError: ssh's configuration cannot be read.
     """
-    keepers = {run: there for run in runs if (there := read_keepers(run))}
+    agents = {run: there for run in runs if (there := read_agents(run))}
     found = set()
-    for cluster in {runs[run].cluster for run in keepers}:
-        here = {run: there for run, there in keepers.items() if runs[run].cluster == cluster}
+    for cluster in {runs[run].cluster for run in agents}:
+        here = {run: there for run, there in agents.items() if runs[run].cluster == cluster}
         lives = look_for(_cluster_of(here), chain(*here.values()))
         found |= {run for run, there in here.items() if Life.ALIVE in map(lives.get, there)}
     return found
@@ -179,7 +179,7 @@ def _errors_of(run: RunFolder) -> Mapping[str, RemoteError]:
 
 
 def _life_of(error: RemoteError) -> Life:
-    """Return what is known of a keeper whose node gives no whole answer."""
+    """Return what is known of a node agent whose node gives no whole answer."""
     return Life.ALIVE if isinstance(error, StillComing) else Life.SILENT
 
 
@@ -189,8 +189,8 @@ def _problems(errors: Mapping[str, RemoteError]) -> dict[str, str]:
     return {n: first_line(e.message) for n, e in errors.items() if isinstance(e, telling)}
 
 
-def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
-    """Bring what keepers wrote last where it is not in this folder; return whom that puts right.
+def _after_last_words(run: RunFolder, gone: Set[NodeAgent]) -> dict[NodeAgent, Life]:
+    """Bring what agents wrote last where it is not in this folder; return whom that puts right.
 
     Nobody has gone without a word as long as the word may still be on its way.
     """
@@ -199,27 +199,27 @@ def _after_last_words(run: RunFolder, gone: Set[Keeper]) -> dict[Keeper, Life]:
     layout = read_layout(run)
     if layout.shared:
         return {}
-    errors = fetch.fetch(run, layout, again=True, gone={keeper.node for keeper in gone})
+    errors = fetch.fetch(run, layout, again=True, gone={agent.node for agent in gone})
     if errors is None:
         return dict.fromkeys(gone, Life.ALIVE)
-    return {keeper: _life_of(errors[keeper.node]) for keeper in gone if keeper.node in errors}
+    return {agent: _life_of(errors[agent.node]) for agent in gone if agent.node in errors}
 
 
-def _look_for_runs(here: Mapping[RunFolder, Sequence[Keeper]]) -> dict[Keeper, Life]:
-    """Look for one keeper of each run, and for the others only where that one does not live.
+def _look_for_runs(here: Mapping[RunFolder, Sequence[NodeAgent]]) -> dict[NodeAgent, Life]:
+    """Look for one node agent of each run, and for the others only where that one does not live.
 
     Not for that of a node which the others have given up: it will hardly answer.
     """
-    open_ended = {run: _given_up_last(run, keepers) for run, keepers in here.items() if keepers}
+    open_ended = {run: _given_up_last(run, agents) for run, agents in here.items() if agents}
     if not open_ended:
         return {}
     cluster = _cluster_of(open_ended)
-    lives = look_for(cluster, [keepers[0] for keepers in open_ended.values()])
+    lives = look_for(cluster, [agents[0] for agents in open_ended.values()])
     rest = [
-        keeper
+        agent
         for first, *others in open_ended.values()
         if lives[first] is not Life.ALIVE
-        for keeper in others
+        for agent in others
     ]
     return {**lives, **look_for(cluster, rest)}
 
@@ -237,28 +237,28 @@ def _cluster_of(runs: Collection[RunFolder]) -> ClusterSpec:
     return read_layout(first).cluster
 
 
-def _given_up_last(run: RunFolder, keepers: Sequence[Keeper]) -> list[Keeper]:
-    first = node_results.first_failure(run, max(keeper.attempt for keeper in keepers))
+def _given_up_last(run: RunFolder, agents: Sequence[NodeAgent]) -> list[NodeAgent]:
+    first = node_results.first_failure(run, max(agent.attempt for agent in agents))
     gone = first.node if first is not None and first.lost is not None else None
-    return sorted(keepers, key=lambda keeper: keeper.node == gone)
+    return sorted(agents, key=lambda agent: agent.node == gone)
 
 
 def state_of(
     run: RunFolder,
     submission: Submission,
-    keepers: tuple[Keeper, ...],
-    lives: Mapping[Keeper, Life],
+    agents: tuple[NodeAgent, ...],
+    lives: Mapping[NodeAgent, Life],
     *,
     problems: Mapping[str, str] = {},
 ) -> SchedulerState | None:
-    """Conclude the state of a run from its keepers; None where there is nothing to go by.
+    """Conclude the state of a run from its node agents; None where there is nothing to go by.
 
     `problems` say what is wrong with nodes that answer, and cannot be believed.
     """
-    if not keepers:
+    if not agents:
         return state_without_processes(run, submission, run.path / LAYOUT, _START_TIMEOUT_S)
-    attempt = max(keeper.attempt for keeper in keepers)
-    latest = [keeper for keeper in keepers if keeper.attempt == attempt]
+    attempt = max(agent.attempt for agent in agents)
+    latest = [agent for agent in agents if agent.attempt == attempt]
     said = _of_attempt(run, submission, latest, lives, problems)
     return dataclasses.replace(said, attempt=attempt)
 
@@ -266,44 +266,44 @@ def state_of(
 def _of_attempt(
     run: RunFolder,
     submission: Submission,
-    keepers: Sequence[Keeper],
-    lives: Mapping[Keeper, Life],
+    agents: Sequence[NodeAgent],
+    lives: Mapping[NodeAgent, Life],
     problems: Mapping[str, str],
 ) -> SchedulerState:
-    """Conclude from the keepers of the latest attempt."""
-    attempt = keepers[0].attempt
+    """Conclude from the node agents of the latest attempt."""
+    attempt = agents[0].attempt
     results = node_results.read_results(run)
     here = results.nodes if results.attempt == attempt else ()
     done = {r.node: r.exit_code for r in here if r.exit_code == 0 or r.unwritten is not None}
-    keepers = [
-        _done(k, done[k.node]) if k.node in done and lives.get(k) in _GONE else k for k in keepers
+    agents = [
+        _done(k, done[k.node]) if k.node in done and lives.get(k) in _GONE else k for k in agents
     ]
-    open_ended = {keeper.node: lives.get(keeper) for keeper in keepers if keeper.ended_as is None}
+    open_ended = {agent.node: lives.get(agent) for agent in agents if agent.ended_as is None}
     strange = "; ".join(f"{node}: {what}" for node, what in problems.items()) or None
     if Life.ALIVE in open_ended.values():
         return SchedulerState(state=JobState.RUNNING, word="running", reason=strange)
     first = node_results.first_failure(run, attempt)
     if first is not None:
-        reason = node_results.blame(first)
+        reason = node_results.failure_text(first)
         return _ended(JobState.FAILED, reason=reason, exit_code=first.exit_code)
-    head = keepers[0]
+    head = agents[0]
     if submission.least is not None and head.rank == 0 and head.ended_as is not None:
         return _ended(head.ended_as, exit_code=head.exit_code)  # whatever became of the others
-    silent = [k for k in keepers if open_ended.get(k.node, Life.GONE) in {Life.SILENT, None}]
-    if silent or problems.keys() - {k.node for k in keepers if k.ended_as is not None}:
+    silent = [k for k in agents if open_ended.get(k.node, Life.GONE) in {Life.SILENT, None}]
+    if silent or problems.keys() - {k.node for k in agents if k.ended_as is not None}:
         return _without_answer(run, silent, problems)
     if open_ended:
         cancelled = run.cancelled.exists()
-        reason = "; ".join(_epitaph(node, life) for node, life in open_ended.items())
+        reason = "; ".join(_reason(node, life) for node, life in open_ended.items())
         return _ended(JobState.CANCELLED if cancelled else JobState.FAILED, reason=reason)
-    return _together(submission, keepers, strange)
+    return _together(submission, agents, strange)
 
 
 def _without_answer(
-    run: RunFolder, silent: Sequence[Keeper], problems: Mapping[str, str]
+    run: RunFolder, silent: Sequence[NodeAgent], problems: Mapping[str, str]
 ) -> SchedulerState:
-    """Conclude from the heartbeats of keepers whose nodes do not answer, where they are seen."""
-    quiet = [keeper.node for keeper in silent if keeper.node not in problems]
+    """Conclude from the heartbeats of agents whose nodes do not answer, where they are seen."""
+    quiet = [agent.node for agent in silent if agent.node not in problems]
     told = [f"{node}: {what}" for node, what in problems.items()]
     why = "; ".join([*([f"no answer from {', '.join(quiet)}"] if quiet else ()), *told])
     shared = False
@@ -311,7 +311,7 @@ def _without_answer(
         shared = read_layout(run).shared
     if not shared:
         return _ended(JobState.UNKNOWN, reason=why)
-    ages = [_silent_for_s(run.heartbeat(keeper.rank)) for keeper in silent]
+    ages = [_silent_for_s(run.heartbeat(agent.rank)) for agent in silent]
     known = [age for age in ages if age is not None]
     if 0.0 in known:
         return SchedulerState(
@@ -333,21 +333,21 @@ def _silent_for_s(path: Path) -> float | None:
     return 0.0 if age_s < _LATE_S else age_s
 
 
-def _done(keeper: Keeper, exit_code: int) -> Keeper:
-    """Return a keeper whose node says how it ended, and whose own last word got lost."""
+def _done(agent: NodeAgent, exit_code: int) -> NodeAgent:
+    """Return a node agent whose node says how it ended, and whose own last word got lost."""
     state = JobState.FAILED if exit_code else JobState.SUCCEEDED
-    return dataclasses.replace(keeper, ended_as=state, exit_code=exit_code)
+    return dataclasses.replace(agent, ended_as=state, exit_code=exit_code)
 
 
 def _together(
-    submission: Submission, keepers: Sequence[Keeper], strange: str | None
+    submission: Submission, agents: Sequence[NodeAgent], strange: str | None
 ) -> SchedulerState:
-    """Conclude from keepers that have all left a last word."""
-    state = next(s for s in _WORST if s in {keeper.ended_as for keeper in keepers})
-    if state is JobState.SUCCEEDED and len(keepers) < submission.tasks:
-        reason = f"{len(keepers)} of {submission.tasks} nodes have left a word"
+    """Conclude from node agents that have all left a last word."""
+    state = next(s for s in _WORST if s in {agent.ended_as for agent in agents})
+    if state is JobState.SUCCEEDED and len(agents) < submission.tasks:
+        reason = f"{len(agents)} of {submission.tasks} nodes have left a word"
         return _ended(JobState.UNKNOWN, reason=f"{reason}; {strange}" if strange else reason)
-    code = next((keeper.exit_code for keeper in keepers if keeper.exit_code), 0)
+    code = next((agent.exit_code for agent in agents if agent.exit_code), 0)
     return _ended(state, exit_code=code)
 
 
@@ -357,44 +357,44 @@ def _ended(
     return SchedulerState(state=state, word="ended", reason=reason, exit_code=exit_code)
 
 
-def _epitaph(node: str, life: Life | None) -> str:
+def _reason(node: str, life: Life | None) -> str:
     if life is Life.REBOOTED:
         return f"{node} was restarted"
-    return f"the keeper of {node} was killed"
+    return f"the node agent of {node} was killed"
 
 
-def question(keeper: Keeper) -> str:
+def question(agent: NodeAgent) -> str:
     """Return a line of sh that prints one word of `Life`."""
-    lives = f"if {_is_there(keeper)}; then echo alive; else echo gone; fi"
-    return f"if {_is_other_boot(keeper)}; then echo rebooted; else {lives}; fi"
+    lives = f"if {_is_there(agent)}; then echo alive; else echo gone; fi"
+    return f"if {_is_other_boot(agent)}; then echo rebooted; else {lives}; fi"
 
 
-def order_to_end(keeper: Keeper, run: RunFolder, *, signal: str = "TERM") -> str:
-    """Return a line of sh that sends a signal to this very keeper, and to no other process.
+def order_to_end(agent: NodeAgent, run: RunFolder, *, signal: str = "TERM") -> str:
+    """Return a line of sh that sends a signal to this very node agent, and to no other process.
 
     It has to be one that was started for this run, whatever its file says.
     """
-    here = f"tr '\\000' '\\n' </proc/{keeper.pid}/cmdline | grep -qF {quote(run.run_id)}"
-    kill = f"if {_is_there(keeper)} && {here}; then kill -{signal} {keeper.pid}; fi"
-    return f"if {_is_other_boot(keeper)}; then :; else {kill}; fi"
+    here = f"tr '\\000' '\\n' </proc/{agent.pid}/cmdline | grep -qF {quote(run.run_id)}"
+    kill = f"if {_is_there(agent)} && {here}; then kill -{signal} {agent.pid}; fi"
+    return f"if {_is_other_boot(agent)}; then :; else {kill}; fi"
 
 
-def _is_other_boot(keeper: Keeper) -> str:
-    return f'[ "$(cat /proc/sys/kernel/random/boot_id)" != {quote(keeper.boot_id)} ]'
+def _is_other_boot(agent: NodeAgent) -> str:
+    return f'[ "$(cat /proc/sys/kernel/random/boot_id)" != {quote(agent.boot_id)} ]'
 
 
-def _is_there(keeper: Keeper) -> str:
+def _is_there(agent: NodeAgent) -> str:
     """Return a condition of sh: the process is there, started then, and is no zombie."""
     # Fields 3 and 22 of proc(5), counted from behind the command name.
     return (
-        f"set -- $(sed 's/.*) //' /proc/{keeper.pid}/stat 2>/dev/null);"
-        f' [ "${{20:-}}" = {quote(keeper.start_time)} ] && [ "$1" != Z ]'
+        f"set -- $(sed 's/.*) //' /proc/{agent.pid}/stat 2>/dev/null);"
+        f' [ "${{20:-}}" = {quote(agent.start_time)} ] && [ "$1" != Z ]'
     )
 
 
-def _keeper(rank: int, agent: AgentFile, end: EndFile | None) -> Keeper:
+def _agent_of(rank: int, agent: AgentFile, end: EndFile | None) -> NodeAgent:
     of_this = end is not None and end.attempt == agent.attempt  # else of the attempt before
-    return Keeper(
+    return NodeAgent(
         rank=rank,
         node=agent.node,
         attempt=agent.attempt,

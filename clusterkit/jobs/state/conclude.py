@@ -93,7 +93,7 @@ def _state(evidence: Evidence) -> tuple[JobState, str | None]:
     if _went_well(evidence):
         return JobState.SUCCEEDED, None
     if _is_over(evidence) and evidence.first_failure:
-        return JobState.FAILED, node_results.blame(evidence.first_failure)
+        return JobState.FAILED, node_results.failure_text(evidence.first_failure)
     if said is not None:
         return _as_scheduler_says(evidence, said)
     if evidence.silence is not None:
@@ -177,7 +177,7 @@ def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobSta
     if said.word == "COMPLETING" and _complete(evidence) and failed and not again and known:
         return _from_results(evidence)  # an epilogue may take minutes; the job itself is over
     if said.state is JobState.SUCCEEDED and failed:
-        return JobState.FAILED, node_results.blame(evidence.first_failure or failed[0])
+        return JobState.FAILED, node_results.failure_text(evidence.first_failure or failed[0])
     first = evidence.first_failure
     ended_itself = first is not None and first.lost is not None and not evidence.cancelled
     if said.state is JobState.FAILED or (said.state is JobState.CANCELLED and ended_itself):
@@ -187,7 +187,7 @@ def _as_scheduler_says(evidence: Evidence, said: SchedulerState) -> tuple[JobSta
 
 def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None]:
     if evidence.first_failure is not None:
-        return JobState.FAILED, node_results.blame(evidence.first_failure)
+        return JobState.FAILED, node_results.failure_text(evidence.first_failure)
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
     if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
         return JobState.CANCELLED, None
@@ -203,7 +203,7 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     failed = [result for result in evidence.results.nodes if result.exit_code != 0]
     if evidence.first_failure is not None:
-        return JobState.FAILED, node_results.blame(evidence.first_failure)
+        return JobState.FAILED, node_results.failure_text(evidence.first_failure)
     if evidence.cancelled:
         return JobState.CANCELLED, None
     if failed:
@@ -221,7 +221,7 @@ def _as_nodes_say(failed: list[NodeResult]) -> tuple[JobState, str | None]:
         return JobState.PREEMPTED, None
     if reasons == {_TERMINATED}:  # the exit code of a rank that obeys is no cause
         return JobState.FAILED, node_results.silence_of(failed) or _TOLD_TO_END
-    return JobState.FAILED, node_results.blame(failed[0])
+    return JobState.FAILED, node_results.failure_text(failed[0])
 
 
 def _taken(reasons: Set[str | None]) -> bool:

@@ -15,7 +15,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, JobState
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.executors.ssh.layout import read_layout
-from clusterkit.executors.ssh.states import read_keepers
+from clusterkit.executors.ssh.states import read_agents
 from clusterkit.jobs import Job
 from clusterkit.jobs.document import name_of
 from clusterkit.preflight.hosts import LOCALHOST, hosts_of
@@ -85,8 +85,8 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
         part = _local((LOCALHOST,))
     elif kind is ClusterKind.SSH:
         layout = read_layout(job.run)
-        keepers = [keeper for keeper in read_keepers(job.run) if keeper.ended_as is None]
-        nodes = tuple(dict.fromkeys(keeper.node for keeper in keepers))
+        agents = [agent for agent in read_agents(job.run) if agent.ended_as is None]
+        nodes = tuple(dict.fromkeys(agent.node for agent in agents))
         part = _ssh(nodes or layout.names, layout.cluster)
     else:
         part = _of_slurm_job(job, cluster, via)

@@ -17,14 +17,14 @@ _STARTS_AT_ONCE = 16
 """Held jobs that are started before anybody hears of news again; each takes a second or two."""
 
 
-def is_held(job: Job) -> bool:
+def is_queued(job: Job) -> bool:
     """Tell whether the job has to wait for others until a client starts it."""
-    return job.status.state is JobState.PENDING and job.run.held.exists()
+    return job.status.state is JobState.PENDING and job.run.queued.exists()
 
 
 def needs_client(job: Job) -> bool:
     """Tell whether the next start of the job is up to a client."""
-    return job.status.state is JobState.REQUEUED or is_held(job)
+    return job.status.state is JobState.REQUEUED or is_queued(job)
 
 
 def may_need_client(run: RunFolder) -> bool:
@@ -33,17 +33,17 @@ def may_need_client(run: RunFolder) -> bool:
     if submission is None or run.state.exists():
         return False
     attempts_left = node_results.latest_attempt(run) < submission.requeue
-    return run.held.exists() or (submission.kind is ClusterKind.SSH and attempts_left)
+    return run.queued.exists() or (submission.kind is ClusterKind.SSH and attempts_left)
 
 
-def tend(jobs: Iterable[Job]) -> str | None:
+def start_due(jobs: Iterable[Job]) -> str | None:
     """Start those jobs that a client has to start, and may; return what kept the first from it.
 
     Of held jobs no other is tried after one that nodes did not take: most likely they want the same
     slots, and a client is not to knock at each node a hundred times.
     """
     jobs = list(jobs)
-    trouble = _release([job for job in jobs if is_held(job)])
+    trouble = _release([job for job in jobs if is_queued(job)])
     for job in jobs:
         if job.status.state is JobState.REQUEUED:
             try:
@@ -56,7 +56,7 @@ def tend(jobs: Iterable[Job]) -> str | None:
 
 def ready(jobs: Iterable[Job]) -> list[Job]:
     """Return those of the held jobs whose time has come."""
-    held = [job for job in jobs if is_held(job)]
+    held = [job for job in jobs if is_queued(job)]
     states = _states_before(held)
     return [job for job in held if _may_start(job, states)]
 
@@ -93,16 +93,16 @@ def _release(held: list[Job]) -> str | None:
     return None
 
 
-def end_held(run: RunFolder) -> bool:
+def end_queued(run: RunFolder) -> bool:
     """Tell whether a job that is marked as cancelled is over with that: nothing was started.
 
     A client that is just starting it holds the lock; what it starts has to be ended.
     """
     run.require_own("end its job")
-    if not run.held.exists():
+    if not run.queued.exists():
         return False
     with files.locked(run.starting) as mine:
-        return mine and run.held.exists()
+        return mine and run.queued.exists()
 
 
 def _start(job: Job) -> None:
@@ -112,5 +112,5 @@ def _start(job: Job) -> None:
     with files.locked(run.starting) as mine:
         there = runfolder.listed(run.path)  # not what a network file system remembers
         over = {run.cancelled.name, run.state.name} & there
-        if mine and not over and run.held.name in there:
+        if mine and not over and run.queued.name in there:
             executor.start_queued(run, job.submission)
