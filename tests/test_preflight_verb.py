@@ -19,7 +19,7 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.task import unfit_because
+from clusterkit.executors.node.task import why_unhealthy
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.preflight import Listener, NotFitError, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
@@ -379,5 +379,5 @@ def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
     monkeypatch.setattr(gate, "examine_here", examine_here)
     for node in ("n0", "n1", "n7"):
         me = Identity(job_id="7", attempt=0, rank=0, of=1, name=node, among=(node,))
-        assert unfit_because(run, me) is None
+        assert why_unhealthy(run, me) is None
     assert tuple(found) == checks

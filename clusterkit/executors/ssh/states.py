@@ -53,7 +53,7 @@ _GONE = frozenset({Life.GONE, Life.REBOOTED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAgent:
-    """What stands in the files of one keeper."""
+    """What stands in the files of one node agent."""
 
     rank: int
     node: str
