@@ -16,7 +16,15 @@ from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import PreflightJob
 
-_ONE_ENVIRONMENT = "use one environment on all nodes"
+
+def _compared(
+    evidence: Evidence,
+    key: Callable[[JobPython | None], str | Result | None],
+    what: str,
+    odd: Verdict,
+) -> Results:
+    hint = "use one environment on all nodes"
+    return uniform(evidence, job_python.PROBE, key, what=what, odd=odd, hint=hint)
 
 
 def _of_image(what: str) -> Callable[[PreflightJob], str | None]:
@@ -51,13 +59,8 @@ def _python(evidence: Evidence) -> Results:
         Verdict.FAIL if certain else Verdict.WARN,
         f"{job.python} is not there" + ("" if certain else " in a plain shell"),
     )
-    return uniform(
-        evidence,
-        job_python.PROBE,
-        lambda python: python.version if python else absent,
-        what="Python",
-        odd=Verdict.FAIL,
-        hint=_ONE_ENVIRONMENT,
+    return _compared(
+        evidence, lambda python: python.version if python else absent, "Python", Verdict.FAIL
     )
 
 
@@ -81,13 +84,11 @@ def _python(evidence: Evidence) -> Results:
 def torch(evidence: Evidence) -> Results:
     """Fail nodes that lack torch or differ from the others."""
     have = any(python and python.torch for python in known(evidence, job_python.PROBE)[0].values())
-    return uniform(
+    return _compared(
         evidence,
-        job_python.PROBE,
         lambda python: _torch_version(python, evidence.job, have=have),
-        what="torch",
-        odd=Verdict.FAIL,
-        hint=_ONE_ENVIRONMENT,
+        "torch",
+        Verdict.FAIL,
     )
 
 
@@ -151,14 +152,7 @@ def _packages(evidence: Evidence) -> Results:
             return _lacking(job)
         return ", ".join(f"{name} {there[name]}" for name in compared if name in there) or None
 
-    return uniform(
-        evidence,
-        job_python.PROBE,
-        versions,
-        what="packages",
-        odd=Verdict.WARN,
-        hint=_ONE_ENVIRONMENT,
-    )
+    return _compared(evidence, versions, "packages", Verdict.WARN)
 
 
 def _needed(job: PreflightJob) -> str | None:

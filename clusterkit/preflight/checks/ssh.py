@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from statistics import median
 
+from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
 from clusterkit.core.text.listing import some_of
@@ -24,69 +26,9 @@ from clusterkit.preflight.probes.net import ssh_peer
 from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
 from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line
 
-_UNREACHED: dict[ReachProblem, tuple[str, str, str]] = {
-    ReachProblem.NAME: (
-        "its name does not resolve",
-        "mend the name in DNS or /etc/hosts, or give the node's address in the hosts of the job",
-        "getent ahosts {host}",
-    ),
-    ReachProblem.TIMEOUT: (
-        "no answer before the time-out",
-        "the node is down, hangs, or a firewall drops packets: try its console",
-        "ping -c 3 {host}",
-    ),
-    ReachProblem.REFUSED: (
-        "connection refused: it is up, and no SSH server listens there",
-        "start sshd on the node, or correct the port in ~/.ssh/config",
-        "ssh -v {host} true",
-    ),
-    ReachProblem.UNREACHABLE: (
-        "no route to it, or the connection breaks",
-        "look at the route, the interface and the node's SSH log",
-        "ssh -v {host} true",
-    ),
-    ReachProblem.AUTH: (
-        "login refused",
-        "put your public key into ~/.ssh/authorized_keys there, or load it into the agent",
-        "ssh-copy-id {host}",
-    ),
-    ReachProblem.HOST_KEY_UNKNOWN: (
-        "its host key is not known here",
-        "compare its fingerprint with the node's own, then add the key to ~/.ssh/known_hosts",
-        "ssh-keyscan {host} | ssh-keygen -lf -",
-    ),
-    ReachProblem.HOST_KEY_CHANGED: (
-        "its host key has changed: a reinstalled node, or someone in between",
-        "ask who runs the node whether it was reinstalled; only then forget the old key",
-        "ssh-keygen -R {host}",
-    ),
-    ReachProblem.SHELL: (
-        "it lets us in, and its shell runs nothing",
-        "look for a login file or shell that exits, a full disk or process limit",
-        "ssh {host} 'echo ok'",
-    ),
-    ReachProblem.EXCESS: (
-        "it answered with more than any node has to say, and nothing of it was kept",
-        "look at what its login prints, and whether the node is what it seems to be",
-        "ssh {host} true | head -c 1000 | cat -v",
-    ),
-    ReachProblem.NONSENSE: (
-        "it answered, and its answers make no sense",
-        "look at what a shell does there, and whether the node is what it seems to be",
-        "ssh {host} 'uname -a; cat /proc/uptime' | cat -v",
-    ),
-    ReachProblem.SCHEDULER: (
-        "srun did not start a task there",
-        "look at the state of the node and at slurmd's log there",
-        "scontrol show node {host}",
-    ),
-    ReachProblem.BUSY: (
-        "not asked: it runs other jobs now",
-        "ask again once it is free, or by ssh: --via ssh",
-        "squeue --nodelist {host}",
-    ),
-}
-"""What is wrong, what to do about it, and a command."""
+_ROWS = tuple(read_table(Path(__file__).with_suffix(".tsv")))
+_UNREACHED = {row["case"]: row for row in _ROWS if row["check"] == "SSH001"}
+_LOGIN_FAILURES = tuple(row for row in _ROWS if row["check"] == "SSH004")
 
 
 @check("SSH001", "ssh-reachable")
@@ -115,10 +57,10 @@ def _unreached(node: NodeFacts, problem: ReachProblem, example: str) -> Result:
     if problem is ReachProblem.DEFERRED:
         return skip(f"{first_line(node.reach.detail)}: {LATER}")
     # The command names one node, so that a thousand with one problem are one finding.
-    summary, hint, command = _UNREACHED[problem]
-    advice = Advice(hint=hint, command=command.format(host=shlex.quote(example)))
+    row = _UNREACHED[problem]
+    advice = Advice(hint=row["hint"], command=row["command"].format(host=shlex.quote(example)))
     verdict = Verdict.UNKNOWN if problem is ReachProblem.BUSY else Verdict.FAIL
-    return advice.result(verdict, summary, first_line(node.reach.detail))
+    return advice.result(verdict, row["summary"], first_line(node.reach.detail))
 
 
 _SLOW_S = 0.050
@@ -181,29 +123,6 @@ def _complete(evidence: Evidence) -> Results:
         yield node.name, stuck.result(Verdict.UNKNOWN, what, after)
 
 
-_LOGIN_FAILURES = (
-    (
-        "Host key verification failed",
-        "does not know the host key of",
-        "add the keys of all nodes to /etc/ssh/ssh_known_hosts: ssh-keyscan NODES",
-    ),
-    (
-        "Permission denied",
-        "is not let in by",
-        "nodes have to accept one key of yours without passphrase: ~/.ssh/authorized_keys",
-    ),
-    (
-        "Could not resolve",
-        "cannot resolve the name of",
-        "mend the name in DNS or /etc/hosts of that node",
-    ),
-    ("No route to host", "has no route to", "look at routes and interfaces on both nodes"),
-    ("timed out", "gets no answer from", "look for a firewall between the nodes"),
-    ("refused", "is refused by", "start sshd there, or correct the port in ~/.ssh/config"),
-)
-"""Words of ssh, what they mean, and what to do about it."""
-
-
 def _no_peers(job: PreflightJob) -> str | None:
     if not ssh_peer.wanted(job):
         return "jobs start without logins from node to node; --select SSH004 tries them"
@@ -225,9 +144,7 @@ def peers(login: PeerLogin) -> Result:
     """Fail the nodes that cannot log in to the next."""
     if login.exit_code == 0:
         return ok("logs in to the next node")
-    does, hint = next(
-        ((does, hint) for words, does, hint in _LOGIN_FAILURES if words in login.said),
-        ("cannot log in to", "run the command on that node"),
-    )
+    known = (row for row in _LOGIN_FAILURES if row["case"] in login.said)
+    row = next(known, {"summary": "cannot log in to", "hint": "run the command on that node"})
     command = f"ssh -v -o BatchMode=yes {quote(login.peer)} true"
-    return fail(f"{does} {login.peer}", login.said, hint=hint, command=command)
+    return fail(f"{row['summary']} {login.peer}", login.said, hint=row["hint"], command=command)
