@@ -39,8 +39,8 @@ from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling, documen
 from clusterkit.observe.bench.scaling.sizes import By, Size, chosen_by, doubling, parse_at, sizes_of
 from clusterkit.observe.bench.scaling.yardstick import Yardstick
 from clusterkit.observe.throughput import Throughput, Unit
-from clusterkit.observe.vitals import NodeSample
-from clusterkit.observe.vitals.probes.host_text import read_host
+from clusterkit.observe.vitals.host import read_host
+from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.transport.probe import PreflightJob, read_output
 from tests.probe_run import SHELLS, run_probe
 

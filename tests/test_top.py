@@ -26,14 +26,14 @@ from clusterkit.jobs import Job
 from clusterkit.jobs.logs import LogReader
 from clusterkit.observe.prometheus.nodes import write_nodes
 from clusterkit.observe.throughput import Throughput
-from clusterkit.observe.top import JobNow, NodeNow, Snapshot, Watcher
 from clusterkit.observe.top.document import document_of
-from clusterkit.observe.top.table import lines_of
+from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, warnings_of
+from clusterkit.observe.top.table import bars, lines_of, short
 from clusterkit.observe.top.targets import Part, Subject, of_cluster, of_job
 from clusterkit.observe.top.training import LastLines, Training, latest
-from clusterkit.observe.top.units import bars, short
-from clusterkit.observe.top.warnings import remarks_on
-from clusterkit.observe.vitals import NodeSample, rates
+from clusterkit.observe.top.watch import Watcher
+from clusterkit.observe.vitals.rates import rates
+from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.preflight.request import Wanted
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem
@@ -125,7 +125,7 @@ def test_remarks_are_folded_and_the_worst_is_last() -> None:
     hot = sample(LATER, gpu(5, temperature_c=93.0, clock_reasons=0x48))
     lost = replace(hot, gpus=(), gpu_trouble="vitals-nvidia gave no answer within 20 s")
     idle = sample(LATER, gpu(0), gpu(1), gpu(2, busy_percent=0.0))
-    said = remarks_on(
+    said = warnings_of(
         snapshot(
             calm("n1"),
             node("n2"),
@@ -140,7 +140,8 @@ def test_remarks_are_folded_and_the_worst_is_last() -> None:
     )
     assert [(remark.verdict.value, remark.where, remark.text) for remark in said] == [
         ("warn", "n[2-5,8]", "limit of 2 CPUs used up in 25% of the scheduler's periods"),
-        ("warn", "n[2-5,8]", "the virtual machine's host takes 12% of CPU"),
+        ("warn", "n[2-5,8]", "I/O wait 12% of the CPU time"),
+        ("warn", "n[2-5,8]", "CPU steal 12% (the virtual machine's host)"),
         ("warn", "n8", "GPU 2 idle while 2 others work"),
         ("unknown", "n6", "does not answer: nothing listens on its SSH port"),
         ("unknown", "n7", "has not answered yet"),
@@ -154,11 +155,11 @@ def test_memory_and_links_that_are_in_trouble() -> None:
     text = LATER.replace("MemAvailable: 262144", "MemAvailable: 20000")
     text = text.replace("net 3000 1 6", "net 3000 1 600").replace("400 8200 200", "400 8200 500")
     text += "limit 4294967296 1 2 /job_5\n"
-    said = [remark.text for remark in remarks_on(snapshot(node("n1", sample(text))))]
+    said = [remark.text for remark in warnings_of(snapshot(node("n1", sample(text))))]
     assert "memory 98% used" in said
     assert "2 killed at the memory limit of 4.0 GiB" in said
     assert "eth0: 299 packets/s damaged or dropped" in said
-    assert "CPUs wait for disks 36% of the time" in said
+    assert "I/O wait 36% of the CPU time" in said
 
 
 def test_who_was_killed_before_it_looked_is_no_news() -> None:
@@ -166,7 +167,7 @@ def test_who_was_killed_before_it_looked_is_no_news() -> None:
     before, after = sample(killed), sample(LATER + "limit 4294967296 1 2 /job_5\n")
     for seen in (None, rates(before, after)):
         now = NodeNow(name="n1", sample=after, rates=seen)
-        assert "killed" not in " ".join(remark.text for remark in remarks_on(snapshot(now)))
+        assert "killed" not in " ".join(remark.text for remark in warnings_of(snapshot(now)))
 
 
 def test_details() -> None:

@@ -15,18 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.observe.vitals import (
-    NodeSample,
-    NodeVitals,
-    ask_vitals,
-    rates,
-    read_samples,
-    slowdowns,
-)
-from clusterkit.observe.vitals.probes import amd, nvidia
-from clusterkit.observe.vitals.probes import host as vitals_host
-from clusterkit.observe.vitals.probes.gpu import GpuVitals
-from clusterkit.observe.vitals.probes.host_text import HostVitals, read_host
+from clusterkit.observe.vitals import host as vitals_host
+from clusterkit.observe.vitals.host import HostVitals, read_host
+from clusterkit.observe.vitals.rates import rates, slowdowns
+from clusterkit.observe.vitals.sample import NodeSample, NodeVitals, ask_vitals, read_samples
+from clusterkit.preflight.probes.gpu.vitals import AMD, NVIDIA, GpuVitals
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed
 from tests.mangling import mangled
@@ -154,7 +147,7 @@ def test_what_is_no_reading(text: str, why: str) -> None:
 @given(data=st.data())
 @pytest.mark.parametrize(
     ("probe", "text"),
-    [(vitals_host.TWICE, UNITS + READING + LATER), (amd.PROBE, ROCM)],
+    [(vitals_host.TWICE, UNITS + READING + LATER), (AMD, ROCM)],
     ids=["host", "amd"],
 )
 def test_mangled_answers(probe: Probe[Any], text: str, data: st.DataObject) -> None:
@@ -167,7 +160,7 @@ def test_mangled_answers(probe: Probe[Any], text: str, data: st.DataObject) -> N
     "file", ["csv_h100_mig_full.csv", "csv_h200_idle_full.csv", "csv_rtx4080s_idle_full.csv"]
 )
 def test_mangled_recordings(file: str, data: st.DataObject) -> None:
-    _read(nvidia.PROBE, recording(file), data)
+    _read(NVIDIA, recording(file), data)
 
 
 def _read(probe: Probe[Any], text: str, data: st.DataObject) -> None:
@@ -180,7 +173,7 @@ def _read(probe: Probe[Any], text: str, data: st.DataObject) -> None:
 
 
 def test_recordings_of_gpus() -> None:
-    idle = nvidia.PROBE.parse(recording("csv_h200_idle_full.csv")).gpus
+    idle = NVIDIA.parse(recording("csv_h200_idle_full.csv")).gpus
     assert idle, "no GPU in the recording"
     first = idle[0]
     assert "H200" in first.name
@@ -188,20 +181,20 @@ def test_recordings_of_gpus() -> None:
     assert first.memory_mib > 140_000
     assert first.power_w is not None
     assert first.clock_reasons == 1
-    (mig,) = nvidia.PROBE.parse(recording("csv_h100_mig_full.csv")).gpus[:1]
+    (mig,) = NVIDIA.parse(recording("csv_h100_mig_full.csv")).gpus[:1]
     assert mig.busy_percent is None  # the driver has none where MIG is on
 
 
 def test_a_gpu_that_is_lost_is_told_beside_the_others() -> None:
     words = "Unable to determine the device handle for GPU2: 0000:9B:00.0: Unknown Error"
-    found = nvidia.PROBE.parse(f"index, name\n0, NVIDIA H100\n{words}\n1, NVIDIA H100\n")
+    found = NVIDIA.parse(f"index, name\n0, NVIDIA H100\n{words}\n1, NVIDIA H100\n")
     assert [one.index for one in found.gpus] == [0, 1]
     assert found.trouble == words
-    assert nvidia.PROBE.parse(words).gpus == ()
+    assert NVIDIA.parse(words).gpus == ()
 
 
 def test_amd_gpus_by_rocm_smi() -> None:
-    quiet, busy = amd.PROBE.parse("WARNING: low-power state\n" + ROCM).gpus
+    quiet, busy = AMD.parse("WARNING: low-power state\n" + ROCM).gpus
     assert (quiet.index, quiet.busy_percent, quiet.memory_mib) == (0, 0.0, None)
     assert (busy.name, busy.busy_percent, busy.temperature_c) == ("AMD Instinct MI300X", 97.0, 71.0)
     assert (busy.memory_used_mib, busy.power_w, busy.power_limit_w) == (1024.0, 641.0, 750.0)
@@ -477,7 +470,7 @@ def _below(folder: Path, files: Mapping[str, str], shell: Sequence[str]) -> Host
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    snippet = str(vitals_host.PROBE.command).replace("/sys/", f"{folder}/sys/")
+    snippet = str(vitals_host.PROBE.snippet(JOB)).replace("/sys/", f"{folder}/sys/")
     snippet = snippet.replace("/proc/$i/cgroup", f"{folder}/proc/$i/cgroup")
     if "proc/net/dev" in files:
         snippet = snippet.replace("/proc/net/dev", f"{folder}/proc/net/dev")
@@ -491,7 +484,7 @@ def test_gpus_over_the_double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{DOUBLES}:{os.environ['PATH']}")
     monkeypatch.setenv("CLUSTERKIT_GPUS", str(DOUBLES / "gpus" / "sick8"))
     heard: list[NodeVitals] = []
-    (found,) = ask_vitals(LocalTransport(), ("n1",), once=True, heard=heard.append)
+    (found,) = ask_vitals(LocalTransport(), ("n1",), once=True, on_reply=heard.append)
     assert heard == [found]
     assert (found.problem, len(found.samples)) == ("", 2)
     last = found.samples[-1]

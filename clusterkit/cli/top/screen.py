@@ -13,7 +13,7 @@ from rich.text import Text
 
 from clusterkit.cli.frame import console
 from clusterkit.core.text.escapes import harmless
-from clusterkit.observe.top import Snapshot
+from clusterkit.observe.top.snapshot import Snapshot
 from clusterkit.observe.top.table import lines_of
 
 Show = Callable[[Snapshot], None]

@@ -17,8 +17,9 @@ from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.observe.top import Snapshot, Watcher
+    from clusterkit.observe.top.snapshot import Snapshot
     from clusterkit.observe.top.targets import Subject
+    from clusterkit.observe.top.watch import Watcher
 
 _EVERY_S = 2.0
 _STEPS_EVERY_S = 5.0
@@ -69,7 +70,7 @@ def top(
     Exit code with --once: 0, or 1 where a node does not answer or is in trouble.
     """
     from clusterkit.observe.prometheus.jobs import require_metrics
-    from clusterkit.observe.top import Watcher
+    from clusterkit.observe.top.watch import Watcher
 
     if interval is not None and not interval >= _LEAST_S:  # also where it is no number
         raise UserError(
@@ -118,7 +119,7 @@ def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
 def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:
     from clusterkit.core.findings import Verdict
     from clusterkit.observe.top.document import document_of
-    from clusterkit.observe.top.warnings import remarks_on
+    from clusterkit.observe.top.snapshot import warnings_of
 
     snapshot = watcher.refresh(patience_s=None)
     _write(prometheus, snapshot)
@@ -126,7 +127,7 @@ def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verb
         console.json_document(document_of(snapshot))
     else:
         _print(snapshot, verbose=verbose)
-    bad = any(remark.verdict is not Verdict.WARN for remark in remarks_on(snapshot))
+    bad = any(one.verdict is not Verdict.WARN for one in warnings_of(snapshot))
     return EXIT_FINDINGS if bad else 0
 
 

@@ -1,7 +1,7 @@
 """Where all ranks of a running job stand: py-spy on every node, folded by identical stack.
 
-The snippet finds the processes of the job by their variables (`vitals/probes/ranks.py`), and asks
-py-spy about each one that is a rank: a Python process with a rank, whose parent is not that rank.
+templates/probes/stacks.sh finds the processes of the job by their variables, and asks py-spy about
+each one that is a rank: a Python process with a rank, whose parent is not that rank.
 Those in containers are processes of the node as well, and have the variable; it is the node's
 py-spy that looks at them, as nothing of an image is run outside of it.
 """
@@ -15,50 +15,16 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from clusterkit.core import files
+from clusterkit.core.data import read_data
 from clusterkit.core.records import object_of, text_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe.top.targets import of_job
-from clusterkit.observe.vitals.probes.ranks import RANKS
+from clusterkit.observe.vitals.host import ranks_snippet
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Missing, PreflightJob, Probe, read_output
 from clusterkit.transport.script import compose, new_token
 
 _TIMEOUT_S = 60.0
-_SNIPPET = r"""@RANKS@
-python() { case $(readlink "/proc/$1/exe") in */python*) : ;; *) false ;; esac; }
-value() { tr '\0' '\n' <"$e" | sed -n "s/^$1=//p"; }
-locks() {
-root=$(value TORCH_EXTENSIONS_DIR); home=$(value HOME)
-: "${root:=${home:-/}/.cache/torch_extensions}"
-for f in "$root"/*/lock "$root"/*/*/lock; do
-[ -f "$f" ] && echo "! lock $(($(date +%s) - $(stat -c %Y "$f"))) $f"
-done
-}
-seen=0
-set -- $(ranks)
-all=" $* "
-for l in "$@"; do
-p=${l%%,*} r=${l##*,} e=/proc/${l%%,*}/environ
-case ${l#*,} in *,-) continue ;; @MARKER@*) : ;; *) continue ;; esac
-up=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
-case $all in *" $up,${l#*,} "*) below=1 ;; *) below=0 ;; esac
-if [ $below = 1 ] && { python "$up" || ! python "$p"; }; then
-echo "+ $r $(tr -dc 'A-Za-z0-9_.+:-' <"/proc/$p/comm") $(value CK_NODE_NAME)"; continue
-fi
-python "$p" || continue
-own=$(value PATH)
-first=$(tr '\0' '\n' <"/proc/$p/cmdline" | sed -n 1p)
-case $first in /*) own=${first%/*}:$own ;; esac
-spy=$(PATH=$own:@PATH@:$PATH; command -v py-spy)
-seen=1
-echo "@ $p $r $(value CK_NODE_NAME)"
-if [ -z "$spy" ]; then echo "! missing"; continue; fi
-dump=$("$spy" dump --pid "$p" 2>&1) && echo "$dump" || echo "$dump
-! failed"
-case $dump in *file_baton.py*) locks ;; esac
-done
-[ $seen = 1 ] || echo "! none"
-"""
 _RANK = re.compile(r"^@ ([0-9]{1,10}) ([0-9]{1,7})(?: (\S{1,255}))? *$", re.MULTILINE)
 _CHILD = re.compile(
     r"^\+ (?P<rank>[0-9]{1,7}) (?P<name>\S{1,64})(?: (?P<node>\S{1,255}))? *\n?", re.MULTILINE
@@ -140,9 +106,9 @@ def _probe(marker: str, python: str) -> Probe[str]:
     # No pipe nor quote may get in: it is a word of a shell on the node.
     wanted = shlex.quote(marker)
     folder = shlex.quote(python.rpartition("/")[0] or "/usr/local/bin")
-    snippet = _SNIPPET.replace("@MARKER@", wanted).replace("@PATH@", folder)
-    snippet = snippet.replace("@RANKS@", RANKS)
-    return Probe(name="stacks", command=snippet, parse=str, timeout_s=_TIMEOUT_S)
+    snippet = read_data("templates", "probes", "stacks.sh")
+    snippet = snippet.replace("@MARKER@", wanted).replace("@PATH@", folder)
+    return Probe(name="stacks", command=ranks_snippet() + snippet, parse=str, timeout_s=_TIMEOUT_S)
 
 
 def fold_stacks(probe: Probe[str], replies: Sequence[Reply], *, contained: bool = False) -> Stacks:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from clusterkit.observe.prometheus.jobs import add_gauge, new_registry, write_registry
 from clusterkit.observe.throughput import Throughput
-from clusterkit.observe.top import JobNow, NodeNow, Snapshot
-from clusterkit.observe.vitals import NodeRates, NodeSample, slowdowns
-from clusterkit.observe.vitals.probes.gpu import GpuVitals
+from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
+from clusterkit.observe.vitals.rates import NodeRates, slowdowns
+from clusterkit.observe.vitals.sample import NodeSample
+from clusterkit.preflight.probes.gpu.vitals import GpuVitals
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

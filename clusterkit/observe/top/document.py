@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
-from clusterkit.observe.top.warnings import Remark, remarks_on
-from clusterkit.observe.vitals import NodeRates, NodeSample, Traffic, slowdowns
+from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, warnings_of
+from clusterkit.observe.vitals.rates import NodeRates, Traffic, slowdowns
+from clusterkit.observe.vitals.sample import NodeSample
 
 
 def document_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -17,7 +17,10 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
         "job": _job(snapshot.job) if snapshot.job is not None else None,
         "nodes": [_node(snapshot, node) for node in snapshot.nodes],
         "unasked": snapshot.unasked,
-        "remarks": [_remark(remark) for remark in remarks_on(snapshot)],
+        "remarks": [
+            {"verdict": one.verdict, "nodes": one.nodes, "summary": one.text}
+            for one in warnings_of(snapshot)
+        ],
     }
 
 
@@ -97,7 +100,3 @@ def _links(links: tuple[Traffic, ...]) -> list[dict[str, Any]]:
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 2)
-
-
-def _remark(remark: Remark) -> dict[str, Any]:
-    return {"verdict": remark.verdict, "nodes": remark.nodes, "summary": remark.text}

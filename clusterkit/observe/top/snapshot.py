@@ -1,13 +1,31 @@
-"""What is known at one moment."""
+"""What is known at one moment, and what of it deserves a word: what slows a job down."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from clusterkit.core.findings import Verdict
+from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import JobState
 from clusterkit.observe.throughput import Throughput
-from clusterkit.observe.vitals import NodeRates, NodeSample
-from clusterkit.observe.vitals.probes.host_text import Process
+from clusterkit.observe.vitals.host import Process
+from clusterkit.observe.vitals.rates import (
+    IO_WAIT_PERCENT,
+    STEAL_PERCENT,
+    THROTTLED_PERCENT,
+    NodeRates,
+    slowdowns,
+)
+from clusterkit.observe.vitals.sample import NodeSample
+
+_STALE_S = 15.0
+_LEAST_MEMORY = 0.05
+"""Of the node, that should be left."""
+_BAD_PACKETS_PER_S = 10.0
+_IDLE_PERCENT, _WORKING_PERCENT = 5.0, 50.0
+"""A GPU below the one beside others that are above the other waits for something they do not."""
+_ORDER = (Verdict.WARN, Verdict.UNKNOWN, Verdict.FAIL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +79,91 @@ class Snapshot:
         """Return the processes of the job on a node; without a job, of all jobs of clusterkit."""
         found = node.sample.host.processes if node.sample is not None else ()
         return tuple(p for p in found if self.job is None or p.run == self.job.run_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWarning:
+    """Something to be said of some nodes."""
+
+    verdict: Verdict
+    """`fail`, `warn`, or `unknown` of a node that does not answer."""
+    nodes: tuple[str, ...]
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The nodes, folded."""
+        return fold_set(self.nodes)
+
+
+def warnings_of(snapshot: Snapshot) -> tuple[NodeWarning, ...]:
+    """Return what deserves a word, alike nodes together, the worst last."""
+    said: dict[tuple[Verdict, str], list[str]] = {}
+    for node in snapshot.nodes:
+        for key in _warnings(node):
+            said.setdefault(key, []).append(node.name)
+    found = [
+        NodeWarning(verdict=verdict, nodes=tuple(nodes), text=text)
+        for (verdict, text), nodes in said.items()
+    ]
+    return tuple(sorted(found, key=lambda one: _ORDER.index(one.verdict)))
+
+
+def _warnings(node: NodeNow) -> Iterator[tuple[Verdict, str]]:
+    """Yield what deserves a word on one node."""
+    if node.problem:
+        yield Verdict.UNKNOWN, f"does not answer: {node.problem}"
+        return
+    if node.sample is None:
+        yield Verdict.UNKNOWN, "has not answered yet"
+        return
+    if node.age_s > _STALE_S:
+        yield Verdict.UNKNOWN, f"has not answered for {node.age_s:.0f} s; its figures are old"
+    yield from _gpus(node.sample)
+    yield from _memory(node.sample)
+    if node.rates is not None:
+        yield from _host(node.rates)
+
+
+def _gpus(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
+    if sample.gpu_trouble:
+        yield Verdict.FAIL, f"GPUs: {sample.gpu_trouble}"
+    degrees = {gpu.index: gpu.temperature_c for gpu in sample.gpus}
+    for slowdown in slowdowns(sample):
+        if slowdown.harmful:
+            hot = degrees[slowdown.index]
+            at = "" if hot is None else f", {hot:.0f} C"
+            yield Verdict.FAIL, f"GPU {slowdown.index}: {slowdown.why}{at}"
+    busy = {gpu.index: gpu.busy_percent for gpu in sample.gpus if gpu.busy_percent is not None}
+    idle = [index for index, percent in busy.items() if percent < _IDLE_PERCENT]
+    working = [index for index, percent in busy.items() if percent > _WORKING_PERCENT]
+    if idle and len(working) > len(idle):
+        listed = ",".join(map(str, idle))
+        yield Verdict.WARN, f"GPU {listed} idle while {len(working)} others work"
+
+
+def _memory(sample: NodeSample) -> Iterator[tuple[Verdict, str]]:
+    host = sample.host
+    if host.available_bytes < _LEAST_MEMORY * host.memory_bytes:
+        percent = 100 * (1 - host.available_bytes / host.memory_bytes)
+        yield Verdict.WARN, f"memory {percent:.0f}% used"
+
+
+def _host(rates: NodeRates) -> Iterator[tuple[Verdict, str]]:
+    for limit in rates.killed_at:
+        gib = limit.limit_bytes / (1 << 30)
+        yield Verdict.FAIL, f"{limit.oom_kills} killed at the memory limit of {gib:.1f} GiB"
+    throttled = rates.throttled_percent or 0.0
+    if throttled >= THROTTLED_PERCENT:
+        held = f"limit of {rates.throttled_at_cpus:.3g} CPUs"
+        yield Verdict.WARN, f"{held} used up in {throttled:.0f}% of the scheduler's periods"
+    if rates.waiting_percent >= IO_WAIT_PERCENT:
+        yield Verdict.WARN, f"I/O wait {rates.waiting_percent:.0f}% of the CPU time"
+    if rates.stolen_percent >= STEAL_PERCENT:
+        yield Verdict.WARN, f"CPU steal {rates.stolen_percent:.0f}% (the virtual machine's host)"
+    for traffic in rates.interfaces:
+        if traffic.errors_per_s >= _BAD_PACKETS_PER_S:
+            yield (
+                Verdict.WARN,
+                f"{traffic.name}: {traffic.errors_per_s:.0f} packets/s damaged or dropped",
+            )

@@ -12,7 +12,8 @@ from clusterkit.core.errors import ClusterkitError
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
 from clusterkit.observe.top.targets import Part, Subject
 from clusterkit.observe.top.training import Training
-from clusterkit.observe.vitals import NodeRates, NodeSample, NodeVitals, ask_vitals, rates
+from clusterkit.observe.vitals.rates import NodeRates, rates
+from clusterkit.observe.vitals.sample import NodeSample, NodeVitals, ask_vitals
 
 _PATIENCE_S = 3.0
 """A refresh may wait so long for nodes that did answer; the first one takes a second at least."""
@@ -121,7 +122,7 @@ class Watcher:
     def _ask(self, part: Part, nodes: Sequence[str], first: bool, number: int) -> None:
         why = "the question was broken off"
         try:
-            ask_vitals(part.transport, nodes, once=first, heard=self._note)
+            ask_vitals(part.transport, nodes, once=first, on_reply=self._note)
         except ClusterkitError as error:
             self._failure, why = error, str(error).partition("\n")[0]
         finally:

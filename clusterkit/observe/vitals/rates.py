@@ -6,13 +6,18 @@ anew): nothing is said of it, rather than something wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from clusterkit.observe.vitals.probes.host_text import CpuQuota, HostVitals, MemoryLimit
+from clusterkit.observe.vitals.host import CpuQuota, HostVitals, LinkCounters, MemoryLimit
 from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.preflight.checks.gpu_speed import SLOWDOWNS
 
+# From which on a figure is worth a word, in `top` and in `bench scaling`.
+THROTTLED_PERCENT = 5.0
+"""Of the scheduler's periods."""
+IO_WAIT_PERCENT = 10.0
+STEAL_PERCENT = 5.0
 _SW_POWER_CAP = 0x4
 """nvml.h, nvmlClocksEventReasonSwPowerCap: as fast as the power limit allows."""
 
@@ -30,25 +35,26 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRates:
-    """What a node did between two readings. Percentages are of all its processors together."""
+    """What a node did between two readings. Percentages are of all its CPUs together."""
 
     seconds: float
     cpu_percent: float
     waiting_percent: float
-    """Idle, with a read or write of a disk outstanding."""
+    """I/O wait: idle, with a read or write of a disk outstanding."""
     stolen_percent: float
+    """CPU steal: used by the host of a virtual machine."""
     interfaces: tuple[Traffic, ...]
     ports: tuple[Traffic, ...]
     throttled_percent: float | None
     """Share of the scheduler's periods in which the hardest-pressed cgroup with a CPU limit used it
     up; None where no cgroup of the job has one."""
     throttled_at_cpus: float | None
-    """The limit of that cgroup, in processors."""
+    """The limit of that cgroup, in CPUs."""
     killed_at: tuple[MemoryLimit, ...]
     """Limits at which processes were killed, of nested ones the innermost; their `oom_kills` are
     those of this time alone."""
     process_cpu_percent: Mapping[int, float]
-    """By pid; 100 is one processor. Processes that were there both times."""
+    """By pid; 100 is one CPU. Processes that were there both times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +85,8 @@ def rates(before: NodeSample, after: NodeSample) -> NodeRates | None:
         cpu_percent=share(old.ticks.busy, new.ticks.busy),
         waiting_percent=share(old.ticks.waiting, new.ticks.waiting),
         stolen_percent=share(old.ticks.stolen, new.ticks.stolen),
-        interfaces=_interfaces(old, new, seconds),
-        ports=_ports(old, new, seconds),
+        interfaces=tuple(_traffic(old.interfaces, new.interfaces, seconds)),
+        ports=tuple(_traffic(old.ports, new.ports, seconds)),
         throttled_percent=None if pressed is None else pressed[0],
         throttled_at_cpus=None if pressed is None else pressed[1].cpus,
         killed_at=_killed(old, new),
@@ -101,10 +107,11 @@ def slowdowns(sample: NodeSample) -> tuple[GpuSlowdown, ...]:
     return tuple(found)
 
 
-def _interfaces(old: HostVitals, new: HostVitals, seconds: float) -> tuple[Traffic, ...]:
-    then = {one.name: one for one in old.interfaces}
-    found = []
-    for now in new.interfaces:
+def _traffic(
+    old: Iterable[LinkCounters], new: Iterable[LinkCounters], seconds: float
+) -> Iterator[Traffic]:
+    then = {one.name: one for one in old}
+    for now in new:
         was = then.get(now.name)
         if was is None:
             continue
@@ -112,31 +119,12 @@ def _interfaces(old: HostVitals, new: HostVitals, seconds: float) -> tuple[Traff
         sent = now.sent_bytes - was.sent_bytes
         bad = now.errors + now.dropped - was.errors - was.dropped
         if min(received, sent, bad) >= 0:
-            found.append(_traffic(now.name, received, sent, seconds, bad=bad))
-    return tuple(found)
-
-
-def _ports(old: HostVitals, new: HostVitals, seconds: float) -> tuple[Traffic, ...]:
-    then = {one.name: one for one in old.ports}
-    found = []
-    for now in new.ports:
-        was = then.get(now.name)
-        if was is None:
-            continue
-        received = now.received_bytes - was.received_bytes
-        sent = now.sent_bytes - was.sent_bytes
-        if min(received, sent) >= 0:
-            found.append(_traffic(now.name, received, sent, seconds))
-    return tuple(found)
-
-
-def _traffic(name: str, received: int, sent: int, seconds: float, *, bad: int = 0) -> Traffic:
-    return Traffic(
-        name=name,
-        received_bytes_per_s=received / seconds,
-        sent_bytes_per_s=sent / seconds,
-        errors_per_s=bad / seconds,
-    )
+            yield Traffic(
+                name=now.name,
+                received_bytes_per_s=received / seconds,
+                sent_bytes_per_s=sent / seconds,
+                errors_per_s=bad / seconds,
+            )
 
 
 def _pressed(old: HostVitals, new: HostVitals) -> tuple[float, CpuQuota] | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from clusterkit.observe.bench.scaling.averages import mean, median
 from clusterkit.observe.bench.scaling.yardstick import Yardstick
-from clusterkit.observe.vitals import NodeRates, NodeSample, rates, slowdowns
-from clusterkit.observe.vitals.probes.gpu import GpuVitals
+from clusterkit.observe.vitals.rates import NodeRates, rates, slowdowns
+from clusterkit.observe.vitals.sample import NodeSample
+from clusterkit.preflight.probes.gpu.vitals import GpuVitals
 
 _IP_OVER_IB = "ib"
 """How the kernel names such interfaces: what goes through them, the RDMA port counts as well."""

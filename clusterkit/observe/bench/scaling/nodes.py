@@ -10,7 +10,7 @@ from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.observe.bench.scaling import yardstick
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, evidence_of
 from clusterkit.observe.bench.scaling.yardstick import Yardstick
-from clusterkit.observe.vitals import NodeSample, ask_vitals
+from clusterkit.observe.vitals.sample import NodeSample, ask_vitals
 from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.transport.base import Transport
 from clusterkit.transport.probe import Missing, PreflightJob, read_output

@@ -7,9 +7,10 @@ never 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Protocol, TypeVar
 
 from clusterkit.preflight.probes.gpu.nvidia import (
     LANE,
@@ -65,6 +66,14 @@ _COLUMNS = (
     "fabric.state",
     "fabric.status",
 )
+
+
+class _Numbered(Protocol):
+    @property
+    def index(self) -> int: ...
+
+
+_Listed = TypeVar("_Listed", bound=_Numbered)
 _NEEDED = frozenset({"index", "name", "pci.bus_id"})
 
 # nvidia-smi says on standard output, with 14 or 15, that an infoROM is corrupt or a GPU is lost;
@@ -146,11 +155,37 @@ def parse(text: str) -> NvidiaGpus:
         raise Unparsed("neither a csv table nor an NVSMI LOG")
     merged = _merge(rows, query) if rows else query.rows if query else ()
     driver = cell(rows[0].get("driver_version", "")) if rows else query.driver if query else None
-    read = (_gpu(tuple(row.items())) for row in merged)
-    gpus = tuple(sorted(read, key=lambda gpu: gpu.index))
-    if len({gpu.index for gpu in gpus}) != len(gpus):
-        raise Unparsed("a GPU is listed twice")
+    gpus = by_index(_gpu(tuple(row.items())) for row in merged)
     return NvidiaGpus(driver=driver, cuda=query.cuda if query else None, gpus=gpus)
+
+
+def by_index(gpus: Iterable[_Listed]) -> tuple[_Listed, ...]:
+    """Return GPUs in the order of their numbers; raises `Unparsed` where two have the same."""
+    listed = tuple(sorted(gpus, key=lambda gpu: gpu.index))
+    if len({gpu.index for gpu in listed}) != len(listed):
+        raise Unparsed("a GPU is listed twice")
+    return listed
+
+
+def common_cells(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return what every question about GPUs asks for, as arguments of its record."""
+    index, name = whole(cell(row.get("index", ""))), cell(row.get("name", ""))
+    if index is None or name is None:
+        raise Unparsed("a GPU without index or name")
+    return {
+        "index": index,
+        "name": name,
+        "temperature_c": number_in(row, "temperature.gpu"),
+        "power_limit_w": number_in(row, "enforced.power.limit"),
+        "memory_mib": number_in(row, "memory.total"),
+        "memory_used_mib": number_in(row, "memory.used"),
+        "clock_reasons": mask(cell(row.get("clocks_event_reasons.active", ""))),
+    }
+
+
+def number_in(row: Mapping[str, str], column: str) -> float | None:
+    """Return the figure of a column, None where the driver does not say; raises `Unparsed`."""
+    return number(cell(row.get(column, "")))
 
 
 def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[str, str], ...]:
@@ -173,30 +208,23 @@ def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
     def of(column: str) -> str | None:
         return cell(row.get(column, ""))
 
-    index, name, bus_id = whole(of("index")), of("name"), of("pci.bus_id")
-    if index is None or name is None or bus_id is None:
-        raise Unparsed("a GPU without index, name or bus id")
-    utilization = number(of("utilization.gpu"))
+    bus_id, utilization = of("pci.bus_id"), number_in(row, "utilization.gpu")
+    if bus_id is None:
+        raise Unparsed("a GPU without bus id")
     return Gpu(
-        index=index,
-        name=name,
+        **common_cells(row),
         bus_id=bus_id,
         vbios=of("vbios_version"),
         persistence=switch(of("persistence_mode")),
         mig=switch(of("mig.mode.current")),
         recovery_action=of("gpu_recovery_action"),
-        clock_reasons=mask(of("clocks_event_reasons.active")),
-        temperature_c=number(of("temperature.gpu")),
         margin_c=_margin(row),
-        power_limit_w=number(of("enforced.power.limit")),
-        default_power_limit_w=number(of("power.default_limit")),
+        default_power_limit_w=number_in(row, "power.default_limit"),
         pcie_gen=whole(of("pcie.link.gen.current")),
         pcie_gen_max=whole(of("pcie.link.gen.max")),
         pcie_width=whole(of("pcie.link.width.current")),
         pcie_width_max=whole(of("pcie.link.width.max")),
         busy=None if utilization is None else utilization > 0,
-        memory_mib=number(of("memory.total")),
-        memory_used_mib=number(of("memory.used")),
         ecc=switch(of("ecc.mode.current")),
         uncorrected=whole(of("ecc.errors.uncorrected.volatile.total")),
         uncorrected_ever=whole(of("ecc.errors.uncorrected.aggregate.total")),
@@ -213,11 +241,10 @@ def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
 
 def _margin(row: Mapping[str, str]) -> float | None:
     """Return degrees left to the slowdown, from T.Limit (Hopper on) or from its temperature."""
-    left = number(cell(row.get("temperature.gpu.tlimit", "")))
+    left = number_in(row, "temperature.gpu.tlimit")
     if left is not None:
-        return left - (number(cell(row.get(SLOWDOWN_TLIMIT, ""))) or 0.0)
-    now = number(cell(row.get("temperature.gpu", "")))
-    limit = number(cell(row.get(SLOWDOWN, "")))
+        return left - (number_in(row, SLOWDOWN_TLIMIT) or 0.0)
+    now, limit = number_in(row, "temperature.gpu"), number_in(row, SLOWDOWN)
     return None if now is None or limit is None else limit - now
 
 

@@ -1,1 +1,0 @@
-"""What `top` asks each node: the load of its CPUs, memory, disks, network and GPUs."""

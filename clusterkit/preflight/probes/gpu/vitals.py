@@ -1,0 +1,133 @@
+"""What the GPUs of a node do at this moment: one short question to nvidia-smi, one to rocm-smi.
+
+The AMD form is written after rocm_smi.py of ROCm 5 to 7 (`showGpuUse`, `showMemInfo`, `showPower`);
+no recording of a whole answer was at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from clusterkit.core.untrusted import NONSENSE
+from clusterkit.preflight.probes.gpu import amd_gpus
+from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, nvidia
+from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, common_cells, number_in
+from clusterkit.preflight.probes.gpu.nvidia_table import known_columns, read_table
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
+
+_MIB = 1 << 20
+_COLUMNS = (
+    *("index", "name", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu"),
+    *("power.draw", "enforced.power.limit", "clocks.current.sm", "clocks.max.sm"),
+    *("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+)
+_SNIPPET = f"""{known_columns(_COLUMNS)}
+[ -n "$ask" ] || {{ broken; nvidia-smi >&2; exit 1; }}
+said=$(nvidia-smi --query-gpu="$ask" --format=csv)
+c=$?
+case $c in 0 | 14 | 15) printf '%s\\n' "$said"; exit "$c" ;; esac
+broken
+printf '%s\\n' "$said" >&2
+exit "$c"
+"""
+_LOST = "Unable to determine the device handle"
+"""How a line begins in which nvidia-smi gives a GPU up; the others follow."""
+_ROCM_SMI = amd_gpus.rocm_smi(
+    "--showproductname --showuse --showmeminfo vram --showtemp --showpower --showmaxpower",
+    missing="rocm-smi is not on PATH",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuVitals:
+    """One reading of one GPU; None is "the driver does not say"."""
+
+    index: int
+    name: str
+    busy_percent: float | None
+    """Share of the last moments (NVML: 1/6 s to 1 s) in which a kernel ran, however small."""
+    memory_used_mib: float | None
+    memory_mib: float | None
+    temperature_c: float | None
+    power_w: float | None
+    power_limit_w: float | None
+    clock_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    clock_reasons: int | None = None
+    """Bit mask of nvmlClocksEventReason*; NVIDIA only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusVitals:
+    """One reading of the GPUs of a node, by index."""
+
+    gpus: tuple[GpuVitals, ...]
+    trouble: str = ""
+    """What the tool said of GPUs that it could not read, such as one that is lost."""
+
+
+def _parse_nvidia(text: str) -> GpusVitals:
+    """Read the table, and what stands between its rows of GPUs that are lost."""
+    lines = text.splitlines()
+    lost = [line for line in lines if line.startswith(_LOST)]
+    table = "\n".join(line for line in lines if not line.startswith(_LOST))
+    trouble = first_line(lost[0]) if lost else ""
+    if lost and not table.strip():
+        return GpusVitals(gpus=(), trouble=trouble)
+    rows = read_table(table, needed={"index", "name"})
+    return GpusVitals(gpus=by_index(map(_nvidia_gpu, rows)), trouble=trouble)
+
+
+def _nvidia_gpu(row: Mapping[str, str]) -> GpuVitals:
+    return GpuVitals(
+        **common_cells(row),
+        busy_percent=number_in(row, "utilization.gpu"),
+        power_w=number_in(row, "power.draw"),
+        clock_mhz=number_in(row, "clocks.current.sm"),
+        clock_max_mhz=number_in(row, "clocks.max.sm"),
+    )
+
+
+def _parse_amd(text: str) -> GpusVitals:
+    """Read `rocm-smi --json`, with warnings before it."""
+    try:
+        cards, _ = amd_gpus.read_cards(text)
+    except NONSENSE:
+        raise Unparsed(f"no JSON of rocm-smi: {first_line(text)[:60]!r}") from None
+    if not cards:
+        raise Unparsed("no GPU in the JSON of rocm-smi")
+    return GpusVitals(gpus=tuple(_amd_gpu(index, card) for index, card in cards.items()))
+
+
+def _amd_gpu(index: int, card: dict[str, str]) -> GpuVitals:
+    figure = partial(amd_gpus.card_figure, card)
+    used, total = figure("vram total used memory (b)"), figure("vram total memory (b)")
+    return GpuVitals(
+        index=index,
+        name=amd_gpus.card_name(card) or "AMD GPU",
+        busy_percent=figure("gpu use (%)"),
+        memory_used_mib=None if used is None else used / _MIB,
+        memory_mib=None if total is None else total / _MIB,
+        temperature_c=amd_gpus.card_degrees(card),
+        power_w=figure(
+            "average graphics package power (w)", "current socket graphics package power (w)"
+        ),
+        power_limit_w=figure("max graphics package power (w)"),
+    )
+
+
+def _ask_amd(job: PreflightJob) -> str:
+    return amd_gpus.NO_GPU_JOB if job.uses_gpus is False else amd_gpus.HEAD + _ROCM_SMI
+
+
+NVIDIA = Probe(
+    name="vitals-nvidia",
+    command=nvidia(_SNIPPET),
+    parse=_parse_nvidia,
+    timeout_s=TIMEOUT_S,
+    lane=LANE,
+    exit_codes=frozenset({0, 14, 15}),
+)
+AMD = Probe(name="vitals-amd", command=_ask_amd, parse=_parse_amd, timeout_s=20.0, lane="amd")

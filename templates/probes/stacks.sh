@@ -1,0 +1,37 @@
+# shellcheck shell=sh
+# py-spy on each process of a job that is a rank: a Python process with a rank, whose parent is not
+# that rank. Stands after ranks.sh; clusterkit/observe/diagnose/stacks.py reads what it prints.
+python() { case $(readlink "/proc/$1/exe") in */python*) : ;; *) false ;; esac; }
+value() { tr '\0' '\n' <"$e" | sed -n "s/^$1=//p"; }
+locks() {
+root=$(value TORCH_EXTENSIONS_DIR); home=$(value HOME)
+: "${root:=${home:-/}/.cache/torch_extensions}"
+for f in "$root"/*/lock "$root"/*/*/lock; do
+[ -f "$f" ] && echo "! lock $(($(date +%s) - $(stat -c %Y "$f"))) $f"
+done
+}
+seen=0
+# shellcheck disable=SC2046
+set -- $(ranks)
+all=" $* "
+for l in "$@"; do
+p=${l%%,*} r=${l##*,} e=/proc/${l%%,*}/environ
+case ${l#*,} in *,-) continue ;; @MARKER@*) : ;; *) continue ;; esac
+up=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
+case $all in *" $up,${l#*,} "*) below=1 ;; *) below=0 ;; esac
+if [ $below = 1 ] && { python "$up" || ! python "$p"; }; then
+echo "+ $r $(tr -dc 'A-Za-z0-9_.+:-' <"/proc/$p/comm") $(value CK_NODE_NAME)"; continue
+fi
+python "$p" || continue
+own=$(value PATH)
+first=$(tr '\0' '\n' <"/proc/$p/cmdline" | sed -n 1p)
+case $first in /*) own=${first%/*}:$own ;; esac
+spy=$(PATH=$own:@PATH@:$PATH; command -v py-spy)
+seen=1
+echo "@ $p $r $(value CK_NODE_NAME)"
+if [ -z "$spy" ]; then echo "! missing"; continue; fi
+dump=$("$spy" dump --pid "$p" 2>&1) && echo "$dump" || echo "$dump
+! failed"
+case $dump in *file_baton.py*) locks ;; esac
+done
+[ $seen = 1 ] || echo "! none"
