@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError
 
 LARGEST = 10**8
 """No width, count or vocabulary is larger: the file means something else, then."""
 MOST_LAYERS = 10**4
 
-HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed", "dim", "model_dim", "embed_dim")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-KV_HEADS = ("num_key_value_heads", "n_kv_heads", "num_kv_heads", "n_kv_head", "n_query_groups")
-HEAD_DIM = ("head_dim", "head_size", "kv_channels", "d_head")
-FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "mlp_dim", "d_inner")
-VOCAB = ("vocab_size", "padded_vocab_size", "n_vocab", "padded_vocabulary_size")
-POSITIONS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "max_sequence_length",
-    "seq_length",
-    "n_ctx",
-    "block_size",
-)
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-ACTIVE_EXPERTS = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "moe_top_k")
-TIED = ("tie_word_embeddings", "weight_tying", "tie_weights", "share_embeddings_and_output_weights")
+_OTHERS = {
+    row["key"]: row["others"].split()
+    for row in read_table(Path(__file__).with_name("config_keys.tsv"))
+}
 
 
-def others_of(name: str) -> tuple[str, ...]:
-    """Return all names of the value that has this one."""
-    for names in (HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB):
-        if name in names:
-            return names
-    return (name,)
+def names_of(key: str) -> tuple[str, ...]:
+    """Return all names of a value, `key` first."""
+    return (key, *_OTHERS.get(key, ()))
 
 
 class Config:
@@ -70,9 +54,10 @@ class Config:
     def needed(self, *names: str, most: int = LARGEST) -> int:
         """Return such a number that nothing can stand in for; 1 where it is missing."""
         if self.value(*names) is None:
-            others = f" (or {', '.join(names[1:4])})" if names[1:] else ""
-            hint = f"add {names[0]}{others}, or name a preset: `clusterkit estimate --model NAME`"
-            problem = Problem(message=f"{self._source} has no {names[0]}", hint=hint)
+            first, *others = names_of(names[0])
+            either = f" (or {', '.join(others[:3])})" if others else ""
+            hint = f"add {first}{either}, or name a preset: `clusterkit estimate --model NAME`"
+            problem = Problem(message=f"{self._source} has no {first}", hint=hint)
             self._problems.append(problem)
         return self.whole(*names, most=most) or 1
 
@@ -88,8 +73,8 @@ class Config:
         return value
 
     def value(self, *names: str) -> tuple[str, Any] | None:
-        """Return the first of these keys that is there and not null, with its value."""
-        for name in names:
+        """Return the first of these keys that is there and not null, by any of its names."""
+        for name in (name for key in names for name in names_of(key)):
             if self._document.get(name) is not None:
                 return name, self._document[name]
         return None

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.models import config_keys as keys
-from clusterkit.estimate.models.config_keys import Config
+from clusterkit.estimate.models.config_keys import MOST_LAYERS, Config, names_of
 from clusterkit.estimate.models.families import FAMILIES, Family, family_of
 from clusterkit.estimate.models.family_quirks import completed
 from clusterkit.estimate.shapes import ModelShape
@@ -72,11 +71,11 @@ def _defaults(
 
     Width and number of blocks are not assumed of a whole configuration: it would be any model's.
     """
-    needed = () if nested else (*keys.HIDDEN, *keys.LAYERS)
+    needed = () if nested else ("hidden_size", "num_hidden_layers")
     missing = {
         name: value
         for name, value in family.defaults
-        if name not in needed and all(document.get(other) is None for other in keys.others_of(name))
+        if name not in needed and all(document.get(other) is None for other in names_of(name))
     }
     notes += [f"{name} is not given: {value}" for name, value in missing.items()]
     return missing
@@ -92,12 +91,12 @@ class _Reader:
 def _plain(reader: _Reader, *, name: str) -> ModelShape:
     """Return what the usual keys say."""
     config, family = reader.config, reader.family
-    hidden = config.needed(*keys.HIDDEN)
-    layers = config.needed(*keys.LAYERS, most=keys.MOST_LAYERS)
-    heads = config.whole(*keys.HEADS) or _heads(reader, hidden)
-    experts = config.count(*keys.EXPERTS)
+    hidden = config.needed("hidden_size")
+    layers = config.needed("num_hidden_layers", most=MOST_LAYERS)
+    heads = config.whole("num_attention_heads") or _heads(reader, hidden)
+    experts = config.count("num_experts")
     ffn = _ffn(reader, hidden)
-    positions = config.whole(*keys.POSITIONS)
+    positions = config.whole("max_position_embeddings")
     learned = family.positions
     dense = _dense_layers(config, layers) if experts else 0
     return ModelShape(
@@ -108,8 +107,8 @@ def _plain(reader: _Reader, *, name: str) -> ModelShape:
         kv_heads=_kv_heads(reader, heads),
         head_dim=_head_dim(config, hidden, heads),
         ffn=_expert_ffn(config, ffn) if experts else ffn,
-        vocab=config.whole(*keys.VOCAB) or _assume(reader, "vocab_size", _VOCAB),
-        tied=config.flag(*keys.TIED, default=family.tied),
+        vocab=config.whole("vocab_size") or _assume(reader, "vocab_size", _VOCAB),
+        tied=config.flag("tie_word_embeddings", default=family.tied),
         gated=family.gated,
         biases=family.biases,
         qkv_bias=family.qkv_bias,
@@ -133,25 +132,25 @@ def _kv_heads(reader: _Reader, heads: int) -> int:
     config = reader.config
     if reader.family.one_kv_head and config.flag("multi_query", default=True):
         new = config.flag("new_decoder_architecture")
-        return config.whole(*keys.KV_HEADS) or heads if new else 1
-    kv_heads = config.whole(*keys.KV_HEADS) or heads
+        return config.whole("num_key_value_heads") or heads if new else 1
+    kv_heads = config.whole("num_key_value_heads") or heads
     if heads % kv_heads:
         config.refuse(
             f"{heads} heads cannot share {kv_heads} of keys and values",
             "num_key_value_heads has to divide num_attention_heads",
-            key=keys.KV_HEADS[0],
+            key="num_key_value_heads",
         )
     return kv_heads
 
 
 def _head_dim(config: Config, hidden: int, heads: int) -> int:
-    given = config.whole(*keys.HEAD_DIM)
+    given = config.whole("head_dim")
     latent = config.value("kv_lora_rank") is not None
-    if given is None and hidden % heads and not latent and config.value(*keys.HIDDEN) is not None:
+    if given is None and hidden % heads and not latent and config.value("hidden_size") is not None:
         config.refuse(
             f"{heads} heads do not divide a width of {hidden}",
             "give head_dim, or another number of heads",
-            key=keys.HEADS[0],
+            key="num_attention_heads",
         )
     return given or max(1, hidden // heads)
 
@@ -159,7 +158,7 @@ def _head_dim(config: Config, hidden: int, heads: int) -> int:
 def _ffn(reader: _Reader, hidden: int) -> int:
     """Return the width of the MLP: where it is not given, that of GPT (4 h) or Llama (8/3 h)."""
     config = reader.config
-    given = config.whole(*keys.FFN)
+    given = config.whole("intermediate_size")
     if given is not None:
         return given
     ratio = config.value("expansion_ratio", "mlp_ratio", "ffn_ratio")
@@ -171,7 +170,7 @@ def _ffn(reader: _Reader, hidden: int) -> int:
         return config.whole("moe_intermediate_size") or 1
     step = config.whole("multiple_of")
     if step is None:
-        return _assume(reader, keys.FFN[0], llama_ffn(hidden))
+        return _assume(reader, "intermediate_size", llama_ffn(hidden))
     factor = config.value("ffn_dim_multiplier")
     return llama_ffn(hidden, step=step, factor=_ratio(factor))
 
@@ -201,14 +200,14 @@ def _shared_ffn(config: Config) -> int:
 def _active(reader: _Reader, experts: int) -> int:
     if not experts:
         return 0
-    active = reader.config.whole(*keys.ACTIVE_EXPERTS)
+    active = reader.config.whole("num_experts_per_tok")
     if active and active > experts:
         reader.config.refuse(
             f"a token cannot see {active} of {experts} experts",
             f"set it to {experts} at most",
-            key=keys.ACTIVE_EXPERTS[0],
+            key="num_experts_per_tok",
         )
-    return active or _assume(reader, keys.ACTIVE_EXPERTS[0], min(2, experts))
+    return active or _assume(reader, "num_experts_per_tok", min(2, experts))
 
 
 def _dense_layers(config: Config, layers: int) -> int:

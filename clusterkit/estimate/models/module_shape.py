@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.estimate.models import config_keys as keys
+from clusterkit.estimate.models.config_keys import names_of
 from clusterkit.estimate.models.families import FAMILIES
 from clusterkit.estimate.models.model_config import shape_of
 from clusterkit.estimate.models.named import llama_of
 from clusterkit.estimate.shapes import ModelShape
 
-_TOLD = (keys.HEADS, keys.KV_HEADS, keys.HEAD_DIM, keys.EXPERTS, keys.ACTIVE_EXPERTS)
+_TOLD = (
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("num_experts", "num_experts_per_tok"),
+)
 """What attributes of attention and MLP tell, where the model keeps no configuration."""
 
 
@@ -75,10 +78,9 @@ def shape_of_parts(parts: Parts, *, name: str) -> ModelShape:
 def _document(parts: Parts, hidden: int, notes: list[str]) -> Mapping[str, Any]:
     """Return a configuration: what the module says it was built from, corrected by what it has."""
     model_type = str(parts.config.get("model_type") or "").lower()
-    told: dict[str, Any] = {}
-    for names in _TOLD:
-        told.update({name: parts.attributes[name] for name in names if name in parts.attributes})
-    document = {
+    names = [name for key in _TOLD for name in names_of(key)]
+    told = {name: parts.attributes[name] for name in names if name in parts.attributes}
+    document: dict[str, Any] = {
         **told,
         **parts.config,
         "model_type": model_type if model_type in FAMILIES else "llama",
@@ -87,17 +89,19 @@ def _document(parts: Parts, hidden: int, notes: list[str]) -> Mapping[str, Any]:
         "vocab_size": _vocab(parts, hidden),
         "text_config": None,
     }
-    if not _has(document, keys.FFN):
+    if not _has(document, "intermediate_size"):
         document["intermediate_size"] = _ffn(parts, hidden)
     width, kv_width = _attention_width(parts, hidden), _kv_width(parts, hidden)
-    if not _has(document, keys.HEADS):
+    if not _has(document, "num_attention_heads"):
         document["num_attention_heads"] = _heads((width, kv_width), document, notes)
-    heads = next(document[name] for name in keys.HEADS if document.get(name) is not None)
+    heads = next(
+        document[name] for name in names_of("num_attention_heads") if document.get(name) is not None
+    )
     if isinstance(heads, int) and 0 < heads <= width:
-        if not _has(document, keys.HEAD_DIM):
+        if not _has(document, "head_dim"):
             document["head_dim"] = width // heads
         kv_heads = kv_width * heads // width
-        if document["model_type"] == "llama" and not _has(document, keys.KV_HEADS):
+        if document["model_type"] == "llama" and not _has(document, "num_key_value_heads"):
             document["num_key_value_heads"] = kv_heads or heads
     return document
 
@@ -162,7 +166,7 @@ def _kv_width(parts: Parts, hidden: int) -> int:
 
 def _heads(widths: tuple[int, int], document: Mapping[str, Any], notes: list[str]) -> int:
     """Return how many heads share these widths, of queries and of keys."""
-    given = next((document[name] for name in keys.HEAD_DIM if document.get(name)), None)
+    given = next((document[name] for name in names_of("head_dim") if document.get(name)), None)
     if isinstance(given, int) and widths[0] % given == 0:
         return widths[0] // given
     both = math.gcd(*widths)
@@ -175,5 +179,5 @@ def _takes(weight: Sequence[int], hidden: int) -> bool:
     return len(weight) == 2 and weight[1] == hidden
 
 
-def _has(document: Mapping[str, Any], names: Sequence[str]) -> bool:
-    return any(document.get(name) is not None for name in names)
+def _has(document: Mapping[str, Any], key: str) -> bool:
+    return any(document.get(name) is not None for name in names_of(key))
