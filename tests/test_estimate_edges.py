@@ -17,10 +17,10 @@ from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named
 from clusterkit.estimate.memory.host import usual_ram
 from clusterkit.estimate.models.model_config import model_of_config
-from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
+from clusterkit.estimate.models.module import Parts, shape_of_parts
 from clusterkit.estimate.models.named import model_named, model_of_params
+from clusterkit.estimate.query.answer import read_options
 from clusterkit.estimate.query.options import EstimateOptions
-from clusterkit.estimate.query.parse import read_options
 from clusterkit.estimate.refusals import problems_of
 from clusterkit.estimate.request import Request, setup_of
 from clusterkit.estimate.setup import Loss, Setup

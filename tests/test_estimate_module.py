@@ -16,8 +16,7 @@ from clusterkit.core.commands import Answer
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.models import module
-from clusterkit.estimate.models.module import model_of_module
-from clusterkit.estimate.models.module_shape import Parts, shape_of_parts
+from clusterkit.estimate.models.module import Parts, model_of_module, shape_of_parts
 from clusterkit.estimate.models.named import model_named
 from clusterkit.estimate.shapes import ModelShape
 

@@ -108,7 +108,7 @@ def _shipped_module(package: str, name: str) -> Any:
 
 
 def _show(answer: Answer) -> None:
-    from clusterkit.cli.estimate import details, report
+    from clusterkit.cli.estimate import report
 
     request, subject = answer.request, answer.subject
     blocks = [
@@ -118,9 +118,9 @@ def _show(answer: Answer) -> None:
         report.changes(answer),
         report.adapters(answer),
         report.refusals(answer),
-        details.explanation(subject) if request.explain else (),
-        details.curve(answer) if request.scale else (),
-        details.bill(answer) if request.tokens is not None else (),
+        report.explanation(subject) if request.explain else (),
+        report.curve(answer) if request.scale else (),
+        report.bill(answer) if request.tokens is not None else (),
         report.assumptions(answer),
         report.cautions(subject),
     ]

@@ -10,8 +10,7 @@ from typing import Any
 
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.models.config_keys import MOST_LAYERS, Config, names_of
-from clusterkit.estimate.models.families import FAMILIES, Family, family_of
-from clusterkit.estimate.models.family_quirks import completed
+from clusterkit.estimate.models.families import FAMILIES, Family, completed, family_of
 from clusterkit.estimate.shapes import ModelShape
 
 _VOCAB = 32000

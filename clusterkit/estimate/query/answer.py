@@ -1,15 +1,327 @@
-"""Answer a question: every strategy that there is for it, and the one to take."""
+"""From the options of a question to its answer, or to all that is wrong with them."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.model import ClusterSpec
 from clusterkit.estimate.advice.recommend import Answer, answer_of
 from clusterkit.estimate.factors import Calibration, calibration_file, load_calibration
+from clusterkit.estimate.machines.gpus import Gpu, gpu_named
+from clusterkit.estimate.machines.interconnects import interconnect_named, network_of
+from clusterkit.estimate.models.named import model_named, model_of_config, model_of_params
 from clusterkit.estimate.query.options import EstimateOptions
-from clusterkit.estimate.query.parse import read_options
+from clusterkit.estimate.refusals import LIMITS, absurd
+from clusterkit.estimate.request import Request, solve_batch
+from clusterkit.estimate.setup import Adapter, Checkpointing, Loss, Offload, Optimizer, Precision
+from clusterkit.estimate.strategies import Strategy, strategy_named
+
+if TYPE_CHECKING:
+    from enum import StrEnum
+
+    from clusterkit.core.model import ClusterSpec
+    from clusterkit.estimate.shapes import ModelShape
+
+_SEQ = 4096
+_PER_NODE = 8
+_FILLED = 4
+"""Micro batches for each stage of a pipeline, where nothing is said of the batch."""
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)")
+_MOST_RAM = 100_000
+
+T = TypeVar("T")
+E = TypeVar("E", bound="StrEnum")
+
+
+class _Reader:
+    """Reads flag by flag, and goes on after a wrong one to find the next."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def take(self, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except UserError as error:
+            self.problems.extend(error.problems)
+            return otherwise
+
+    def choice(self, flag: str, text: str | None, kind: type[E]) -> E | None:
+        if text is None:
+            return None
+        try:
+            return kind(text.strip().lower().replace("_", "-"))
+        except ValueError:
+            names = [str(member) for member in kind]
+            self.refuse(f"unknown {flag} {text!r}", choices_hint(text, names))
+            return None
+
+    def refuse(self, message: str, hint: str) -> None:
+        self.problems.append(Problem(message=message, hint=hint))
+
+    def check(self) -> None:
+        if self.problems:
+            raise UserError(problems=tuple(dict.fromkeys(self.problems)))
+
+
+def read_options(options: EstimateOptions, *, cluster: ClusterSpec | None = None) -> Request:
+    """Return what is asked; a cluster may know its GPUs and how many a node has.
+
+    Raises:
+        UserError: options are missing or make no sense; all of them at once.
+    """
+    if cluster is not None:
+        options = replace(
+            options,
+            gpu=options.gpu or cluster.gpu_type,
+            gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
+        )
+    reader = _Reader()
+    _refuse_numbers(options, reader)
+    gpu = reader.take(lambda: _gpu(options), None)
+    named = options.strategy
+    strategy = reader.take(lambda: None if named is None else strategy_named(named), None)
+    training = _training(options, reader)
+    margin = reader.take(lambda: _margin(options.margin), 0.0)
+    tokens = reader.take(lambda: _tokens(options.tokens), None)
+    if options.gpus is None:
+        reader.refuse("how many GPUs?", "--gpus 8")
+    if reader.problems and _is_module(options.model):
+        reader.check()  # to trace a module takes seconds: not before the rest is right
+    model = reader.take(lambda: _model(options), None)
+    reader.check()
+    if model is None or gpu is None:  # refused above
+        raise UserError("nothing to estimate")
+    if strategy is not None:
+        strategy = _completed(strategy, options, training["offload"])
+        training["checkpointing"] = training["checkpointing"] or strategy.checkpointing
+    request = Request(
+        model=model,
+        gpu=gpu,
+        gpus_per_node=options.gpus_per_node or _PER_NODE,
+        seq=options.seq or min(_SEQ, model.max_seq or model.learned_positions or _SEQ),
+        strategy=strategy,
+        adapter=_adapter(options, strategy),
+        margin=margin,
+        host_memory=None if options.host_memory is None else options.host_memory * 1e9,
+        tokens=tokens,
+        price=options.price,
+        explain=options.explain,
+        scale=options.scale,
+        **_ranks_and_batch(options, strategy),
+        **training,
+    )
+    return replace(request, assumed=tuple(_assumed(options, request)))
+
+
+def _training(options: EstimateOptions, reader: _Reader) -> dict[str, Any]:
+    """Return the fields of a request that say how training is done."""
+    network = options.interconnect
+    if network is not None:
+        reader.take(lambda: interconnect_named(network), None)
+    return {
+        "precision": reader.choice("--precision", options.precision, Precision),
+        "optimizer": reader.choice("--optimizer", options.optimizer, Optimizer) or Optimizer.ADAMW,
+        "checkpointing": reader.choice("--checkpointing", options.checkpointing, Checkpointing),
+        "loss": reader.choice("--loss", options.loss, Loss) or Loss.EAGER,
+        "offload": reader.choice("--offload", options.offload, Offload),
+        "flash_attention": not options.no_flash,
+        "compiled": options.compiled,
+        "no_sync": options.no_sync,
+        "interconnect": network,
+    }
+
+
+def _ranks_and_batch(options: EstimateOptions, strategy: Strategy | None) -> dict[str, Any]:
+    """Return the fields of a request that count: ranks, and the sequences of a step."""
+    gpus = options.gpus or 1
+    tp = options.tp or (strategy.tp if strategy else None)
+    pp = options.pp or (strategy.pp if strategy else None)
+    cp = options.cp or (strategy.cp if strategy else None) or 1
+    steps = options.accumulation
+    if steps is None and options.global_batch is None and pp is not None and pp > 1:
+        steps = _FILLED * pp
+    if (options.vpp or 1) > 1 and (pp or 1) == 1:
+        raise UserError(
+            f"--vpp {options.vpp} divides the stages of a pipeline, and there is none",
+            hint="--pp 2, or another number of stages",
+        )
+    batch = solve_batch(
+        ranks=max(gpus // ((tp or 1) * (pp or 1) * cp), 1),
+        micro_batch=options.micro_batch,
+        accumulation=steps,
+        global_batch=options.global_batch,
+    )
+    return {
+        "gpus": gpus,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "vpp": options.vpp or 1,
+        "ep": options.ep or 1,
+        "micro_batch": batch.micro_batch,
+        "global_batch": batch.global_batch,
+    }
+
+
+def _refuse_numbers(options: EstimateOptions, reader: _Reader) -> None:
+    for name in LIMITS:
+        number = getattr(options, name)
+        problem = None if number is None else absurd(name, number)
+        if problem is not None:
+            reader.problems.append(problem)
+    if options.host_memory is not None and not 1 <= options.host_memory <= _MOST_RAM:
+        reader.refuse(
+            f"--host-memory is {options.host_memory:g}",
+            f"the RAM of a node in GB, 1 to {_MOST_RAM:,}: --host-memory 512",
+        )
+    if options.price is not None and not (options.price >= 0 and math.isfinite(options.price)):
+        reader.refuse(f"--price is {options.price}", "the price of one GPU for an hour, as 2.5")
+    if options.price is not None and options.tokens is None:
+        reader.refuse("--price is for a number of tokens", "--tokens 2T")
+
+
+def _model(options: EstimateOptions) -> ModelShape:
+    text = None if options.model is None else str(options.model)
+    empty = text is not None and not text.strip()
+    if empty or (text is None) == (options.params is None):
+        wrong = "which model?" if empty or text is None else "--model and --params are both given"
+        raise UserError(wrong, hint="--model llama-3.1-8b, --model config.json, or --params 7B")
+    if text is None:
+        return model_of_params(str(options.params or ""))
+    if _is_module(text):
+        from clusterkit.estimate.models.module import model_of_module  # noqa: PLC0415 - rarely
+
+        return model_of_module(text, **({"seq": options.seq} if options.seq else {}))
+    path = Path(text).expanduser()
+    if path.exists() or path.suffix == ".json":
+        return model_of_config(path)
+    return model_named(text)
+
+
+def _is_module(model: str | os.PathLike[str] | None) -> bool:
+    """Tell whether a model is named by its import path."""
+    text = "" if model is None else str(model)
+    return ":" in text and not Path(text).expanduser().exists()
+
+
+def _gpu(options: EstimateOptions) -> Gpu:
+    if options.gpu is None:
+        raise UserError(
+            "which GPU?", hint="--gpu h100, a100-80, l40s, mi300x ...: clusterkit explain gpus"
+        )
+    return gpu_named(options.gpu)
+
+
+def _margin(part: str | float | None) -> float:
+    if part is None:
+        return 0.08
+    text = str(part)
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < 1:
+        raise UserError(f"--margin {text} is no part of a GPU", hint="--margin 0.08, or 8%")
+    return number
+
+
+def _tokens(number_of: str | float | None) -> float | None:
+    if number_of is None:
+        return None
+    text = str(number_of)
+    match = _AMOUNT.fullmatch(text.strip().lower())
+    number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2]] if match else 0.0
+    if number <= 0:
+        raise UserError(f"--tokens {text} is no number of tokens", hint="--tokens 2T, or 300B")
+    return number
+
+
+def _completed(strategy: Strategy, options: EstimateOptions, offload: Offload | None) -> Strategy:
+    """Return the chosen strategy with what `--offload` adds to it, once they agree.
+
+    Raises:
+        UserError: name and flags contradict each other.
+    """
+    for name in ("tp", "pp", "cp"):
+        said, flag = getattr(strategy, name), getattr(options, name)
+        if None not in {said, flag} and said != flag:
+            raise UserError(
+                f"--strategy {options.strategy} and --{name} {flag} contradict each other",
+                hint=f"leave --{name} out",
+            )
+    ranks = [getattr(strategy, name) or getattr(options, name) or 1 for name in ("tp", "pp", "cp")]
+    needed = math.prod(ranks) * (strategy.dp or 0)
+    if strategy.dp is not None and options.gpus != needed:
+        raise UserError(
+            f"--strategy {options.strategy} is for {needed} GPUs, not for {options.gpus}",
+            hint=f"--gpus {needed}, or a name without dp",
+        )
+    if strategy.name == "single" and options.gpus != 1:
+        raise UserError(
+            f"the strategy single is for one GPU, not for {options.gpus}",
+            hint="--gpus 1, or --strategy ddp",
+        )
+    if offload is None or offload is strategy.offload:
+        return strategy
+    if strategy.offload is not Offload.NONE:
+        raise UserError(
+            f"--strategy {strategy.name} and --offload {offload} contradict each other",
+            hint="leave --offload out",
+        )
+    base = {"fsdp-shard-grad-op": "fsdp"}.get(strategy.name, strategy.name)
+    suffix = "nvme" if offload is Offload.NVME else "offload"
+    try:
+        offloaded = strategy_named(f"{base}-{suffix}")
+    except UserError:
+        raise UserError(
+            f"{strategy.name} offloads nothing to {offload}",
+            hint="--strategy zero2-offload, zero3-offload, fsdp-offload or zero3-nvme",
+        ) from None
+    return replace(
+        strategy,
+        name=offloaded.name,
+        offload_optimizer=offloaded.offload_optimizer,
+        offload_params=offloaded.offload_params,
+    )
+
+
+def _adapter(options: EstimateOptions, strategy: Strategy | None) -> Adapter | None:
+    named = strategy.adapter if strategy else None
+    if options.lora_rank is None and not options.qlora:
+        return named
+    base = named or Adapter()
+    return replace(
+        base, rank=options.lora_rank or base.rank, quantized=base.quantized or options.qlora
+    )
+
+
+def _assumed(options: EstimateOptions, request: Request) -> Iterator[str]:
+    yield from request.model.assumed
+    if options.seq is None:
+        yield f"sequences of {request.seq} tokens (--seq)"
+    if options.micro_batch is None and options.accumulation is None:
+        yield f"micro batch {request.micro_batch} (--micro-batch)"
+        if options.global_batch is None and request.pp is not None and request.pp > 1:
+            yield f"{_FILLED * request.pp} of them a step (--accumulation)"
+    if options.gpus_per_node is None and request.gpus > _PER_NODE:
+        yield f"{_PER_NODE} GPUs in each node (--gpus-per-node)"
+    if options.precision is None:
+        kind = "bf16" if request.gpu.has_bf16 else "fp16"
+        yield f"{kind} as usual with each library (--precision)"
+    if options.optimizer is None:
+        yield "AdamW (--optimizer)"
+    if request.gpus > request.gpus_per_node and options.interconnect is None:
+        yield f"{network_of(request.gpu).name} between nodes (--interconnect)"
+
 
 LOCAL = "local"
 """The cluster whose measurements count where none is named."""

@@ -1,25 +1,30 @@
 """What a rank sends in a step, and how long that takes.
 
-Data parallelism: `data_parallel`. Tensor and sequence parallelism: arXiv:1909.08053 and
-arXiv:2205.05198, 4 all-reduces of the activations of a block, 6 where the forward pass runs again;
-pipelines: arXiv:2104.04473.
+Data parallelism: the bytes of ZeRO section 7 (arXiv:1910.02054): with N ranks and a model of P
+bytes, 2 (N-1)/N P for an all-reduce, and 3 (N-1)/N P where parameters are sharded, too, since they
+are gathered for the forward and again for the backward pass. Tensor and sequence parallelism:
+arXiv:1909.08053 and arXiv:2205.05198, 4 all-reduces of the activations of a block, 6 where the
+forward pass runs again; pipelines: arXiv:2104.04473.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.machines.interconnects import Fabric, group_of
+from clusterkit.estimate.machines.interconnects import Fabric, Group, group_of
 from clusterkit.estimate.results import Transfer
-from clusterkit.estimate.setup import Checkpointing, Library, Precision, Setup
-from clusterkit.estimate.speed.data_parallel import data_parallel
+from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Precision, Setup, Sharding
 from clusterkit.estimate.speed.wire import (
     activation_bytes,
     domain_of,
     fabric_of,
+    gradient_wire_bytes,
     layers_per_rank,
     micro_batch_bytes,
+    params_per_rank,
+    wire_bytes,
 )
 
 
@@ -123,3 +128,177 @@ def _pipeline(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
 def _often(setup: Setup) -> str:
     layers = layers_per_rank(setup)
     return f"for each of {layers:.0f} layers and {setup.accumulation} micro batches"
+
+
+def data_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
+    """Yield what the data-parallel ranks exchange.
+
+    With k micro batches, gradients that nobody shards are reduced once (`no_sync`), as are those
+    of ZeRO-1; ZeRO-2 reduces k times and gathers once; FSDP does everything k times, unless
+    `no_sync` keeps gradients whole until the last micro batch. DeepSpeed reduces meanwhile with
+    `overlap_comm`, as our configurations set it, but never without ZeRO; it gathers after the step,
+    where Megatron does so in the next forward pass (`--overlap-param-gather`).
+    """
+    ranks = _Ranks(setup=setup, fabric=fabric)
+    fsdp, megatron = setup.library in FSDP, setup.library is Library.MEGATRON
+    k = 1 if setup.no_sync and fsdp else setup.accumulation
+    match setup.sharding:
+        case Sharding.NONE:
+            yield ranks.reduced(
+                ranks.everybody, times=1, hidden=setup.library is not Library.DEEPSPEED
+            )
+        case Sharding.OPTIMIZER:
+            yield ranks.scattered(times=1, hidden=True)
+            yield ranks.reduced(ranks.replicas, times=1, hidden=True)
+            when = "forward" if megatron else "after the step"
+            yield ranks.gathered(when, times=1, hidden=megatron)
+        case Sharding.GRADIENTS:
+            yield ranks.scattered(times=k, hidden=True)
+            yield ranks.gathered("forward", times=k if fsdp else 1, hidden=fsdp)
+        case Sharding.FULL | Sharding.HYBRID:
+            yield ranks.gathered("forward", times=setup.accumulation, hidden=True)
+            yield ranks.gathered("backward", times=setup.accumulation, hidden=True)
+            yield ranks.scattered(times=k, hidden=True)
+            yield ranks.reduced(ranks.replicas, times=k, hidden=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranks:
+    """The data-parallel ranks of a setup: those that share states, and the copies beyond."""
+
+    setup: Setup
+    fabric: Fabric
+
+    @property
+    def everybody(self) -> Group:
+        """All that hold the same part of the model."""
+        return group_of(self._count, self.setup.tp, domain_of(self.setup))
+
+    @property
+    def shard(self) -> Group:
+        """Those that divide states among themselves."""
+        return group_of(self._shards, self.setup.tp, domain_of(self.setup))
+
+    @property
+    def replicas(self) -> Group:
+        """Those that hold the same part of what is divided."""
+        stride = self.setup.tp * self._shards
+        return group_of(self._count // self._shards, stride, domain_of(self.setup))
+
+    @property
+    def _count(self) -> int:
+        return self.setup.dp * self.setup.cp
+
+    @property
+    def _shards(self) -> int:
+        return max(1, min(self.setup.shard_ranks, self._count))
+
+    @property
+    def _whole(self) -> float:
+        return params_per_rank(self.setup) * gradient_wire_bytes(self.setup)
+
+    def reduced(self, group: Group, *, times: int, hidden: bool) -> Transfer:
+        """Return the all-reduce of all gradients, or of a shard of them among its copies."""
+        copies = group == self.replicas and self._shards > 1
+        size = self._whole / (self._shards if copies else 1)
+        pieces = self._buckets
+        ranks = f"R = {group.ranks}, N = {self._shards}" if copies else f"N = {group.ranks}"
+        formula = "2 (R-1)/R P g / N" if copies else "2 (N-1)/N P g"
+        return Transfer(
+            name="all-reduce gradients" + (" among copies" if copies else ""),
+            group="replicas" if copies else "data",
+            bytes=2 * (group.ranks - 1) / group.ranks * size * times,
+            messages=pieces * times,
+            seconds=self.fabric.all_reduce_s(size / pieces, group) * pieces * times,
+            hidden=hidden,
+            formula=f"{formula}, {ranks}, {self._figures('g')}{_times(times)}",
+            times=times,
+        )
+
+    def scattered(self, *, times: int, hidden: bool) -> Transfer:
+        """Return the reduce-scatter of gradients."""
+        return self._one_way(
+            "reduce-scatter gradients",
+            size=self._whole,
+            pieces=self._buckets,
+            times=times,
+            hidden=hidden,
+            formula=f"(N-1)/N P g, N = {self._shards}, {self._figures('g')}",
+        )
+
+    def gathered(self, when: str, *, times: int, hidden: bool) -> Transfer:
+        """Return the gathering of parameters, `when` they are needed."""
+        size = params_per_rank(self.setup) * wire_bytes(self.setup)
+        return self._one_way(
+            f"gather parameters ({when})",
+            size=size,
+            pieces=self._pieces(size, wire_bytes(self.setup)),
+            times=times,
+            hidden=hidden,
+            formula=f"(N-1)/N P w, N = {self._shards}, {self._figures('w')}",
+            during="forward" if when == "forward" else "backward",
+        )
+
+    def _one_way(
+        self,
+        name: str,
+        *,
+        size: float,
+        pieces: int,
+        times: int,
+        hidden: bool,
+        formula: str,
+        during: str = "backward",
+    ) -> Transfer:
+        group = self.shard
+        return Transfer(
+            name=name,
+            group="shard",
+            bytes=(group.ranks - 1) / group.ranks * size * times,
+            messages=pieces * times,
+            seconds=self.fabric.all_gather_s(size / pieces, group) * pieces * times,
+            hidden=hidden,
+            formula=formula + _times(times),
+            during=during,
+            times=times,
+        )
+
+    def _figures(self, letter: str) -> str:
+        """Return the parameters of a rank and their bytes: `w` of a weight, `g` of a gradient."""
+        each = wire_bytes(self.setup) if letter == "w" else gradient_wire_bytes(self.setup)
+        return f"P = {params_per_rank(self.setup):.3e}, {letter} = {each}"
+
+    @property
+    def _blocks(self) -> int:
+        """Collectives of one pass, where each block and the embedding have one of their own."""
+        return max(1, self.setup.model.layers // self.setup.pp) + 1
+
+    @property
+    def _buckets(self) -> int:
+        return self._pieces(self._whole, gradient_wire_bytes(self.setup))
+
+    def _pieces(self, size: float, each: int) -> int:
+        """Return in how many collectives `size` bytes go, at `each` bytes an element."""
+        library = self.setup.library
+        if self.setup.sharding in _BLOCKWISE or library in FSDP:
+            return self._blocks
+        bucket = float(_DDP_BUCKET)
+        if library is Library.DEEPSPEED:
+            bucket = _DEEPSPEED_ELEMENTS * each
+        elif library is Library.MEGATRON:
+            bucket = max(_MEGATRON_ELEMENTS, _MEGATRON_ELEMENTS_OF_RANK * self._count) * each
+        return max(1, round(size / bucket))
+
+
+_BLOCKWISE = frozenset({Sharding.FULL, Sharding.HYBRID})
+_DDP_BUCKET = 25 << 20
+"""torch's `bucket_cap_mb`. FSDP and ZeRO-3 go block by block."""
+_DEEPSPEED_ELEMENTS = 500_000_000
+"""`reduce_bucket_size`, and `allgather_bucket_size`."""
+_MEGATRON_ELEMENTS, _MEGATRON_ELEMENTS_OF_RANK = 40_000_000, 1_000_000
+"""`bucket_size` is the larger of these, the second for each data-parallel rank
+(megatron/core/distributed/distributed_data_parallel.py)."""
+
+
+def _times(times: int) -> str:
+    return ", once a step" if times == 1 else f", {times} times a step"

@@ -15,9 +15,8 @@ from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.results import Interval, Speed, Transfer
 from clusterkit.estimate.setup import Precision, Setup
 from clusterkit.estimate.speed.communication import transfers_of
-from clusterkit.estimate.speed.compute import Compute, compute_of
+from clusterkit.estimate.speed.compute import Compute, compute_of, offload_s
 from clusterkit.estimate.speed.flops import needed_flops
-from clusterkit.estimate.speed.offload import offload_s
 
 _CONTENTION = 0.10
 """Part of a hidden transfer by which it slows what hides it: collectives take SMs and bandwidth."""
