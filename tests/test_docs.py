@@ -72,3 +72,13 @@ def test_the_framework_of_the_how_to_plans_a_command() -> None:
     assert isinstance(framework, Framework)
     argv = framework.command(LaunchInputs(script="x.py", args=("--a",))).argv
     assert argv[-2:] == ("x.py", "--a")
+
+
+def test_the_map_of_the_code_names_what_is_there() -> None:
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    table = text.partition("| to change | open |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(/?[\w.]+/[\w./]*)`", table)
+    assert len(named) > 15
+    homes = {name: ROOT / "clusterkit" / name for name in named if not name.startswith("/")}
+    homes |= {name: ROOT / name[1:] for name in named if name.startswith("/")}
+    assert [name for name, path in homes.items() if not path.exists()] == []

@@ -1,4 +1,4 @@
-"""Run a command on a terminal of its own, and draw what stands there in the end."""
+"""Draw what a command leaves on a terminal of its own; and, by `rooms`, the order of the code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from docs.pictures.rooms import draw_rooms
+
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
 WIDTH = 80
@@ -30,8 +32,9 @@ PICTURES: Mapping[str, Sequence[str]] = {
     "topo": ("topo", "topo.txt"),
     "lint-env": ("lint-env", "train.sbatch"),
     "estimate": ("estimate", *_MODEL, "--gpu", "h100", "--gpus", "64", "--scale"),
+    "rooms": (),
 }
-"""The words behind `clusterkit`, by the name of the picture; they run in `data/`."""
+"""The arguments of `clusterkit`, by the name of the picture; they run in `data/`."""
 
 _NORMAL = "484f58 ff7b72 3fb950 d29922 58a6ff bc8cff 39c5cf b1bac4"
 _BRIGHT = "6e7681 ffa198 56d364 e3b341 79c0ff d2a8ff 56d4dd f0f6fc"
@@ -76,6 +79,8 @@ def _theme() -> TerminalTheme:
 def draw(name: str) -> str:
     """Return the picture of this name as SVG."""
     words = PICTURES[name]
+    if not words:
+        return draw_rooms(ROOT)
     console = Console(width=WIDTH, record=True, file=io.StringIO(), color_system="truecolor")
     typed = " ".join(("clusterkit", *words))
     console.print(Text.assemble(("$ ", "green"), (typed, "bold")))
