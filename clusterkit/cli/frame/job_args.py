@@ -62,10 +62,15 @@ def all_runs() -> list[RunFolder]:
     return list_runs(run_roots(load_settings().clusters.values()))
 
 
+def colour_of(job: Job) -> str:
+    """Return the colour of a job's state."""
+    return _COLOURS.get(job.status.state, "red")
+
+
 def said(job: Job) -> str:
     """Return the state of a job in one phrase, such as `failed (exit 3): n2 exited with 3`."""
     status = job.status
-    text = console.coloured(status.state.value, _COLOURS.get(status.state, "red"))
+    text = console.coloured(status.state.value, colour_of(job))
     if status.exit_code:
         text += f" (exit {status.exit_code})"
     return f"{text}: {status.reason}" if status.reason else text

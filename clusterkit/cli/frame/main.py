@@ -36,7 +36,7 @@ VERBS = {
     "diagnose": "diagnose.verb",
     "top": "top.verb",
     "wait": "jobs.wait",
-    "supervise": "jobs.supervise",
+    "supervise": "jobs.wait",
     "cancel": "jobs.cancel",
     "bench": "bench",
     "nodes": "nodes.nodes",

@@ -12,6 +12,7 @@ from clusterkit.cli.frame.job_args import exit_code_of, said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.config import load_settings
 from clusterkit.core.model import JobState
+from clusterkit.core.text.listing import table
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, find_runs, load_jobs, run_roots
 from clusterkit.jobs.document import document_of, name_of
@@ -108,12 +109,7 @@ def _rows(jobs: Sequence[Job]) -> list[str]:
     shown = list(jobs)
     if len(shown) > _MOST_ROWS:
         shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
-    names = max((len(name_of(job)) for job in shown), default=0)
-    labels = max((len(job.submission.name) for job in shown), default=0)
-    rows = [
-        f"  {job.submission.index!s:>4}  {name_of(job):<{names}}  "
-        f"{job.submission.name:<{labels}}  {said(job)}"
-        for job in shown
-    ]
+    cells = [(job.submission.index, name_of(job), job.submission.name, said(job)) for job in shown]
+    rows = [f"  {line}" for line in table(cells, ">", widths=(4,))]
     left = len(jobs) - len(shown)
     return [*rows, f"  and {left} more: --json lists all"] if left else rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import time
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 from clusterkit.cli.frame.job_args import (
     JobOrNone,
     all_runs,
+    colour_of,
     exit_code_of,
     is_array,
     note_others,
@@ -28,8 +28,8 @@ from clusterkit.cli.frame.job_args import (
 from clusterkit.config import load_settings
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import JobState, JobStatus, NodeResult
-from clusterkit.core.text.listing import cut, some_of
+from clusterkit.core.model import JobState, NodeResult
+from clusterkit.core.text.listing import cut, some_of, table
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, load_jobs
@@ -170,22 +170,27 @@ def _check_cluster(name: str, jobs: Iterable[Job]) -> None:
 
 
 def _table(jobs: list[Job]) -> None:
-    width = shutil.get_terminal_size().columns
-    ids = max(len("JOB"), *(len(name_of(job)) for job in jobs))
-    clusters = max(len("CLUSTER"), *(len(job.submission.cluster) for job in jobs))
-    clusters = min(clusters, 12)
-    room = max(8, width - (ids + clusters + 36))
-    head = f"{'JOB':<{ids}}  {'STATE':<9}  {'EXIT':>4}  {'NODES':>5}  {'CLUSTER':<{clusters}}"
-    console.say(console.bold(f"{head}  {'SUBMITTED':<11}  NAME"))
-    for job in jobs:
-        code = job.status.exit_code
-        when = datetime.fromtimestamp(job.submission.submitted_at, tz=UTC).astimezone()
-        state = said_in(job, 9)
-        console.say(
-            f"{name_of(job):<{ids}}  {state}  {'' if code is None else code:>4}  "
-            f"{job.submission.nodes:>5}  {cut(job.submission.cluster, clusters):<{clusters}}  "
-            f"{when:%m-%d %H:%M}  {cut(_named(job), room)}"
+    rows = [
+        (
+            name_of(job),
+            console.coloured(job.status.state.value, colour_of(job)),
+            job.status.exit_code,
+            job.submission.nodes,
+            cut(job.submission.cluster, 12),
+            f"{_when(job):%m-%d %H:%M}",
         )
+        for job in jobs
+    ]
+    head = ("JOB", "STATE", "EXIT", "NODES", "CLUSTER", "SUBMITTED")
+    first, *lines = table([head, *rows], "<<>>", widths=(0, 9, 4, 5))
+    room = max(8, shutil.get_terminal_size().columns - len(first) - 4)
+    console.say(console.bold(f"{first}    NAME"))
+    for line, job in zip(lines, jobs, strict=True):
+        console.say(f"{line}  {cut(_named(job), room)}")
+
+
+def _when(job: Job) -> datetime:
+    return datetime.fromtimestamp(job.submission.submitted_at, tz=UTC).astimezone()
 
 
 def _named(job: Job) -> str:
@@ -194,15 +199,8 @@ def _named(job: Job) -> str:
     return f"{job.submission.name} ({array})" if array else job.submission.name
 
 
-def said_in(job: Job, width: int) -> str:
-    """Return the state, coloured and padded to `width`."""
-    word = dataclasses.replace(job, status=JobStatus(state=job.status.state))
-    return said(word) + " " * (width - len(job.status.state.value))
-
-
 def _describe(job: Job) -> None:
     submission = job.submission
-    when = datetime.fromtimestamp(submission.submitted_at, tz=UTC).astimezone()
     nodes = f"{submission.nodes} node{'s' if submission.nodes != 1 else ''}"
     console.say(f"{console.bold(name_of(job))}  {said(job)}")
     from clusterkit.cli.jobs.trained_alone import trained_alone
@@ -213,7 +211,7 @@ def _describe(job: Job) -> None:
     if submission.array is not None:
         console.say(f"  array      {submission.array}/{submission.index}")
     console.say(f"  cluster    {submission.cluster}")
-    console.say(f"  submitted  {when:%Y-%m-%d %H:%M:%S}")
+    console.say(f"  submitted  {_when(job):%Y-%m-%d %H:%M:%S}")
     console.say(f"  folder     {job.run.path}")
     attempts = node_results.read_attempts(job.run)
     for attempt in attempts:

@@ -15,6 +15,7 @@ from clusterkit.cli.frame.job_options import warn_of_script
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
 from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.text.listing import cut, table
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency
 from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable, tied
@@ -245,29 +246,19 @@ def _show(
     jobs = f"{len(plans)} jobs{limit}; above is the first of them"
     console.note(f"\n{jobs if len(plans) > 1 else f'1 job{limit}; above is its script'}")
     rows = [
-        [str(element.index), plan.name, *(element.values.get(key, "") for key in sweep.keys)]
+        (str(element.index), plan.name, *(element.values.get(key, "") for key in sweep.keys))
         for element, plan in zip(sweep.elements, plans, strict=True)
     ]
-    for line in _table([["JOB", "NAME", *sweep.keys], *rows]):
+    # Of many, those in the middle are left out; a file may give any text.
+    left = len(rows) - _SHOWN_FIRST - _SHOWN_LAST
+    kept = [*rows[:_SHOWN_FIRST], *rows[-_SHOWN_LAST:]] if left > 1 else rows
+    shown = [[cut(_in_line(cell), _WIDEST) for cell in row] for row in kept]
+    lines = table([("JOB", "NAME", *sweep.keys), *shown])
+    if left > 1:
+        lines.insert(1 + _SHOWN_FIRST, f"... {left} more")
+    for line in lines:
         console.note(line)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return aligned lines, those in the middle of many left out."""
-    shown = [[_cut(cell) for cell in row] for row in rows]
-    folded = len(shown) > 1 + _SHOWN_FIRST + _SHOWN_LAST + 1
-    kept = [*shown[: 1 + _SHOWN_FIRST], *shown[-_SHOWN_LAST:]] if folded else shown
-    widths = [max(len(row[column]) for row in kept) for column in range(len(kept[0]))]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in kept
-    ]
-    if folded:
-        lines.insert(1 + _SHOWN_FIRST, f"... {len(shown) - len(kept)} more")
-    return lines
-
-
-def _cut(text: str) -> str:
-    """Return a value as it fits into a line; a file may give any text."""
-    safe = "".join(char if char.isprintable() else " " for char in text)
-    return safe if len(safe) <= _WIDEST else safe[: _WIDEST - 1] + "…"
+def _in_line(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)

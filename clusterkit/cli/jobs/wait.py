@@ -1,4 +1,4 @@
-"""`clusterkit wait`: return when a job is over."""
+"""`clusterkit wait` and `supervise`: see a job to its end."""
 
 from __future__ import annotations
 
@@ -30,6 +30,19 @@ def wait(
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
     raise typer.Exit(wait_for_named(job, as_json=json))
+
+
+def supervise(
+    job: JobArgument,
+    json: JsonFlag = False,
+) -> None:
+    """Start a job over ssh, or one held on this machine, when it may start; see it to its end.
+
+    Over ssh it is started again as often as --requeue allows.
+
+    `wait` and `logs -f` do the same; this is for a terminal multiplexer, or a unit of systemd.
+    """
+    raise typer.Exit(wait_for_named(job, as_json=json, verb="supervise"))
 
 
 def wait_for_named(word: str, *, as_json: bool, verb: str = "wait") -> int:
