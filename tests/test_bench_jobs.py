@@ -143,7 +143,7 @@ def test_ctrl_c_while_the_job_is_handed_over_leaves_none(
         start(*words, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.jobs.submit.attended.start", interrupted)
+    monkeypatch.setattr("clusterkit.jobs.submit.submit.start", interrupted)
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code == 130

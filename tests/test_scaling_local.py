@@ -229,7 +229,7 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
         start(*words, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.jobs.submit.attended.start", interrupted)
+    monkeypatch.setattr("clusterkit.jobs.submit.submit.start", interrupted)
     wishes = Wishes(
         bounds=Bounds(warmup=1), patience_s=60, global_batch=False, command_line=("this", "test")
     )

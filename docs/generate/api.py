@@ -19,7 +19,7 @@ def pages(root: Path) -> Iterator[Page]:
     """Yield the one page of this module."""
     del root
     parts = []
-    for name in clusterkit.__all__:
+    for name in (name for name in clusterkit.__all__ if name != "__version__"):
         home = "clusterkit.core.errors" if hasattr(errors, name) else "clusterkit.api"
         kind = "class" if name[0].isupper() else "function"
         kind = "exception" if name.endswith(("Error", "Warning")) else kind
