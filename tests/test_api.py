@@ -15,13 +15,13 @@ import typer
 from typer.testing import CliRunner
 
 import clusterkit
-from clusterkit.api.preflighting import PreflightWords
 from clusterkit.cli.estimate.verb import estimate
 from clusterkit.cli.frame.main import app
 from clusterkit.estimate.query.options import EstimateOptions
 from clusterkit.jobs.submit.preflight import NotFitError
 from clusterkit.launch.jobfile import JobFile
 from clusterkit.launch.options import JobOptions
+from clusterkit.preflight.request import PreflightOptions
 
 HELLO = """\
 import os, sys
@@ -222,7 +222,7 @@ def test_preflight(desk: Path) -> None:
         clusterkit.preflight(replay="bundle", hosts="n1")
     with pytest.raises(clusterkit.UserError, match="no check is left"):
         clusterkit.preflight(select=["HOST"], ignore=["HOST"])
-    assert "cluster" in inspect.signature(PreflightWords).parameters
+    assert "cluster" in inspect.signature(PreflightOptions).parameters
 
 
 def test_preflight_keeps_a_job_from_being_submitted(desk: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,10 @@ from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.request import Wanted
-from clusterkit.preflight.selection import checks_to_ask, checks_to_judge
+from clusterkit.preflight.request import PreflightOptions, wanted_of
+from clusterkit.preflight.selection import asks_for_peers, checks_to_ask, checks_to_judge
 from clusterkit.preflight.targets import aim, gather
 from clusterkit.preflight.text import report_lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightWords:
-    """Which nodes to ask what; they are the flags of `clusterkit preflight`."""
-
-    cluster: str | None = None
-    nodes: int | None = None
-    hosts: str | None = None
-    """A hostlist."""
-    hostfile: str | os.PathLike[str] | None = None
-    via: str | None = None
-    timeout: float | None = None
-    """Seconds to reach a node, or to get an allocation."""
-    select: str | Sequence[str] = ()
-    """Ids or areas of checks."""
-    ignore: str | Sequence[str] = ()
-    network: bool = False
-    framework: str | None = None
-    gpus_per_node: int | None = None
-    path: str | Sequence[str] = ()
-    env: Mapping[str, object] = field(default_factory=dict)
-    image: str | None = None
-    strict: bool = False
-    replay: str | os.PathLike[str] | None = None
-    """A folder that `Preflight.save` has made: nobody is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +75,9 @@ class Preflight:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-@takes(PreflightWords)
-def preflight(words: PreflightWords) -> Preflight:
-    """Prove that every node is fit for a job, and name those that are not; changes nothing there.
+@takes(PreflightOptions)
+def preflight(options: PreflightOptions) -> Preflight:
+    """Prove that every node is healthy, and name those that are not; changes nothing there.
 
     Arguments are the flags of `clusterkit preflight`.
 
@@ -112,36 +85,27 @@ def preflight(words: PreflightWords) -> Preflight:
         UserError: what is asked for is wrong.
         RemoteError: the cluster cannot be asked at all; of one node, a finding says so.
     """
-    if words.replay is not None:
-        return _replayed(words, Path(words.replay))
-    wanted = Wanted(
-        nodes=words.nodes,
-        hosts=words.hosts,
-        hostfile=Path(words.hostfile) if words.hostfile is not None else None,
-        via=words.via,
-        timeout_s=words.timeout,
-        framework=words.framework,
-        gpus_per_node=words.gpus_per_node,
-        paths=several(words.path),
-        env={name: str(value) for name, value in words.env.items()},
-        image=words.image,
+    select, ignore = several(options.select), several(options.ignore)
+    if options.replay is not None:
+        asked = dataclasses.replace(options, replay=None, select=(), ignore=(), strict=False)
+        if asked != PreflightOptions():
+            raise UserError(
+                "replay asks no node, so what says which to ask has no meaning beside it",
+                hint="give select, ignore and strict only, or leave replay out",
+            )
+        bundle = read_bundle(Path(options.replay))
+        checks = checks_to_judge(select, ignore, bundle)
+        return Preflight(bundle, evaluate(bundle, checks, strict=options.strict))
+    wanted = wanted_of(
+        {each.name: getattr(options, each.name) for each in dataclasses.fields(options)},
+        env={name: str(value) for name, value in options.env.items()},
+        paths=several(options.path),
+        peer_ssh=asks_for_peers(select),
     )
-    checks = checks_to_ask(several(words.select), several(words.ignore), network=words.network)
+    checks = checks_to_ask(select, ignore, network=options.network)
     settings = load_settings()
-    cluster = settings.cluster(words.cluster)
+    cluster = settings.cluster(options.cluster)
     for problem in settings.warnings_of(cluster.name):
         warn(str(problem))
     bundle = gather(aim(wanted, cluster), checks)
-    return Preflight(bundle, evaluate(bundle, checks, strict=words.strict))
-
-
-def _replayed(words: PreflightWords, folder: Path) -> Preflight:
-    asked = dataclasses.replace(words, replay=None, select=(), ignore=(), strict=False)
-    if asked != PreflightWords():
-        raise UserError(
-            "replay asks no node, so what says which to ask has no meaning beside it",
-            hint="give select, ignore and strict only, or leave replay out",
-        )
-    bundle = read_bundle(folder)
-    checks = checks_to_judge(several(words.select), several(words.ignore), bundle)
-    return Preflight(bundle, evaluate(bundle, checks, strict=words.strict))
+    return Preflight(bundle, evaluate(bundle, checks, strict=options.strict))

@@ -37,6 +37,8 @@ class Option:
     """Whether `CLUSTERKIT_<NAME>` gives it as well."""
     argument: bool = False
     """Whether it is no flag, but a word of the command line."""
+    once: bool = False
+    """Whether the command line takes it once, where Python takes several."""
     in_file: str = ""
     """What else is to be known of it in a job file."""
 
@@ -167,21 +169,25 @@ class Row:
     @property
     def repeated(self) -> bool:
         """Whether the command line gives it once for each of its values."""
-        return self.default in {(), dataclasses.MISSING}
+        return self.default in {(), dataclasses.MISSING} and not self.option.once
 
     @property
     def plain(self) -> bool:
         """Whether the command line has its type in Python, and not a text."""
-        return self.type in {bool, int | None}
+        return self.type in {bool, int | None, float | None}
+
+
+def rows_of(table: type[Any]) -> Mapping[str, Row]:
+    """Return the rows of a table by their names: fields of a dataclass with an `Option` each."""
+    hints = typing.get_type_hints(table, include_extras=True)
+    rows = {}
+    for each in dataclasses.fields(table):
+        kind, option = typing.get_args(hints[each.name])
+        rows[each.name] = Row(name=each.name, type=kind, default=each.default, option=option)
+    return rows
 
 
 @cache
 def job_options() -> Mapping[str, Row]:
-    """Return every row by its name, in the order of the help."""
-    rows = {}
-    for table in (JobOptions, ArrayOptions, SubmitOptions):
-        hints = typing.get_type_hints(table, include_extras=True)
-        for each in dataclasses.fields(table):
-            kind, option = typing.get_args(hints[each.name])
-            rows[each.name] = Row(name=each.name, type=kind, default=each.default, option=option)
-    return rows
+    """Return every row of a job, in the order of the help."""
+    return {**rows_of(JobOptions), **rows_of(ArrayOptions), **rows_of(SubmitOptions)}

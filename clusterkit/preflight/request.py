@@ -3,15 +3,55 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.model import ClusterSpec, ContainerRuntime
 from clusterkit.launch.frameworks import framework_names
+from clusterkit.launch.options import Option, Place
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightOptions:
+    """Which nodes to ask what: flags of `clusterkit preflight`, and arguments in Python."""
+
+    cluster: Annotated[str | None, Option("NAME", "Cluster of clusterkit.yaml, or local.",
+        short="-c", variable=True, panel="Nodes")] = None
+    nodes: Annotated[int | None, Option("N", "So many nodes of it.",
+        short="-n", panel="Nodes")] = None
+    hosts: Annotated[str | None, Option("LIST", "These hosts, as n[1-4].", panel="Nodes")] = None
+    hostfile: Annotated[Place | None, Option("FILE", "Those of a hostfile.", panel="Nodes")] = None
+    via: Annotated[str | None, Option("HOW", "ssh, srun or local; else what fits the cluster.",
+        panel="Nodes")] = None
+    timeout: Annotated[float | None, Option("S",
+        "Seconds to reach a node, or to get an allocation (10).", panel="Nodes")] = None
+    select: Annotated[str | Sequence[str], Option("ID,..", "Only these checks: ids or areas.",
+        once=True, panel="Options")] = ()
+    ignore: Annotated[str | Sequence[str], Option("ID,..", "Not these checks.",
+        once=True, panel="Options")] = ()
+    network: Annotated[bool, Option("", "Also measure the traffic between the nodes.",
+        panel="Options")] = False
+    framework: Annotated[str | None, Option("NAME", "What will start the job.",
+        short="-f", panel="Options")] = None
+    gpus_per_node: Annotated[int | None, Option("G", "GPUs the job wants of each.",
+        short="-g", panel="Options")] = None
+    path: Annotated[str | Sequence[str], Option("DIR",
+        "A folder all nodes must share; repeatable.", panel="Options")] = ()
+    env: Annotated[Mapping[str, object], Option("K=V", "A variable of the job; repeatable.",
+        short="-e", panel="Options")] = field(default_factory=dict)
+    image: Annotated[str | None, Option("NAME", "An image every node must have.",
+        panel="Options")] = None
+    strict: Annotated[bool, Option("", "Warnings and unknowns count as failures.",
+        panel="Options")] = False
+    replay: Annotated[Place | None, Option("DIR", "Evaluate what --save kept; no node is asked.",
+        panel="Bundle")] = None
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +74,21 @@ class Wanted:
     """Whether nodes are to log in to each other."""
     step_nodes: int | None = None
     """Most nodes that one question may hold in an allocation of its own; None for all of them."""
+
+
+def wanted_of(
+    options: Mapping[str, Any], *, env: Mapping[str, str], paths: Sequence[str], peer_ssh: bool
+) -> Wanted:
+    """Return what these values of `PreflightOptions` ask for; those not given may be missing."""
+    names = ("nodes", "hosts", "via", "framework", "gpus_per_node", "image")
+    return Wanted(
+        **{name: options.get(name) for name in names},
+        hostfile=Path(options["hostfile"]) if options.get("hostfile") is not None else None,
+        timeout_s=options.get("timeout"),
+        paths=tuple(paths),
+        env=env,
+        peer_ssh=peer_ssh,
+    )
 
 
 def refuse_nonsense(wanted: Wanted, cluster: ClusterSpec) -> None:

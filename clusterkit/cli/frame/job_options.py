@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,12 @@ def takes_job_options(*names: str) -> Callable[[Verb], Verb]:
 
     `options` holds what was said: the keys of a job file, without those that nobody gave.
     """
-    flags = [_parameter(job_options()[name]) for name in names or job_options()]
+    return takes_rows([job_options()[name] for name in names or job_options()])
+
+
+def takes_rows(rows: Iterable[Row]) -> Callable[[Verb], Verb]:
+    """Give `verb(options, **own)` the flags of these rows of a table."""
+    flags = [_parameter(row) for row in rows]
     return lambda verb: with_flags(verb, flags, _given)
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, cluster_option, hosts_option
+from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, option
+from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.nodes import preflight_report as output
 from clusterkit.core.errors import Problem, UserError
+from clusterkit.launch.options import rows_of
+from clusterkit.preflight.request import PreflightOptions, wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,129 +26,46 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
+_BUNDLE: Any = {"rich_help_panel": "Bundle"}
+_OUTPUT: Any = {"rich_help_panel": "Output"}
 
 
-def _option(*names: str, help_text: str, panel: str = "Options", **more: Any) -> Any:
-    return typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False, **more)
-
-
+@takes_rows(rows_of(PreflightOptions).values())
 def preflight(
-    cluster: Annotated[
-        str | None, cluster_option("Cluster of clusterkit.yaml, or local.", panel="Nodes")
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        _option("--nodes", "-n", help_text="So many nodes of it.", panel="Nodes", metavar="N"),
-    ] = None,
-    hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].", panel="Nodes")] = None,
-    hostfile: Annotated[
-        Path | None,
-        _option("--hostfile", help_text="Those of a hostfile.", panel="Nodes", metavar="FILE"),
-    ] = None,
-    via: Annotated[
-        str | None,
-        _option(
-            "--via",
-            help_text="ssh, srun or local; else what fits the cluster.",
-            panel="Nodes",
-            metavar="HOW",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        _option(
-            "--timeout",
-            help_text="Seconds to reach a node, or to get an allocation (10).",
-            panel="Nodes",
-            metavar="S",
-        ),
-    ] = None,
-    select: Annotated[
-        str | None,
-        _option("--select", help_text="Only these checks: ids or areas.", metavar="ID,.."),
-    ] = None,
-    ignore: Annotated[
-        str | None, _option("--ignore", help_text="Not these checks.", metavar="ID,..")
-    ] = None,
-    network: Annotated[
-        bool, _option("--network", help_text="Also measure the traffic between the nodes.")
-    ] = False,
-    framework: Annotated[
-        str | None,
-        _option("--framework", "-f", help_text="What will start the job.", metavar="NAME"),
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None,
-        _option("--gpus-per-node", "-g", help_text="GPUs the job wants of each.", metavar="G"),
-    ] = None,
-    path: Annotated[
-        list[str] | None,
-        _option("--path", help_text="A folder all nodes must share; repeatable.", metavar="DIR"),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        _option("--env", "-e", help_text="A variable of the job; repeatable.", metavar="K=V"),
-    ] = None,
-    image: Annotated[
-        str | None,
-        _option("--image", help_text="An image every node must have.", metavar="NAME"),
-    ] = None,
+    options: Mapping[str, Any],
     save: Annotated[
-        Path | None,
-        _option("--save", help_text="Keep what the nodes said.", panel="Bundle", metavar="DIR"),
+        Path | None, option("--save", "Keep what the nodes said.", "DIR", **_BUNDLE)
     ] = None,
-    replay: Annotated[
-        Path | None,
-        _option("--replay", help_text="Judge what was kept.", panel="Bundle", metavar="DIR"),
-    ] = None,
-    strict: Annotated[
-        bool, _option("--strict", help_text="Warnings and unknowns count as failures.")
-    ] = False,
     html: Annotated[
-        Path | None,
-        _option("--html", help_text="Write the report as a page.", panel="Output", metavar="FILE"),
+        Path | None, option("--html", "Write the report as a page.", "FILE", **_OUTPUT)
     ] = None,
     write_hostfile: Annotated[
         Path | None,
-        _option(
-            "--write-hostfile",
-            help_text="Write the usable nodes as a hostfile.",
-            panel="Output",
-            metavar="FILE",
-        ),
+        option("--write-hostfile", "Write the usable nodes as a hostfile.", "FILE", **_OUTPUT),
     ] = None,
     write_excluded: Annotated[
         Path | None,
-        _option(
-            "--write-excluded",
-            help_text="Write the nodes to be left out as one.",
-            panel="Output",
-            metavar="FILE",
-        ),
+        option("--write-excluded", "Write the nodes to be left out as one.", "FILE", **_OUTPUT),
     ] = None,
     prometheus: Annotated[
         Path | None,
-        _option(
+        option(
             "--prometheus",
-            help_text="Write metrics for node exporter's textfile collector.",
-            panel="Output",
-            metavar="FILE",
+            "Write metrics for node exporter's textfile collector.",
+            "FILE",
+            **_OUTPUT,
         ),
     ] = None,
     drain_command: Annotated[
         bool,
-        _option(
+        option(
             "--drain-command",
-            help_text="Print the scontrol lines that would drain the unfit; run nothing.",
-            panel="Output",
+            "Print the scontrol lines that would drain the unhealthy nodes; run nothing.",
+            **_OUTPUT,
         ),
     ] = False,
-    verbose: Annotated[
-        bool, _option("--verbose", "-v", help_text="Show what passed, too.", panel="Output")
-    ] = False,
-    json: Annotated[
-        bool, _option("--json", help_text="Print one JSON document.", panel="Output")
-    ] = False,
+    verbose: Annotated[bool, option("--verbose -v", "Show what passed, too.", **_OUTPUT)] = False,
+    json: Annotated[bool, option("--json", "Print one JSON document.", **_OUTPUT)] = False,
 ) -> None:
     """Prove that every node is fit for a job, and name those that are not.
 
@@ -154,10 +75,9 @@ def preflight(
     """
     from clusterkit.preflight.drain import drain_commands, require_slurm
     from clusterkit.preflight.evaluate import evaluate
-    from clusterkit.preflight.request import Wanted
     from clusterkit.preflight.selection import asks_for_peers, checks_to_ask, checks_to_judge
 
-    selected, ignored = _words("--select", select), _words("--ignore", ignore)
+    selected, ignored = (_words(f"--{name}", options.get(name)) for name in ("select", "ignore"))
     places = output.Places(
         bundle=save,
         page=html,
@@ -165,35 +85,24 @@ def preflight(
         excluded=write_excluded,
         metrics=prometheus,
     )
-    if replay is not None:
-        _refuse_beside_replay(
-            save=save, nodes=nodes, hosts=hosts, hostfile=hostfile, via=via, timeout=timeout,
-            framework=framework, gpus_per_node=gpus_per_node, path=path, env=env, image=image,
-            network=network or None, prometheus=prometheus,
-            cluster=None if cluster == os.environ.get(CLUSTER_VARIABLE) else cluster,
-        )  # fmt: skip
-        bundle = _replayed(replay)
+    if "replay" in options:
+        _refuse_beside_replay({**options, "save": save, "prometheus": prometheus})
+        bundle = _replayed(Path(options["replay"]))
         if drain_command:
             require_slurm(bundle.job)
         places.require()
         chosen = checks_to_judge(selected, ignored, bundle)
     else:
-        wanted = Wanted(
-            nodes=nodes,
-            hosts=hosts,
-            hostfile=hostfile,
-            via=via,
-            timeout_s=timeout,
-            framework=framework,
-            gpus_per_node=gpus_per_node,
-            paths=tuple(path or ()),
-            env=_variables(env or ()),
-            image=image,
+        wanted = wanted_of(
+            options,
+            env=_variables(options.get("env", ())),
+            paths=options.get("path", ()),
             peer_ssh=asks_for_peers(selected),
         )
-        chosen = checks_to_ask(selected, ignored, network=network)
+        chosen = checks_to_ask(selected, ignored, network="network" in options)
+        cluster = options.get("cluster")
         bundle = _collected(wanted, cluster, chosen, places, to_drain=drain_command)
-    report = evaluate(bundle, chosen, strict=strict)
+    report = evaluate(bundle, chosen, strict="strict" in options)
     unwritten = places.fill(bundle, report)
     if json:
         lines = {"drain_commands": tuple(drain_commands(report, bundle))} if drain_command else {}
@@ -263,8 +172,12 @@ def _variables(pairs: Sequence[str]) -> dict[str, str]:
     return parsed
 
 
-def _refuse_beside_replay(**given: object) -> None:
-    names = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+def _refuse_beside_replay(given: Mapping[str, Any]) -> None:
+    fitting = {"replay", "select", "ignore", "strict"}
+    if given.get("cluster") == os.environ.get(CLUSTER_VARIABLE):
+        fitting.add("cluster")
+    wrong = (name for name, value in given.items() if value is not None and name not in fitting)
+    names = [f"--{name.replace('_', '-')}" for name in wrong]
     if names:
         raise UserError(
             f"--replay asks no node, so {', '.join(names)} has no meaning beside it",
