@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
 from clusterkit.core.errors import UserError
@@ -30,15 +31,7 @@ _FROM_HELP = (
 )
 
 
-def _option(*names: str, help_text: str, metavar: str | None = None) -> typer.models.OptionInfo:
-    shown: typer.models.OptionInfo = typer.Option(
-        *names,
-        help=help_text,
-        metavar=metavar,
-        show_default=False,
-        rich_help_panel="Measurement",
-    )
-    return shown
+_option = partial(option, rich_help_panel="Measurement")
 
 
 @takes_job_options(*_JOB)
@@ -48,58 +41,54 @@ def allreduce(
         str,
         _option(
             "--ops",
-            help_text="all-reduce (unless said), all-gather, reduce-scatter; with commas, or all.",
-            metavar="LIST",
+            "all-reduce (unless said), all-gather, reduce-scatter; with commas, or all.",
+            "LIST",
         ),
     ] = "all-reduce",
     sizes: Annotated[
         str | None,
         _option(
             "--sizes",
-            help_text="Message sizes, doubling: 1M:1G unless said; with gloo, 1M:64M.",
-            metavar="FIRST:LAST",
+            "Message sizes, doubling: 1M:1G unless said; with gloo, 1M:64M.",
+            "FIRST:LAST",
         ),
     ] = None,
     iterations: Annotated[
         int,
-        _option("--iters", help_text="Timed collectives of a size, at most: 20.", metavar="N"),
+        _option("--iters", "Timed collectives of a size, at most: 20.", "N"),
     ] = 20,
     seconds: Annotated[
         int,
-        _option("--seconds", help_text="How long to measure, at most: 60.", metavar="S"),
+        _option("--seconds", "How long to measure, at most: 60.", "S"),
     ] = 60,
     backend: Annotated[
         str,
-        _option(
-            "--backend",
-            help_text="auto: nccl where the nodes have GPUs, else gloo.",
-            metavar="auto|nccl|gloo",
-        ),
+        _option("--backend", "auto: nccl where the nodes have GPUs, else gloo.", "auto|nccl|gloo"),
     ] = "auto",
     by: Annotated[
         str,
         _option(
             "--by",
-            help_text="auto: nccl-tests where they are on PATH and one node has all ranks.",
-            metavar="auto|torch|nccl-tests",
+            "auto: nccl-tests where they are on PATH and one node has all ranks.",
+            "auto|torch|nccl-tests",
         ),
     ] = "auto",
-    from_: Annotated[str | None, _option("--from", help_text=_FROM_HELP, metavar="FILE|-")] = None,
+    from_: Annotated[str | None, _option("--from", _FROM_HELP, "FILE|-")] = None,
     interconnect: Annotated[
         str | None,
         _option(
             "--interconnect",
-            help_text="What joins the nodes, to compare with (clusterkit explain interconnects).",
-            metavar="NAME",
+            "What joins the nodes, to compare with (clusterkit explain interconnects).",
+            "NAME",
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        _option("--gpu", help_text="The GPU, where FILE does not say it.", metavar="NAME"),
+        _option("--gpu", "The GPU, where FILE does not say it.", "NAME"),
     ] = None,
     save: Annotated[
         bool,
-        _option("--save", help_text="Let `estimate` start from what was measured, on --cluster."),
+        _option("--save", "Let `estimate` start from what was measured, on --cluster."),
     ] = False,
     dry_run: DryRunFlag = False,
     json: JsonFlag = False,

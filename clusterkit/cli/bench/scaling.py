@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,15 +43,7 @@ _NOT_FOR_ONE_RUN = frozenset(
 _JOB = tuple(name for name in job_options() if name not in _NOT_FOR_ONE_RUN)
 
 
-def _option(name: str, help_text: str, metavar: str, **more: Any) -> Any:
-    return typer.Option(
-        name,
-        help=help_text,
-        metavar=metavar,
-        show_default=False,
-        rich_help_panel="Measurement",
-        **more,
-    )
+_option = partial(option, rich_help_panel="Measurement")
 
 
 @takes_job_options(*_JOB)
@@ -84,9 +77,9 @@ def scaling(
     ] = _PATIENCE_S,
     global_batch: Annotated[
         bool,
-        typer.Option(
+        option(
             "--global-batch",
-            help="One batch is divided among all slots; for scripts that tell steps alone.",
+            "One batch is divided among all slots; for scripts that tell steps alone.",
             rich_help_panel="Measurement",
         ),
     ] = False,

@@ -36,19 +36,17 @@ def diagnose(
     ] = None,
     stacks: Annotated[
         bool,
-        typer.Option(
-            "--stacks", help="Show where the ranks of a running job stand (py-spy), folded."
-        ),
+        option("--stacks", "Show where the ranks of a running job stand (py-spy), folded."),
     ] = False,
     rules: Annotated[
         list[Path] | None,
         option("--rules", "Read the rules of this folder, too; repeat it for more.", "DIR"),
     ] = None,
     list_rules: Annotated[
-        bool, typer.Option("--list-rules", help="List what is looked for, and exit.")
+        bool, option("--list-rules", "List what is looked for, and exit.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the evidence of everything found.")
+        bool, option("--verbose -v", "Show the evidence of everything found.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 """Everything after SCRIPT belongs to the script."""
 
-DryRunFlag = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be submitted; submit nothing.")
-]
+DryRunFlag = Annotated[bool, option("--dry-run", "Show what would be submitted; submit nothing.")]
 _SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
 """Flags that scripts have as well, and that are meant for them behind SCRIPT."""
 _SUBMITTING = frozenset({"preflight", "exclude_unfit", "force", "after"})

@@ -120,12 +120,10 @@ app = typer.Typer(
 def root(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
-        ),
+        option("--version", "Print the version and exit.", is_eager=True, callback=_print_version),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks.", envvar="CLUSTERKIT_DEBUG")
+        bool, option("--debug", "Show tracebacks.", envvar="CLUSTERKIT_DEBUG")
     ] = False,
     config_file: Annotated[
         Path | None,

@@ -46,7 +46,7 @@ def build(
         ),
     ] = None,
     registry: Registry = "",
-    push: Annotated[bool, typer.Option("--push", help="Push what was built.")] = False,
+    push: Annotated[bool, option("--push", "Push what was built.")] = False,
     platform: Annotated[
         str | None,
         option("--platform", "Such as linux/amd64.", "PLATFORM"),
@@ -55,9 +55,7 @@ def build(
         list[str] | None,
         option("--build-arg", "An argument of the Dockerfiles.", "NAME=VALUE"),
     ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Build the named images anew.")
-    ] = False,
+    no_cache: Annotated[bool, option("--no-cache", "Build the named images anew.")] = False,
     network: Network = None,
     ca: Annotated[
         Path | None,
@@ -82,9 +80,7 @@ def build(
         Path | None,
         option("--output", "Build nothing: write contexts, a bake file and a script here.", "DIR"),
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show all that the builds print.")
-    ] = False,
+    verbose: Annotated[bool, option("--verbose -v", "Show all that the builds print.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Build images, with those they are built on.

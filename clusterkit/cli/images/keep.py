@@ -57,11 +57,9 @@ def lock(
 
 def prune(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those that no later build has replaced.")
+        bool, option("--all", "Also those that no later build has replaced.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go, and let it be.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Say what would go, and let it be.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Remove images of older builds from the engine; what containers use stays."""
@@ -99,7 +97,7 @@ def export(
         Path | None,
         option("--output", "Without it, NAME-VARIANT.tar, .sqsh or .sif here.", "FILE"),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    force: Annotated[bool, option("--force", "Replace the file.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Write an image into a file that Docker, enroot or Apptainer starts."""

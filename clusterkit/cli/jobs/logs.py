@@ -26,9 +26,7 @@ from clusterkit.jobs.state.load import load_job
 
 def logs(
     job: JobArgument,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep reading until the job is over.")
-    ] = False,
+    follow: Annotated[bool, option("--follow -f", "Keep reading until the job is over.")] = False,
     node: Annotated[
         str | None, option("--node", "Only this node: K or node-K, from 0.", "K")
     ] = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.job_options import (
     CONTEXT_SETTINGS,
     DESCRIBING,
@@ -41,11 +41,9 @@ def render(
             "--only", help="sbatch, hostfile, compose, node or config; repeatable.", metavar="KIND"
         ),
     ] = None,
-    stdout: Annotated[
-        bool, typer.Option("--stdout", help="Print the files instead of writing them.")
-    ] = False,
+    stdout: Annotated[bool, option("--stdout", "Print the files instead of writing them.")] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Compare with the files in the folder; write nothing.")
+        bool, option("--diff", "Compare with the files in the folder; write nothing.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.job_options import (
     CONTEXT_SETTINGS,
     DryRunFlag,
@@ -33,10 +33,8 @@ __all__ = ["CONTEXT_SETTINGS", "submit"]
 def submit(
     options: Mapping[str, Any],
     dry_run: DryRunFlag = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when the job is over.")] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Print the job's output until it is over.")
-    ] = False,
+    wait: Annotated[bool, option("--wait", "Return when the job is over.")] = False,
+    follow: Annotated[bool, option("--follow", "Print the job's output until it is over.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Run a training script on every node of a cluster.

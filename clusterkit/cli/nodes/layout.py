@@ -59,7 +59,7 @@ def layout(
         ),
     ] = None,
     keep_order: Annotated[
-        bool, typer.Option("--keep-order", help="Take --hosts in their order nevertheless.")
+        bool, option("--keep-order", "Take --hosts in their order nevertheless.")
     ] = False,
     island: Annotated[
         str | None,

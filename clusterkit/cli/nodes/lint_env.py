@@ -53,7 +53,7 @@ def lint_env(
         cluster_option("Also leave alone what this cluster allows (allowed_env).", variable=None),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what is only worth knowing, too.")
+        bool, option("--verbose -v", "Show what is only worth knowing, too.")
     ] = False,
     json: JsonFlag = False,
 ) -> None:

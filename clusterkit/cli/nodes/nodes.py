@@ -62,7 +62,7 @@ def prepare(
     ] = None,
     index: Annotated[
         bool,
-        typer.Option("--index", help="With --wheels: let pip look in its index as well."),
+        option("--index", "With --wheels: let pip look in its index as well."),
     ] = False,
     json: JsonFlag = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option
+from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 
 if TYPE_CHECKING:
     from clusterkit.config import Settings
@@ -31,9 +31,7 @@ def show(
     cluster: Annotated[
         str | None, cluster_option("Show this cluster alone.", variable=None)
     ] = None,
-    origin: Annotated[
-        bool, typer.Option("--origin", help="Say where each value came from.")
-    ] = False,
+    origin: Annotated[bool, option("--origin", "Say where each value came from.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Show the effective values of every cluster."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag
+from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ def init(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE")
     ] = Path("clusterkit.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
+    force: Annotated[bool, option("--force", "Replace the file if it exists.")] = False,
+    yes: Annotated[bool, option("--yes -y", "Write without asking.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""

@@ -47,9 +47,9 @@ def top(
             show_default="2; through srun 5",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, print it, and leave.")] = False,
+    once: Annotated[bool, option("--once", "Look once, print it, and leave.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show every GPU, link and process, too.")
+        bool, option("--verbose -v", "Show every GPU, link and process, too.")
     ] = False,
     prometheus: Annotated[
         Path | None,
@@ -59,9 +59,7 @@ def top(
             "FILE",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Look once, and print one JSON document.")
-    ] = False,
+    json: Annotated[bool, option("--json", "Look once, and print one JSON document.")] = False,
 ) -> None:
     """Show what nodes are doing: GPUs, processors, memory, network, and how fast a job trains.
 
