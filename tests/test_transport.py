@@ -377,7 +377,7 @@ def test_a_program_is_told_when_its_client_is_killed(tmp_path: Path) -> None:
 
 _ENDED = """
 import signal, sys
-from clusterkit.cli.frame.interrupts import ended_as_by_ctrl_c
+from clusterkit.cli.frame.main import ended_as_by_ctrl_c
 from clusterkit.transport.process import run_fed
 with ended_as_by_ctrl_c():
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -18,10 +18,10 @@ from clusterkit.jobs import cancel, find_run, follow, read_logs, run_roots, wait
 from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state.load import load_job
 from clusterkit.jobs.submit.preflight import Listener
-from clusterkit.jobs.submit.render import check_kinds, rendering_document, write_files
 from clusterkit.jobs.submit.request import JobRequest, read_request
 from clusterkit.jobs.submit.submit import prepare, start
 from clusterkit.launch.options import JobOptions, SubmitOptions
+from clusterkit.launch.render import check_kinds, write_files
 from clusterkit.launch.render import render as render_files
 from clusterkit.launch.scripts import cautions
 
@@ -109,7 +109,7 @@ class Rendered:
     @property
     def document(self) -> dict[str, Any]:
         """What `clusterkit render --json` prints."""
-        return versioned(rendering_document(self.plan, self.files))
+        return versioned({"plan": self.plan, "files": self.files})
 
     def __getitem__(self, name: str) -> str:
         """Return the text of one file.

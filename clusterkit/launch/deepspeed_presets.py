@@ -20,19 +20,10 @@ def check_preset(name: str, framework: str) -> list[Problem]:
     """Return what is wrong with asking for preset `name` under `framework`."""
     problems = []
     if framework != "deepspeed":
-        problems.append(
-            Problem(
-                message=f"--ds-preset {name} is for deepspeed, and the framework is {framework}",
-                hint="--framework deepspeed, or leave --ds-preset out",
-                key="ds_preset",
-            )
-        )
+        message = f"--ds-preset {name} is for deepspeed, and the framework is {framework}"
+        hint = "--framework deepspeed, or leave --ds-preset out"
+        problems.append(Problem(message=message, hint=hint, key="ds_preset"))
     if name not in preset_names():
-        problems.append(
-            Problem(
-                message=f"unknown DeepSpeed preset {name!r}",
-                hint=choices_hint(name, preset_names()),
-                key="ds_preset",
-            )
-        )
+        message, hint = f"unknown DeepSpeed preset {name!r}", choices_hint(name, preset_names())
+        problems.append(Problem(message=message, hint=hint, key="ds_preset"))
     return problems

@@ -1,13 +1,16 @@
-"""Plan -> files, pure: the same plan gives the same bytes."""
+"""Plan -> files, pure: the same plan gives the same bytes; `write_files` puts them on disk."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from clusterkit.core import files
 from clusterkit.core.data import PEERS, read_data
+from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostfile
 from clusterkit.core.model import (
     PORT_STRIDE,
@@ -23,7 +26,6 @@ from clusterkit.core.model import (
     Word,
 )
 from clusterkit.core.version import __version__
-from clusterkit.launch.containers import container_files, container_functions
 from clusterkit.launch.deepspeed_presets import preset_text
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.templates import render_template, template_path
@@ -31,9 +33,33 @@ from clusterkit.launch.templates import render_template, template_path
 KINDS = ("sbatch", "node", "hostfile", "compose", "config")
 
 
+_PARTS: Mapping[ContainerRuntime, tuple[str, ...]] = {
+    ContainerRuntime.DOCKER: ("docker.sh",),
+    ContainerRuntime.COMPOSE: ("docker.sh", "compose.sh"),
+    ContainerRuntime.APPTAINER: ("apptainer.sh",),
+    ContainerRuntime.ENROOT: ("enroot.sh",),
+    ContainerRuntime.PYXIS: ("pyxis.sh",),
+}
+"""What puts a node's command into an image: `common.sh`, and these, of `templates/container/`. They
+define `ck_enter` (leaves in `ck_inside` the words before the command) and `ck_leave` (tidies up).
+"""
+_INSIDE = ("inside.sh", "look.py")
+"""The first process in the image, and what it uses."""
 _VARIANT = {True: "cuda", False: "cpu"}
 COMPOSE_NODE = "compose-node.sh"
 """The node script inside the image: one host, and nothing of the site around it."""
+
+
+def check_kinds(only: Sequence[str]) -> tuple[str, ...]:
+    """Return the kinds of files to render; all where none is named.
+
+    Raises:
+        UserError: there is no such kind.
+    """
+    for kind in only:
+        if kind not in KINDS:
+            raise UserError(f"--only {kind}: no such file", hint=choices_hint(kind, KINDS))
+    return tuple(only or KINDS)
 
 
 def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFile, ...]:
@@ -54,23 +80,46 @@ def render(plan: LaunchPlan, *, only: Iterable[str] = KINDS) -> tuple[RenderedFi
     return tuple(file for kind in KINDS if kind in wanted for file in makers[kind]())
 
 
+def write_files(rendered: Sequence[RenderedFile], folder: Path) -> Iterator[Path]:
+    """Write each file into `folder`, and yield its path.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    files.create_output_folder(folder)
+    for file in rendered:
+        path = folder / file.name
+        files.write_text(
+            path,
+            file.text,
+            mode=files.output(files.PUBLIC_PROGRAM if file.executable else files.PUBLIC),
+        )
+        yield path
+
+
 def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
     container = plan.container
+    inside = _INSIDE if container else ()
+    parts = ("common.sh", *_PARTS[container.runtime]) if container else ()
     text = _render(
         "node/node.sh.j2",
         plan,
         argv=plan.command.argv,
         env=_environment(plan),
         names=tuple(dict.fromkeys((*plan.command.env, *plan.env, *plan.secrets))),
-        files={**plan.command.files, **(container_files() if container else {})},
+        files={**plan.command.files, **{name: _container(name) for name in inside}},
         peers=PEERS,
         gpus="" if plan.cluster.gpu_request is GpuRequest.NONE else "1",
-        container_functions=container_functions(container.runtime) if container else "",
+        container_functions="\n".join(map(_container, parts)),
         default_nodes=" ".join(plan.node_names) or "localhost",
         default_slots=_slots(plan),
         default_port=str(plan.cluster.port_range[0]),
     )
     return RenderedFile(name=name, text=text, executable=True)
+
+
+def _container(name: str) -> str:
+    return read_data("templates", "container", name)
 
 
 def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:

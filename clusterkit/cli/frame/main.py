@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import importlib
+import math
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -17,7 +22,6 @@ from typer.exceptions import TyperException
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import option
-from clusterkit.cli.frame.interrupts import ended_as_by_ctrl_c
 from clusterkit.core import files
 from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
@@ -68,6 +72,12 @@ _OF_A_FILE = frozenset(
 """What a system says of a file or program that somebody named, whichever verb met it first."""
 _LONGEST_NAME = 120
 _HELP = frozenset({"--help", "-h"})
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""What `kill`, a scheduler, and the loss of an ssh session send."""
+_TIDYING_S = 10.0
+"""How long the next of them do nothing. A lost session sends SIGHUP by the kernel and by its shell,
+timeout(1) SIGTERM twice, and systemd both: a second KeyboardInterrupt would leave things running
+that the first one is about to end. Ctrl-C does not wait."""
 
 
 class VerbGroup(TyperGroup):
@@ -143,6 +153,38 @@ def root(
         os.environ["CLUSTERKIT_DEBUG"] = "1"
     if config_file is not None:
         os.environ["CLUSTERKIT_CONFIG_FILE"] = str(config_file)
+
+
+@contextmanager
+def ended_as_by_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt; one that is ignored (`nohup`) stays so."""
+    interrupt = _Interrupt()
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in _ENDING
+        if signal.getsignal(number) is signal.SIG_DFL
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Interrupt:
+    """A handler that raises KeyboardInterrupt, and not again while that is heeded."""
+
+    def __init__(self) -> None:
+        """Have raised nothing yet."""
+        self._raised_at = -math.inf
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Heed a signal."""
+        del number, frame
+        now = time.monotonic()
+        if now - self._raised_at >= _TIDYING_S:
+            self._raised_at = now
+            raise KeyboardInterrupt
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ def render(
 
     sbatch, bash and docker compose run them with no clusterkit on the nodes.
     """
-    from clusterkit.jobs.submit.render import check_kinds, rendering_document
+    from clusterkit.launch.render import check_kinds
     from clusterkit.launch.render import render as render_files
 
     kinds = check_kinds(only or ())
@@ -75,7 +75,7 @@ def render(
     if diff:
         _diff(rendered, output, as_json=json)
     elif json:
-        console.json_document(rendering_document(plan, rendered))
+        console.json_document({"plan": plan, "files": rendered})
     elif stdout:
         for file in rendered:
             sys.stdout.write(file.text)
@@ -89,7 +89,6 @@ def _render_array(
     sweep: Sweep, plans: Sequence[LaunchPlan], kinds: Sequence[str], *, output: Path | None
 ) -> None:
     """Write each job into `output/INDEX`; without `output`, print all of them as JSON."""
-    from clusterkit.jobs.submit.render import rendering_document
     from clusterkit.launch.render import render as render_files
 
     documents = []
@@ -97,7 +96,7 @@ def _render_array(
         rendered = render_files(plan, only=kinds)
         if output is None:
             about = {"index": element.index, "values": element.values}
-            documents.append({**about, **rendering_document(plan, rendered)})
+            documents.append({**about, "plan": plan, "files": rendered})
         else:
             _write(rendered, output / str(element.index))
     if output is None:
@@ -105,7 +104,7 @@ def _render_array(
 
 
 def _write(rendered: Any, output: Path) -> None:
-    from clusterkit.jobs.submit.render import write_files
+    from clusterkit.launch.render import write_files
 
     for path in write_files(rendered, output):
         console.say(str(path))
