@@ -263,7 +263,7 @@ ENV A=b \\
 
 def test_comments_between_the_lines_of_an_instruction_do_not_end_it() -> None:
     source = read_source(DOCKERFILE, "Dockerfile")
-    assert [(s.name, s.value, s.line, s.slips) for s in source.settings] == [
+    assert [(s.name, s.value, s.line, s.mistakes) for s in source.settings] == [
         ("NCCL_IB_SL", "3", 2, ()),
         ("NCCL_IB_TC", "41", 6, ()),
         ("NCCL_IB_TIMEOUT", "22", 7, ()),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from clusterkit.preflight.env_lint.setting import Format, Setting, Slip, Source, Trait
+from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source, Trait
 from clusterkit.preflight.env_lint.variables import Kind, find_variable, meant
 
 _PERF = re.compile(
@@ -73,7 +73,7 @@ def _told(setting: Setting, text: str) -> Setting:
     # `NAME=${NAME:-VALUE}` is how a script takes a wish, and how a misspelt name is copied, too.
     takes = re.search(rf"\$\{{{setting.name}:?-", text) and meant(setting.name) is None
     own = takes or _reads(text, setting.name)
-    return replace(setting, slips=(Slip.OWN,)) if own else setting
+    return replace(setting, mistakes=(Mistake.OWN,)) if own else setting
 
 
 def _reads(text: str, name: str) -> bool:
@@ -91,6 +91,6 @@ def _ended_as_on_windows(settings: Sequence[Setting], lines: Sequence[str]) -> t
     found = list(settings)
     for index, setting in enumerate(found):
         if setting.line is not None and lines[setting.line - 1].endswith("\r"):
-            found[index] = replace(setting, slips=(*setting.slips, Slip.CARRIAGE_RETURN))
+            found[index] = replace(setting, mistakes=(*setting.mistakes, Mistake.CARRIAGE_RETURN))
             break
     return tuple(found)

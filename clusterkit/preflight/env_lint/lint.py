@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from itertools import combinations_with_replacement, islice
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.env_lint.rules import RULES, Remark, Rule
-from clusterkit.preflight.env_lint.rules.shadowing import overridden
+from clusterkit.preflight.env_lint.rules import RULES, Rule, Violation
+from clusterkit.preflight.env_lint.rules.writing import overridden
 from clusterkit.preflight.env_lint.setting import Format, Setting, Source, Trait, reachable
 from clusterkit.preflight.env_lint.variables import Kind, find_variable
 
@@ -51,39 +51,34 @@ def lint(sources: Sequence[Source], *, allowed: Sequence[str] = ()) -> tuple[Lin
     alone.
     """
     settings = [setting for source in sources for setting in source.settings]
-    said = [
-        *_alone(settings),
-        *overridden(sources),
-        *_together(sources),
-    ]
+    found = [*_alone(settings), *overridden(sources), *_together(sources)]
     traits = {id(setting): source.traits for source in sources for setting in source.settings}
     place = {id(setting): index for index, setting in enumerate(settings)}
-    said.sort(key=lambda saying: (place[id(saying[1])], saying[0].id))
-    findings = (_finding(*saying, traits[id(saying[1])]) for saying in said)
+    found.sort(key=lambda one: (place[id(one[1])], one[0].id))
     return tuple(
         dict.fromkeys(
-            finding
-            for finding in findings
-            if not any(fnmatchcase(finding.name, glob) for glob in allowed)
+            _finding(rule, setting, violation, traits[id(setting)])
+            for rule, setting, violation in found
+            if not any(fnmatchcase(setting.name, glob) for glob in allowed)
         )
     )
 
 
-def _alone(settings: Sequence[Setting]) -> Iterator[tuple[Rule, Setting, Remark]]:
+def _alone(settings: Sequence[Setting]) -> Iterator[tuple[Rule, Setting, Violation]]:
     rules = [(rule, rule.alone) for rule in RULES if rule.alone is not None]
     for setting in settings:
         variable = find_variable(setting.name)
-        for rule, judge in rules:
-            for remark in judge(setting, variable):
-                yield rule, setting, remark
+        for rule, look in rules:
+            for violation in look(setting, variable):
+                yield rule, setting, violation
 
 
-def _together(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Remark]]:
+def _together(sources: Sequence[Source]) -> Iterator[tuple[Rule, Setting, Violation]]:
     rules = [(rule, rule.together) for rule in RULES if rule.together is not None]
     for run in _runs(sources):
-        for rule, judge in rules:
-            for name, summary, hint in judge(run):
-                yield rule, run[name], Remark(summary=summary, hint=hint)
+        for rule, look in rules:
+            for name, summary, hint in look(run):
+                yield rule, run[name], Violation(summary, hint)
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[Mapping[str, Setting]]:
@@ -112,7 +107,9 @@ def _is_read(name: str) -> bool:
     return variable is not None and variable.kind not in _DEAD
 
 
-def _verdict(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trait]) -> Verdict:
+def _verdict(
+    rule: Rule, setting: Setting, violation: Violation, traits: Sequence[Trait]
+) -> Verdict:
     """Return the verdict; what is meant so in the runs that a text starts is worth knowing only."""
     meant = (
         (rule.id in _OF_PRODUCTION and Trait.MEASURES in traits)
@@ -123,10 +120,12 @@ def _verdict(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trai
     )
     if rule.id == "NCCL131" and Trait.SOURCES in traits:
         return Verdict.WARN
-    return Verdict.PASS if meant else remark.verdict or rule.verdict
+    return Verdict.PASS if meant else violation.verdict or rule.verdict
 
 
-def _finding(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trait]) -> LintFinding:
+def _finding(
+    rule: Rule, setting: Setting, violation: Violation, traits: Sequence[Trait]
+) -> LintFinding:
     return LintFinding(
         id=rule.id,
         rule=rule.name,
@@ -134,7 +133,7 @@ def _finding(rule: Rule, setting: Setting, remark: Remark, traits: Sequence[Trai
         value=setting.value,
         source=setting.source,
         line=setting.line,
-        verdict=_verdict(rule, setting, remark, traits),
-        summary=remark.summary,
-        hint=remark.hint,
+        verdict=_verdict(rule, setting, violation, traits),
+        summary=violation.summary,
+        hint=violation.hint,
     )

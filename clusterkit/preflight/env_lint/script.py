@@ -6,7 +6,7 @@ import dataclasses
 import re
 from dataclasses import dataclass, field
 
-from clusterkit.preflight.env_lint.setting import Branch, Format, Setting, Slip, Source
+from clusterkit.preflight.env_lint.setting import Branch, Format, Mistake, Setting, Source
 from clusterkit.preflight.env_lint.shell_lexer import Command, Word, split_commands
 from clusterkit.preflight.env_lint.variables import concerns_us
 
@@ -73,7 +73,7 @@ class _Reader:
         elif head == "set":
             self._set(words[1:])
         elif head not in _ONLY_TEXT and self._misspaced(words):
-            self._add(words[0], "".join(w.text for w in words[1:3]).lstrip("="), Slip.SPACED)
+            self._add(words[0], "".join(w.text for w in words[1:3]).lstrip("="), Mistake.SPACED)
         else:
             self._command(words, command)
 
@@ -128,10 +128,10 @@ class _Reader:
                 self.exported.add(name)
             if after is not None and self._split_assignment(word, after):
                 meant = "".join(w.text for w in rest[index + 1 : index + 3]).removeprefix("=")
-                self._add(word, meant, Slip.SPACED, name=name)
+                self._add(word, meant, Mistake.SPACED, name=name)
             elif assigned:
-                slips = () if exports or self.export_all else (Slip.NOT_EXPORTED,)
-                self._add(word, assigned[2], *slips, name=name)
+                mistakes = () if exports or self.export_all else (Mistake.NOT_EXPORTED,)
+                self._add(word, assigned[2], *mistakes, name=name)
 
     def _misspaced(self, words: tuple[Word, ...]) -> bool:
         follows = words[1].text if len(words) > 1 else ""
@@ -151,30 +151,30 @@ class _Reader:
         prefix = 0
         while prefix < len(words) and _ASSIGNMENT.fullmatch(words[prefix].text):
             prefix += 1
-        slips: tuple[Slip, ...] = ()
+        mistakes: tuple[Mistake, ...] = ()
         if prefix == len(words) and not self.export_all:
             follows = command.first_line == self.chain_until + 1
-            slips = (Slip.CHAIN_ENDED,) if follows else (Slip.NOT_EXPORTED,)
+            mistakes = (Mistake.CHAIN_ENDED,) if follows else (Mistake.NOT_EXPORTED,)
             self.chain_until = command.last_line if follows else -1
         for word in words[:prefix]:
             name, _, value = word.text.partition("=")
-            self._add(word, value, *slips, name=name.removesuffix("+"))
+            self._add(word, value, *mistakes, name=name.removesuffix("+"))
             if word.quoted and _HOLDS_COMMAND.search(name) and not concerns_us(name):
                 self._inner(word, value)
         if prefix < len(words) and words[prefix].text not in _ONLY_TEXT:
             self._passed_on(words[prefix:])
 
-    def _inner(self, word: Word, text: str, slips: tuple[Slip, ...] | None = ()) -> None:
+    def _inner(self, word: Word, text: str, mistakes: tuple[Mistake, ...] | None = ()) -> None:
         """Read a script inside a word: `CMD="NAME=VALUE python"`, `bash -c "export NAME=VALUE"`.
 
-        `slips` are those of what it sets; None leaves them as they are.
+        `mistakes` are those of what it sets; None leaves them as they are.
         """
         if "=" not in text or not re.search(r"\s", text.strip()):
             return
         for one in read_script(text, self.source).settings:
             line = word.line + (one.line or 1) - 1
-            kept = one.slips if slips is None else slips
-            here = dataclasses.replace(one, line=line, slips=kept, branch=self._branch())
+            kept = one.mistakes if mistakes is None else mistakes
+            here = dataclasses.replace(one, line=line, mistakes=kept, branch=self._branch())
             self.found.append(here)
 
     def _passed_on(self, words: tuple[Word, ...]) -> None:
@@ -202,12 +202,12 @@ class _Reader:
                 known = "$" not in value and "`" not in value
                 self._add(Word(text=value, line=line, known=known), value, name=name)
 
-    def _add(self, word: Word, value: str, *slips: Slip, name: str | None = None) -> None:
+    def _add(self, word: Word, value: str, *mistakes: Mistake, name: str | None = None) -> None:
         name = name if name is not None else word.text
         if not concerns_us(name):
             return
         if word.quoted and value.startswith("~/"):
-            slips = (*slips, Slip.UNEXPANDED)
+            mistakes = (*mistakes, Mistake.UNEXPANDED)
         self.found.append(
             Setting(
                 name=name,
@@ -215,7 +215,7 @@ class _Reader:
                 source=self.source,
                 line=word.line,
                 format=Format.SHELL,
-                slips=slips,
+                mistakes=mistakes,
                 branch=self._branch(),
             )
         )
@@ -225,14 +225,14 @@ class _Reader:
 
     def exported_later(self, setting: Setting, text: str) -> Setting:
         """Return `setting` without the charge that nobody exports it, where somebody does."""
-        if not {Slip.NOT_EXPORTED, Slip.CHAIN_ENDED} & set(setting.slips):
+        if not {Mistake.NOT_EXPORTED, Mistake.CHAIN_ENDED} & set(setting.mistakes):
             return setting
         name = re.escape(setting.name)
         used = re.search(rf"\$\{{?{name}\b", text)
         # `for name in NCCL_DEBUG NCCL_ALGO; do ... "${!name}"`
         listed = "${!" in text and re.search(rf"(?<![\w$=]){name}(?![\w=])", text)
         if setting.name in self.exported or used or listed:
-            return dataclasses.replace(setting, slips=())
+            return dataclasses.replace(setting, mistakes=())
         return setting
 
 

@@ -28,7 +28,7 @@ class Format(StrEnum):
     """Variables as a process has them, or as a configuration gives them."""
 
 
-class Slip(StrEnum):
+class Mistake(StrEnum):
     """What went wrong in writing a setting down."""
 
     NOT_EXPORTED = "not-exported"
@@ -42,7 +42,7 @@ class Slip(StrEnum):
     CARRIAGE_RETURN = "carriage-return"
     """The first of those in lines that end as Windows ends them."""
     OWN = "own"
-    """No slip: the text itself reads the name, so nobody else has to know it."""
+    """No mistake: the text itself reads the name, so nobody else has to know it."""
 
 
 class Trait(StrEnum):
@@ -73,7 +73,7 @@ class Setting:
     line: int | None = None
     """From 1; None where there are no lines."""
     format: Format = Format.ENVIRONMENT
-    slips: tuple[Slip, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
     branch: Branch = ()
 
 

@@ -1,15 +1,17 @@
-"""Read a text of any known format, or the environment of a process, into settings."""
+"""Read a text of any known format, or the environment of a process, into settings.
+
+What is filled in before a text is used is hidden first: Jinja, Helm, `${...}` in YAML or HCL.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from clusterkit.preflight.env_lint.context import is_dockerfile, with_context
 from clusterkit.preflight.env_lint.script import read_script
-from clusterkit.preflight.env_lint.setting import Format, Setting, Slip, Source
-from clusterkit.preflight.env_lint.templates import hide, unknown, without_comments
+from clusterkit.preflight.env_lint.setting import Format, Mistake, Setting, Source
 from clusterkit.preflight.env_lint.variables import concerns_us
 
 _PAIR = re.compile(r"\s*(export\s+)?([A-Za-z_]\w*)\s*=(.*)")
@@ -34,17 +36,30 @@ _SHELL_SIGN = re.compile(
     re.MULTILINE,
 )
 
+_EXPRESSION = re.compile(
+    r"\$?\{\{(?:[^{}\n]|\{[^{}\n]*\})*\}\}"  # no line end: a shell has {{ and }} of its own
+    r"|\{\{-?\s?/\*[^*]*\*/\s?-?\}\}|\{%[-+]?\s[^{}]{0,2000}?%\}|\{#-?\s[^#]*#\}|<%[^\n]*?%>"
+)
+_HIDDEN = "\ue000"
+"""A private character of Unicode: YAML allows it, and no value has it."""
+_FILLED = {
+    Format.YAML: re.compile(r"\$[\w{(]"),
+    Format.TOML: re.compile(r"[$%]\{"),
+}
+"""What Kubernetes, compose, envsubst and Terraform put values in for."""
+_COMMENT = re.compile(r"^[ \t]*#[^\n]*$", re.MULTILINE)
+
 
 def read_source(text: str, name: str, as_format: Format | None = None) -> Source:
     """Return the settings of a text; its format is told from its name and its content."""
-    plain = hide(text)
+    plain = _hidden(text)
     source = _read(plain, name, as_format or guess_format(plain, name))
-    return with_context(replace(source, settings=tuple(unknown(source.settings))), text)
+    return with_context(replace(source, settings=tuple(_without_filled(source.settings))), text)
 
 
 def _read(text: str, name: str, found: Format) -> Source:
     if found is Format.SHELL:
-        return read_script(without_comments(text) if is_dockerfile(text) else text, name)
+        return read_script(_without_comments(text) if is_dockerfile(text) else text, name)
     if found is Format.YAML:
         from clusterkit.preflight.env_lint.yaml_text import read_yaml  # noqa: PLC0415 - loads a YAML parser
 
@@ -114,7 +129,7 @@ def _pairs(text: str, source: str, text_format: Format) -> Iterator[Setting]:
             source=source,
             line=number,
             format=text_format,
-            slips=tuple(_slips(line, match[1], match[2], value, text_format)),
+            mistakes=tuple(_mistakes(line, match[1], match[2], value, text_format)),
             branch=((0, blocks[-1]),) if blocks[-1] else (),
         )
 
@@ -139,24 +154,59 @@ def _unquoted(value: str) -> str:
     return quoted[2] if quoted else plain
 
 
-def _slips(
+def _mistakes(
     line: str, export: str | None, name: str, value: str, text_format: Format
-) -> Iterator[Slip]:
+) -> Iterator[Mistake]:
     if text_format is Format.TOML:
         return
     if text_format is Format.PAM:
         if re.search(rf"{re.escape(name)}\s+=", line):
-            yield Slip.SPACED
+            yield Mistake.SPACED
         if "$" in value or value.startswith("~/"):
-            yield Slip.UNEXPANDED
+            yield Mistake.UNEXPANDED
         return
     if export:
-        yield Slip.EXPORT_KEPT
+        yield Mistake.EXPORT_KEPT
     if re.search(rf"{re.escape(name)}\s+=", line) or line[:1].isspace() or value[:1].isspace():
-        yield Slip.SPACED
+        yield Mistake.SPACED
     if re.fullmatch(r"\s*(['\"]).*\1\s*", value):
-        yield Slip.QUOTES_KEPT
+        yield Mistake.QUOTES_KEPT
     if re.search(r"\s#", value):
-        yield Slip.COMMENT_KEPT
+        yield Mistake.COMMENT_KEPT
     if "$" in value or value.strip("'\" ").startswith("~/"):
-        yield Slip.UNEXPANDED
+        yield Mistake.UNEXPANDED
+
+
+def _hidden(text: str) -> str:
+    """Return a text with each template expression as a stand-in; no line gets another number."""
+    if "{{" not in text and "{%" not in text and "<%" not in text:
+        return text
+    hidden = _EXPRESSION.sub(lambda found: re.sub(r"[^\n]", _HIDDEN, found[0]), text)
+    # A line of expressions only is one of the template, and none of what it makes.
+    return re.sub(rf"(?m)^[ \t]*{_HIDDEN}[{_HIDDEN} \t]*$", "", hidden)
+
+
+def _without_filled(settings: Iterable[Setting]) -> Iterator[Setting]:
+    """Yield the settings; a value that is filled in later is nobody's yet."""
+    for setting in settings:
+        value = setting.value or ""
+        filled = _FILLED.get(setting.format)
+        if _HIDDEN in setting.name:
+            continue
+        if _HIDDEN in value or (filled is not None and filled.search(value)):
+            mistakes = tuple(m for m in setting.mistakes if m is not Mistake.UNEXPANDED)
+            yield replace(setting, value=None, mistakes=mistakes)
+        else:
+            yield setting
+
+
+def _without_comments(text: str) -> str:
+    """Return a Dockerfile whose comments between continued lines end no instruction.
+
+    Source: Dockerfile reference, "Format": such lines are removed before it is read.
+    """
+    lines = text.split("\n")
+    for index in range(1, len(lines)):
+        if lines[index - 1].rstrip().endswith("\\") and _COMMENT.match(lines[index]):
+            lines[index] = "\\"
+    return "\n".join(lines)

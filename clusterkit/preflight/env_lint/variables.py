@@ -11,6 +11,8 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
+from clusterkit.core.data import read_table
+
 NEWEST_NCCL = "2.30.7"
 """The newest release that `variables.tsv` covers."""
 
@@ -92,7 +94,7 @@ def all_variables() -> tuple[Variable, ...]:
 def concerns_us(name: str) -> bool:
     """Tell whether the lint has a say about a variable of this name."""
     upper = name.upper()
-    return upper.startswith(PREFIXES) or upper in _table() or _prefix_mended(upper) is not None
+    return upper.startswith(PREFIXES) or upper in _table() or _prefix_fixed(upper) is not None
 
 
 def meant(name: str) -> str | None:
@@ -100,14 +102,14 @@ def meant(name: str) -> str | None:
     upper = name.upper()
     if upper in _readable():
         return upper
-    mended = _prefix_mended(upper)
-    if mended is not None:
-        return mended
+    fixed = _prefix_fixed(upper)
+    if fixed is not None:
+        return fixed
     near = difflib.get_close_matches(upper, _readable(), n=1, cutoff=_NEAR)
     return near[0] if near else None
 
 
-def _prefix_mended(name: str) -> str | None:
+def _prefix_fixed(name: str) -> str | None:
     """Return the NCCL variable that `name` is but for its prefix (`NCLL_DEBUG`)."""
     prefix, _, rest = name.partition("_")
     if not 3 <= len(prefix) <= 5 or f"NCCL_{rest}" not in _readable():
@@ -121,14 +123,8 @@ def _prefix_mended(name: str) -> str | None:
 
 @cache
 def _table() -> Mapping[str, Variable]:
-    text = Path(__file__).with_name("variables.tsv").read_text(encoding="utf-8")
-    rows = (line.split("\t") for line in text.splitlines() if not line.startswith("#"))
-    head = next(rows)
-    found = {}
-    for row in rows:
-        cells = dict(zip(head, row, strict=True))
-        found[cells["name"]] = Variable(**{**cells, "kind": Kind(cells["kind"])})  # type: ignore[arg-type]
-    return found
+    rows = read_table(Path(__file__).with_name("variables.tsv"))
+    return {row["name"]: Variable(**{**row, "kind": Kind(row["kind"])}) for row in rows}  # type: ignore[arg-type]
 
 
 @cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from clusterkit.preflight.env_lint.setting import Branch, Format, Setting, Slip
+from clusterkit.preflight.env_lint.setting import Branch, Format, Mistake, Setting
 from clusterkit.preflight.env_lint.sources import guess_format, read_source
 from clusterkit.preflight.env_lint.variables import concerns_us
 
@@ -112,7 +112,7 @@ class _Reader:
         if re.search(r"\s", node.value.strip()):
             line = self.line(node.start_mark.index)
             for setting in read_source(node.value, self.source, Format.SHELL).settings:
-                if Slip.NOT_EXPORTED not in setting.slips:
+                if Mistake.NOT_EXPORTED not in setting.mistakes:
                     arms = (*branch, *setting.branch)
                     self.found.append(dataclasses.replace(setting, line=line, branch=arms))
 

@@ -1,31 +1,16 @@
-"""The rules of the lint, by id; one small function each."""
+"""The rules of the lint: `rules.tsv` explains each, the modules here look for what it is about."""
 
 from __future__ import annotations
 
-from clusterkit.preflight.env_lint.rules import (
-    conflicts,
-    lists,
-    names,
-    production,
-    shadowing,
-    values,
-    writing,
-)
-from clusterkit.preflight.env_lint.rules.base import Remark, Rule
+from clusterkit.preflight.env_lint.rules import conflicts, lists, names, values, writing
+from clusterkit.preflight.env_lint.rules.base import Rule, Violation, by_table
 
-__all__ = ["RULES", "Remark", "Rule"]
+__all__ = ["RULES", "Rule", "Violation"]
 
-RULES: tuple[Rule, ...] = tuple(
-    sorted(
-        (
-            *names.RULES,
-            *values.RULES,
-            *lists.RULES,
-            *writing.RULES,
-            *shadowing.RULES,
-            *conflicts.RULES,
-            *production.RULES,
-        ),
-        key=lambda rule: rule.id,
-    )
+_CODED = (
+    found
+    for module in (names, values, lists, writing, conflicts)
+    for found in vars(module).values()
+    if isinstance(found, Rule)
 )
+RULES: tuple[Rule, ...] = tuple(sorted((*_CODED, *by_table()), key=lambda rule: rule.id))

@@ -1,17 +1,20 @@
-"""What a rule is: an id, a name, what it looks at, and what `clusterkit explain ID` says of it."""
+"""What a rule is: a row of `rules.tsv`, and a function that looks at settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
+from clusterkit.core.data import read_table
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.env_lint.setting import Setting
+from clusterkit.preflight.env_lint.setting import Mistake, Setting
 from clusterkit.preflight.env_lint.variables import Variable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
+class Violation(NamedTuple):
     """What a rule has to say about one setting."""
 
     summary: str
@@ -20,27 +23,77 @@ class Remark:
     """None for the rule's own."""
 
 
-Alone = Callable[[Setting, Variable | None], Iterator[Remark]]
-"""Judges one setting; the variable is None where the name is not in our table."""
+Alone = Callable[[Setting, Variable | None], Iterable[Violation]]
+"""Looks at one setting; the variable is None where the name is not in our table."""
 
-Together = Callable[[Mapping[str, Setting]], Iterator[tuple[str, str, str]]]
-"""Judges what can be set at the same time; yields name of the variable, summary and hint."""
+Settings = Mapping[str, Setting]
+Conflicts = Iterable[tuple[str, str, str]]
+"""Name of the variable, summary, hint."""
+Together = Callable[[Settings], Conflicts]
+"""Looks at what can be set at the same time."""
+OfValue = Callable[[str, Variable], Iterable[Violation]]
+"""Looks at the value of a variable that we know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing that can be wrong with a variable; has either `alone` or `together`."""
+    """One thing that can be wrong with a variable; `rules.tsv` explains the texts."""
 
     id: str
-    """`NCCL` and three digits from 101 up; never used again for something else."""
     name: str
     verdict: Verdict
     what: str
-    """What it finds; less than a line, it stands in the table of rules."""
     why: str
     fix: str
     alone: Alone | None = None
     together: Together | None = None
+
+
+@cache
+def texts() -> Mapping[str, Mapping[str, str]]:
+    """Return the rows of `rules.tsv` by id."""
+    rows = read_table(Path(__file__).parents[1] / "rules.tsv")
+    return {row["id"]: row for row in rows}
+
+
+def rule(id_: str, *, alone: Alone | None = None, together: Together | None = None) -> Rule:
+    """Return the rule of this id."""
+    row = texts()[id_]
+    return Rule(
+        **{name: row[name] for name in ("id", "name", "what", "why", "fix")},
+        verdict=Verdict(row["verdict"]),
+        alone=alone,
+        together=together,
+    )
+
+
+def alone(id_: str) -> Callable[[Alone], Rule]:
+    """Return a decorator that makes a rule of a function which looks at one setting."""
+    return lambda look: rule(id_, alone=look)
+
+
+def together(id_: str) -> Callable[[Together], Rule]:
+    """Return a decorator that makes a rule of a function which looks at several settings."""
+    return lambda look: rule(id_, together=look)
+
+
+def of_types(*types: str, blank: bool = False) -> Callable[[OfValue], Alone]:
+    """Return a decorator for a function that looks at known values of variables of these types.
+
+    Values of blanks alone are left out but with `blank`.
+    """
+
+    def decorated(look: OfValue) -> Alone:
+        def alone_(setting: Setting, variable: Variable | None) -> Iterable[Violation]:
+            value = setting.value or ""
+            kept = Mistake.QUOTES_KEPT in setting.mistakes
+            if variable is None or variable.type not in types or kept:
+                return ()
+            return look(value, variable) if value and (blank or value.strip()) else ()
+
+        return alone_
+
+    return decorated
 
 
 def items(value: str) -> tuple[str, ...]:
@@ -48,16 +101,15 @@ def items(value: str) -> tuple[str, ...]:
     return tuple(value.lstrip("^=").split(","))
 
 
-def includes(value: str) -> bool:
-    """Tell whether a list of interfaces or HCAs says which to use, and not which to leave out."""
-    return bool(value) and not value.startswith("^")
+def word(settings: Settings, name: str) -> str:
+    """Return the value of a variable in small letters; empty where it is not known."""
+    setting = settings.get(name)
+    return (setting.value or "").strip().lower() if setting else ""
 
 
 def number(setting: Setting | None) -> int | None:
     """Return the number that NCCL reads; None where it is not set, or only the shell knows."""
-    if setting is None or not setting.value:
-        return None
-    return strtoll(setting.value)[0]
+    return strtoll(setting.value)[0] if setting is not None and setting.value else None
 
 
 def strtoll(text: str) -> tuple[int, str]:
@@ -73,10 +125,63 @@ def strtoll(text: str) -> tuple[int, str]:
         base, digits, rest = 16, "0123456789abcdefABCDEF", rest[2:]
     elif rest[:1] == "0":
         base, digits = 8, "01234567"
-    length = 0
-    while length < len(rest) and rest[length] in digits:
-        length += 1
+    length = len(rest) - len(rest.lstrip(digits))
     if not length:
         return 0, text
     # More digits than any 64-bit number has would only cost time: strtoll saturates.
     return sign * int(rest[: min(length, 30)], base), rest[length:]
+
+
+def by_table() -> Iterator[Rule]:
+    """Yield the rules that need no code: `when` in `rules.tsv` says what they are about."""
+    for id_, row in texts().items():
+        kind, colon, what = row["when"].partition(":")
+        if colon:
+            yield rule(id_, alone=_ALONE[kind](what, row["summary"], row["hint"]))
+        elif kind:
+            yield rule(id_, together=_all_set(kind, row["summary"], row["hint"]))
+
+
+_IN_SHELL = frozenset({Mistake.NOT_EXPORTED, Mistake.CHAIN_ENDED})
+
+
+def _mistaken(mistake: str, summary: str, hint: str) -> Alone:
+    def look(setting: Setting, variable: Variable | None) -> Iterator[Violation]:
+        # A name that no library reads may well be meant for the script alone.
+        own = variable is None or variable.family == "tools"
+        if mistake in setting.mistakes and not (mistake in _IN_SHELL and own):
+            yield Violation(summary, hint.format(name=setting.name))
+
+    return look
+
+
+def _concerned(concern: str, summary: str, hint: str) -> Alone:
+    def look(setting: Setting, variable: Variable | None) -> Iterator[Violation]:
+        given = (setting.value or "").strip()
+        if variable is None or not given:
+            return
+        read, rest = strtoll(given)
+        note = variable.concerned(concern, given if rest.strip() else str(read))
+        if note is not None:
+            yield Violation(summary.format(note=note), hint)
+
+    return look
+
+
+_ALONE = {"mistake": _mistaken, "concern": _concerned}
+
+
+def _all_set(when: str, summary: str, hint: str) -> Together:
+    pairs = [pair.split("=") for pair in when.split()]
+
+    def look(settings: Settings) -> Conflicts:
+        if all(_is(settings, name, value) for name, value in pairs):
+            yield pairs[0][0], summary, hint
+
+    return look
+
+
+def _is(settings: Settings, name: str, value: str) -> bool:
+    if value.isdecimal():
+        return number(settings.get(name)) == int(value)
+    return word(settings, name) == value

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.env_lint.rules.base import Remark, Rule
-from clusterkit.preflight.env_lint.setting import Setting, Slip
+from clusterkit.preflight.env_lint.rules.base import Alone, Violation, alone
+from clusterkit.preflight.env_lint.setting import Mistake, Setting
 from clusterkit.preflight.env_lint.variables import (
     NEWEST_NCCL,
     Kind,
@@ -29,22 +29,21 @@ _OPEN = ("UCX_", "FI_", "RCCL_", "GLOO_", "IBV_")
 _READERS = {"ofi": "aws-ofi-nccl", "libfabric": "libfabric", "rccl": "RCCL"}
 
 
-def _misspelt(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
+@alone("NCCL101")
+def _misspelt(setting: Setting, variable: Variable | None) -> Iterator[Violation]:
     right: str | None
-    if Slip.OWN in setting.slips:
+    if Mistake.OWN in setting.mistakes:
         return
     if variable is not None and variable.kind is Kind.TYPO:
         right = variable.replaced_by.replace("*", setting.name.removeprefix("NCCL_OFI_"))
-        dead = " Remove it: that one is dead too" if _dead(right) else ""
-        hint = variable.note or f"did you mean {right}?{dead}"
-        yield Remark(summary="no release reads this name", hint=hint)
+        known = find_variable(right)
+        removed = known is not None and known.kind is Kind.REMOVED
+        dead = " Remove it: that one is dead too" if removed else ""
+        yield Violation(
+            "no release reads this name", variable.note or f"did you mean {right}?{dead}"
+        )
     elif variable is None and (right := _near(setting.name)):
-        yield Remark(summary="nothing reads this name", hint=f"did you mean {right}?")
-
-
-def _dead(name: str) -> bool:
-    variable = find_variable(name)
-    return variable is not None and variable.kind is Kind.REMOVED
+        yield Violation("nothing reads this name", f"did you mean {right}?")
 
 
 def _near(name: str) -> str | None:
@@ -53,123 +52,59 @@ def _near(name: str) -> str | None:
     return None if is_open and name == name.upper() else meant(name)
 
 
-def _unknown(setting: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if {Slip.OWN, Slip.NOT_EXPORTED} & set(setting.slips):
+@alone("NCCL102")
+def _unknown(setting: Setting, variable: Variable | None) -> Iterator[Violation]:
+    if {Mistake.OWN, Mistake.NOT_EXPORTED} & set(setting.mistakes):
         return
     if variable is None and setting.name.startswith(tuple(_CLOSED)) and not meant(setting.name):
         what = next(who for prefix, who in _CLOSED.items() if setting.name.startswith(prefix))
-        yield Remark(
-            summary=f"{what} does not read it",
-            hint="remove it, or allow it (`allowed_env`, --allow) if a plug-in reads it",
-            verdict=Verdict.FAIL if setting.name.startswith("OFI_NCCL_") else None,
+        yield Violation(
+            f"{what} does not read it",
+            "remove it, or allow it (`allowed_env`, --allow) if a plug-in reads it",
+            Verdict.FAIL if setting.name.startswith("OFI_NCCL_") else None,
         )
 
 
-def _removed(_: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if variable is not None and variable.kind is Kind.REMOVED:
-        now = f"use {variable.replaced_by}" if variable.replaced_by else "remove it"
-        who = _READERS.get(variable.family, "NCCL")
-        more = f"; {variable.note}" if variable.note else ""
-        yield Remark(
-            summary=f"no {who} after {variable.until} reads it{more}",
-            hint=now,
-            verdict=Verdict.FAIL if more else None,
-        )
+def _of_kind(kind: Kind) -> Callable[[Callable[[Variable], Violation]], Alone]:
+    """Return a decorator for what is to be said of each variable of a kind."""
+    return lambda said: (
+        lambda _, variable: (said(variable),) if variable and variable.kind is kind else ()
+    )
 
 
-def _deprecated(_: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if variable is not None and variable.kind is Kind.DEPRECATED:
-        yield Remark(
-            summary=f"deprecated since NCCL {variable.until}", hint=f"use {variable.replaced_by}"
-        )
+@alone("NCCL103")
+@_of_kind(Kind.REMOVED)
+def _removed(variable: Variable) -> Violation:
+    who = _READERS.get(variable.family, "NCCL")
+    more = f"; {variable.note}" if variable.note else ""
+    return Violation(
+        f"no {who} after {variable.until} reads it{more}",
+        f"use {variable.replaced_by}" if variable.replaced_by else "remove it",
+        Verdict.FAIL if more else None,
+    )
 
 
-def _renamed(_: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if variable is not None and variable.kind is Kind.TORCH_RENAMED:
-        more = f"; {variable.note}" if variable.note else ""
-        yield Remark(
-            summary=f"PyTorch's old name; NCCL never read it{more}",
-            hint=f"use {variable.replaced_by}",
-        )
+@alone("NCCL104")
+@_of_kind(Kind.DEPRECATED)
+def _deprecated(variable: Variable) -> Violation:
+    return Violation(f"deprecated since NCCL {variable.until}", f"use {variable.replaced_by}")
 
 
-def _source_only(_: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if variable is not None and variable.kind is Kind.SOURCE_ONLY:
-        beware = f": {variable.note}" if variable.note else ""
-        yield Remark(summary=f"read by NCCL, but not documented{beware}")
+@alone("NCCL105")
+@_of_kind(Kind.TORCH_RENAMED)
+def _renamed(variable: Variable) -> Violation:
+    more = f"; {variable.note}" if variable.note else ""
+    return Violation(f"PyTorch's old name; NCCL never read it{more}", f"use {variable.replaced_by}")
 
 
-def _plugin(_: Setting, variable: Variable | None) -> Iterator[Remark]:
-    if variable is not None and variable.kind is Kind.PLUGIN:
-        yield Remark(summary=f"read only by {variable.note}")
+@alone("NCCL106")
+@_of_kind(Kind.SOURCE_ONLY)
+def _source_only(variable: Variable) -> Violation:
+    beware = f": {variable.note}" if variable.note else ""
+    return Violation(f"read by NCCL, but not documented{beware}")
 
 
-RULES = (
-    Rule(
-        id="NCCL101",
-        name="misspelt-name",
-        verdict=Verdict.FAIL,
-        what="a name that nothing reads, and that is close to one that is read",
-        why="NCCL ignores names that it does not know without a word, so the setting that was "
-        "meant is not in force.",
-        fix="Write the name that the hint gives.",
-        alone=_misspelt,
-    ),
-    Rule(
-        id="NCCL102",
-        name="unknown-name",
-        verdict=Verdict.WARN,
-        what="a name that no known release reads",
-        why="NCCL ignores it. It may be older or newer than the releases that clusterkit knows, "
-        "or belong to a plug-in.",
-        fix="Remove it; or, where a plug-in of your site reads it, put it into `allowed_env` of "
-        "the cluster. NCCL 2.30 and later list their own names with `ncclparam`.",
-        alone=_unknown,
-    ),
-    Rule(
-        id="NCCL103",
-        name="removed-name",
-        verdict=Verdict.WARN,
-        what="a variable that NCCL, libfabric or a plug-in has stopped reading",
-        why="It has no effect any more, or ends the process; scripts are copied for years.",
-        fix="Remove it, or use its successor.",
-        alone=_removed,
-    ),
-    Rule(
-        id="NCCL104",
-        name="deprecated-name",
-        verdict=Verdict.PASS,
-        what="a variable with a successor, still read",
-        why="It works as before; some day it will go.",
-        fix="Use the successor.",
-        alone=_deprecated,
-    ),
-    Rule(
-        id="NCCL105",
-        name="torch-renamed",
-        verdict=Verdict.WARN,
-        what="an old name of PyTorch's, since then TORCH_NCCL_...",
-        why="PyTorch 2.2 renamed its own variables; the old names are read with a warning at "
-        "best, and NCCL never read them.",
-        fix="Put TORCH_ before the name.",
-        alone=_renamed,
-    ),
-    Rule(
-        id="NCCL106",
-        name="undocumented-name",
-        verdict=Verdict.PASS,
-        what="a name that NCCL reads and does not document",
-        why="Some sites have good reasons for one; it may change or go with any release.",
-        fix="Nothing, if you know why it is there.",
-        alone=_source_only,
-    ),
-    Rule(
-        id="NCCL107",
-        name="plugin-name",
-        verdict=Verdict.PASS,
-        what="a name that only a plug-in, or RCCL, reads",
-        why="Without that plug-in it has no effect.",
-        fix="Nothing, where the plug-in is loaded.",
-        alone=_plugin,
-    ),
-)
+@alone("NCCL107")
+@_of_kind(Kind.PLUGIN)
+def _plugin(variable: Variable) -> Violation:
+    return Violation(f"read only by {variable.note}")
