@@ -58,6 +58,17 @@ def test_a_loss_that_is_nan_counts_once_it_stays_so(tmp_path: Path) -> None:
     assert "A loss that is NaN counts once it stays so." in PAGE.read_text(encoding="utf-8")
 
 
+def test_a_frame_is_where_the_exception_was_raised(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace("before: 3", "frame: ['\\bours/(?P<part>\\w+)']")
+    (tmp_path / "mine.yaml").write_text(text)
+    log = tmp_path / "x.log"
+    ours = '  File "/opt/ours/engine.py", line 7, in step\n    run(\n        ^^^\n'
+    theirs = '  File "/opt/theirs/engine.py", line 7, in step\n    run()\n'
+    for traceback, fires in ((theirs + ours, True), (ours + theirs, False), (ours + "x\n", False)):
+        log.write_text(f"{traceback}RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+        assert (diagnose(read_rules(tmp_path), [Source(path=log)]).cause is not None) is fires
+
+
 def test_every_pattern_and_need_has_an_example() -> None:
     for rule in own_rules():
         lines = [read_line(raw.encode()).text for e in rule.examples for raw in e.splitlines()]

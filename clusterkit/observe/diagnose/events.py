@@ -16,6 +16,7 @@ from clusterkit.observe.diagnose.evidence import (
     next_run,
     nodes_named,
     passed,
+    raised_in,
     side_step,
     time_near,
     went_on,
@@ -165,7 +166,10 @@ def _in_place(rules: Iterable[Rule], hit: Hit) -> Iterator[tuple[Rule | None, Ma
     for rule in rules:
         lines = lines or (lines_around(hit) if rule.near else ())
         matches = [match for p in rule.near if (match := _first_match(p, lines)) is not None]
-        if matches or not rule.near:
+        if rule.frame:
+            frames = raised_in(hit)
+            matches += [match for p in rule.frame if (match := _first_match(p, frames)) is not None]
+        if matches or not (rule.near or rule.frame):
             groups = (match.groupdict().items() for match in reversed(matches))
             yield rule, {name: text for of_one in groups for name, text in of_one if text}
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 from clusterkit.observe.diagnose.excerpts import WINDOW, Excerpts, read_part
@@ -21,6 +21,8 @@ _NEAR = 40
 _AROUND = 120
 """Lines of the same rank on each side of one that may tell more of it: its traceback, and the
 exceptions that it led to."""
+_FRAME = 12
+"""Lines above an exception within which the last file of its traceback stands."""
 _REPORT = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)")
 _HEAD = 1 << 20
 _PROGRESS = re.compile(
@@ -87,6 +89,13 @@ def lines_around(hit: Hit) -> tuple[str, ...]:
     if not hit.line:
         return (hit.text,)
     return (hit.text, *reversed(lines_before(hit, _AROUND)), *lines_after(hit, _AROUND))
+
+
+def raised_in(hit: Hit) -> tuple[str, ...]:
+    """Return the line of a traceback that names where the exception of a hit was raised."""
+    before = reversed(lines_before(hit, _FRAME)) if hit.line else ()
+    inside = takewhile(lambda line: line.startswith("  "), before)
+    return tuple(islice((line for line in inside if line.startswith('  File "')), 1))
 
 
 def lines_after(hit: Hit, count: int) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ class Rule:
     unless: tuple[re.Pattern[str], ...]
     unless_next: tuple[re.Pattern[str], ...]
     near: tuple[re.Pattern[str], ...]
+    frame: tuple[re.Pattern[str], ...]
     before: int
     after: int
     says: str
@@ -138,6 +139,7 @@ class RuleFile(BaseModel):
     unless: tuple[_Text, ...] = ()
     unless_next: tuple[_Text, ...] = ()
     near: tuple[_Text, ...] = ()
+    frame: tuple[_Text, ...] = ()
     before: Annotated[int, Field(ge=0, le=20)] = 0
     after: Annotated[int, Field(ge=0, le=20)] = 0
     says: _Text
@@ -160,7 +162,8 @@ class RuleFile(BaseModel):
     @model_validator(mode="after")
     def _known_groups(self) -> RuleFile:
         groups = set(self.defaults)
-        for text in (*self.patterns, *self.unless, *self.unless_next, *self.near, *self.resets):
+        around = (*self.near, *self.frame)
+        for text in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
             try:
                 compiled = re.compile(text)
             except re.error as error:
@@ -274,6 +277,7 @@ def _rule_of(name: str, file: RuleFile) -> Rule:
         ),
         "unless_next": tuple(re.compile(text) for text in file.unless_next),
         "near": tuple(re.compile(text) for text in file.near),
+        "frame": tuple(re.compile(text) for text in file.frame),
         "resets": tuple(re.compile(text) for text in file.resets),
         "defaults": dict(file.defaults),
     }
