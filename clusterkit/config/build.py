@@ -63,7 +63,7 @@ def build_cluster(
     except UserError as error:
         problems += error.problems
         values["hosts"] = (Host(name=name),)
-    if kind is ClusterKind.SSH and not values["hosts"] and not hosts_refused:
+    if kind.lists_hosts and not values["hosts"] and not hosts_refused:
         problems.append(
             Problem(
                 message=f"cluster {name!r} of kind ssh has no hosts",
@@ -94,7 +94,7 @@ def _misplaced(name: str, kind: ClusterKind, merge: Merge) -> Iterator[Problem]:
             hint=did_you_mean(key, fitting) or f"remove it, or write `kind: {kinds}`",
         )
     runtime = merge.get("container_runtime")
-    if runtime is not None and runtime.value == "pyxis" and kind is not ClusterKind.SLURM:
+    if runtime is not None and runtime.value == "pyxis" and not kind.scheduled:
         yield Problem(
             message=f"pyxis is a part of Slurm; a cluster of kind {kind} has none",
             key=f"clusters.{name}.container_runtime",

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from clusterkit.core.bounds import ExitCode, Matching, Moment, NodeName, Rank, Within
+from clusterkit.core.kinds import ClusterKind as ClusterKind  # noqa: PLC0414 - of the vocabulary
 
 PORT_STRIDE = 10
 """Ports that belong to one job; the next job gets the next ten."""
@@ -19,14 +20,6 @@ PORT_STRIDE = 10
 
 SYNC_LIMIT_MIB = 500
 """How much `--sync` sends to each node unless it is allowed more."""
-
-
-class ClusterKind(StrEnum):
-    """How the nodes of a cluster are reached."""
-
-    LOCAL = "local"
-    SLURM = "slurm"
-    SSH = "ssh"
 
 
 class GpuRequest(StrEnum):

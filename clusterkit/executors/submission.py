@@ -27,12 +27,6 @@ from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission, only_read
 from clusterkit.launch.sbatch_options import notice_of
 
-_EXECUTORS = {
-    ClusterKind.LOCAL: "clusterkit.executors.local.executor",
-    ClusterKind.SLURM: "clusterkit.executors.slurm.executor",
-    ClusterKind.SSH: "clusterkit.executors.ssh.executor",
-}
-
 
 def executor_of(run: RunFolder, submission: Submission, *, use: str) -> Executor:
     """Return what runs the job in `run`, which has to be ours; the only way to act on a job.
@@ -120,7 +114,9 @@ def fetch(run: RunFolder, submission: Submission) -> None:
 
 def executor_for(kind: ClusterKind) -> Executor:
     """Return what runs new jobs on clusters of this kind; for those there are, `executor_of`."""
-    return cast("Executor", importlib.import_module(_EXECUTORS[kind]).EXECUTOR)
+    return cast(
+        "Executor", importlib.import_module(f"clusterkit.executors.{kind}.executor").EXECUTOR
+    )
 
 
 def submit_plan(
@@ -203,7 +199,7 @@ def _write_job_id(run: RunFolder, submission: Submission) -> tuple[str, ...]:
     try:
         runfolder.write_submission(run, submission)
     except UserError as error:
-        how = "by its script " if submission.kind is ClusterKind.SLURM else ""
+        how = "by its script " if submission.kind.scheduled else ""
         message = (
             f"job {submission.job_id} was accepted, but {error.problems[0].message}; "
             f"clusterkit status finds it {how}once there is room"

@@ -73,9 +73,9 @@ def _unkept(job: Job, word: str, kind: ClusterKind) -> list[Problem]:
     if job.status.state is JobState.UNKNOWN:
         message = f"--after {word}: nobody can tell how {name} ends: {job.status.reason}"
         return [Problem(message=message, hint=f"clusterkit status {name}")]
-    if kind is not ClusterKind.SLURM:
+    if not kind.scheduled:
         return []
-    if job.submission.kind is not ClusterKind.SLURM:
+    if not job.submission.kind.scheduled:
         message = f"--after {word}: Slurm cannot wait for {name}, which is not its own"
         return [Problem(message=message, hint=f"clusterkit wait {name} && clusterkit submit ...")]
     if job.submission.job_id is None:

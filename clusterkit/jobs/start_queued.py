@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterKind, JobState
+from clusterkit.core.model import JobState
 from clusterkit.executors import executor_of
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
@@ -33,7 +33,7 @@ def may_need_client(run: RunFolder) -> bool:
     if submission is None or run.state.exists():
         return False
     attempts_left = node_results.latest_attempt(run) < submission.requeue
-    return run.queued.exists() or (submission.kind is ClusterKind.SSH and attempts_left)
+    return run.queued.exists() or (submission.kind.lists_hosts and attempts_left)
 
 
 def start_due(jobs: Iterable[Job]) -> str | None:

@@ -130,7 +130,7 @@ class Watch:
 
 def _unknown_timeout_s(job: Job) -> float:
     """Return how long a job may be unknown before that is the answer."""
-    scheduled = job.submission.kind is ClusterKind.SLURM
+    scheduled = job.submission.kind.scheduled
     if scheduled and job.submission.job_id is None and job.run.handing.exists():
         return math.inf  # soon after Slurm answers again it is found, or was never submitted
     return executor_for(job.submission.kind).unknown_timeout_s

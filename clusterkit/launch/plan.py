@@ -11,7 +11,6 @@ from clusterkit.config.units import parse_time_limit
 from clusterkit.core.errors import Problem, UserError, did_you_mean
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import (
-    ClusterKind,
     ClusterSpec,
     ContainerPlan,
     HorovodController,
@@ -34,7 +33,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
     framework = load_framework(job.framework)
     check_request(job, cluster, framework, workdir)
     job, workdir, sync = _place_synced(job, cluster, workdir)
-    if cluster.kind is ClusterKind.LOCAL and cluster.network_interface is None:
+    if cluster.kind.shares_machine and cluster.network_interface is None:
         cluster = dataclasses.replace(cluster, network_interface="lo")
     most = job.max_nodes or job.nodes
     names = _node_names(job, cluster, most)
@@ -91,7 +90,7 @@ def make_plan(job: JobSpec, cluster: ClusterSpec, *, workdir: str) -> LaunchPlan
 
 
 def _node_names(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[str, ...]:
-    if cluster.kind is not ClusterKind.SSH:
+    if not cluster.kind.lists_hosts:
         return ()
     known = tuple(host.name for host in cluster.hosts)
     strangers = [name for name in job.exclude if name not in known]
@@ -132,7 +131,7 @@ def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
     if job.gpus_per_node:
         return job.gpus_per_node * nodes
     default = cluster.gpus_per_node or 1
-    if cluster.kind is ClusterKind.SSH:
+    if cluster.kind.lists_hosts:
         usable = [host for host in cluster.hosts if host.name not in job.exclude]
         return tuple(host.slots or default for host in usable[:nodes])
     return (default,) * nodes
@@ -153,7 +152,7 @@ def _inputs(
         options=job.launcher_options,
         srun_args=cluster.srun_args,
         horovod_controller=cluster.horovod_controller,
-        under_slurm=cluster.kind is ClusterKind.SLURM,
+        under_slurm=cluster.kind.scheduled,
         deepspeed_preset=job.deepspeed_preset,
     )
 
@@ -224,12 +223,12 @@ def _place_synced(
 
 def _check_sync(job: JobSpec, cluster: ClusterSpec) -> None:
     problems = []
-    if cluster.kind is not ClusterKind.SSH or cluster.shared_filesystem:
+    if not cluster.kind.lists_hosts or cluster.shared_filesystem:
         problems.append(
             Problem(
                 message=f"--sync: the nodes of cluster {cluster.name} see your folder as it is",
                 hint="leave it out"
-                + (", or set `shared_filesystem: false`" * (cluster.kind is ClusterKind.SSH)),
+                + (", or set `shared_filesystem: false`" * (cluster.kind.lists_hosts)),
                 key="sync",
             )
         )

@@ -14,7 +14,6 @@ from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostfile
 from clusterkit.core.model import (
     PORT_STRIDE,
-    ClusterKind,
     ContainerPlan,
     ContainerRuntime,
     GpuRequest,
@@ -123,7 +122,7 @@ def _container(name: str) -> str:
 
 
 def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:
-    if plan.cluster.kind is not ClusterKind.SLURM:
+    if not plan.cluster.kind.scheduled:
         return []  # it would name the interface, the Python and the folders of other machines
     low, high = plan.cluster.port_range
     text = _render(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
-from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
+from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
 from clusterkit.core.text.escapes import LONE_SURROGATE
 from clusterkit.launch.deepspeed_presets import check_preset
 from clusterkit.launch.frameworks import Framework
@@ -105,7 +105,7 @@ def _check_restarts(job: JobSpec, cluster: ClusterSpec) -> Iterator[Problem]:
     if job.spares <= 0:
         return
     why, hint = None, "leave it out"
-    if cluster.kind is ClusterKind.LOCAL:
+    if cluster.kind.shares_machine:
         why = f"all nodes of {cluster.name} are this one machine"
     elif job.max_nodes is not None:
         why = "an elastic job goes on without the nodes that it loses"
@@ -178,7 +178,7 @@ def _check_container(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterat
                 yield Problem(message=f"--mount {mount}: no mount", hint=MOUNT_FORMS, key="mount")
     if runtime is not None and ":" in workdir:
         yield Problem(message=f"no image can mount the folder {workdir}: it has a colon")
-    slurm = cluster.kind is ClusterKind.SLURM
+    slurm = cluster.kind.scheduled
     if runtime is ContainerRuntime.PYXIS and not slurm:
         message = f"pyxis is a plugin of Slurm, and {cluster.name} is {cluster.kind}"
         yield Problem(message=message, hint="--container docker, apptainer or enroot")
@@ -202,7 +202,7 @@ def check_slots(
     """
     written = ",".join(str(count) for count in slots)
     even = len(set(slots)) == 1
-    asks = cluster.kind is ClusterKind.SLURM and cluster.gpu_request is not GpuRequest.NONE
+    asks = cluster.kind.scheduled and cluster.gpu_request is not GpuRequest.NONE
     if processes > sum(slots):
         message = f"{processes} processes do not fit into {sum(slots)} slots ({written})"
         hint = "lower --processes, or raise --nodes or --gpus-per-node"

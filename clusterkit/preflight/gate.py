@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.core.model import ClusterKind, GpuRequest, LaunchPlan
+from clusterkit.core.model import GpuRequest, LaunchPlan
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.bundle_reader import read_job
 from clusterkit.preflight.checks import all_checks
@@ -88,13 +88,9 @@ def examine_here(document: Mapping[str, Any], node: str) -> Report:
 def _asks(plan: LaunchPlan, mode: Mode) -> bool:
     if mode is Mode.FULL:
         return True
-    match plan.cluster.kind:
-        case ClusterKind.LOCAL:
-            return False
-        case ClusterKind.SSH:
-            return plan.nodes > 1
-        case ClusterKind.SLURM:
-            return plan.nodes > 1 and plan.cluster.gpu_request is not GpuRequest.NONE
+    kind, request = plan.cluster.kind, plan.cluster.gpu_request
+    cpus_alone = kind.scheduled and request is GpuRequest.NONE
+    return plan.nodes > 1 and not kind.shares_machine and not cpus_alone
 
 
 def _lint(plan: LaunchPlan) -> Report:
@@ -115,9 +111,9 @@ def _has_python_here(plan: LaunchPlan) -> bool:
     cluster = plan.cluster
     if plan.container or cluster.modules or cluster.setup:
         return False
-    if cluster.kind is ClusterKind.LOCAL:
+    if cluster.kind.shares_machine:
         return True
     # A whole path on a cluster with a shared file system: an environment in a home mostly.
     python = Path(cluster.job_python)
-    shared = cluster.kind is ClusterKind.SLURM or cluster.shared_filesystem
+    shared = cluster.kind.scheduled or cluster.shared_filesystem
     return shared and python.parts[:2] not in _OWN and python.is_absolute() and python.exists()

@@ -11,7 +11,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostfile import hosts_of_allocation, parse
-from clusterkit.core.model import ClusterKind, ClusterSpec, Host
+from clusterkit.core.model import ClusterSpec, Host
 from clusterkit.preflight.request import Wanted
 from clusterkit.transport.slurm_errors import asleep_among, partition_nodes
 
@@ -47,7 +47,7 @@ def hosts_of(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]
             f"{hostlist.fold(host.name for host in hosts)}",
             hint=_how_many(len(hosts)),
         )
-    if not given and cluster.kind is ClusterKind.SLURM:
+    if not given and cluster.kind.scheduled:
         asleep = asleep_among([host.name for host in hosts])
         hosts = tuple(sorted(hosts, key=lambda host: host.name in asleep))
     return hosts[: wanted.nodes]
@@ -83,9 +83,9 @@ def _text_of(file: Path) -> str:
 
 
 def _of_cluster(cluster: ClusterSpec) -> tuple[Host, ...]:
-    if cluster.kind is ClusterKind.LOCAL:
+    if cluster.kind.shares_machine:
         return (Host(name=LOCALHOST),)
-    if cluster.kind is ClusterKind.SSH:
+    if cluster.kind.lists_hosts:
         if cluster.hosts:
             return cluster.hosts
         raise UserError(

@@ -30,10 +30,9 @@ from clusterkit.preflight.probes.slurm import sinfo
 from clusterkit.preflight.request import Wanted, refuse_nonsense
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import Reply, Transport
+from clusterkit.transport.choose import WAYS, by_shell, by_srun, by_ssh
 from clusterkit.transport.probe import Output, PreflightJob
 
-VIAS = ("ssh", "srun", "local")
-_USUAL_VIA = {ClusterKind.SSH: "ssh", ClusterKind.SLURM: "srun", ClusterKind.LOCAL: "local"}
 _ALLOCATED_WITHIN_S = 10
 _DOCKER_WITHIN_S = 5.0
 
@@ -88,7 +87,7 @@ def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
     return Target(
         job=job,
         transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted),
-        slurm=kind is ClusterKind.SLURM,
+        slurm=kind.scheduled,
         most_nodes=wanted.step_nodes if via == "srun" else None,
     )
 
@@ -120,7 +119,7 @@ def aim_plan(plan: LaunchPlan) -> Target:
     job = dataclasses.replace(
         job,
         paths=(*paths, plan.workdir) if paths else (),
-        image_digest=_digest_here(job.container_runtime, job.image, _USUAL_VIA[cluster.kind]),
+        image_digest=_digest_here(job.container_runtime, job.image, cluster.kind.ways[0]),
     )
     return dataclasses.replace(target, job=job)
 
@@ -187,9 +186,9 @@ def via_of(wanted: Wanted, cluster: ClusterSpec) -> str:
     """
     if wanted.via is None:
         named = wanted.hosts or wanted.hostfile
-        return "ssh" if named and cluster.kind is ClusterKind.LOCAL else _USUAL_VIA[cluster.kind]
-    if wanted.via not in VIAS:
-        raise UserError(f"--via {wanted.via}: unknown", hint=choices_hint(wanted.via, VIAS))
+        return "ssh" if named and cluster.kind.shares_machine else cluster.kind.ways[0]
+    if wanted.via not in WAYS:
+        raise UserError(f"--via {wanted.via}: unknown", hint=choices_hint(wanted.via, WAYS))
     return wanted.via
 
 
@@ -197,7 +196,7 @@ def _kind(cluster: ClusterSpec, via: str) -> ClusterKind:
     """Return the kind of cluster that the nodes are of; other hosts are not this machine."""
     if via == "local":
         return ClusterKind.LOCAL
-    if cluster.kind is ClusterKind.LOCAL or via == "srun":
+    if cluster.kind.shares_machine or via == "srun":
         return ClusterKind.SLURM if via == "srun" else ClusterKind.SSH
     return cluster.kind
 
@@ -205,31 +204,20 @@ def _kind(cluster: ClusterSpec, via: str) -> ClusterKind:
 def _transport(
     via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, wanted: Wanted
 ) -> Transport:
-    # Each of them loads what the others do not need: paramiko takes a tenth of a second.
     if via == "ssh":
-        from clusterkit.transport.slurm_errors import AwakeTransport  # noqa: PLC0415
-        from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
-        from clusterkit.transport.ssh.transport import SshTransport  # noqa: PLC0415
+        from clusterkit.transport.slurm_errors import AwakeTransport  # noqa: PLC0415 - as by_ssh
 
         known = dataclasses.replace(cluster, hosts=tuple(hosts))
-        options = dataclasses.replace(SshOptions.of(known), connect_timeout_s=wanted.timeout_s)
-        ssh = SshTransport(options)
-        return AwakeTransport(ssh) if cluster.kind is ClusterKind.SLURM else ssh
+        ssh = by_ssh(known, connect_timeout_s=wanted.timeout_s)
+        return AwakeTransport(ssh) if cluster.kind.scheduled else ssh
     if via == "srun":
-        from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
-
-        step = SrunOptions.of(cluster)
-        wait_s = wanted.timeout_s or _ALLOCATED_WITHIN_S
-        step = dataclasses.replace(
-            step,
-            immediate_s=max(1, round(wait_s)),
-            extra=(*step.extra, *_gpu_words(cluster, gpus)),
-            most_nodes=wanted.step_nodes if step.job_id is None else None,
+        return by_srun(
+            cluster,
+            immediate_s=max(1, round(wanted.timeout_s or _ALLOCATED_WITHIN_S)),
+            extra=(*cluster.srun_args, *_gpu_words(cluster, gpus)),
+            most_nodes=None if "SLURM_JOB_ID" in os.environ else wanted.step_nodes,
         )
-        return SrunTransport(step)
-    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
-
-    return LocalTransport()
+    return by_shell()
 
 
 def _gpu_words(cluster: ClusterSpec, gpus: int | None) -> tuple[str, ...]:
@@ -240,7 +228,7 @@ def _gpu_words(cluster: ClusterSpec, gpus: int | None) -> tuple[str, ...]:
 
 def _uses_gpus(cluster: ClusterSpec, *, asked: bool = False) -> bool | None:
     """Return whether the job uses GPUs; slots of a cluster may be processes without one."""
-    if cluster.kind is ClusterKind.SLURM and cluster.gpu_request is GpuRequest.NONE:
+    if cluster.kind.scheduled and cluster.gpu_request is GpuRequest.NONE:
         return False
     return True if asked else None
 
@@ -261,8 +249,8 @@ def _digest_here(runtime: str | None, image: str | None, via: str) -> str | None
 
 def _shared(cluster: ClusterSpec, paths: tuple[str, ...], via: str) -> tuple[str, ...]:
     """Return the folders that all nodes should share: that of the runs, and what was named."""
-    if cluster.kind is ClusterKind.SLURM or (
-        cluster.kind is ClusterKind.SSH and cluster.shared_filesystem and via != "local"
+    if cluster.kind.scheduled or (
+        cluster.kind.lists_hosts and cluster.shared_filesystem and via != "local"
     ):
         run_dir = Path(cluster.run_dir).expanduser()
         there = next(path for path in (run_dir, *run_dir.parents) if path.is_dir())

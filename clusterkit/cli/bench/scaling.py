@@ -162,7 +162,6 @@ def _run(
     """Return what was measured, also where that came to an end of its own."""
     from clusterkit.cli.jobs.submit_output import listening
     from clusterkit.core.errors import ClusterkitError
-    from clusterkit.core.model import ClusterKind
     from clusterkit.observe.bench.scaling.measure import measure
     from clusterkit.observe.bench.scaling.result import Scaling
 
@@ -184,7 +183,7 @@ def _run(
         script=plan.script,
         framework=plan.framework,
         cluster=plan.cluster.name,
-        shares_machine=plan.cluster.kind is ClusterKind.LOCAL,
+        shares_machine=plan.cluster.kind.shares_machine,
         by=jobs.by,
         rows=tuple(rows),
         interrupted=interrupted,

@@ -12,7 +12,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_FINDINGS
-from clusterkit.core.model import ClusterKind, LaunchPlan
+from clusterkit.core.model import LaunchPlan
 from clusterkit.jobs.submit.preflight import Listener, NotFitError
 from clusterkit.launch.render import render, summary
 
@@ -54,7 +54,7 @@ def show_plan(plan: LaunchPlan, *, as_json: bool) -> None:
     if as_json:
         console.json_document({"dry_run": True, "plan": plan, "files": rendered})
         return
-    main = "job.sbatch" if plan.cluster.kind is ClusterKind.SLURM else "node.sh"
+    main = "job.sbatch" if plan.cluster.kind.scheduled else "node.sh"
     text = next(file.text for file in rendered if file.name == main)
     sys.stdout.write(text)
     sys.stdout.flush()  # what is to be done next stays on the screen, below the script

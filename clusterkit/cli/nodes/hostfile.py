@@ -24,7 +24,7 @@ from clusterkit.core.hosts.hostfile import (
 )
 from clusterkit.core.hosts.hostfile.formats import MAX_SLOTS
 from clusterkit.core.hosts.hostlist import expand
-from clusterkit.core.model import ClusterKind, ClusterSpec, Host
+from clusterkit.core.model import ClusterSpec, Host
 
 Found = tuple[tuple[Host, ...], tuple[Problem, ...]]
 """Hosts, and warnings about where they come from."""
@@ -142,9 +142,9 @@ def _of_cluster(name: str, slots: int | None, target: Format) -> Found:
     spec = settings.cluster(name)
     odd = settings.warnings + settings.warnings_of(name)
     default = slots or spec.gpus_per_node
-    if spec.kind is ClusterKind.LOCAL:
+    if spec.kind.shares_machine:
         return (Host(name="localhost", slots=default),), odd
-    if spec.kind is ClusterKind.SSH:
+    if spec.kind.lists_hosts:
         hosts, warnings = _logged_in(spec, target)
         return _with_slots(hosts, default), odd + warnings
     allocated = hosts_of_allocation(os.environ, slots)

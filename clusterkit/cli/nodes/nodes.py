@@ -95,9 +95,8 @@ def prepare(
 
 def _hosts(spec: ClusterSpec, listed: str | None) -> tuple[str, ...]:
     from clusterkit.core.hosts.hostlist import expand
-    from clusterkit.core.model import ClusterKind
 
-    if spec.kind is not ClusterKind.SSH:
+    if not spec.kind.lists_hosts:
         raise UserError(
             f"cluster {spec.name} is of kind {spec.kind.value}, and needs no preparing",
             hint="name one of kind ssh: --cluster NAME",

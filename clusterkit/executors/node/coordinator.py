@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterkit.core import peers
 from clusterkit.core.errors import RemoteError
-from clusterkit.core.model import ClusterKind, NodeResult, Runtime
+from clusterkit.core.model import NodeResult, Runtime
 from clusterkit.core.peers import PeerError, TokenError
 from clusterkit.core.ports import is_group_free
 from clusterkit.executors.node.identity import Identity
@@ -195,7 +195,7 @@ def _group(run: RunFolder, me: Identity) -> PeerGroup | None:
     port = os.environ.get(Runtime.PORT.name, "")
     if submission is None or not token or not port.isdigit() or me.of == 1:
         return None
-    if submission.kind is not ClusterKind.SLURM or submission.once or submission.least is not None:
+    if not submission.kind.scheduled or submission.once or submission.least is not None:
         return None
     return PeerGroup(
         names=me.among,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from clusterkit.core import files, processes
 from clusterkit.core.commands import run_command
-from clusterkit.core.model import ClusterKind, NodeResult
+from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
@@ -291,7 +291,7 @@ def give_up(run: RunFolder, me: Identity, *, lost: NodeResult) -> None:
     would keep them for so long.
     """
     submission = runfolder.read_submission(run)
-    on_slurm = submission is not None and submission.kind is ClusterKind.SLURM
+    on_slurm = submission is not None and submission.kind.scheduled
     asks = {0, 1} if lost.among else {1 if lost.node_rank == 0 else 0}
     # Another node may be the one that starts it again, now; else Slurm does when it misses a node.
     if on_slurm and me.rank in asks and not may_requeue(submission, me):

@@ -21,10 +21,9 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import send
 from clusterkit.executors.ssh.layout import CHECK, SshLayout
 from clusterkit.executors.ssh.slots import Kind
+from clusterkit.transport.choose import by_ssh
 from clusterkit.transport.probe import Output, PreflightJob, Probe, first_line
 from clusterkit.transport.script import PROBES_VARIABLE, compose, new_token
-from clusterkit.transport.ssh.config import SshOptions
-from clusterkit.transport.ssh.transport import SshTransport
 
 _START_S = 60.0
 """Python from a busy shared folder, and the slots."""
@@ -214,7 +213,7 @@ def ask_nodes(
         )
         for node, snippet in snippets.items()
     }
-    transport = SshTransport(SshOptions.of(cluster))
+    transport = by_ssh(cluster)
     answers = {}
     for reply in transport.ask_each(compounds, heard=lambda _: None):
         output = reply.outputs.get(_NAME)

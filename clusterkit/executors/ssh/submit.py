@@ -132,11 +132,11 @@ def _layout(
 def _cluster(name: str | None) -> ClusterSpec:
     """Return the cluster of this name; else the default one, else the only one of kind ssh."""
     settings = load_settings()
-    of_ssh = [key for key, spec in settings.clusters.items() if spec.kind is ClusterKind.SSH]
+    of_ssh = [key for key, spec in settings.clusters.items() if spec.kind.lists_hosts]
     if name is None and settings.default_cluster not in of_ssh and len(of_ssh) == 1:
         (name,) = of_ssh
     cluster = settings.cluster(name)
-    if cluster.kind is not ClusterKind.SSH:
+    if not cluster.kind.lists_hosts:
         raise UserError(
             f"cluster {cluster.name} is of kind {cluster.kind.value}",
             hint=f"ssh_cluster={of_ssh[0]!r}"

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
+from clusterkit.core.model import ClusterSpec, ContainerRuntime
 from clusterkit.core.text.listing import cut
 from clusterkit.images.distribute import image_nodes
 from clusterkit.images.distribute.image_archive import (
@@ -67,7 +67,7 @@ def require_engines(cluster: ClusterSpec) -> None:
     Raises:
         UserError: it is this machine, or its jobs run in images of another kind.
     """
-    if cluster.kind is ClusterKind.LOCAL:
+    if cluster.kind.shares_machine:
         raise UserError(
             f"cluster {cluster.name} is this machine, which has the image already",
             hint="name another cluster: --cluster NAME",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.core.model import JobState, JobStatus, NodeResult
 from clusterkit.executors import SchedulerState, executor_for
 from clusterkit.executors.base import QUEUED
 from clusterkit.executors.run import attempts, node_results
@@ -61,7 +61,7 @@ class Evidence:
     @property
     def scheduled(self) -> bool:
         """Whether a scheduler speaks of the job, and not a process of ours that knows better."""
-        return self.submission.kind is ClusterKind.SLURM
+        return self.submission.kind.scheduled
 
     @property
     def attempt(self) -> int:
@@ -148,7 +148,7 @@ def _went_well(evidence: Evidence) -> bool:
 def _again(evidence: Evidence, said: SchedulerState) -> tuple[JobState, str | None] | None:
     """Tell where a job ended that its clients start again; None where it stays as it is."""
     submission = evidence.submission
-    again = submission.kind is ClusterKind.SSH and restarts(
+    again = submission.kind.lists_hosts and restarts(
         said.state,
         evidence.first_failure,
         attempt=evidence.attempt,

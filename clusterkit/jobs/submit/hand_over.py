@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterkit.config import load_settings
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
+from clusterkit.core.model import ClusterSpec, LaunchPlan
 from clusterkit.core.shell import Secret
 from clusterkit.executors import executor_for, submit_plan
 from clusterkit.executors.run import runfolder
@@ -42,7 +42,7 @@ def require_runnable(plan: LaunchPlan) -> None:
     if plan.container is not None:
         return  # an image may have a script that this machine has not
     # Without a copy of this folder, it is the nodes that have to have the script.
-    if plan.cluster.kind is not ClusterKind.SSH or plan.cluster.shared_filesystem or plan.sync:
+    if not plan.cluster.kind.lists_hosts or plan.cluster.shared_filesystem or plan.sync:
         _require_script(plan.script, Path(plan.workdir))
 
 
@@ -68,7 +68,7 @@ def tied(plan: LaunchPlan, after: Iterable[Dependency]) -> LaunchPlan:
         UserError: the user has given Slurm a dependency of his own.
     """
     options = sbatch_dependency(after)
-    if plan.cluster.kind is not ClusterKind.SLURM or not options:
+    if not plan.cluster.kind.scheduled or not options:
         return plan
     if "dependency" in plan.directives:
         raise UserError(
@@ -118,7 +118,7 @@ def hand_over(
 
 def _require_plain_name(cluster: ClusterSpec) -> None:
     folder = str(runfolder.place_of(cluster))
-    slurms = _NOT_FOR_SLURM.search(folder) if cluster.kind is ClusterKind.SLURM else None
+    slurms = _NOT_FOR_SLURM.search(folder) if cluster.kind.scheduled else None
     wrong = slurms or _NOT_FOR_SUBMITIT.search(folder)
     if wrong is not None:
         raise UserError(

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, LaunchPlan
+from clusterkit.core.model import LaunchPlan
 from clusterkit.executors.base import scrubbed_environment
 from clusterkit.images.packages import package_of, remedies
 from clusterkit.launch.frameworks import load_framework
@@ -38,7 +38,7 @@ def require_package(plan: LaunchPlan) -> None:
         UserError: there is no such Python, or it lacks the package.
     """
     cluster = plan.cluster
-    if cluster.kind is not ClusterKind.LOCAL or plan.container or cluster.modules or cluster.setup:
+    if not cluster.kind.shares_machine or plan.container or cluster.modules or cluster.setup:
         return
     framework = load_framework(plan.framework)
     environment = {**scrubbed_environment(plan.secrets), **plan.env}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, Host, JobSpec, LaunchPlan
+from clusterkit.core.model import ClusterSpec, Host, JobSpec, LaunchPlan
 from clusterkit.launch.rank_layout import (
     Fabric,
     Layout,
@@ -65,12 +65,12 @@ def laid_out(
 
 
 def _fabric(plan: LaunchPlan, topology: Path) -> Fabric:
-    if plan.cluster.kind is ClusterKind.LOCAL:
+    if plan.cluster.kind.shares_machine:
         raise UserError(
             f"--topology orders nodes, and those of {plan.cluster.name} are all this machine",
             hint="leave it out",
         )
-    if plan.cluster.kind is ClusterKind.SLURM and (plan.command.once or plan.command.slot_filter):
+    if plan.cluster.kind.scheduled and (plan.command.once or plan.command.slot_filter):
         raise UserError(
             f"--topology: {plan.framework} numbers the nodes of this job itself",
             hint="leave it out; --set sbatch.switches=1 asks Slurm for nodes behind one switch",

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from clusterkit.core.model import ClusterKind, LaunchPlan, NodeCommand, Runtime
+from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.jobs import cancel, list_runs, run_roots
@@ -80,7 +80,7 @@ def prepare(request: JobRequest) -> Prepared:
         require_runnable(plan)
         conditions = conditions_of(request.get("after") or (), plan)
     cpus = os.cpu_count() or 1
-    if plan.cluster.kind is ClusterKind.LOCAL and plan.processes > _CROWD * cpus:
+    if plan.cluster.kind.shares_machine and plan.processes > _CROWD * cpus:
         request.warn(
             f"{plan.processes:,} processes on this machine, which has {cpus:,} CPUs:"
             " --nodes and --gpus-per-node say how many"

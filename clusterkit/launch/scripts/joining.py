@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit.core.errors import Position, Problem
-from clusterkit.core.model import ClusterKind, GpuRequest, LaunchPlan
+from clusterkit.core.model import GpuRequest, LaunchPlan
 from clusterkit.launch.scripts.reading import Script
 
 _LIGHTNING = tuple(
@@ -126,7 +126,7 @@ def _missing(given: frozenset[str], plan: LaunchPlan) -> list[str]:
 
 
 def _without_gpus(plan: LaunchPlan) -> bool:
-    if plan.cluster.kind is ClusterKind.LOCAL:
+    if plan.cluster.kind.shares_machine:
         return not any(Path("/dev", name).exists() for name in ("nvidiactl", "kfd", "dxg"))
     return plan.cluster.gpu_request is GpuRequest.NONE
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostfile import hosts_of_allocation
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobState
+from clusterkit.core.model import ClusterSpec, JobState
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.executors.ssh.layout import read_layout
@@ -22,14 +21,10 @@ from clusterkit.preflight.hosts import LOCALHOST, hosts_of
 from clusterkit.preflight.request import Wanted, refuse_nonsense
 from clusterkit.preflight.targets import via_of
 from clusterkit.transport.base import Transport
+from clusterkit.transport.choose import by_shell, by_srun, by_ssh, by_step
 from clusterkit.transport.slurm_errors import asleep_among
 
 _STEP = "clusterkit-top"
-_VIAS = {
-    ClusterKind.LOCAL: ("local",),
-    ClusterKind.SSH: ("ssh",),
-    ClusterKind.SLURM: ("srun", "ssh"),
-}
 _MARGIN_S = 5.0
 _CONNECT_S = 5.0
 """To reach a node: one that does not answer is to be told of soon, and is asked again."""
@@ -76,14 +71,14 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
         return Subject(cluster=name, parts=(), order=(), run=job.run, why_unasked=why)
     _require_running(job)
     kind = job.submission.kind
-    if via is not None and via not in _VIAS[kind]:
+    if via is not None and via not in kind.ways:
         raise UserError(
             f"--via {via}: not for a job on a cluster of kind {kind.value}",
-            hint="leave it out" if len(_VIAS[kind]) == 1 else choices_hint(via, _VIAS[kind]),
+            hint="leave it out" if len(kind.ways) == 1 else choices_hint(via, kind.ways),
         )
-    if kind is ClusterKind.LOCAL:
-        part = _local((LOCALHOST,))
-    elif kind is ClusterKind.SSH:
+    if kind.shares_machine:
+        part = Part(nodes=(LOCALHOST,), transport=by_shell())
+    elif kind.lists_hosts:
         layout = read_layout(job.run)
         agents = [agent for agent in read_agents(job.run) if agent.ended_as is None]
         nodes = tuple(dict.fromkeys(agent.node for agent in agents))
@@ -95,7 +90,7 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
         parts=(part,),
         order=part.nodes,
         run=job.run,
-        steps=kind is ClusterKind.SLURM and via != "ssh",
+        steps=kind.scheduled and via != "ssh",
     )
 
 
@@ -115,13 +110,13 @@ def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
     nodes = tuple(host.name for host in hosts_of(wanted, cluster, via))
     if via == "srun" and wanted.via is None and hosts_of_allocation(os.environ) is None:
         return _through_own_jobs(cluster, nodes)
-    on_slurm = cluster.kind is ClusterKind.SLURM and via != "local"
+    on_slurm = cluster.kind.scheduled and via != "local"
     asleep = asleep_among(nodes) if on_slurm else {}
     nodes = tuple(node for node in nodes if node not in asleep)
-    if via == "ssh":
-        part = _ssh(nodes, cluster)
+    if via == "local":
+        part = Part(nodes=nodes, transport=by_shell())
     else:
-        part = _srun(nodes, cluster) if via == "srun" else _local(nodes)
+        part = _srun(nodes, cluster) if via == "srun" else _ssh(nodes, cluster)
     return Subject(
         cluster=cluster.name,
         parts=(part,) if nodes else (),
@@ -182,36 +177,16 @@ def _through_own_jobs(cluster: ClusterSpec, nodes: Sequence[str]) -> Subject:
     )
 
 
-# Each of them loads what the others do not need: paramiko takes a tenth of a second.
 def _ssh(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
-    from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
-    from clusterkit.transport.ssh.transport import SshTransport  # noqa: PLC0415
-
-    options = dataclasses.replace(
-        SshOptions.of(cluster), connect_timeout_s=_CONNECT_S, margin_s=_MARGIN_S
-    )
-    transport = SshTransport(options, keep=True)
+    transport = by_ssh(cluster, keep=True, connect_timeout_s=_CONNECT_S, margin_s=_MARGIN_S)
     return Part(nodes=nodes, transport=transport, close=transport.close)
 
 
 def _step(nodes: tuple[str, ...], job_id: str | None) -> Part:
-    from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
-
-    options = SrunOptions(job_id=job_id, name=_STEP, margin_s=_MARGIN_S)
-    return Part(nodes=nodes, transport=SrunTransport(options))
+    return Part(nodes=nodes, transport=by_step(job_id, name=_STEP, margin_s=_MARGIN_S))
 
 
 def _srun(nodes: tuple[str, ...], cluster: ClusterSpec) -> Part:
-    from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
-
-    options = SrunOptions.of(cluster)
-    options = dataclasses.replace(
-        options, name=_STEP, margin_s=_MARGIN_S, immediate_s=round(_CONNECT_S)
-    )
-    return Part(nodes=nodes, transport=SrunTransport(options))
-
-
-def _local(nodes: tuple[str, ...]) -> Part:
-    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
-
-    return Part(nodes=nodes, transport=LocalTransport())
+    wait_s = round(_CONNECT_S)
+    transport = by_srun(cluster, name=_STEP, margin_s=_MARGIN_S, immediate_s=wait_s)
+    return Part(nodes=nodes, transport=transport)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from clusterkit.core.model import ClusterKind, LaunchPlan
+from clusterkit.core.model import LaunchPlan
 from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.observe.bench.scaling import yardstick
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, evidence_of
@@ -13,6 +13,7 @@ from clusterkit.observe.bench.scaling.yardstick import Yardstick
 from clusterkit.observe.vitals.sample import NodeSample, ask_vitals
 from clusterkit.preflight.hosts import LOCALHOST
 from clusterkit.transport.base import Transport
+from clusterkit.transport.choose import by_shell, by_ssh, by_step
 from clusterkit.transport.probe import Missing, PreflightJob, read_output
 from clusterkit.transport.script import compose, new_token
 
@@ -35,23 +36,12 @@ def aim(plan: LaunchPlan, job_id: str | None) -> Aim:
     Raises:
         RemoteError: Slurm does not say which they are.
     """
-    # Each transport loads what the others do not need: paramiko takes a tenth of a second.
-    match plan.cluster.kind:
-        case ClusterKind.LOCAL:
-            from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
-
-            return Aim(transport=LocalTransport(), nodes=(LOCALHOST,))
-        case ClusterKind.SSH:
-            from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
-            from clusterkit.transport.ssh.transport import SshTransport  # noqa: PLC0415
-
-            options = SshOptions.of(plan.cluster)
-            return Aim(transport=SshTransport(options), nodes=plan.node_names)
-        case ClusterKind.SLURM:
-            from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
-
-            nodes = nodes_of(job_id or "")
-            return Aim(transport=SrunTransport(SrunOptions(job_id=job_id)), nodes=nodes)
+    kind = plan.cluster.kind
+    if kind.shares_machine:
+        return Aim(transport=by_shell(), nodes=(LOCALHOST,))
+    if kind.lists_hosts:
+        return Aim(transport=by_ssh(plan.cluster), nodes=plan.node_names)
+    return Aim(transport=by_step(job_id), nodes=nodes_of(job_id or ""))
 
 
 class NodeWatch:
