@@ -155,7 +155,7 @@ class ClusterSpec:
     @property
     def job_python(self) -> str:
         """Python of the training environment; `~/` is the home of who logs in on the nodes."""
-        prepared = self.kind is ClusterKind.SSH and not self.shared_filesystem
+        prepared = self.kind.lists_hosts and not self.shared_filesystem
         return self.python or (f"{self.venv}/bin/python" if prepared else "python3")
 
 
