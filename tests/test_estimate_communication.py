@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import (
-    MIB,
     NETWORKS,
     Fabric,
     group_of,
@@ -32,6 +31,8 @@ from clusterkit.estimate.setup import (
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.speed.communication import transfers_of
 from clusterkit.estimate.speed.wire import owned_params, params_per_rank
+
+MIB = 1 << 20
 
 SEVEN = ModelShape(
     name="7B", layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32000,

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bench.accuracy.score_memory import model_state_bytes
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.memory.activations import in_flight, kept_per_token, saved_of
-from clusterkit.estimate.memory.parts import parts_of, peak_parts_of
-from clusterkit.estimate.memory.phases import memory_of, memory_of_first_stage
-from clusterkit.estimate.memory.states import bytes_of, model_state_bytes, shares_of
+from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.memory.states import bytes_of, shares_of
 from clusterkit.estimate.models.named import model_named
-from clusterkit.estimate.results import GIB, Kind, Memory, Term
+from clusterkit.estimate.results import GIB, Kind, Memory, Term, parts_of, peak_parts_of
 from clusterkit.estimate.setup import (
     Adapter,
     Checkpointing,
@@ -226,7 +226,7 @@ def test_the_first_stage_of_a_pipeline_where_rank_0_logs_it() -> None:
         no_sync=True, fp32_logits=False, loss_parallel=False, split_embedding=False,
         sequence_parallel=False, tp=4, pp=4, accumulation=4,
     )  # fmt: skip
-    memory = memory_of_first_stage(one)
+    memory = memory_of(one, margin=0.0, first_stage=True)
     assert memory.allocated / GIB == pytest.approx(51.0, rel=0.015)
     assert memory.allocated <= memory_of(one).allocated
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.accuracy.score_memory import model_state_bytes
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.advice.changes import largest_micro_batch, smallest_change
 from clusterkit.estimate.advice.recommend import answer_of, recommended
 from clusterkit.estimate.machines.gpus import gpu_named
-from clusterkit.estimate.memory.states import model_state_bytes
 from clusterkit.estimate.models.named import model_named, model_of_params
 from clusterkit.estimate.refusals import problems_of, warnings_of
 from clusterkit.estimate.request import Request, precision_of, setup_of, solve_batch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.accuracy.score import score, summary_of
-from bench.accuracy.score_speed import score_speed
+from bench.accuracy.score_speed import hardware_flops, score_speed
 from bench.accuracy.truth_table import parse_rows
 from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.gpus import gpu_named
@@ -25,7 +25,7 @@ from clusterkit.estimate.setup import (
     Sharding,
 )
 from clusterkit.estimate.shapes import ModelShape
-from clusterkit.estimate.speed.flops import hardware_flops, model_flops, needed_flops, work_of
+from clusterkit.estimate.speed.flops import model_flops, needed_flops, work_of
 from clusterkit.estimate.speed.step_time import bill_of, mfu_of, scaling, speed_of, utilisation_of
 from tests.test_estimate_communication import SETUPS, SEVEN, setup
 

@@ -10,8 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from clusterkit.estimate.memory.phases import memory_of, memory_of_first_stage
-from clusterkit.estimate.memory.states import model_state_bytes
+from clusterkit.estimate.memory.phases import memory_of
+from clusterkit.estimate.memory.states import (
+    bytes_of,
+    frozen_bytes,
+    on_gpu,
+    shares_of,
+    stages_of,
+)
 from clusterkit.estimate.results import GIB, Kind, Memory
 from clusterkit.estimate.setup import Setup
 
@@ -98,7 +104,7 @@ def _score(row: Row, known: Mapping[str, Habits]) -> MemoryScore | Unused:
     if isinstance(setup, Unused):
         return setup
     logged = habits_of(row.source, known).logs_rank_0
-    memory = memory_of_first_stage(setup) if logged else memory_of(setup)
+    memory = memory_of(setup, first_stage=logged)
     return MemoryScore(
         row=row,
         setup=setup,
@@ -189,3 +195,18 @@ def score_fits(rows: Iterable[Row]) -> tuple[FitScore, ...]:
             score = FitScore(row=row, setup=setup, fitted=fitted, memory=memory)
             found[(setup, fitted)] = score
     return tuple(found.values())
+
+
+def model_state_bytes(setup: Setup) -> float:
+    """Return the bytes of parameters, gradients and optimizer states of the fullest rank.
+
+    As the ZeRO paper and Megatron's table count them: nothing that is there for a moment.
+    """
+    each, shares = bytes_of(setup), shares_of(setup)
+    gpu_optimizer, gpu_params = on_gpu(setup.offload_optimizer), on_gpu(setup.offload_params)
+    largest = max(stages_of(setup), key=lambda held: held.params)
+    params = each.params * largest.kept_trained(shares.params) * gpu_params
+    # DeepSpeed moves gradients to where the optimizer is.
+    gradients = each.gradients * largest.kept_trained(shares.gradients) * gpu_optimizer
+    optimizer = each.optimizer * largest.kept_trained(shares.optimizer) * gpu_optimizer
+    return params + gradients + optimizer + frozen_bytes(setup, largest) * gpu_params

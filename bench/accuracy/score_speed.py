@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.setup import Precision, Setup
-from clusterkit.estimate.speed.flops import hardware_flops, needed_flops
+from clusterkit.estimate.setup import Checkpointing, Precision, Setup
+from clusterkit.estimate.speed.flops import attention_width, model_flops, needed_flops
 from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
 
 from .truth import Row, Unused, setup_of
@@ -174,3 +174,19 @@ def _same_machine(score: SpeedScore, other: SpeedScore) -> bool:
         and other.setup.gpu == score.setup.gpu
         and other.row.model == score.row.model
     )
+
+
+def hardware_flops(setup: Setup) -> float:
+    """Return the operations of one token as HFU counts them: what is computed again counts too.
+
+    Full checkpointing repeats the forward pass (4/3, where weights are trained), selective that of
+    attention (Korthikanti, arXiv:2205.05198, equations 7 to 9).
+    """
+    flops, forward = needed_flops(setup), model_flops(setup.model, setup.seq) / 3
+    if setup.checkpointing is Checkpointing.FULL:
+        return flops + forward
+    if setup.checkpointing is Checkpointing.ALTERNATE:
+        return flops + forward / 2
+    if setup.checkpointing is Checkpointing.SELECTIVE:
+        return flops + 4 * setup.model.layers * attention_width(setup.model) * setup.seq
+    return flops

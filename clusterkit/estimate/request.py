@@ -155,6 +155,13 @@ class Request:
         return not problems_of(setup) and self.memory(setup).fits
 
 
+_ALIKE = (
+    *("model", "gpu", "gpus", "vpp", "cp", "ep", "seq", "optimizer", "loss"),
+    *("flash_attention", "compiled", "no_sync", "interconnect"),
+)
+"""What a setup has as it is asked for."""
+
+
 def setup_of(
     strategy: Strategy,
     request: Request,
@@ -171,40 +178,27 @@ def setup_of(
     tp, pp = tp or request.tp or 1, pp or request.pp or 1
     adapter = request.adapter or strategy.adapter
     hybrid = strategy.sharding is Sharding.HYBRID
-    megatron = strategy.library is Library.MEGATRON
     per_node = min(request.gpus_per_node, request.gpus)
     ranks = max(request.gpus // (tp * pp * request.cp), 1)
     batch = solve_batch(
         ranks=ranks, micro_batch=request.micro_batch, global_batch=request.global_batch
     )
     return Setup(
-        model=request.model,
-        gpu=request.gpu,
-        gpus=request.gpus,
         gpus_per_node=per_node,
         library=strategy.library,
         sharding=strategy.sharding,
         shard_group=max(per_node // tp, 1) if hybrid else None,
         tp=tp,
         pp=pp,
-        vpp=request.vpp,
-        cp=request.cp,
-        ep=request.ep,
-        seq=request.seq,
         micro_batch=batch.micro_batch,
         accumulation=batch.accumulation,
         precision=precision_of(request.precision, strategy.library, request.gpu, adapter),
-        optimizer=request.optimizer,
         checkpointing=checkpointing or request.checkpointing or Checkpointing.NONE,
-        loss=request.loss,
-        flash_attention=request.flash_attention,
-        compiled=request.compiled,
         offload_optimizer=strategy.offload_optimizer,
         offload_params=strategy.offload_params,
-        no_sync=request.no_sync,
-        fp32_gradients=megatron,
+        fp32_gradients=strategy.library is Library.MEGATRON,
         adapter=adapter,
-        interconnect=request.interconnect,
+        **{name: getattr(request, name) for name in _ALIKE},
     )
 
 

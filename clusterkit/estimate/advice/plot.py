@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterkit.core.plots import make_bare, new_figure, require_drawing, write_figure
-from clusterkit.estimate.memory.parts import peak_parts_of
-from clusterkit.estimate.results import Kind
+from clusterkit.estimate.results import Kind, peak_parts_of
 
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate

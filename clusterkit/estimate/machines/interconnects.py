@@ -19,8 +19,6 @@ from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.estimate.machines.gpus import Gpu, own_figures
 
-MIB = 1 << 20
-
 _BASE_S = 8.4e-6
 _NVLINK_HOP_S, _PCIE_HOP_S = 3.4e-6, 5.7e-6
 _NET_HOP_S = 14e-6

@@ -41,27 +41,20 @@ _SCALED = frozenset({Kind.ACTIVATIONS, Kind.TEMPORARY})
 
 
 def memory_of(
-    setup: Setup, *, margin: float = 0.08, calibration: Calibration | None = None
+    setup: Setup,
+    *,
+    margin: float = 0.08,
+    calibration: Calibration | None = None,
+    first_stage: bool = False,
 ) -> Memory:
     """Return what `setup` needs on the GPU that needs most, beside what that GPU has.
 
     `margin` is the part of the GPU's memory that has to stay free. A calibration replaces what is
-    usual by what was measured.
+    usual by what was measured. `first_stage` is for the first stage of a pipeline, where rank 0 is.
     """
     measured = calibration or Calibration()
-    fullest = max((_phases(stage, measured) for stage in stages(setup)), key=_peak)
-    return _memory(setup, fullest, margin, measured)
-
-
-def memory_of_first_stage(setup: Setup) -> Memory:
-    """Return the same for the first stage of a pipeline, where rank 0 is."""
-    measured = Calibration()
-    return _memory(setup, _phases(stages(setup)[0], measured), 0.0, measured)
-
-
-def _memory(
-    setup: Setup, fullest: tuple[Phase, ...], margin: float, measured: Calibration
-) -> Memory:
+    of = stages(setup)[:1] if first_stage else stages(setup)
+    fullest = max((_phases(stage, measured) for stage in of), key=_peak)
     reserved = _reserved(setup, fullest, measured)
     return Memory(
         phases=fullest,

@@ -236,18 +236,3 @@ def frozen_width(setup: Setup) -> float:
 def on_gpu(where: Offload) -> bool:
     """Tell whether something stays on the GPU."""
     return where is Offload.NONE
-
-
-def model_state_bytes(setup: Setup) -> float:
-    """Return the bytes of parameters, gradients and optimizer states of the fullest rank.
-
-    As the ZeRO paper and Megatron's table count them: nothing that is there for a moment.
-    """
-    each, shares = bytes_of(setup), shares_of(setup)
-    gpu_optimizer, gpu_params = on_gpu(setup.offload_optimizer), on_gpu(setup.offload_params)
-    largest = max(stages_of(setup), key=lambda held: held.params)
-    params = each.params * largest.kept_trained(shares.params) * gpu_params
-    # DeepSpeed moves gradients to where the optimizer is.
-    gradients = each.gradients * largest.kept_trained(shares.gradients) * gpu_optimizer
-    optimizer = each.optimizer * largest.kept_trained(shares.optimizer) * gpu_optimizer
-    return params + gradients + optimizer + frozen_bytes(setup, largest) * gpu_params

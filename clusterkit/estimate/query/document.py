@@ -9,10 +9,11 @@ from typing import Any
 from clusterkit.estimate.advice.changes import smallest_change
 from clusterkit.estimate.advice.launch import Launch
 from clusterkit.estimate.advice.recommend import Answer, Candidate, cautions_of
-from clusterkit.estimate.memory.parts import parts_of
 from clusterkit.estimate.request import Request
-from clusterkit.estimate.results import Interval
+from clusterkit.estimate.results import Interval, parts_of
 from clusterkit.estimate.speed.step_time import bill_of
+
+_OF_SETUP = ("dp", "tp", "pp", "cp", "micro_batch", "accumulation", "precision", "checkpointing")
 
 
 def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, Any]:
@@ -86,14 +87,7 @@ def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
         "peak_gb": {str(kind): _gb(amount) for kind, amount in memory.by_kind().items()},
         "phases_gb": {phase.name: _gb(phase.bytes) for phase in memory.phases},
         "smallest_change": change.flags if change else None,
-        "dp": setup.dp,
-        "tp": setup.tp,
-        "pp": setup.pp,
-        "cp": setup.cp,
-        "micro_batch": setup.micro_batch,
-        "accumulation": setup.accumulation,
-        "precision": setup.precision,
-        "checkpointing": setup.checkpointing,
+        **{name: getattr(setup, name) for name in _OF_SETUP},
     }
 
 

@@ -30,22 +30,6 @@ def needed_flops(setup: Setup) -> float:
     return model_flops(setup.model, setup.seq) - 2 * frozen
 
 
-def hardware_flops(setup: Setup) -> float:
-    """Return the operations of one token as HFU counts them: what is computed again counts too.
-
-    Full checkpointing repeats the forward pass (4/3, where weights are trained), selective that of
-    attention (Korthikanti, arXiv:2205.05198, equations 7 to 9).
-    """
-    flops, forward = needed_flops(setup), model_flops(setup.model, setup.seq) / 3
-    if setup.checkpointing is Checkpointing.FULL:
-        return flops + forward
-    if setup.checkpointing is Checkpointing.ALTERNATE:
-        return flops + forward / 2
-    if setup.checkpointing is Checkpointing.SELECTIVE:
-        return flops + 4 * setup.model.layers * attention_width(setup.model) * setup.seq
-    return flops
-
-
 def attention_width(model: ModelShape) -> int:
     """Return the width of all heads together; `hidden` in most models."""
     return model.heads * model.head_dim
