@@ -15,8 +15,7 @@ import jsonschema
 import pytest
 import yaml
 
-from clusterkit.images.catalogue import IMAGES, ROOT_IMAGE, VARIANTS
-from clusterkit.images.names import tag_of
+from clusterkit.images.catalogue import IMAGES, ROOT_IMAGE, VARIANTS, tag_of
 from clusterkit.launch.render import render
 from tests.render_cases import CASES, plan
 

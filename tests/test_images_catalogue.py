@@ -19,8 +19,6 @@ import pytest
 from clusterkit import __version__
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
-from clusterkit.images import driver, names
-from clusterkit.images.bake import bake_document, build_command, build_script
 from clusterkit.images.catalogue import (
     IMAGES,
     MATRIX,
@@ -28,13 +26,24 @@ from clusterkit.images.catalogue import (
     VARIANTS,
     Image,
     Variant,
+    check_registry,
     find_image,
     find_variant,
     lineage,
+    read_name,
 )
-from clusterkit.images.context import Context, assemble
-from clusterkit.images.locks import lock_path, read_lock, requirements, source_lock_path
-from clusterkit.images.recipe import Target, Wishes, make_targets
+from clusterkit.images.health import OLDEST_DRIVER
+from clusterkit.images.locks import SOURCE, lock_path, read_lock, requirements
+from clusterkit.images.recipe import (
+    BuildOptions,
+    Context,
+    Target,
+    assemble,
+    bake_document,
+    build_command,
+    build_script,
+    make_targets,
+)
 from clusterkit.transport.sync.wheel import pack_wheel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +108,7 @@ def test_versions_are_those_that_were_run_together() -> None:
         same = locked.keys() & held.keys() - {"torch", "setuptools", "wheel", "deprecated"}
         assert {one: locked[one] for one in same} == {one: held[one] for one in same}
     for image in (IMAGES["horovod"], IMAGES["full"]):
-        assert read_lock(source_lock_path(image)) == {"horovod": MATRIX["horovod"]}
+        assert read_lock(lock_path(image, SOURCE)) == {"horovod": MATRIX["horovod"]}
 
 
 def test_the_root_image_is_pinned_by_digest() -> None:
@@ -128,16 +137,16 @@ def test_an_unknown_variant_is_refused() -> None:
 
 
 def test_a_name_carries_its_variant() -> None:
-    assert names.read_name("torch:cpu", None) == (IMAGES["torch"], Variant.CPU)
-    assert names.read_name("clusterkit/torch", "rocm") == (IMAGES["torch"], Variant.ROCM)
-    assert names.read_name("torch", None)[1] is Variant.CUDA
-    assert names.read_name("torch:cpu", "cuda")[1] is Variant.CPU  # an environment may say cuda
+    assert read_name("torch:cpu", None) == (IMAGES["torch"], Variant.CPU)
+    assert read_name("clusterkit/torch", "rocm") == (IMAGES["torch"], Variant.ROCM)
+    assert read_name("torch", None)[1] is Variant.CUDA
+    assert read_name("torch:cpu", "cuda")[1] is Variant.CPU  # an environment may say cuda
 
 
 @pytest.mark.parametrize("text", ["https://reg.example", "Reg.example", "reg.example/", "a b"])
 def test_what_is_no_registry_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="no registry"):
-        names.check_registry(text)
+        check_registry(text)
 
 
 def test_the_wheel_is_the_clusterkit_that_runs(tmp_path: Path) -> None:
@@ -163,15 +172,15 @@ def test_a_variant_without_a_lock_is_refused_with_the_command() -> None:
         assemble(IMAGES["torch"], Variant.ROCM)
 
 
-def made(wishes: Wishes, *words: str) -> tuple[Target, ...]:
+def made(options: BuildOptions, *words: str) -> tuple[Target, ...]:
     """Return targets whose contexts hold nothing but a word: golden files must not move with it."""
     fixed = Context(files={"Dockerfile": b"FROM scratch\n"}, programs=frozenset())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("clusterkit.images.recipe.assemble", lambda *_: fixed)
-        return make_targets([names.read_name(word, None) for word in words], wishes)
+        return make_targets([read_name(word, None) for word in words], options)
 
 
-SITE = Wishes(
+SITE = BuildOptions(
     root="debian-base:bookworm",
     registry="reg.example.org:5000/ml",
     platform="linux/amd64",
@@ -182,19 +191,19 @@ SITE = Wishes(
     secrets={"ca": Path("/etc/os-release"), "pip": Path("/etc/passwd")},
 )
 CASES = {
-    "all-cuda": (Wishes(), [f"{name}:cuda" for name in IMAGES]),
+    "all-cuda": (BuildOptions(), [f"{name}:cuda" for name in IMAGES]),
     "site-horovod-cpu": (SITE, ["horovod:cpu"]),
-    "two-variants": (Wishes(), ["torch:cpu", "torch:rocm"]),
+    "two-variants": (BuildOptions(), ["torch:cpu", "torch:rocm"]),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_bake_file_and_the_commands_are_as_reviewed(case: str) -> None:
-    wishes, words = CASES[case]
-    targets = made(wishes, *words)
+    options, words = CASES[case]
+    targets = made(options, *words)
     rendered = {
-        "docker-bake.json": json.dumps(bake_document(targets, wishes, Path()), indent=2) + "\n",
-        "build.sh": build_script(targets, wishes),
+        "docker-bake.json": json.dumps(bake_document(targets, options), indent=2) + "\n",
+        "build.sh": build_script(targets, options),
     }
     folder = GOLDEN / case
     if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
@@ -213,7 +222,7 @@ def test_the_script_of_commands_is_clean() -> None:
 
 def test_a_proxy_is_named_and_its_value_is_not() -> None:
     (base,) = made(SITE, "base:cpu")
-    words = build_command(base, SITE, Path("/x"), buildx=True)
+    words = build_command(base, SITE, Path("/x"))
     assert "--build-arg=HTTPS_PROXY" in words
     assert "--secret=id=pip,src=/etc/passwd" in words
     assert words[-1] == "/x/base-cpu"
@@ -224,15 +233,18 @@ def test_only_the_named_images_are_built_anew() -> None:
 
 
 def test_the_recipe_follows_everything_below() -> None:
-    plain, other = made(Wishes(), "torch:cpu"), made(Wishes(root="other:1"), "torch:cpu")
+    plain, other = (
+        made(BuildOptions(), "torch:cpu"),
+        made(BuildOptions(root="other:1"), "torch:cpu"),
+    )
     assert [target.name for target in plain] == ["base:cpu", "torch:cpu"]
     assert all(a.recipe != b.recipe for a, b in zip(plain, other, strict=True))
-    assert plain[1].parent == plain[0].tags[0] == "clusterkit/base:cpu"
+    assert plain[1].arguments["PARENT"] == plain[0].tags[0] == "clusterkit/base:cpu"
     assert plain[1].tags[2] == f"clusterkit/torch:cpu-{plain[1].recipe[:12]}"
 
 
 def test_labels_name_versions_and_the_root() -> None:
-    *_, target = made(Wishes(), "deepspeed:cuda")
+    *_, target = made(BuildOptions(), "deepspeed:cuda")
     labels = target.labels
     assert labels["io.clusterkit.version.torch"] == "2.13.0"
     assert labels["io.clusterkit.version.nccl"] == MATRIX["nccl"]
@@ -243,18 +255,18 @@ def test_labels_name_versions_and_the_root() -> None:
 
 def test_a_platform_without_hashes_is_refused() -> None:
     with pytest.raises(UserError, match="linux/arm64"):
-        made(Wishes(platform="linux/arm64"), "base:cpu")
+        made(BuildOptions(platform="linux/arm64"), "base:cpu")
 
 
 def test_a_secret_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="build secret 'ca'"):
-        made(Wishes(secrets={"ca": tmp_path / "nosuch.pem"}), "base:cpu")
+        made(BuildOptions(secrets={"ca": tmp_path / "nosuch.pem"}), "base:cpu")
 
 
 def test_words_of_the_script_are_those_of_the_commands() -> None:
     targets = made(SITE, "base:cpu")
     line = build_script(targets, SITE).splitlines()[-1]
-    assert tuple(shlex.split(line)) == build_command(targets[0], SITE, Path(), buildx=False)
+    assert tuple(shlex.split(line)) == build_command(targets[0], SITE, Path())
 
 
 def table() -> str:
@@ -266,7 +278,7 @@ def table() -> str:
     for image in IMAGES.values():
         locked = ", ".join(v for v in VARIANTS if lock_path(image, v).exists())
         below = image.parent or "Debian 12"
-        version = names.version(image)
+        version = image.version
         rows.append(f"| `{image.name}` | {below} | {version} | {image.summary} | {locked} |")
     return "\n".join(rows)
 
@@ -301,5 +313,5 @@ def test_the_look_into_an_image_knows_the_same_drivers() -> None:
     """It runs in the image, by itself, and so has a copy of the table."""
     look = runpy.run_path(str(data_dir("templates") / "container" / "look.py"))
     assert {int(cuda): branch for cuda, branch in look["OLDEST_DRIVER"].items()} == {
-        **driver.OLDEST_DRIVER
+        **OLDEST_DRIVER
     }

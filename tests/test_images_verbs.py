@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import Problem
-from clusterkit.images import driver
-from clusterkit.images.build_errors import explain_failure
+from clusterkit.images import health
+from clusterkit.images.build import Progress, StepState, explain_failure
 from clusterkit.images.catalogue import Variant
 from clusterkit.images.keep import Form, export_command
-from clusterkit.images.progress import Progress, StepState
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -28,7 +27,6 @@ _VERSIONS = """case "$*" in
 *Server.Version*) echo 20.10.24 ;;
 *Client.Version*) echo {client} ;;
 "buildx version") exit {buildx} ;;
-"buildx inspect") echo "Driver: {driver}" ;;
 "image inspect"*)
   [ {there} = 0 ] && echo '[{image}]' && exit
   echo 'Error: No such image: x' >&2; exit 1 ;;
@@ -67,7 +65,6 @@ def engine(
     *,
     client: str = "20.10.24",
     buildx: bool = True,
-    driver: str = "docker",
     there: bool = True,
 ) -> str:
     """Return the script of a docker whose engine answers."""
@@ -82,7 +79,6 @@ def engine(
     start = _VERSIONS.format(
         client=client,
         buildx=int(not buildx),
-        driver=driver,
         image=json.dumps(image),
         there=int(not there),
     )
@@ -159,27 +155,20 @@ def test_an_old_client_without_buildx_builds_with_buildkit(run: Run, tmp_path: P
     assert "buildx build" not in said
 
 
-def test_a_builder_of_its_own_gets_all_in_one_bake(run: Run, tmp_path: Path) -> None:
-    rest = (
-        f'"buildx bake"*) for f in $*; do case $f in *bake.json) read -r x <$f; '
-        f'while read -r l; do echo "$l"; done <$f >{tmp_path}/bake.json;; esac; done ;;'
-    )
+def test_what_is_built_is_pushed_and_no_other_builder_is_asked(run: Run, tmp_path: Path) -> None:
+    """One that `docker buildx use` names sees no parent that the engine has."""
     done = run(
         "build", "torch:cpu", "--push", "--registry", "reg.example",
-        docker=engine(rest, driver="docker-container"), HTTPS_PROXY="http://u:secret@proxy:1",
+        docker=engine(f'build*) echo "$BUILDX_BUILDER" >>{tmp_path}/builder ;;'),
+        HTTPS_PROXY="http://u:secret@proxy:1", BUILDX_BUILDER="other",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("pushed") == 2
     said = (tmp_path / "said").read_text()
-    (bake,) = (line for line in said.splitlines() if line.startswith("buildx bake"))
-    assert bake.endswith("--load")  # bake refuses to do both
+    assert "--build-arg=PARENT=reg.example/clusterkit/base:cpu" in said
     assert said.count("push --quiet reg.example/clusterkit/torch:") == 3
     assert "secret" not in said
-    assert '"HTTPS_PROXY": "http://u:secret@proxy:1"' in (tmp_path / "bake.json").read_text()
-    assert (
-        '"reg.example/clusterkit/base:cpu": "target:base-cpu"'
-        in (tmp_path / "bake.json").read_text()
-    )
+    assert "other" not in (tmp_path / "builder").read_text()
 
 
 def test_a_push_that_is_refused_says_where_to_log_in(run: Run) -> None:
@@ -242,7 +231,7 @@ def test_a_disk_that_fills_in_the_middle_ends_the_build_with_words(run: Run) -> 
         "#5 ERROR: write /var/lib/docker/overlay2/x: no space left on device",
     ]
     text = "; ".join(f"echo '{line}'" for line in lines)
-    done = run("build", "base:cpu", docker=engine(f"'buildx build'*) {text}; exit 1 ;;"))
+    done = run("build", "base:cpu", docker=engine(f"'build --progress'*) {text}; exit 1 ;;"))
     assert done.returncode == 2
     assert "no space left on device" in done.stderr
     assert "hint: make room there" in done.stderr
@@ -272,18 +261,18 @@ def test_the_progress_of_a_build_is_read() -> None:
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Release Build\nGCC version: 12.2.0\n"
 
 
-def seen(**more: object) -> driver.Seen:
+def seen(**more: object) -> health.Seen:
     """Return what torch says in a container that has everything, changed by `more`."""
     document = {
         "torch": "2.13.0+cu130", "cuda": "13.0", "hip": None, "count": 8, "said": [],
         "devices": ["/dev/nvidia0"], "driver": DRIVER.format("580.82.07"), "visible": None,
     }  # fmt: skip
-    return driver.read_seen({**document, **more})
+    return health.read_seen({**document, **more})
 
 
 def test_a_torch_that_sees_its_gpus_needs_no_explanation() -> None:
-    assert driver.explain(Variant.CUDA, seen()) is None
-    assert driver.explain(Variant.CPU, seen(count=0, cuda=None)) is None
+    assert health.explain(Variant.CUDA, seen()) is None
+    assert health.explain(Variant.CPU, seen(count=0, cuda=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -303,7 +292,7 @@ def test_a_torch_that_sees_its_gpus_needs_no_explanation() -> None:
 def test_a_torch_that_sees_no_driver_is_explained(
     variant: str, facts: dict[str, object], message: str, hint: str
 ) -> None:
-    found = driver.explain(Variant(variant), seen(**{"count": 0, **facts}))
+    found = health.explain(Variant(variant), seen(**{"count": 0, **facts}))
     assert isinstance(found, Problem)
     assert message in found.message
     assert hint in (found.hint or "")

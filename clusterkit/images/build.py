@@ -1,29 +1,142 @@
-"""Build targets, one after the other or in one go of bake, and say how it goes."""
+"""Build targets one after the other with the engine's own BuildKit, and say how it goes.
+
+BuildKit's lines (`--progress=plain`) are `#N TEXT`; the first of a step is its name. It has no
+other form for programs that releases before 24 know.
+"""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
-from clusterkit.core import files
+from clusterkit.core.docker_errors import docker_trouble
 from clusterkit.core.errors import RemoteError
 from clusterkit.images import engine
-from clusterkit.images.bake import BAKE_FILE, SCRIPT, bake_document, build_command, build_script
-from clusterkit.images.build_errors import explain_failure
-from clusterkit.images.engine import Engine
-from clusterkit.images.progress import Progress, Step, StepState
-from clusterkit.images.recipe import Target, Wishes
+from clusterkit.images.recipe import BuildOptions, Target, build_command
+
+_LINE = re.compile(r"#(\d+) (.*)")
+_DONE = re.compile(r"DONE ([0-9.]+)s")
+_OUTPUT = re.compile(r"[0-9]+\.[0-9]++ ?(.*)")
+_QUIET = re.compile(r"sha256:[0-9a-f]{64}$|\.\.\.$|transferring |extracting |resolve |reading ")
+_KEPT_LINES = 400
+_SHOWN_LINES = 30
+_PUSH_S = 7200.0
+
+_CA = r"CERTIFICATE_VERIFY_FAILED|certificate verif\w+ failed|signed by unknown authority"
+_OFFLINE = (
+    r"Temporary failure (in name resolution|resolving)|Could not resolve|Network is unreachable"
+    r"|Name or service not known|Failed to establish a new connection"
+)
+_APT = r"Unable to locate package|has no installation candidate|Unable to fetch some archives"
+_KNOWN = {
+    r"No matching distribution found for torch==\S+\+(cpu|rocm)": "this build of torch is on "
+    "PyTorch's own index (pytorch.org, Get started): name it in a pip.conf, and give that with "
+    "--pip-conf FILE",
+    r"DO NOT MATCH THE HASHES": "the index serves another file than the lock file names: find out "
+    "why, or accept it with clusterkit images lock",
+    _CA: "behind a proxy that opens TLS, give its certificates with --ca FILE",
+    r"network bridge not found": "this engine has no bridge for containers: --network host",
+    _OFFLINE: "builds cannot reach what they download: --network host, or HTTPS_PROXY in the "
+    "environment, or mirrors with --apt-sources FILE and --pip-conf FILE",
+    _APT: "the sources of Debian packages do not have it: give others with --apt-sources FILE",
+    r"No matching distribution found for": "the package index does not have it: give another with "
+    "--pip-conf FILE",
+}
+"""What a failed step prints -> what to do; the first that fits."""
+
+_METADATA = re.compile(r"\[(\S+ )?internal\] load metadata for (?P<image>\S+)")
+
+
+class StepState(StrEnum):
+    """Where a step is."""
+
+    RUNNING = "running"
+    DONE = "done"
+    CACHED = "cached"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One step of a build."""
+
+    name: str
+    state: StepState = StepState.RUNNING
+    seconds: float = 0.0
+    error: str = ""
+    output: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    """The end of what its command printed."""
+
+    @property
+    def internal(self) -> bool:
+        """Tell whether it is BuildKit's own: no step of the Dockerfile."""
+        return not re.match(r"\[([^\]]* )?\d+/\d+\]", self.name)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """The steps of one build, as far as it has come."""
+
+    steps: dict[str, Step] = field(default_factory=dict)
+    rest: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    """Lines of no step: what the client itself says."""
+
+    def feed(self, line: str) -> Step | None:
+        """Take a line; return its step where this line changed what state it is in."""
+        line = line.rstrip()
+        found = _LINE.fullmatch(line)
+        if found is None:
+            if line:
+                self.rest.append(line)
+            return None
+        number, text = found.groups()
+        step = self.steps.get(number)
+        if step is None:
+            self.steps[number] = Step(name=text)
+            return self.steps[number]
+        return _advance(step, text)
+
+    @property
+    def failed(self) -> Step | None:
+        """Return the step that failed of itself, and not because another had."""
+        steps = [step for step in self.steps.values() if step.state is StepState.FAILED]
+        own = [step for step in steps if step.output or step.internal]
+        return next(iter(own or steps), None)
+
+
+def _advance(step: Step, text: str) -> Step | None:
+    done = _DONE.fullmatch(text)
+    if done:
+        # A step may be done in several parts; only some of them were waited for.
+        step.seconds += float(done.group(1))
+        step.state = StepState.DONE
+    elif text == "CACHED":
+        step.state = StepState.CACHED
+    elif text.startswith("ERROR"):
+        step.state = StepState.FAILED
+        step.error = text.removeprefix("ERROR: ").removeprefix("ERROR ")
+    elif text == "CANCELED":
+        return None
+    else:
+        output = _OUTPUT.fullmatch(text)
+        if output:
+            step.output.append(output.group(1))
+        elif not _QUIET.search(text) and text != step.name:
+            step.output.append(text)
+        return None
+    return step
+
 
 Listener = Callable[[str, Step | str], None]
-"""Is told the name of a target and a step that changed, or a raw line."""
-
-_PUSH_S = 7200.0
+"""Called with the name of a target and a step that changed, or a raw line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +157,13 @@ class Built:
     pushed: bool
 
 
-def write_folder(targets: Sequence[Target], wishes: Wishes, folder: Path) -> None:
-    """Write everything that a build needs: contexts, a bake file, a script of plain commands."""
-    files.create_output_folder(folder)
-    for target in targets:
-        target.context.write(folder / target.folder)
-    bake = bake_document(targets, wishes, Path())
-    files.write_text(folder / BAKE_FILE, json.dumps(bake, indent=2) + "\n", mode=files.output())
-    program = files.output(files.PUBLIC_PROGRAM)
-    files.write_text(folder / SCRIPT, build_script(targets, wishes), mode=program)
-
-
 def build(
-    targets: Sequence[Target], wishes: Wishes, *, builder: Engine, push: bool, listen: Listener
+    targets: Sequence[Target], options: BuildOptions, *, push: bool, listen: Listener
 ) -> Iterator[Built]:
     """Build the targets, parents first, and yield each that is done.
+
+    The builder is that of the engine, as it is for `docker build`, whichever `docker buildx use`
+    names: another one does not see the parents that the engine has.
 
     Raises:
         RemoteError: a step failed; with its own output.
@@ -67,44 +172,17 @@ def build(
         folder = Path(name)
         for target in targets:
             target.context.write(folder / target.folder)
-        if builder.driver == "docker":
-            for target in targets:
-                command = build_command(target, wishes, folder, buildx=builder.buildx)
-                started = time.monotonic()
-                steps = _run(command, target.name, builder, listen)
-                if push:
-                    _push(target, listen)
-                yield _built(target, steps, time.monotonic() - started, pushed=push)
-        else:
-            yield from _bake(targets, wishes, folder, builder, push, listen)
+        for target in targets:
+            started = time.monotonic()
+            steps = _run(build_command(target, options, folder), target.name, listen)
+            if push:
+                _push(target, listen)
+            yield _built(target, steps, time.monotonic() - started, pushed=push)
 
 
-def _bake(
-    targets: Sequence[Target],
-    wishes: Wishes,
-    folder: Path,
-    builder: Engine,
-    push: bool,
-    listen: Listener,
-) -> Iterator[Built]:
-    document = bake_document(targets, wishes, folder)
-    for target in document["target"].values():
-        target["args"] |= {name: os.environ[name] for name in wishes.proxies}
-    path = folder / BAKE_FILE
-    files.write_json(path, document, mode=files.PRIVATE)  # a proxy's address may hold a password
-    command = ["docker", "buildx", "bake", "--progress=plain", "--file", str(path), "--load"]
-    started = time.monotonic()
-    steps = _run(command, ", ".join(target.name for target in targets), builder, listen)
-    for target in targets:
-        if push:  # bake refuses --load and --push at once
-            _push(target, listen)
-        yield _built(target, steps, time.monotonic() - started, pushed=push)
-
-
-def _run(
-    command: Sequence[str], name: str, builder: Engine, listen: Listener
-) -> Mapping[str, Step]:
+def _run(command: Sequence[str], name: str, listen: Listener) -> Mapping[str, Step]:
     progress = Progress()
+    own = {key: value for key, value in os.environ.items() if key != "BUILDX_BUILDER"}
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -112,7 +190,7 @@ def _run(
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env={**os.environ, **builder.environment},
+        env={**own, "DOCKER_BUILDKIT": "1"},
     ) as process:
         for line in process.stdout or ():
             listen(name, line.rstrip("\n"))
@@ -137,7 +215,7 @@ def _push(target: Target, listen: Listener) -> None:
 
 def _built(target: Target, steps: Mapping[str, Step], seconds: float, *, pushed: bool) -> Built:
     tag = target.tags[0]
-    (present,) = engine.inspect(tag)
+    present = engine.inspect(tag)
     if present is None:
         raise RemoteError(
             f"docker says that it built {tag}, and does not have it",
@@ -158,3 +236,39 @@ def _built(target: Target, steps: Mapping[str, Step], seconds: float, *, pushed:
         cached_steps=sum(step.state is StepState.CACHED for step in own),
         pushed=pushed,
     )
+
+
+def explain_failure(name: str, progress: Progress, code: int) -> RemoteError:
+    """Return the error of a build that ended with `code`."""
+    step = progress.failed
+    if step is None:
+        said = "\n".join(list(progress.rest)[-_SHOWN_LINES:]) or f"docker ended with code {code}"
+        return RemoteError(f"{name} was not built\n{_indent(said)}", hint=_hint(said))
+    unpulled = _METADATA.match(step.name)
+    if unpulled:
+        return RemoteError(
+            f"{name} was not built: its base image {unpulled['image']} cannot be pulled\n"
+            f"{_indent(step.error)}",
+            hint="name one that is there (docker image ls) with --root IMAGE; or else see to the "
+            "network, the proxy of the Docker daemon, or docker login",
+        )
+    lines = list(step.output)
+    shown = lines[-_SHOWN_LINES:]
+    if len(lines) > len(shown):
+        shown.insert(0, f"... (the last {_SHOWN_LINES} lines; --verbose shows all)")
+    said = "\n".join((*shown, step.error))
+    return RemoteError(
+        f"{name} was not built: this step failed\n  {step.name}\n{_indent(said)}",
+        hint=_hint(f"{said}\n{step.error}"),
+    )
+
+
+def _hint(said: str) -> str | None:
+    for pattern, hint in _KNOWN.items():
+        if re.search(pattern, said, re.IGNORECASE):
+            return hint
+    return docker_trouble(said).hint
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  | {line}" for line in text.splitlines())

@@ -1,17 +1,17 @@
-"""The catalogue of images: names, parents, versions, what goes in, how health is tested.
-
-Tags, labels, the bake file, plain build commands, lock files, the table in docs/images.md and the
-tests derive from what stands here.
-"""
+"""The catalogue of images (images/catalogue.toml): what there is, and how it is called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
+from typing import Any
 
+from clusterkit.core.data import read_data
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.version import __version__
 
 
 class Variant(StrEnum):
@@ -23,129 +23,48 @@ class Variant(StrEnum):
 
 
 VARIANTS: tuple[Variant, ...] = tuple(Variant)
-
-ROOT_IMAGE = (
-    "debian:bookworm-slim@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
-)
-"""What `base` is built from: Debian, for its Python 3.11.
-
-Also for GPUs: torch's wheels bring the CUDA or ROCm libraries, the host brings the driver.
-"""
-
-MATRIX: Mapping[str, str] = MappingProxyType(
-    {
-        "python": "3.11",
-        "torch": "2.13.0",
-        "cuda": "13.0",  # torch's wheels bring it, and NCCL
-        "nccl": "2.29.7",
-        "numpy": "2.4.6",
-        "deepspeed": "0.19.8",
-        "horovod": "0.28.1",
-        "accelerate": "1.15.0",
-        "transformers": "5.23.0",
-        "datasets": "5.2.0",
-        "peft": "0.21.2",
-    }
-)
-"""The one version of each thing that images are named for; the lock files pin the rest."""
-
-EPOCH = 1795305600
-"""2026-11-22: the date of images where SOURCE_DATE_EPOCH says no other; moved with the locks."""
-
-PLATFORMS: tuple[str, ...] = ("linux/amd64",)
-"""What the lock files hold hashes for."""
+HEALTH = "/opt/clusterkit/health"
+"""The command inside that proves that an image works: two ranks train."""
+LABEL_IMAGE = "io.clusterkit.image"
+LABEL_VARIANT = "io.clusterkit.variant"
+LABEL_RECIPE = "io.clusterkit.recipe"
+LABEL_VERSION = "io.clusterkit.version."
+"""Before the name of a package whose version it says."""
+_REGISTRY = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """One image, in all its variants."""
+    """One image, in all its variants; images/catalogue.toml says what the fields mean."""
 
     name: str
     summary: str
     version_of: str
-    """Key of MATRIX, or `clusterkit`, whose version stands in the image's tag."""
     parent: str | None = None
-    """The image below it; None: the root image."""
     packages: tuple[str, ...] = ()
-    """Requirements that its lock files resolve, beside those of its parents."""
     sources: tuple[str, ...] = ()
-    """Requirements built from source inside, against what is there: pinned in lock/source.txt."""
     borrowed: tuple[str, ...] = ()
-    """Files of other images, as paths below images/, that its context holds as well."""
-    health: tuple[str, ...] = ("/opt/clusterkit/health",)
-    """The command inside that proves it works: two ranks train."""
-    variants: tuple[Variant, ...] = VARIANTS
+
+    @property
+    def version(self) -> str:
+        """Return the version that the image is called by."""
+        return __version__ if self.version_of == "clusterkit" else MATRIX[self.version_of]
 
 
-def _pinned(*names: str) -> tuple[str, ...]:
-    return tuple(f"{name}=={MATRIX[name]}" for name in names)
+def _image(name: str, row: Mapping[str, Any]) -> Image:
+    pinned = {
+        key: tuple(f"{one}=={MATRIX[one]}" if one in MATRIX else one for one in row.get(key, ()))
+        for key in ("packages", "sources")
+    }
+    return Image(**{**row, **pinned, "name": name, "borrowed": tuple(row.get("borrowed", ()))})
 
 
-_TOOLKIT = ("toolkit/cuda.txt", "toolkit/complete-cuda.sh")
-"""NVIDIA's compiler by hash, for stages that build."""
-
-_HOROVOD_NEEDS = ("cloudpickle", "psutil", "pyyaml", "packaging", "cffi")
-"""What horovod 0.28.1 requires (its setup.py); it has no wheel that pip could ask."""
-
-_IMAGES = (
-    Image(
-        name="base",
-        summary="Debian, Python, tini, sshd, a user without rights, clusterkit's worker",
-        version_of="clusterkit",
-        # And what clusterkit requires; the rest are the tools that build packages without wheels.
-        packages=("pip", "setuptools<80", "wheel"),
-    ),
-    Image(
-        name="torch",
-        parent="base",
-        summary="torchrun: DDP, FSDP",
-        version_of="torch",
-        packages=_pinned("torch", "numpy"),
-    ),
-    Image(
-        name="deepspeed",
-        parent="torch",
-        summary="DeepSpeed: ZeRO, with libaio for NVMe offload",
-        version_of="deepspeed",
-        packages=(*_pinned("deepspeed"), "ninja"),
-        borrowed=_TOOLKIT,
-    ),
-    Image(
-        name="horovod",
-        parent="torch",
-        summary="Horovod, built against the image's torch",
-        version_of="horovod",
-        packages=_HOROVOD_NEEDS,
-        sources=_pinned("horovod"),
-        borrowed=_TOOLKIT,
-    ),
-    Image(
-        name="accelerate",
-        parent="torch",
-        summary="Hugging Face: accelerate, transformers, datasets, peft",
-        version_of="accelerate",
-        packages=_pinned("accelerate", "transformers", "datasets", "peft"),
-    ),
-    Image(
-        name="full",
-        parent="deepspeed",
-        summary="All of them in one: DeepSpeed, Horovod, accelerate",
-        version_of="torch",
-        packages=(
-            *_pinned("accelerate", "transformers", "datasets", "peft"),
-            *_HOROVOD_NEEDS,
-        ),
-        sources=_pinned("horovod"),
-        borrowed=(
-            "horovod/build-wheel.sh",
-            "horovod/test/train_horovod.py",
-            "accelerate/test/train_accelerate.py",
-            *_TOOLKIT,
-        ),
-    ),
-)
-
-IMAGES: Mapping[str, Image] = MappingProxyType({image.name: image for image in _IMAGES})
+_TABLES = tomllib.loads(read_data("images", "catalogue.toml"))
+ROOT_IMAGE: str = _TABLES["root_image"]
+EPOCH: int = _TABLES["epoch"]
+PLATFORMS: tuple[str, ...] = tuple(_TABLES["platforms"])
+MATRIX: Mapping[str, str] = _TABLES["matrix"]
+IMAGES: Mapping[str, Image] = {name: _image(name, row) for name, row in _TABLES["images"].items()}
 """By name; parents before children."""
 
 
@@ -166,7 +85,7 @@ def find_variant(name: str) -> Variant:
     Raises:
         UserError: there is none; with the closest name.
     """
-    if name not in Variant.__members__.values():
+    if name not in VARIANTS:
         raise UserError(
             f"no variant is called {name!r}", hint=choices_hint(name, map(str, VARIANTS))
         )
@@ -175,10 +94,43 @@ def find_variant(name: str) -> Variant:
 
 def lineage(image: Image) -> tuple[Image, ...]:
     """Return the image with all below it, the lowest first."""
-    return tuple(reversed(tuple(_upward(image))))
+    return (*(lineage(IMAGES[image.parent]) if image.parent else ()), image)
 
 
-def _upward(image: Image) -> Iterator[Image]:
-    yield image
-    if image.parent is not None:
-        yield from _upward(IMAGES[image.parent])
+def read_name(
+    word: str, variant: str | None, default: Variant = Variant.CUDA
+) -> tuple[Image, Variant]:
+    """Read `NAME:VARIANT`, or `NAME` with a variant that was given apart, perhaps long ago.
+
+    Raises:
+        UserError: unknown names.
+    """
+    name, colon, behind = word.removeprefix("clusterkit/").partition(":")
+    return find_image(name), find_variant(behind if colon else variant or default)
+
+
+def tag_of(image: Image, variant: Variant, registry: str = "") -> str:
+    """Return the name by which jobs, children and people call an image."""
+    return f"{registry}/clusterkit/{image.name}:{variant}".removeprefix("/")
+
+
+def tags(image: Image, variant: Variant, recipe: str, registry: str = "") -> tuple[str, ...]:
+    """Return all names of an image, the one that is used first.
+
+    The last one, with the hash of its recipe, never moves on to another content.
+    """
+    first = tag_of(image, variant, registry)
+    by_version = f"{first.removesuffix(variant)}{image.version}-{variant}"
+    return first, by_version, f"{first}-{recipe[:12]}"
+
+
+def check_registry(text: str) -> str:
+    """Return a registry with what stands before the images' names in it, if it can be one.
+
+    Raises:
+        UserError: it has another form, such as a URL.
+    """
+    if not _REGISTRY.fullmatch(text):
+        hint = "HOST[:PORT][/PATH], in lower case, without https://"
+        raise UserError(f"{text!r} is no registry", hint=hint)
+    return text

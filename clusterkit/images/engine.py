@@ -18,22 +18,6 @@ _NEEDS_BUILDX = 23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """What builds here."""
-
-    client: str
-    server: str
-    buildx: bool
-    driver: str
-    """Of the builder; `docker` is the engine itself, others do not see the engine's images."""
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """What the client's environment lacks for BuildKit."""
-        return {} if self.buildx else {"DOCKER_BUILDKIT": "1"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
     """An image that the engine has."""
 
@@ -77,32 +61,21 @@ def require_engine(doing: str) -> str:
     return require(ask("version", "--format", "{{.Server.Version}}"), doing).strip()
 
 
-def require_builder() -> Engine:
-    """Return what builds here.
+def require_builder() -> None:
+    """Refuse to go on where nothing builds.
 
     Raises:
         UserError: no engine answers, or its client cannot build with BuildKit.
     """
-    server = require_engine("build")
+    require_engine("build")
     client = require(ask("version", "--format", "{{.Client.Version}}"), "build").strip()
-    buildx = ask("buildx", "version").code == 0
-    if not buildx and _major(client) >= _NEEDS_BUILDX:
+    release = re.match(r"\d+", client)
+    if release and int(release[0]) >= _NEEDS_BUILDX and ask("buildx", "version").code:
         raise UserError(
             f"cannot build: docker {client} needs its plugin buildx for BuildKit, and has none",
             hint="install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, "
             "Ubuntu); without root, put the program docker-buildx into ~/.docker/cli-plugins",
         )
-    driver = _driver() if buildx else "docker"
-    return Engine(client=client, server=server, buildx=buildx, driver=driver)
-
-
-def inspect(*images: str) -> tuple[Present | None, ...]:
-    """Return what the engine has of these names, None where it has nothing.
-
-    Raises:
-        UserError: no engine answers.
-    """
-    return tuple(_inspect(image) for image in images)
 
 
 def labelled(label: str) -> tuple[Present, ...]:
@@ -113,10 +86,15 @@ def labelled(label: str) -> tuple[Present, ...]:
     """
     words = ("image", "ls", "--quiet", "--no-trunc", "--filter", f"label={label}")
     found = dict.fromkeys(require(ask(*words), "list images").split())
-    return tuple(image for name in found if (image := _inspect(name)) is not None)
+    return tuple(image for name in found if (image := inspect(name)) is not None)
 
 
-def _inspect(image: str) -> Present | None:
+def inspect(image: str) -> Present | None:
+    """Return what the engine has of this name; None where it has nothing.
+
+    Raises:
+        UserError: no engine answers.
+    """
     answer = ask("image", "inspect", image)
     if answer.code and "no such image" in answer.errors.lower():
         return None
@@ -129,14 +107,3 @@ def _inspect(image: str) -> Present | None:
         repo_digests=tuple(found.get("RepoDigests") or ()),
         created=found["Created"],
     )
-
-
-def _driver() -> str:
-    said = ask("buildx", "inspect").output
-    found = re.search(r"^Driver:\s*(\S+)", said, re.MULTILINE)
-    return found.group(1) if found else "docker"
-
-
-def _major(version: str) -> int:
-    found = re.match(r"\d+", version)
-    return int(found.group()) if found else 0

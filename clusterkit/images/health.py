@@ -1,22 +1,56 @@
-"""Prove a built image: its torch sees the driver, and its own health test trains on two ranks."""
+"""Prove a built image: its torch sees the driver, and its own health test trains on two ranks.
+
+A CUDA program needs a driver of the machine that is new enough for its CUDA; the container's
+runtime has to bring that driver's libraries and devices in.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from clusterkit.core.commands import TIMED_OUT, Answer
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import Problem, UserError
-from clusterkit.images import driver, engine
-from clusterkit.images.catalogue import Image, Variant, lineage
+from clusterkit.images import engine
+from clusterkit.images.catalogue import HEALTH, Image, Variant, lineage
 from clusterkit.images.inside import PYTHON
+
+OLDEST_DRIVER: Mapping[int, int] = {11: 450, 12: 525, 13: 580}
+"""CUDA's major version -> first branch of the driver that runs it (NVIDIA, CUDA Compatibility,
+minor version compatibility)."""
+
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+AMD_DRIVER = Path("/dev/kfd")
+_NOT_STARTED = re.compile(r"error 802|system not yet initialized", re.IGNORECASE)
+
 
 _LOOK_S = 180.0
 _SHOWN_LINES = 40
 _NO_RUNTIME = "could not select device driver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What torch in a container says of GPUs."""
+
+    torch: str
+    cuda: str | None
+    """CUDA that torch is built for."""
+    hip: str | None
+    count: int
+    said: tuple[str, ...]
+    """What torch complained of."""
+    devices: tuple[str, ...]
+    driver: str
+    """The text of /proc/driver/nvidia/version, which containers share with their machine."""
+    visible: str | None
+    """CUDA_VISIBLE_DEVICES."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +80,7 @@ def prove(
         UserError: it is not built here, or no engine answers.
     """
     engine.require_engine("test")
-    if engine.inspect(tag)[0] is None:
+    if engine.inspect(tag) is None:
         raise UserError(
             f"{tag} is not built here", hint=f"clusterkit images build {image.name}:{variant}"
         )
@@ -59,9 +93,9 @@ def prove(
     gpus, problem = _look(image, variant, tag, run, asked=bool(devices))
     output = ""
     if problem is None:
-        answer = engine.ask(*run, tag, *image.health, timeout_s=timeout_s)
+        answer = engine.ask(*run, tag, HEALTH, timeout_s=timeout_s)
         output = "\n".join((answer.output + answer.errors).strip().splitlines()[-_SHOWN_LINES:])
-        problem = _judge(image, tag, answer, timeout_s)
+        problem = _result(tag, answer, timeout_s)
     return Health(
         name=image.name,
         variant=variant,
@@ -78,11 +112,11 @@ def prove(
 def _devices(variant: Variant) -> tuple[tuple[str, ...], str | None]:
     """Return the arguments that bring this machine's GPUs in, or why there are none."""
     if variant is Variant.CUDA:
-        if driver.NVIDIA_DRIVER.exists():
+        if NVIDIA_DRIVER.exists():
             return ("--gpus=all",), None
         return (), "no NVIDIA driver on this machine: tested without a GPU"
     if variant is Variant.ROCM:
-        if driver.AMD_DRIVER.exists():
+        if AMD_DRIVER.exists():
             return ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"), None
         return (), "no AMD GPU on this machine: tested without a GPU"
     return (), None
@@ -106,24 +140,99 @@ def _look(
         last = answer.errors.strip().splitlines()[-1:] or ["it says nothing"]
         return 0, Problem(message=f"torch cannot be imported in {tag}: {last[0]}")
     try:
-        seen = driver.read_seen(json.loads(answer.output))
+        seen = read_seen(json.loads(answer.output))
     except ValueError:
         return 0, Problem(
             message=f"{tag} says more than what its torch sees: {answer.output.strip()[:200]!r}",
             hint=f"look for what prints at the start of Python: docker run --rm {tag} python -c ''",
         )
-    return seen.count, driver.explain(variant, seen)
+    return seen.count, explain(variant, seen)
 
 
-def _judge(image: Image, tag: str, answer: Answer, timeout_s: float) -> Problem | None:
+def _result(tag: str, answer: Answer, timeout_s: float) -> Problem | None:
     if answer.code == 0:
         return None
     if answer.code == TIMED_OUT:
         return Problem(
             message=f"the health test did not end in {timeout_s:.0f} s", hint="--timeout SECONDS"
         )
-    command = " ".join(image.health)
     return Problem(
         message=f"the health test ended with code {answer.code}",
-        hint=f"look for yourself: docker run --rm -it {tag} bash, then {command}",
+        hint=f"look for yourself: docker run --rm -it {tag} bash, then {HEALTH}",
+    )
+
+
+def read_seen(document: Mapping[str, Any]) -> Seen:
+    """Return what images/gpus.py printed."""
+    lists = {name: tuple(document[name]) for name in ("said", "devices")}
+    return Seen(**{**document, **lists})
+
+
+def explain(variant: Variant, seen: Seen) -> Problem | None:
+    """Return why torch does not see the GPUs that its variant is for; None where it does."""
+    if variant is Variant.CPU or (seen.count and not seen.said):
+        return None
+    said = "; ".join(seen.said) or "torch sees no GPU and does not say why"
+    built_for = seen.cuda if variant is Variant.CUDA else seen.hip
+    if built_for is None:
+        return Problem(
+            message=f"torch {seen.torch} in the image is not built for {variant}",
+            hint="the lock file or an index of packages brought another build: "
+            "clusterkit images show NAME --json",
+        )
+    cases = _amd(seen, said) if variant is Variant.ROCM else _nvidia(seen, said)
+    return next(Problem(message=message, hint=hint) for so, message, hint in cases if so)
+
+
+def _nvidia(seen: Seen, said: str) -> tuple[tuple[bool, str, str], ...]:
+    """Return what may be wrong: whether it is so, what to say, and what to do; the last is so."""
+    found = re.search(r"\b\d{3}(\.\d+)+\b", seen.driver)
+    driver = found.group() if found else "0"
+    needed = OLDEST_DRIVER.get(int((seen.cuda or "0").partition(".")[0]), 0)
+    return (
+        (not found, "this machine runs no NVIDIA driver", "nvidia-smi; modprobe nvidia"),
+        (
+            int(driver.partition(".")[0]) < needed,
+            (
+                f"the machine's NVIDIA driver {driver} is too old for CUDA {seen.cuda}, which "
+                f"torch {seen.torch} in the image is built for ({said})"
+            ),
+            (
+                f"install driver {needed} or later on the machine, or take an image with an older "
+                "CUDA; no change inside the image helps"
+            ),
+        ),
+        (
+            not seen.devices,
+            f"the container was given no GPU, though the machine has a driver ({driver})",
+            (
+                "docker run --gpus all; it needs nvidia-container-toolkit: "
+                "nvidia-ctk runtime configure --runtime=docker, then restart Docker"
+            ),
+        ),
+        (
+            seen.visible is not None and not seen.count,
+            f"CUDA_VISIBLE_DEVICES={seen.visible!r} hides all GPUs",
+            "unset it, or name devices that are there: nvidia-smi -L",
+        ),
+        (
+            any(_NOT_STARTED.search(line) for line in seen.said),
+            f"the GPUs have not joined their NVSwitch fabric ({said})",
+            "systemctl status nvidia-fabricmanager on the machine",
+        ),
+        (True, f"torch does not reach the GPUs ({said})", "nvidia-smi on the machine"),
+    )
+
+
+def _amd(seen: Seen, said: str) -> tuple[tuple[bool, str, str], ...]:
+    return (
+        (
+            not seen.devices,
+            "the container was given no AMD GPU",
+            (
+                "docker run --device /dev/kfd --device /dev/dri --group-add video; "
+                "without /dev/kfd the machine lacks the driver amdgpu"
+            ),
+        ),
+        (True, f"torch does not reach the GPUs ({said})", "rocm-smi on the machine"),
     )

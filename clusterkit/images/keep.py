@@ -16,12 +16,11 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.docker_errors import docker_trouble
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.images import engine
+from clusterkit.images.catalogue import LABEL_IMAGE
 from clusterkit.images.engine import Present
-from clusterkit.images.names import LABEL_IMAGE
 
-_RECIPE_TAG = re.compile(r".*:[a-z]+-[0-9a-f]{12}")
+_RECIPE = re.compile(r".*:[a-z]+-[0-9a-f]{12}")
 _EXPORT_S = 7200.0
-_BLOCK = 1 << 20
 
 
 class Form(StrEnum):
@@ -86,8 +85,9 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
     if path.exists() and not force:
         raise UserError(f"there is a file {path} already", hint="--force replaces it")
     engine.require_engine("export")
-    if engine.inspect(tag)[0] is None:
-        raise UserError(f"{tag} is not here", hint=f"clusterkit images build {_asked(tag)}")
+    wanted = tag.rpartition("clusterkit/")[2]
+    if engine.inspect(tag) is None:
+        raise UserError(f"{tag} is not here", hint=f"clusterkit images build {wanted}")
     files.create_output_folder(path.parent)
     with (
         files.explained(path.parent),
@@ -102,13 +102,11 @@ def export(tag: str, form: Form, path: Path, *, force: bool) -> Exported:
                 f"{tag} was not written to {path}: {trouble.message}",
                 hint=f"{free:.1f} GB are free in {path.parent.absolute()}",
             )
-        size, digest = written.stat().st_size, _digest(written)
+        size = written.stat().st_size
+        with written.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
         files.give_name(written, path, mode=files.output())
     return Exported(tag=tag, form=form, path=path, size_bytes=size, sha256=digest)
-
-
-def _asked(tag: str) -> str:
-    return tag.rpartition("clusterkit/")[2]
 
 
 def superseded(*, everything: bool) -> tuple[Present, ...]:
@@ -120,17 +118,21 @@ def superseded(*, everything: bool) -> tuple[Present, ...]:
         UserError: no engine answers.
     """
     ours = [image for image in engine.labelled(LABEL_IMAGE) if _is_ours(image)]
-    return tuple(image for image in ours if everything or _only_recipes(image.tags))
+    return tuple(image for image in ours if everything or all(map(_RECIPE.fullmatch, image.tags)))
 
 
 def remove(images: Sequence[Present]) -> tuple[Removed, ...]:
     """Remove images with all their names; what a container or a child needs stays."""
-    return tuple(_remove(image) for image in images)
+    removed = []
+    for image in images:
+        answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
+        refused = docker_trouble(answer.errors).message if answer.code else None
+        removed.append(removal(image, refused))
+    return tuple(removed)
 
 
-def _remove(image: Present) -> Removed:
-    answer = engine.ask("image", "rm", *(image.tags or (image.id,)), timeout_s=_EXPORT_S)
-    refused = docker_trouble(answer.errors).message if answer.code else None
+def removal(image: Present, refused: str | None = None) -> Removed:
+    """Return what is said of an image that goes, or would."""
     return Removed(id=image.id, tags=image.tags, size_bytes=image.size_bytes, refused=refused)
 
 
@@ -138,15 +140,3 @@ def _is_ours(image: Present) -> bool:
     name = f"clusterkit/{image.labels[LABEL_IMAGE]}"
     repositories = {tag.rpartition(":")[0] for tag in image.tags}
     return bool(repositories) and all(f"/{each}".endswith(f"/{name}") for each in repositories)
-
-
-def _only_recipes(tags: Sequence[str]) -> bool:
-    return all(_RECIPE_TAG.fullmatch(tag) for tag in tags)
-
-
-def _digest(path: Path) -> str:
-    whole = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            whole.update(block)
-    return whole.hexdigest()

@@ -20,16 +20,19 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.data import data_dir
 from clusterkit.core.distribution import normal_name, own_requirements
 from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.version import __version__
 from clusterkit.images.catalogue import MATRIX, Image, Variant, lineage
 
-SOURCE_LOCK = "source.txt"
-"""Of packages that are built inside: their sources, the same for all variants."""
-
+SOURCE = "source"
+"""In place of a variant: the lock of what is built inside, the same for all variants."""
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>\S+)")
 _RESOLVE_S = 1800.0
 _SHOWN_LINES = 20
 _KEPT_VARIABLES = frozenset({"PIP_CERT", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT"})
 """Of pip's: how a machine reaches an index, not which."""
+
+
+_GPU_PACKAGES: Mapping[str, str] = {"cuda": "nvidia-cuda-runtime", "nccl": "nvidia-nccl-cu13"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +47,14 @@ class Pin:
         return f"{self.name}=={self.version} \\\n    --hash=sha256:{self.sha256}"
 
 
-def lock_path(image: Image, variant: Variant) -> Path:
-    """Return where the lock of this image lies, whether or not it is there."""
+def lock_path(image: Image, variant: str) -> Path:
+    """Return where the lock of a variant of this image lies, whether or not it is there."""
     return data_dir("images") / image.name / "lock" / f"{variant}.txt"
 
 
 def lock_command(name: str, variant: str) -> str:
     """Return what makes the lock of an image."""
     return f"clusterkit images lock {name} --variant {variant}"
-
-
-def source_lock_path(image: Image) -> Path:
-    """Return where the hashes of what is built inside this image lie."""
-    return data_dir("images") / image.name / "lock" / SOURCE_LOCK
 
 
 def read_lock(path: Path) -> Mapping[str, str]:
@@ -81,31 +79,44 @@ def requirements(image: Image) -> tuple[str, ...]:
     return (*own_requirements(), *image.packages)
 
 
-def below(image: Image, variant: Variant) -> Mapping[str, str]:
-    """Return name -> version of what the images below this one hold.
-
-    Raises:
-        UserError: one of them has no lock file.
-    """
-    found: dict[str, str] = {}
-    for known in lineage(image)[:-1]:
-        found |= read_lock(lock_path(known, variant))
+def versions(image: Image, variant: Variant) -> Mapping[str, str]:
+    """Return the versions inside of what MATRIX names, as far as the image holds it."""
+    locked: dict[str, str] = {}
+    for known in lineage(image):
+        if (path := lock_path(known, variant)).exists():
+            locked |= read_lock(path)
+    built = {one.partition("==")[0] for known in lineage(image) for one in known.sources}
+    found = {"clusterkit": __version__, "python": MATRIX["python"]}
+    for name, version in MATRIX.items():
+        package = normal_name(_GPU_PACKAGES.get(name, name))
+        if package in locked:
+            found[name] = locked[package]
+        elif name in built:
+            found[name] = version
     return found
 
 
-def resolve(
-    image: Image, below: Mapping[str, str], pip_conf: Path | None = None
-) -> tuple[Pin, ...]:
-    """Ask pip which packages this image adds to those `below`, by a dry run.
+def resolve(image: Image, variant: Variant, pip_conf: Path | None = None) -> tuple[Pin, ...]:
+    """Ask pip which packages this image adds to those of the images below it, by a dry run.
 
     Nothing is installed; where a file has metadata beside it (PEP 658) only that is downloaded.
     Of pip's settings only those in `pip_conf` count.
 
     Raises:
-        UserError: this Python is not the one of the images.
+        UserError: this Python is not the one of the images, or an image below has no lock file.
         RemoteError: pip finds no answer; with what it said.
     """
-    _require_python()
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    machine = f"{platform.system()} {platform.machine()}"
+    if here != MATRIX["python"] or machine != "Linux x86_64":
+        raise UserError(
+            f"lock files are made by Python {MATRIX['python']} on Linux x86_64, "
+            f"and this is Python {here} on {machine}",
+            hint=f"run it in a container: docker run -it --rm python:{MATRIX['python']} bash",
+        )
+    below: dict[str, str] = {}
+    for known in lineage(image)[:-1]:
+        below |= read_lock(lock_path(known, variant))
     wanted = [line for known in lineage(image) for line in requirements(known)]
     pins = (pin for pin in _ask_pip(wanted, below, pip_conf) if pin.name not in below)
     return tuple(sorted(pins, key=lambda pin: pin.name))
@@ -121,17 +132,6 @@ def render_lock(image: Image, variant: str, pins: Iterable[Pin]) -> str:
     ))  # fmt: skip
 
 
-def _require_python() -> None:
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    machine = f"{platform.system()} {platform.machine()}"
-    if here != MATRIX["python"] or machine != "Linux x86_64":
-        raise UserError(
-            f"lock files are made by Python {MATRIX['python']} on Linux x86_64, "
-            f"and this is Python {here} on {machine}",
-            hint=f"run it in a container: docker run -it --rm python:{MATRIX['python']} bash",
-        )
-
-
 def _ask_pip(
     wanted: Sequence[str], below: Mapping[str, str], pip_conf: Path | None
 ) -> Iterator[Pin]:
@@ -143,7 +143,14 @@ def _ask_pip(
             "--disable-pip-version-check", "--no-input",
             "--report", str(report), "--constraint", str(constraints), *wanted,
         ]  # fmt: skip
-        answer = run_command(argv, environment=_environment(pip_conf), timeout_s=_RESOLVE_S)
+        kept = {
+            variable: text
+            for variable, text in os.environ.items()
+            if not variable.startswith("PIP_") or variable in _KEPT_VARIABLES
+        }
+        # DeepSpeed's setup.py would compile its ops to tell its requirements.
+        kept |= {"PIP_CONFIG_FILE": str(pip_conf or os.devnull), "DS_BUILD_OPS": "0"}
+        answer = run_command(argv, environment=kept, timeout_s=_RESOLVE_S)
         document = files.read_json(report)
         if answer.code or document is None:
             said = "\n".join(answer.errors.strip().splitlines()[-_SHOWN_LINES:])
@@ -157,14 +164,3 @@ def _ask_pip(
             version=item["metadata"]["version"],
             sha256=item["download_info"]["archive_info"]["hashes"]["sha256"],
         )
-
-
-def _environment(pip_conf: Path | None) -> dict[str, str]:
-    """Return an environment in which pip knows no index of this machine's own."""
-    kept = {
-        name: text
-        for name, text in os.environ.items()
-        if not name.startswith("PIP_") or name in _KEPT_VARIABLES
-    }
-    # DeepSpeed's setup.py would compile its ops to tell its requirements.
-    return {**kept, "PIP_CONFIG_FILE": str(pip_conf or os.devnull), "DS_BUILD_OPS": "0"}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterkit.images.catalogue import IMAGES, MATRIX, PLATFORMS, ROOT_IMAGE, VARIANTS
-from clusterkit.images.locks import lock_path
-from clusterkit.images.names import version, versions
+from clusterkit.images.locks import lock_path, versions
 from docs.generate.page import Page, blocks, code, prose, table
 
 
@@ -35,7 +34,7 @@ def pages(root: Path) -> Iterator[Page]:
                     (
                         code(name),
                         code(image.parent or "Debian 12"),
-                        code(version(image)),
+                        code(image.version),
                         prose(image.summary),
                     )
                     for name, image in IMAGES.items()

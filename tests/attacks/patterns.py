@@ -26,7 +26,7 @@ TABLES = {
     "bench/accuracy/notation.py": ("_ZERO_NAMES", "_FSDP_NAMES"),
     "bench/accuracy/units.py": ("_FORMS",),
     "clusterkit/executors/slurm/refusals.py": ("_HINTS",),
-    "clusterkit/images/build_errors.py": ("_KNOWN",),
+    "clusterkit/images/build.py": ("_KNOWN",),
     "templates/mpi/launch.py": ("SAYS",),
 }
 """Files that search for what stands in a table: names of those that hold texts and no patterns."""

@@ -20,8 +20,8 @@ from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.images.catalogue import IMAGES, Variant
-from clusterkit.images.context import assemble
 from clusterkit.images.packages import package_of, remedies
+from clusterkit.images.recipe import assemble
 from clusterkit.launch.frameworks import framework_names, load_framework
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.probes.host import job_python

@@ -1,4 +1,4 @@
-"""`clusterkit images build`."""
+"""`clusterkit images build` and `images test`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.images.flags import (
     Network,
     PipConf,
     Registry,
     VariantFlag,
-    read_epoch,
     size_words,
 )
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.images.build import Built, Listener
-    from clusterkit.images.progress import Step
-    from clusterkit.images.recipe import Target, Wishes
+    from clusterkit.images.build import Built, Listener, Step
+    from clusterkit.images.recipe import BuildOptions, Target
 
 
 def build(
@@ -87,17 +86,18 @@ def build(
 
     Proxies are taken from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, and leave nothing behind.
     """
-    from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE
-    from clusterkit.images.names import check_registry, read_name
-    from clusterkit.images.recipe import PROXY_VARIABLES, Wishes, make_targets
+    from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE, check_registry, read_name
+    from clusterkit.images.recipe import PROXY_VARIABLES, BuildOptions, make_targets
 
     wanted = [read_name(name, variant) for name in names]
     arguments = _arguments(build_arg or ())
     if push and not registry:
         raise UserError("--push without a registry", hint="--registry HOST[:PORT][/PATH]")
-    epoch = read_epoch()
+    epoch = os.environ.get("SOURCE_DATE_EPOCH") or str(EPOCH)
+    if not epoch.isdecimal():
+        raise UserError(f"SOURCE_DATE_EPOCH is not a number of seconds: {epoch!r}")
     secrets = {"ca": ca, "pip": pip_conf, "apt": apt_sources}
-    wishes = Wishes(
+    options = BuildOptions(
         root=root or arguments.pop("PARENT", ROOT_IMAGE),
         registry=check_registry(registry) if registry else "",
         platform=platform,
@@ -106,13 +106,13 @@ def build(
         no_cache=no_cache,
         secrets={name: path.absolute() for name, path in secrets.items() if path is not None},
         proxies=tuple(name for name in PROXY_VARIABLES if os.environ.get(name)),
-        epoch=EPOCH if epoch is None else epoch,
+        epoch=int(epoch),
     )
-    targets = make_targets(wanted, wishes)
+    targets = make_targets(wanted, options)
     if output is not None:
-        _write(targets, wishes, output, json=json)
+        _write(targets, options, output, json=json)
     else:
-        _build(targets, wishes, push=push, verbose=verbose, json=json)
+        _build(targets, options, push=push, verbose=verbose, json=json)
 
 
 def _arguments(words: Iterable[str]) -> dict[str, str]:
@@ -125,11 +125,10 @@ def _arguments(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _write(targets: tuple[Target, ...], wishes: Wishes, output: Path, *, json: bool) -> None:
-    from clusterkit.images.bake import BAKE_FILE, SCRIPT
-    from clusterkit.images.build import write_folder
+def _write(targets: tuple[Target, ...], options: BuildOptions, output: Path, *, json: bool) -> None:
+    from clusterkit.images.recipe import BAKE_FILE, SCRIPT, write_folder
 
-    write_folder(targets, wishes, output)
+    write_folder(targets, options, output)
     if json:
         console.json_document(
             {"output": str(output), "targets": [target.folder for target in targets]}
@@ -141,16 +140,16 @@ def _write(targets: tuple[Target, ...], wishes: Wishes, output: Path, *, json: b
 
 
 def _build(
-    targets: tuple[Target, ...], wishes: Wishes, *, push: bool, verbose: bool, json: bool
+    targets: tuple[Target, ...], options: BuildOptions, *, push: bool, verbose: bool, json: bool
 ) -> None:
     from clusterkit.images.build import build as build_all
     from clusterkit.images.engine import require_builder
 
-    builder = require_builder()
+    require_builder()
     done: list[Built] = []
     try:
         with _listener(verbose=verbose) as listen:
-            done += build_all(targets, wishes, builder=builder, push=push, listen=listen)
+            done += build_all(targets, options, push=push, listen=listen)
     finally:
         # Not between the steps: what shows them on a terminal takes stdout as well.
         if not json:
@@ -201,3 +200,46 @@ def _tell(name: str, news: Step | str, *, verbose: bool) -> None:
 def _short(text: str, width: int = 56) -> str:
     line = re.sub(r"(?<!\S)--mount=\S+ ", "", " ".join(text.split()))
     return line if len(line) <= width else line[: width - 3] + "..."
+
+
+def prove_images(
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Images that are built here.", metavar="NAME..."),
+    ],
+    variant: VariantFlag = None,
+    registry: Registry = "",
+    network: Network = None,
+    timeout: Annotated[
+        int, typer.Option("--timeout", help="Seconds for one health test.", min=1, metavar="S")
+    ] = 600,
+    json: JsonFlag = False,
+) -> None:
+    """Run the health tests of images: torch sees the GPUs, two ranks train.
+
+    The container gets no network unless --network says otherwise.
+    """
+    from clusterkit.images.catalogue import read_name, tag_of
+    from clusterkit.images.health import prove
+
+    wanted = [read_name(name, variant) for name in names]
+    found = []
+    for image, kind in wanted:
+        tag = tag_of(image, kind, registry)
+        health = prove(image, kind, tag, network=network, timeout_s=float(timeout))
+        found.append(health)
+        if json:
+            continue
+        if health.output:
+            console.note(console.dim("\n".join(f"  {line}" for line in health.output.splitlines())))
+        gpus = f", {health.gpus} GPUs" if health.gpus else ""
+        word, colour = ("healthy", "green") if health.healthy else ("unhealthy", "red")
+        console.say(f"{tag}  {console.coloured(word, colour)} in {health.seconds:.0f} s{gpus}")
+        if health.skipped:
+            console.warn(health.skipped)
+        if health.problem is not None:
+            console.error(str(health.problem))
+    if json:
+        console.json_document({"images": found})
+    if not all(health.healthy for health in found):
+        raise typer.Exit(EXIT_FINDINGS)

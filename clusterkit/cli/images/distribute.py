@@ -74,8 +74,7 @@ def distribute(
 
 def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool]:
     """Return what Docker calls the image, and whether the catalogue has it."""
-    from clusterkit.images.catalogue import IMAGES, VARIANTS
-    from clusterkit.images.names import read_name, tag_of
+    from clusterkit.images.catalogue import IMAGES, VARIANTS, read_name, tag_of
 
     word, colon, behind = name.removeprefix("clusterkit/").partition(":")
     if word in IMAGES and (not colon or behind in VARIANTS):

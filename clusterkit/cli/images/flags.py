@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clusterkit.cli.frame.flags import option
-from clusterkit.core.errors import UserError
 
 VariantFlag = Annotated[
     str | None,
@@ -50,20 +48,6 @@ Network = Annotated[
 Name = Annotated[
     str, typer.Argument(help="An image of `clusterkit images list`.", show_default=False)
 ]
-
-
-def read_epoch() -> int | None:
-    """Return SOURCE_DATE_EPOCH of the environment, in seconds.
-
-    Raises:
-        UserError: it is no number.
-    """
-    text = os.environ.get("SOURCE_DATE_EPOCH")
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise UserError(f"SOURCE_DATE_EPOCH is no number of seconds: {text!r}")
-    return int(text)
 
 
 def size_words(size_bytes: int) -> str:

@@ -28,16 +28,15 @@ def lock(
     pip's own settings on this machine do not count: only --pip-conf does.
     """
     from clusterkit.core import files
-    from clusterkit.images.catalogue import IMAGES
-    from clusterkit.images.locks import below, lock_path, read_lock, render_lock, resolve
-    from clusterkit.images.names import read_name
+    from clusterkit.images.catalogue import IMAGES, read_name
+    from clusterkit.images.locks import lock_path, read_lock, render_lock, resolve
 
     pairs = [read_name(word, variant) for word in names or IMAGES]
     rows = []
     for image, kind in sorted(pairs, key=lambda pair: list(IMAGES).index(pair[0].name)):
         path = lock_path(image, kind)
         before = read_lock(path) if path.exists() else {}
-        pins = resolve(image, below(image, kind), pip_conf)
+        pins = resolve(image, kind, pip_conf)
         files.create_output_folder(path.parent)
         files.write_text(path, render_lock(image, kind, pins), mode=files.output())
         after = {pin.name: pin.version for pin in pins}
@@ -63,16 +62,10 @@ def prune(
     json: JsonFlag = False,
 ) -> None:
     """Remove images of older builds from the engine; what containers use stays."""
-    from clusterkit.images.keep import Removed, remove, superseded
+    from clusterkit.images.keep import removal, remove, superseded
 
     found = superseded(everything=everything)
-    if dry_run:
-        gone = tuple(
-            Removed(id=image.id, tags=image.tags, size_bytes=image.size_bytes, refused=None)
-            for image in found
-        )
-    else:
-        gone = remove(found)
+    gone = tuple(map(removal, found)) if dry_run else remove(found)
     if json:
         console.json_document({"removed": gone, "dry_run": dry_run})
     else:
@@ -101,9 +94,9 @@ def export(
     json: JsonFlag = False,
 ) -> None:
     """Write an image into a file that Docker, enroot or Apptainer starts."""
+    from clusterkit.images.catalogue import read_name, tag_of
     from clusterkit.images.keep import Form, default_path
     from clusterkit.images.keep import export as write
-    from clusterkit.images.names import read_name, tag_of
 
     if to not in Form.__members__.values():
         raise UserError(f"nothing is exported to {to!r}", hint=choices_hint(to, map(str, Form)))

@@ -24,8 +24,7 @@ def list_images(
 ) -> None:
     """List the images, and which of them are built here."""
     from clusterkit.images import engine
-    from clusterkit.images.catalogue import IMAGES, VARIANTS, find_variant
-    from clusterkit.images.names import tag_of
+    from clusterkit.images.catalogue import IMAGES, VARIANTS, find_variant, tag_of
 
     chosen = VARIANTS if variant is None else (find_variant(variant),)
     pairs = [(image, kind) for image in IMAGES.values() for kind in chosen]
@@ -37,7 +36,7 @@ def list_images(
         unknown = str(error)
     else:
         tags = [tag_of(image, kind, registry) for image, kind in pairs]
-        there = dict(zip(tags, engine.inspect(*tags), strict=True))
+        there = {tag: engine.inspect(tag) for tag in tags}
     rows = [_row(image, kind, registry, there, known=unknown is None) for image, kind in pairs]
     if json:
         console.json_document({"images": rows, "engine": unknown or "answers"})
@@ -66,8 +65,8 @@ def _row(
     *,
     known: bool,
 ) -> dict[str, Any]:
-    from clusterkit.images.locks import lock_path
-    from clusterkit.images.names import LABEL_VERSION, tag_of, version, versions
+    from clusterkit.images.catalogue import LABEL_VERSION, tag_of
+    from clusterkit.images.locks import lock_path, versions
 
     tag = tag_of(image, variant, registry)
     present = there.get(tag)
@@ -82,7 +81,7 @@ def _row(
         "name": image.name,
         "variant": str(variant),
         "tag": tag,
-        "version": version(image),
+        "version": image.version,
         "parent": image.parent,
         "summary": image.summary,
         "state": state,
@@ -106,14 +105,14 @@ def show(
     """Show what an image is made of, and what is inside the one that is built here."""
     from clusterkit.core import files
     from clusterkit.images import engine
+    from clusterkit.images.catalogue import read_name, tag_of
     from clusterkit.images.inside import bill_of_materials, read_manifest
-    from clusterkit.images.names import read_name, tag_of
 
     image, kind = read_name(name, variant)
     tag = tag_of(image, kind, registry)
     present = None
     try:
-        present = engine.inspect(tag)[0]
+        present = engine.inspect(tag)
     except UserError as error:
         if sbom is not None:
             raise
@@ -138,13 +137,13 @@ def _document(
     image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
 ) -> dict[str, Any]:
     from clusterkit.images.catalogue import lineage
-    from clusterkit.images.names import version, versions
+    from clusterkit.images.locks import versions
 
     return {
         "name": image.name,
         "variant": variant,
         "tag": tag,
-        "version": version(image),
+        "version": image.version,
         "summary": image.summary,
         "lineage": [known.name for known in lineage(image)],
         "versions": versions(image, variant),
@@ -157,8 +156,7 @@ def _print(
     image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
 ) -> None:
     from clusterkit.images.catalogue import lineage
-    from clusterkit.images.locks import lock_command, lock_path
-    from clusterkit.images.names import versions
+    from clusterkit.images.locks import lock_command, lock_path, versions
 
     console.say(f"{console.bold(tag)}  {image.summary}")
     console.say(f"built on  {' < '.join(known.name for known in lineage(image))}")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from clusterkit.cli.images.build import build
+from clusterkit.cli.images.build import build, prove_images
 from clusterkit.cli.images.distribute import distribute
 from clusterkit.cli.images.keep import export, lock, prune
 from clusterkit.cli.images.look import list_images, show
-from clusterkit.cli.images.prove import prove_images
 
 app = typer.Typer(
     help="Build the images that jobs run in, prove them, and keep them in order.",
