@@ -17,19 +17,17 @@ from typer.testing import CliRunner
 from clusterkit.cli.frame.main import app
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
-from clusterkit.observe.bench.allreduce.answer import answer, document
-from clusterkit.observe.bench.allreduce.calibrating import learned
-from clusterkit.observe.bench.allreduce.document import read_document
+from clusterkit.observe.bench.allreduce.answer import answer, document, learned
+from clusterkit.observe.bench.allreduce.document import read_document, read_result
 from clusterkit.observe.bench.allreduce.nccl_output import read_nccl_tests
-from clusterkit.observe.bench.allreduce.operations import (
+from clusterkit.observe.bench.allreduce.result import (
     MEASURED,
     Operation,
+    Result,
     parse_operations,
     parse_sizes,
     size_in_words,
 )
-from clusterkit.observe.bench.allreduce.reading import read_result
-from clusterkit.observe.bench.allreduce.result import Result
 from clusterkit.preflight.expected_busbw import published_for
 from clusterkit.transport.probe import Unparsed
 from tests.mangling import mangled

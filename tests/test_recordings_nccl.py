@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
 from clusterkit.core.errors import UserError
-from clusterkit.observe.bench.allreduce.operations import Operation
-from clusterkit.observe.bench.allreduce.reading import read_result
+from clusterkit.observe.bench.allreduce.document import read_result
+from clusterkit.observe.bench.allreduce.result import Operation
 from tests.recordings import recording
 
 FRESH = "fresh-2026-11/"

@@ -18,16 +18,21 @@ from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
 from clusterkit.core.plots import require_drawing
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.launch.plan import make_plan
-from clusterkit.observe.bench.scaling import yardstick
 from clusterkit.observe.bench.scaling.causes import causes_of
-from clusterkit.observe.bench.scaling.evidence import GpuEvidence, NodeEvidence, evidence_of
-from clusterkit.observe.bench.scaling.lines import ThroughputLog
-from clusterkit.observe.bench.scaling.nodes import aim
+from clusterkit.observe.bench.scaling.evidence import (
+    MICROBENCHMARK,
+    ROUNDS,
+    CpuTime,
+    GpuEvidence,
+    NodeEvidence,
+    evidence_of,
+)
 from clusterkit.observe.bench.scaling.page import page
 from clusterkit.observe.bench.scaling.rates import (
     Bounds,
     Rate,
     Reading,
+    ThroughputLog,
     common_unit,
     counted,
     enough,
@@ -37,8 +42,8 @@ from clusterkit.observe.bench.scaling.rates import (
 )
 from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling, document
 from clusterkit.observe.bench.scaling.sizes import By, Size, chosen_by, doubling, parse_at, sizes_of
-from clusterkit.observe.bench.scaling.yardstick import Yardstick
 from clusterkit.observe.throughput import Throughput, Unit
+from clusterkit.observe.top.targets import of_plan
 from clusterkit.observe.vitals.host import read_host
 from clusterkit.observe.vitals.sample import NodeSample
 from clusterkit.transport.probe import PreflightJob, read_output
@@ -259,10 +264,10 @@ def gpu(**told: Any) -> GpuEvidence:
     ("odd", "words"),
     [
         ({"yardstick_s": 0.9}, "takes 0.90 s there, 0.20 s on n[1,3]"),
-        ({"throttled_percent": 80.0, "throttled_at_cpus": 0.5}, "CPU limit of 0.5 processors is"),
-        ({"stolen_percent": 30.0}, "its hypervisor keeps 30 %"),
+        ({"throttled_percent": 80.0, "throttled_at_cpus": 0.5}, "CPU limit of 0.5 CPUs is"),
+        ({"stolen_percent": 30.0}, "CPU steal 30 % there"),
         ({"gpus": (gpu(clock_mhz=1200.0),)}, "runs at 1200 MHz, those of n[1,3] at 1900 MHz"),
-        ({"load": 31.0}, "31 processes want its 8 processors, on n[1,3] 5"),
+        ({"load": 31.0}, "31 processes want its 8 CPUs, on n[1,3] 5"),
     ],
 )
 def test_a_node_that_is_behind_the_others_is_named(odd: dict[str, Any], words: str) -> None:
@@ -328,7 +333,7 @@ def test_a_run_that_is_fast_enough_has_no_reasons() -> None:
 
 
 def test_evidence_without_readings_says_why() -> None:
-    stick = Yardstick(program="/usr/bin/mawk", seconds=(0.3, 0.2, 0.4))
+    stick = CpuTime(program="/usr/bin/mawk", seconds=(0.3, 0.2, 0.4))
     assert evidence_of("n1", (), (stick,)).yardstick_s == 0.2
     assert evidence_of("n1", (), (), "no route").problem == "no route"
 
@@ -353,11 +358,11 @@ def test_what_goes_over_infiniband_counts_once(links: tuple[str, ...], bytes_per
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_yardstick_runs_and_is_read(shell: tuple[str, ...]) -> None:
-    output = run_probe(yardstick.PROBE, PreflightJob(hosts=("n1",)), shell=shell)
-    found = read_output(yardstick.PROBE, output)
-    assert isinstance(found, Yardstick)
-    assert len(found.seconds) == yardstick.ROUNDS
+def test_the_microbenchmark_runs_and_is_read(shell: tuple[str, ...]) -> None:
+    output = run_probe(MICROBENCHMARK, PreflightJob(hosts=("n1",)), shell=shell)
+    found = read_output(MICROBENCHMARK, output)
+    assert isinstance(found, CpuTime)
+    assert len(found.seconds) == ROUNDS
     assert all(second > 0 for second in found.seconds)
     assert "awk" in found.program or "busybox" in found.program
 
@@ -528,4 +533,4 @@ def test_nodes_that_slurm_does_not_tell_come_with_what_to_type(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     slurm = dataclasses.replace(plan().cluster, kind=ClusterKind.SLURM)
     with pytest.raises(RemoteError, match=r"squeue lists none\nhint: squeue -j 7"):
-        aim(dataclasses.replace(plan(), cluster=slurm), "7")
+        of_plan(dataclasses.replace(plan(), cluster=slurm), "7")

@@ -25,9 +25,9 @@ from clusterkit.jobs.state.load import load_job
 from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.request import read_request
 from clusterkit.jobs.submit.submit import start
-from clusterkit.observe.bench.scaling.measure import Wishes, measure
+from clusterkit.observe.bench.scaling.measure import MeasureOptions, measure
 from clusterkit.observe.bench.scaling.rates import Bounds
-from clusterkit.observe.bench.scaling.sized import Ladder, SizedJob, ladder
+from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob, ladder
 
 SCRIPT = """
 import os, sys, time
@@ -192,8 +192,8 @@ def test_a_run_that_somebody_ends_as_it_hangs_is_not_measured(
             enders[-1].start()
 
     jobs = bench.ladder(monkeypatch, script="hangs")
-    wishes = Wishes(bounds=Bounds(warmup=4, steps=60), patience_s=60, global_batch=False)
-    one, two = measure(jobs, wishes, listener=LISTENER, started=started)
+    measuring = MeasureOptions(bounds=Bounds(warmup=4, steps=60), timeout_s=60, global_batch=False)
+    one, two = measure(jobs, measuring, listener=LISTENER, started=started)
     enders[0].join()
     assert (one.problem, one.failed) == ("", False)
     assert (two.state, two.rates, two.failed) == ("cancelled", {}, True)
@@ -230,11 +230,11 @@ def test_ctrl_c_while_a_job_is_handed_over_leaves_none(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("clusterkit.jobs.submit.submit.start", interrupted)
-    wishes = Wishes(
-        bounds=Bounds(warmup=1), patience_s=60, global_batch=False, command_line=("this", "test")
+    measuring = MeasureOptions(
+        bounds=Bounds(warmup=1), timeout_s=60, global_batch=False, command_line=("this", "test")
     )
     with pytest.raises(KeyboardInterrupt):
-        next(measure(jobs, wishes, listener=LISTENER, started=lambda job, run: None))
+        next(measure(jobs, measuring, listener=LISTENER, started=lambda job, run: None))
     assert bench.states() == [JobState.CANCELLED]
 
 

@@ -146,8 +146,7 @@ def _check_names(interconnect: str | None, gpu: str | None) -> None:
 def _read(source: str, options: Mapping[str, Any]) -> Result:
     from clusterkit.core import files
     from clusterkit.executors.run.runfolder import RunFolder
-    from clusterkit.observe.bench.allreduce.document import FILE
-    from clusterkit.observe.bench.allreduce.reading import read_result
+    from clusterkit.observe.bench.allreduce.document import FILE, read_result
 
     nodes, slots = (_number(flag, options.get(flag)) for flag in ("nodes", "gpus_per_node"))
     if source == "-":
@@ -175,7 +174,7 @@ def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | 
     """Write down what the result says of the links of a cluster; return where, or why not."""
     from clusterkit.estimate.factors import calibration_file, load_calibration, save_calibration
     from clusterkit.estimate.query.answer import LOCAL
-    from clusterkit.observe.bench.allreduce.calibrating import learned
+    from clusterkit.observe.bench.allreduce.answer import learned
 
     try:
         place = calibration_file(cluster or LOCAL, os.environ)

@@ -9,8 +9,13 @@ from clusterkit.cli.frame import console
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text.listing import table
 from clusterkit.observe.bench.allreduce.answer import Answer
-from clusterkit.observe.bench.allreduce.operations import Operation, size_in_words
-from clusterkit.observe.bench.allreduce.result import LeftOut, Measured, Result
+from clusterkit.observe.bench.allreduce.result import (
+    LeftOut,
+    Measured,
+    Operation,
+    Result,
+    size_in_words,
+)
 
 _LABEL = "  {:<11} "
 _INDENT = 14

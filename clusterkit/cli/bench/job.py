@@ -27,8 +27,12 @@ from clusterkit.jobs import Job, cancel
 from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.observe.bench.allreduce.document import FILE, read_document
-from clusterkit.observe.bench.allreduce.operations import Operation, parse_operations, parse_sizes
-from clusterkit.observe.bench.allreduce.result import Result
+from clusterkit.observe.bench.allreduce.result import (
+    Operation,
+    Result,
+    parse_operations,
+    parse_sizes,
+)
 from clusterkit.transport.probe import Unparsed
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from clusterkit.core.errors import ClusterkitError, UserError
     from clusterkit.estimate.machines.interconnects import Network
     from clusterkit.executors.run.runfolder import RunFolder
-    from clusterkit.observe.bench.scaling.measure import Wishes
+    from clusterkit.observe.bench.scaling.measure import MeasureOptions
     from clusterkit.observe.bench.scaling.rates import Bounds
     from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling
-    from clusterkit.observe.bench.scaling.sized import Ladder, SizedJob
+    from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob
 
     Causes = Mapping[int, tuple[Cause, ...]]
 
@@ -112,21 +112,21 @@ def scaling(
     """
     from clusterkit.estimate.machines.interconnects import interconnect_named
     from clusterkit.observe.bench.scaling.causes import causes_of
-    from clusterkit.observe.bench.scaling.measure import Wishes
-    from clusterkit.observe.bench.scaling.sized import ladder
+    from clusterkit.observe.bench.scaling.measure import MeasureOptions
+    from clusterkit.observe.bench.scaling.sizes import ladder
 
     _check_places(plot, html)
     network = interconnect_named(interconnect) if interconnect is not None else None
     request = request_of(options, verb="bench scaling")
     jobs = ladder(request, by=by, at=at)
     warn_of_script(jobs.plan)
-    wishes = Wishes(
+    measuring = MeasureOptions(
         bounds=_bounds(steps, seconds, warmup),
-        patience_s=patience,
+        timeout_s=patience,
         global_batch=global_batch,
         command_line=tuple(sys.argv),
     )
-    found, trouble, interrupted = _run(jobs, wishes, network)
+    found, trouble, interrupted = _run(jobs, measuring, network)
     causes = {row.size.count: causes_of(found, row) for row in found.rows}
     troubles = _tell(found, causes, trouble, plot=plot, html=html, as_json=json)
     for one in troubles:
@@ -157,7 +157,7 @@ def _check_places(plot: Path | None, html: Path | None) -> None:
 
 
 def _run(
-    jobs: Ladder, wishes: Wishes, network: Network | None
+    jobs: Ladder, measuring: MeasureOptions, network: Network | None
 ) -> tuple[Scaling, ClusterkitError | None, bool]:
     """Return what was measured, also where that came to an end of its own."""
     from clusterkit.cli.jobs.submit_output import listening
@@ -170,7 +170,7 @@ def _run(
     interrupted = False
     try:
         with listening() as listener:
-            for row in measure(jobs, wishes, listener=listener, started=_started(jobs)):
+            for row in measure(jobs, measuring, listener=listener, started=_started(jobs)):
                 rows.append(row)
                 _progress(jobs, row)
     except KeyboardInterrupt:
@@ -204,8 +204,8 @@ def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
 
 def _progress(jobs: Ladder, row: Row) -> None:
     from clusterkit.observe.bench.scaling.rates import UNITS
+    from clusterkit.observe.bench.scaling.result import figure
     from clusterkit.observe.bench.scaling.sizes import in_words
-    from clusterkit.observe.bench.scaling.units import figure
 
     unit = next((unit for unit in UNITS if unit in row.rates), None)
     said = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]

@@ -7,9 +7,16 @@ from collections.abc import Iterator, Mapping
 
 from clusterkit.cli.frame import console
 from clusterkit.core.text.listing import table
-from clusterkit.observe.bench.scaling.result import FAIR, Cause, Row, Scaling
+from clusterkit.observe.bench.scaling.result import (
+    FAIR,
+    Cause,
+    Row,
+    Scaling,
+    figure,
+    in_percent,
+    step_time,
+)
 from clusterkit.observe.bench.scaling.sizes import By, in_words
-from clusterkit.observe.bench.scaling.units import figure, in_percent, step_time
 
 _WIDTH = 79
 _WIDTHS = (7, 7, 14, 11, 11, 11, 13)

@@ -10,7 +10,7 @@ from clusterkit.core.commands import run_command
 from clusterkit.core.errors import RemoteError, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostfile import hosts_of_allocation
-from clusterkit.core.model import ClusterSpec, JobState
+from clusterkit.core.model import ClusterSpec, JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.executors.ssh.layout import read_layout
@@ -125,6 +125,20 @@ def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
         why_unasked=", ".join(dict.fromkeys(asleep.values())),
         steps=via == "srun",
     )
+
+
+def of_plan(plan: LaunchPlan, job_id: str | None) -> Part:
+    """Return the nodes of a job that runs, by its plan.
+
+    Raises:
+        RemoteError: Slurm does not say which they are.
+    """
+    kind = plan.cluster.kind
+    if kind.shares_machine:
+        return Part(nodes=(LOCALHOST,), transport=by_shell())
+    if kind.lists_hosts:
+        return _ssh(plan.node_names, plan.cluster)
+    return _step(nodes_of(job_id or ""), job_id)
 
 
 def _require_running(job: Job) -> None:

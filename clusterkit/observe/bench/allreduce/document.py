@@ -1,4 +1,6 @@
-"""What templates/collectives/clusterkit_collectives.py wrote down, as a result.
+"""A result that was measured before: what our program wrote down, or nccl-tests printed.
+
+templates/collectives/clusterkit_collectives.py writes:
 
     {"schema": 1, "kind": "clusterkit-collectives", "complete": true, "backend": "gloo",
      "device": "cpu", "nodes": ["n1", "n2"], "torch": "2.9.0",
@@ -13,23 +15,112 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Annotated, Any, BinaryIO, TypeVar
 
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
+
+from clusterkit.core import files
+from clusterkit.core.errors import Position, UserError
 from clusterkit.observe.bench.allreduce.nccl_output import joined, read_nccl_tests
-from clusterkit.observe.bench.allreduce.operations import MEASURED, Operation
-from clusterkit.observe.bench.allreduce.result import LeftOut, Measured, Result, Wrong
+from clusterkit.observe.bench.allreduce.result import (
+    MEASURED,
+    LeftOut,
+    Measured,
+    Operation,
+    Result,
+    Wrong,
+)
 from clusterkit.transport.probe import Unparsed
 
 KIND = "clusterkit-collectives"
 FILE = "collectives.json"
 """Its name in the folder of results."""
 _SCHEMA = 1
-_MOST = 1 << 60
-_LEAST_S, _MOST_S = 1e-9, 1e9
+_MOST_BYTES = 16 << 20
+"""A sweep over all sizes on thousands of ranks prints less than a megabyte."""
+_HINT = "all_reduce_perf ... | clusterkit bench allreduce --from -"
+
+
+def _ours(op: Operation) -> Operation:
+    if op not in MEASURED:
+        raise ValueError("not measured by us")
+    return op
+
+
+_Op = Annotated[Operation, AfterValidator(_ours)]
+_Whole = Annotated[int, Field(strict=True, ge=1, le=1 << 60)]
+_Seconds = Annotated[float, Field(strict=True, ge=1e-9, le=1e9, allow_inf_nan=False)]
 """Figures outside of these are no measurement, and their quotients perhaps no numbers."""
+
+
+class _MeasuredRow(BaseModel):
+    op: _Op
+    bytes: _Whole
+    iterations: _Whole
+    seconds: Annotated[list[_Seconds], Field(min_length=1)]
+
+
+class _WrongRow(BaseModel):
+    op: _Op
+    bytes: _Whole
+    elements: _Whole
+    rank: Annotated[int, Field(strict=True, ge=0, le=1 << 60)]
+    node: str
+    detail: str
+
+
+class _LeftOutRow(BaseModel):
+    op: _Op
+    bytes: _Whole
+    why: str
+
+
+class _Document(BaseModel):
+    nodes: list[str] = []
+    device: str | None = None
+    complete: Any = False
+
+
+class _OfTorch(_Document):
+    backend: str | None = None
+    torch: str | None = None
+    nccl: str | None = None
+    measured: list[_MeasuredRow]
+    wrong: list[_WrongRow]
+    left_out: list[_LeftOutRow]
+
+
+class _OfNcclTests(_Document):
+    nccl_tests: Annotated[dict[_Op, str], Field(min_length=1)]
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def read_result(stream: BinaryIO, *, source: str) -> Result:
+    """Return the result in `stream`; `source` names it in errors.
+
+    Raises:
+        UserError: it is neither output of nccl-tests nor a document of ours, or too large.
+    """
+    data = stream.read(_MOST_BYTES + 1)
+    where = Position(source=source)
+    if len(data) > _MOST_BYTES:
+        message = f"more than {_MOST_BYTES >> 20} MiB: this is no output of nccl-tests"
+        raise UserError(message, hint=_HINT, position=where)
+    if b"\0" in data:
+        message = "a binary file: this is no output of nccl-tests"
+        raise UserError(message, hint=_HINT, position=where)
+    document = files.parse_json(data) if data.lstrip().startswith(b"{") else None
+    try:
+        if document is not None:
+            return read_document(document)
+        return read_nccl_tests(data.decode("utf-8", errors="replace"))
+    except Unparsed as error:
+        raise UserError(f"cannot read this: {error}", hint=_HINT, position=where) from error
 
 
 def read_document(document: Mapping[str, Any]) -> Result:
@@ -41,91 +132,22 @@ def read_document(document: Mapping[str, Any]) -> Result:
     if document.get("kind") != KIND or document.get("schema") != _SCHEMA:
         raise Unparsed(f"its kind is {reprlib.repr(document.get('kind'))} and not {KIND}")
     if "nccl_tests" in document:
-        return _of_nccl_tests(document)
-    return _of_torch(document)
+        return _of_nccl_tests(_checked(_OfNcclTests, document))
+    return _of_torch(_checked(_OfTorch, document))
 
 
-def _of_torch(document: Mapping[str, Any]) -> Result:
-    by_rank = _names(document)
-    nodes = tuple(dict.fromkeys(by_rank))
-    wrong = tuple(_wrong(one) for one in _rows(document, "wrong"))
-    versions = [f"{name} {found}" for name in ("torch", "nccl") if (found := _text(document, name))]
-    complete = document.get("complete") is True
-    return Result(
-        source="torch",
-        backend=_text(document, "backend") or "",
-        device=_text(document, "device"),
-        ranks=len(by_rank) or None,
-        nodes=nodes,
-        node_count=len(nodes) or None,
-        measured=tuple(_measured(one, len(by_rank)) for one in _rows(document, "measured")),
-        correct=False if wrong else True if complete else None,
-        wrong=wrong,
-        suspects=tuple(dict.fromkeys(one.node for one in wrong if one.node)),
-        left_out=tuple(
-            LeftOut(op=one.operation(), bytes=one.whole("bytes"), why=one.text("why"))
-            for one in _rows(document, "left_out")
-        ),
-        versions=tuple(versions),
-        complete=complete,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """An object in a list of the document."""
-
-    place: str
-    """What errors call it: `measured[2]`."""
-    found: Mapping[str, Any]
-
-    def operation(self) -> Operation:
-        return _operation(self.found.get("op"), f"{self.place}.op")
-
-    def whole(self, name: str, *, least: int = 1) -> int:
-        value = self.found.get(name)
-        if type(value) is not int or not least <= value <= _MOST:
-            raise _damaged(f"{self.place}.{name}", value)
-        return value
-
-    def text(self, name: str) -> str:
-        value = self.found.get(name)
-        if not isinstance(value, str):
-            raise _damaged(f"{self.place}.{name}", value)
-        return value
-
-    def times(self, name: str) -> list[float]:
-        value = self.found.get(name)
-        if not isinstance(value, list) or not value:
-            raise _damaged(f"{self.place}.{name}", value)
-        for k, one in enumerate(value):
-            if type(one) not in {int, float} or not _LEAST_S <= one <= _MOST_S:
-                raise _damaged(f"{self.place}.{name}[{k}]", one)
-        return [float(one) for one in value]
-
-
-def _rows(document: Mapping[str, Any], name: str) -> list[_Row]:
-    rows = document.get(name)
-    if not isinstance(rows, list):
-        raise _damaged(name, rows)
-    for k, one in enumerate(rows):
-        if not isinstance(one, dict):
-            raise _damaged(f"{name}[{k}]", one)
-    return [_Row(f"{name}[{k}]", one) for k, one in enumerate(rows)]
-
-
-def _names(document: Mapping[str, Any]) -> tuple[str, ...]:
-    names = document.get("nodes", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _damaged("nodes", names)
-    return tuple(names)
-
-
-def _operation(name: Any, place: str) -> Operation:
-    found = next((op for op in MEASURED if op.value == name), None)
-    if found is None:
-        raise _damaged(place, name)
-    return found
+def _checked(model: type[_Model], document: Mapping[str, Any]) -> _Model:
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_context=False, include_url=False)[0]
+        place = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}"
+            for part in first["loc"]
+            if part != "[key]"
+        )
+        missing = first["type"] == "missing" or first["input"] is None
+        raise _damaged(place[1:], None if missing else first["input"]) from None
 
 
 def _damaged(place: str, value: Any) -> Unparsed:
@@ -134,56 +156,55 @@ def _damaged(place: str, value: Any) -> Unparsed:
     return Unparsed(f"{place} is damaged: {reprlib.repr(value)}")
 
 
-def _measured(row: _Row, ranks: int) -> Measured:
-    op, size, times = row.operation(), row.whole("bytes"), row.times("seconds")
-    if not ranks:
-        raise _damaged("nodes", [])
-    factor = op.bus_factor(ranks)
-    usual = median(times)
+def _of_torch(document: _OfTorch) -> Result:
+    by_rank, complete = document.nodes, document.complete is True
+    if document.measured and not by_rank:
+        raise _damaged("nodes", by_rank)
+    nodes = tuple(dict.fromkeys(by_rank))
+    wrong = tuple(Wrong(**dict(one)) for one in document.wrong)
+    versions = (("torch", document.torch), ("nccl", document.nccl))
+    return Result(
+        source="torch",
+        backend=document.backend or "",
+        device=document.device,
+        ranks=len(by_rank) or None,
+        nodes=nodes,
+        node_count=len(nodes) or None,
+        measured=tuple(_measured(one, by_rank) for one in document.measured),
+        correct=False if wrong else True if complete else None,
+        wrong=wrong,
+        suspects=tuple(dict.fromkeys(one.node for one in wrong if one.node)),
+        left_out=tuple(LeftOut(**dict(one)) for one in document.left_out),
+        versions=tuple(f"{name} {found}" for name, found in versions if found),
+        complete=complete,
+    )
+
+
+def _measured(row: _MeasuredRow, by_rank: Sequence[str]) -> Measured:
+    factor, size, usual = row.op.bus_factor(len(by_rank)), row.bytes, median(row.seconds)
     return Measured(
-        op=op,
+        op=row.op,
         bytes=size,
         seconds=usual,
         algbw=size / usual,
         busbw=size / usual * factor,
-        fastest=size / min(times) * factor,
-        slowest=size / max(times) * factor,
-        repeats=len(times),
-        iterations=row.whole("iterations"),
+        fastest=size / min(row.seconds) * factor,
+        slowest=size / max(row.seconds) * factor,
+        repeats=len(row.seconds),
+        iterations=row.iterations,
     )
 
 
-def _text(document: Mapping[str, Any], name: str) -> str | None:
-    text = document.get(name)
-    if text is not None and not isinstance(text, str):
-        raise _damaged(name, text)
-    return text
-
-
-def _wrong(row: _Row) -> Wrong:
-    return Wrong(
-        op=row.operation(),
-        bytes=row.whole("bytes"),
-        elements=row.whole("elements"),
-        rank=row.whole("rank", least=0),
-        node=row.text("node"),
-        detail=row.text("detail"),
-    )
-
-
-def _of_nccl_tests(document: Mapping[str, Any]) -> Result:
-    texts = document["nccl_tests"]
-    if not isinstance(texts, dict) or not texts:
-        raise _damaged("nccl_tests", texts)
-    runs = [_run(op, text) for op, text in texts.items()]
-    by_rank = _names(document)
+def _of_nccl_tests(document: _OfNcclTests) -> Result:
+    runs = [_run(op, text) for op, text in document.nccl_tests.items()]
+    by_rank = document.nodes
     if not by_rank:
-        raise _damaged("nodes", [])
+        raise _damaged("nodes", by_rank)
     nodes = tuple(dict.fromkeys(by_rank))
     whole = joined(runs).on(ranks=len(by_rank), node_count=len(nodes))
     return replace(
         whole,
-        device=_text(document, "device"),
+        device=document.device,
         ranks=len(by_rank),
         nodes=nodes,
         node_count=len(nodes),
@@ -191,12 +212,8 @@ def _of_nccl_tests(document: Mapping[str, Any]) -> Result:
     )
 
 
-def _run(op: str, text: Any) -> Result:
-    place = f"nccl_tests.{op}"
-    called = _operation(op, place)
-    if not isinstance(text, str):
-        raise _damaged(place, text)
+def _run(op: Operation, text: str) -> Result:
     try:
-        return read_nccl_tests(text, called=called)
+        return read_nccl_tests(text, called=op)
     except Unparsed as error:
-        raise Unparsed(f"{place}: {error}") from error
+        raise Unparsed(f"nccl_tests.{op.value}: {error}") from error

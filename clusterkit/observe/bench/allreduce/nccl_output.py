@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterkit.observe.bench.allreduce.operations import Operation
-from clusterkit.observe.bench.allreduce.result import Measured, Result, Wrong
+from clusterkit.observe.bench.allreduce.result import Measured, Operation, Result, Wrong
 from clusterkit.preflight.probes.gpu.nccl_tests import NcclTest, Row, parse_each
 from clusterkit.transport.probe import Unparsed
 

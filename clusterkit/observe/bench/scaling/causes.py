@@ -10,24 +10,20 @@ from collections.abc import Iterator, Sequence
 
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.shell import quote
-from clusterkit.observe.bench.scaling.averages import mean, median
-from clusterkit.observe.bench.scaling.evidence import NodeEvidence
-from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling
+from clusterkit.observe.bench.scaling.evidence import NodeEvidence, mean, median
+from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling, in_percent, step_time
 from clusterkit.observe.bench.scaling.sizes import in_words
-from clusterkit.observe.bench.scaling.units import in_percent, step_time
+from clusterkit.observe.vitals.rates import IO_WAIT_PERCENT, STEAL_PERCENT, THROTTLED_PERCENT
 
 _SLOWER = 1.5
-"""A node whose yardstick takes so many times that of the others is a straggler."""
+"""A node whose microbenchmark takes so many times that of the others is a straggler."""
 _SLOWER_IF_FULL = 4.0
-"""Likewise where processors are full: then it is also luck how soon the yardstick has its turn."""
+"""Likewise where CPUs are full: then it is also luck how soon the microbenchmark has its turn."""
 _CLOCK = 0.9
 """Likewise one whose GPUs have less than this share of the others' clock."""
-_THROTTLED_PERCENT = 5.0
-_STOLEN_PERCENT = 5.0
 _IDLE_GPU_PERCENT = 70.0
 _BUSY_CPU_PERCENT = 80.0
 _FULL_CPU_PERCENT = 90.0
-_WAITING_PERCENT = 10.0
 _FULL_NETWORK = 0.7
 """Of what a network gives over long: a step that computes for the rest of its time hides that."""
 _LESS_POWER = 0.85
@@ -83,12 +79,12 @@ def _behind(one: NodeEvidence, others: Sequence[NodeEvidence]) -> Iterator[str]:
         )
     held = one.throttled_percent or 0.0
     highest = max((other.throttled_percent or 0.0 for other in others), default=held)
-    if held >= _THROTTLED_PERCENT and held >= 2 * highest:
+    if held >= THROTTLED_PERCENT and held >= 2 * highest:
         yield f"{_throttling(one)}, on {names} {highest:.0f} %"
     stolen = one.stolen_percent or 0.0
     most = max((other.stolen_percent or 0.0 for other in others), default=stolen)
-    if stolen >= _STOLEN_PERCENT and stolen >= 2 * most:
-        yield f"its hypervisor keeps {stolen:.0f} % of its processors, on {names} {most:.0f} %"
+    if stolen >= STEAL_PERCENT and stolen >= 2 * most:
+        yield f"CPU steal {stolen:.0f} % there, {most:.0f} % on {names}"
     clock, usual = _clock(one), median(map(_clock, others))
     if clock and usual and clock < _CLOCK * usual:
         yield f"its slowest GPU runs at {clock:.0f} MHz, those of {names} at {usual:.0f} MHz"
@@ -96,12 +92,12 @@ def _behind(one: NodeEvidence, others: Sequence[NodeEvidence]) -> Iterator[str]:
 
 
 def _more_load(one: NodeEvidence, others: Sequence[NodeEvidence], names: str) -> Iterator[str]:
-    """Yield that other processes run there; on processors that are not all wanted, they may."""
+    """Yield that other processes run there; on CPUs that are not all wanted, they may."""
     if one.load is None or not one.cpus or one.load <= one.cpus:
         return
     usual = median(other.load for other in others)
     if usual is not None and one.load >= _SLOWER * max(usual, 1.0):
-        yield f"{one.load:.0f} processes want its {one.cpus} processors, on {names} {usual:.0f}"
+        yield f"{one.load:.0f} processes want its {one.cpus} CPUs, on {names} {usual:.0f}"
 
 
 def _held_gpus(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
@@ -129,7 +125,7 @@ def _limited(evidence: Sequence[NodeEvidence], named: set[str]) -> Iterator[Caus
     held = [
         one
         for one in evidence
-        if (one.throttled_percent or 0.0) >= _THROTTLED_PERCENT and one.node not in named
+        if (one.throttled_percent or 0.0) >= THROTTLED_PERCENT and one.node not in named
     ]
     if held:
         nodes = tuple(one.node for one in held)
@@ -138,7 +134,7 @@ def _limited(evidence: Sequence[NodeEvidence], named: set[str]) -> Iterator[Caus
             nodes=nodes,
             summary=f"a CPU limit stops the job's processes on {fold_set(nodes)} again and again",
             evidence=tuple(f"{one.node}: {_throttling(one)}" for one in held),
-            hint="ask for more processors (cpus_per_node), or start fewer workers and threads",
+            hint="ask for more CPUs (cpus_per_node), or start fewer workers and threads",
         )
 
 
@@ -151,18 +147,15 @@ def _data_loading(evidence: Sequence[NodeEvidence]) -> Iterator[Cause]:
     if cpu >= _BUSY_CPU_PERCENT:
         yield Cause(
             kind="data-loading",
-            summary="GPUs wait while processors work: most likely for data",
-            evidence=(f"GPUs are busy {busy:.0f} % of the time, processors {cpu:.0f} %",),
-            hint="more processors (cpus_per_node), less to decode, or data that is prepared "
-            "beforehand",
+            summary="GPUs wait while CPUs work: most likely for data",
+            evidence=(f"GPUs are busy {busy:.0f} % of the time, CPUs {cpu:.0f} %",),
+            hint="more CPUs (cpus_per_node), less to decode, or data that is prepared beforehand",
         )
-    elif waiting >= _WAITING_PERCENT:
+    elif waiting >= IO_WAIT_PERCENT:
         yield Cause(
             kind="data-loading",
             summary="GPUs wait while disks are read: most likely for data",
-            evidence=(
-                f"GPUs are busy {busy:.0f} %, and processors wait {waiting:.0f} % of the time",
-            ),
+            evidence=(f"GPUs are busy {busy:.0f} % of the time, I/O wait is {waiting:.0f} %",),
             hint="put the data on a faster or nearer disk, in fewer and larger files",
         )
 
@@ -178,15 +171,14 @@ def _processors(scaling: Scaling, evidence: Sequence[NodeEvidence]) -> Iterator[
     yield Cause(
         kind="processors",
         nodes=() if shared else nodes,
-        summary="no GPU works, and the processors are full",
+        summary="no GPU works, and the CPUs are full",
         evidence=tuple(
-            ("" if shared else f"{one.node}: ") + f"{one.cpus} processors, {one.cpu_percent:.0f} %"
-            " busy"
+            ("" if shared else f"{one.node}: ") + f"{one.cpus} CPUs, {one.cpu_percent:.0f} % busy"
             for one in full
         ),
-        hint="the nodes of a local cluster share this machine: more of them add no processors"
+        hint="the nodes of a local cluster share this machine: more of them add no CPUs"
         if shared
-        else "more slots need more processors; OMP_NUM_THREADS says how many threads each takes",
+        else "more slots need more CPUs; OMP_NUM_THREADS says how many threads each takes",
     )
 
 
@@ -225,15 +217,15 @@ def _communication(scaling: Scaling, row: Row, base: Row, *, alone: bool) -> Ite
 
 
 def _idle_everywhere(row: Row) -> str:
-    """Return that neither GPUs nor processors work; empty where they do, or none can tell."""
+    """Return that neither GPUs nor CPUs work; empty where they do, or none can tell."""
     busy = mean(gpu.busy_percent for one in row.evidence for gpu in one.gpus)
     cpu = mean(one.cpu_percent for one in row.evidence)
     if cpu is None or cpu >= _BUSY_CPU_PERCENT:
         return ""
     if busy is not None:
-        said = f"GPUs are busy {busy:.0f} % of the time, processors {cpu:.0f} %"
+        said = f"GPUs are busy {busy:.0f} % of the time, CPUs {cpu:.0f} %"
         return said if busy < _IDLE_GPU_PERCENT else ""
-    return f"no GPU works, and processors are busy {cpu:.0f} % of the time"
+    return f"no GPU works, and CPUs are busy {cpu:.0f} % of the time"
 
 
 def _traffic(scaling: Scaling, row: Row) -> Iterator[str]:
@@ -290,7 +282,7 @@ def _unknown(scaling: Scaling, row: Row) -> Cause:
 
 
 def _throttling(one: NodeEvidence) -> str:
-    at = f" of {one.throttled_at_cpus:g} processors" if one.throttled_at_cpus else ""
+    at = f" of {one.throttled_at_cpus:g} CPUs" if one.throttled_at_cpus else ""
     return f"its CPU limit{at} is used up in {one.throttled_percent or 0.0:.0f} % of periods"
 
 

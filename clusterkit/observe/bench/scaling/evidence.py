@@ -1,19 +1,66 @@
-"""What the nodes of a run did while it was measured, out of the readings taken of them."""
+"""What the nodes of a run did while it was measured: they are asked, and their readings compared.
+
+With a CPU microbenchmark (templates/probes/cpu_microbenchmark.sh): a fixed small computation, by
+the same program on every node. Resolution: 10 ms, that of /proc/uptime.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterkit.observe.bench.scaling.averages import mean, median
-from clusterkit.observe.bench.scaling.yardstick import Yardstick
+from clusterkit.core.data import read_data
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import LaunchPlan
+from clusterkit.observe.top.targets import Part, of_plan
 from clusterkit.observe.vitals.rates import NodeRates, rates, slowdowns
-from clusterkit.observe.vitals.sample import NodeSample
+from clusterkit.observe.vitals.sample import NodeSample, ask_vitals
 from clusterkit.preflight.probes.gpu.vitals import GpuVitals
+from clusterkit.preflight.probes.net.pairs import read_pairs, text_of
+from clusterkit.transport.probe import Missing, PreflightJob, Probe, Unparsed, read_output
+from clusterkit.transport.script import compose, new_token
 
 _IP_OVER_IB = "ib"
 """How the kernel names such interfaces: what goes through them, the RDMA port counts as well."""
+ROUNDS = 2
+_EVERY_S = 2.0
+_SHARE = 0.1
+"""Asking may take this share of the time: who measures is not to slow down what is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTime:
+    """How long the microbenchmark took."""
+
+    program: str
+    """The file of the awk that did it."""
+    seconds: tuple[float, ...]
+    """Wall-clock time of each round."""
+
+
+def _parse(text: str) -> CpuTime:
+    pairs = read_pairs(text)
+    seconds = []
+    for number in range(1, ROUNDS + 1):
+        try:
+            began, ended = map(float, text_of(pairs, f"round{number}").split())
+        except ValueError:
+            raise Unparsed(f"round {number} has no two times") from None
+        if ended < began:
+            raise Unparsed(f"round {number} ended before it began")
+        seconds.append(round(ended - began, 3))
+    return CpuTime(program=text_of(pairs, "program"), seconds=tuple(seconds))
+
+
+MICROBENCHMARK = Probe(
+    name="cpu-microbenchmark",
+    command=lambda _: read_data("templates", "probes", "cpu_microbenchmark.sh"),
+    parse=_parse,
+    timeout_s=60.0,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +85,21 @@ class NodeEvidence:
 
     node: str
     yardstick_s: float | None = None
-    """The fixed computation, at its fastest."""
+    """The CPU microbenchmark, at its fastest."""
     yardstick_program: str = ""
     cpus: int | None = None
     load: float | None = None
     """Processes that run or want to, the most of all readings."""
     cpu_percent: float | None = None
-    """Of all processors, how busy they were."""
+    """Of all CPUs, how busy they were."""
     waiting_percent: float | None = None
-    """Likewise, idle while a disk was read or written."""
+    """I/O wait: likewise, idle while a disk was read or written."""
     stolen_percent: float | None = None
-    """Likewise, kept by the hypervisor for others."""
+    """CPU steal: likewise, kept by the hypervisor for others."""
     throttled_percent: float | None = None
     """Share of the time in which a cgroup of the job had used up its CPU limit."""
     throttled_at_cpus: float | None = None
-    """That limit, in processors."""
+    """That limit, in CPUs."""
     bytes_per_s: float | None = None
     """Sent or received over all networks, whichever is more."""
     gpus: tuple[GpuEvidence, ...] = ()
@@ -63,16 +110,16 @@ class NodeEvidence:
 def evidence_of(
     node: str,
     samples: Sequence[NodeSample],
-    yardsticks: Sequence[Yardstick] = (),
+    cpu_times: Sequence[CpuTime] = (),
     problem: str = "",
 ) -> NodeEvidence:
     """Return what readings of a node say together, in the order in which they were taken."""
     over = rates(samples[0], samples[-1]) if len(samples) > 1 else None
-    seconds = [second for one in yardsticks for second in one.seconds]
+    seconds = [second for one in cpu_times for second in one.seconds]
     return NodeEvidence(
         node=node,
         yardstick_s=min(seconds, default=None),
-        yardstick_program=yardsticks[0].program if yardsticks else "",
+        yardstick_program=cpu_times[0].program if cpu_times else "",
         cpus=samples[-1].host.cpus if samples else None,
         load=max((one.host.load for one in samples), default=None),
         cpu_percent=over.cpu_percent if over else None,
@@ -82,7 +129,7 @@ def evidence_of(
         throttled_at_cpus=over.throttled_at_cpus if over else None,
         bytes_per_s=_traffic(over) if over else None,
         gpus=_gpus(samples),
-        problem="" if samples or yardsticks else problem,
+        problem="" if samples or cpu_times else problem,
     )
 
 
@@ -120,3 +167,93 @@ def _gpus(samples: Sequence[NodeSample]) -> tuple[GpuEvidence, ...]:
         )
         for index, of_gpu in sorted(readings.items())
     )
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def median(values: Iterable[float | None]) -> float | None:
+    """Return the median of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+class NodeWatch:
+    """The nodes of a run, as long as they can be asked; that they cannot ends no measurement."""
+
+    def __init__(self, plan: LaunchPlan, job_id: str | None) -> None:
+        """Ask nobody yet."""
+        self._plan, self._job_id = plan, job_id
+        self._part: Part | None = None
+        self._samples: dict[str, list[NodeSample]] = defaultdict(list)
+        self._cpu_times: dict[str, list[CpuTime]] = defaultdict(list)
+        self._problems: dict[str, str] = {}
+        self._problem = ""
+        self._next_s = 0.0
+
+    def sample(self) -> bool:
+        """Read the nodes, if it is time to; the first time, after the microbenchmark.
+
+        Return whether it was.
+        """
+        if self._problem or time.monotonic() < self._next_s:
+            return False
+        first = self._part is None
+        try:
+            if self._part is None:
+                self._part = of_plan(self._plan, self._job_id)
+                self._measure(self._part)
+            self._read(self._part)
+        except (RemoteError, UserError) as error:
+            self._problem = str(error)
+        return first
+
+    def finish(self) -> None:
+        """Read the nodes once more, then the microbenchmark, as long as the job runs."""
+        if self._problem or self._part is None:
+            return
+        try:
+            self._read(self._part)
+            self._measure(self._part)
+        except (RemoteError, UserError) as error:
+            self._problem = str(error)
+
+    def close(self) -> None:
+        """End what is kept open between readings."""
+        if self._part is not None:
+            self._part.close()
+
+    def evidence(self) -> tuple[NodeEvidence, ...]:
+        """Return what the readings say, node by node."""
+        if self._part is None and not self._problem:
+            return ()
+        nodes = self._part.nodes if self._part is not None else self._plan.node_names
+        return tuple(
+            evidence_of(
+                node,
+                self._samples[node],
+                self._cpu_times[node],
+                self._problems.get(node, self._problem),
+            )
+            for node in nodes or ("all nodes",)
+        )
+
+    def _read(self, part: Part) -> None:
+        began = time.monotonic()
+        for reply in ask_vitals(part.transport, part.nodes):
+            self._samples[reply.node] += reply.samples
+            if reply.problem:
+                self._problems[reply.node] = reply.problem
+        now = time.monotonic()
+        self._next_s = now + max(_EVERY_S, (now - began) / _SHARE)
+
+    def _measure(self, part: Part) -> None:
+        """Let all nodes compute the microbenchmark at once."""
+        compound = compose((MICROBENCHMARK,), PreflightJob(hosts=part.nodes), token=new_token())
+        for reply in part.transport.ask(part.nodes, compound, heard=lambda _: None):
+            found = read_output(MICROBENCHMARK, reply.outputs.get(MICROBENCHMARK.name))
+            if not isinstance(found, Missing):
+                self._cpu_times[reply.node].append(found)

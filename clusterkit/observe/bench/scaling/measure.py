@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
+from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState, LaunchPlan
-from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs import Job, cancel
 from clusterkit.jobs.document import failure_of
 from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.submit import ended_with_client, start_foreground
 from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
-from clusterkit.observe.bench.scaling.evidence import NodeEvidence
-from clusterkit.observe.bench.scaling.lines import ThroughputLog
-from clusterkit.observe.bench.scaling.nodes import NodeWatch, aim
-from clusterkit.observe.bench.scaling.rates import Bounds, Counted, counted, enough, rates, stalled
+from clusterkit.observe.bench.scaling.evidence import NodeEvidence, NodeWatch
+from clusterkit.observe.bench.scaling.rates import (
+    Bounds,
+    Counted,
+    ThroughputLog,
+    counted,
+    enough,
+    rates,
+    stalled,
+)
 from clusterkit.observe.bench.scaling.result import Row
-from clusterkit.observe.bench.scaling.sized import Ladder, SizedJob
+from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob
 from clusterkit.observe.throughput import LINE
 
 _SILENT = "it printed no line that tells its throughput"
@@ -30,18 +37,14 @@ _CUT_OFF = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class MeasureOptions:
     """How runs are measured."""
 
     bounds: Bounds
-    patience_s: float
+    timeout_s: float
     """A run that prints no throughput for so long is given up, however much it told before."""
     global_batch: bool
     """Whether one batch is divided among the slots, however many there are."""
-    exclude_unfit: bool = False
-    """Go on without nodes that are not fit, if enough are left."""
-    force: bool = False
-    """Run whatever preflight finds."""
     command_line: tuple[str, ...] = ()
 
 
@@ -58,7 +61,7 @@ class _Look:
     silent_s: float = 0.0
     """Since the last line that tells its throughput."""
     skip: int = 0
-    """Lines that were printed until the yardstick had been taken, which takes processors."""
+    """Lines that were printed until the microbenchmark was done, which takes CPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,7 @@ class _Trouble:
 
 def measure(
     ladder: Ladder,
-    wishes: Wishes,
+    options: MeasureOptions,
     *,
     listener: Listener,
     started: Callable[[SizedJob, RunFolder], None],
@@ -84,7 +87,7 @@ def measure(
     """
     silent = False
     for job in ladder.jobs:
-        row = _untried(job) if silent else _measured(job, wishes, listener, started)
+        row = _untried(job) if silent else _measured(job, options, listener, started)
         yield row
         silent = silent or row.problem == _SILENT
 
@@ -100,7 +103,7 @@ def _untried(sized: SizedJob) -> Row:
 
 def _measured(
     sized: SizedJob,
-    wishes: Wishes,
+    options: MeasureOptions,
     listener: Listener,
     started: Callable[[SizedJob, RunFolder], None],
 ) -> Row:
@@ -109,27 +112,33 @@ def _measured(
         plan, run, submission = start_foreground(
             sized.prepared,
             listener=listener,
-            command_line=wishes.command_line,
+            command_line=options.command_line,
         )
     except ClusterkitError as error:
         return Row(size=sized.size, slots=slots, state="refused", problem=str(error))
     with ended_with_client(run):
         try:
             started(sized, run)
-            look = _look(plan, run, submission, wishes)
+            look = _look(plan, run, submission.job_id, options)
         finally:
             # Whatever goes wrong, also Ctrl-C: nothing of ours is left running.
             ended = cancel(run)
     look.job = ended if not look.job.status.state.final else look.job
-    return _row(sized, run, look, wishes)
+    return _row(sized, run, look, options)
 
 
-def _look(plan: LaunchPlan, run: RunFolder, submission: Submission, wishes: Wishes) -> _Look:
+def _look(plan: LaunchPlan, run: RunFolder, job_id: str | None, options: MeasureOptions) -> _Look:
     """Look at a run until enough of it was seen, it is over, or it stays silent for too long."""
     watch = Watch(run, starts=True)
     watch.look()
     look = _Look(log=ThroughputLog(run), job=watch.job)
-    watched = _Nodes(plan, submission)
+    with closing(NodeWatch(plan, job_id)) as nodes:
+        _look_on(look, watch, nodes, options)
+        look.evidence = nodes.evidence()
+    return look
+
+
+def _look_on(look: _Look, watch: Watch, nodes: NodeWatch, options: MeasureOptions) -> None:
     heard_at = time.monotonic()
     while True:
         watch.look()
@@ -142,70 +151,26 @@ def _look(plan: LaunchPlan, run: RunFolder, submission: Submission, wishes: Wish
         look.silent_s = now - heard_at
         if look.over:
             break
-        if look.log.readings and watched.sample():
+        if look.log.readings and nodes.sample():
             look.log.read(time.monotonic())
             look.skip = len(look.log.readings)
-        if enough(look.log.readings, wishes.bounds, now, skip=look.skip):
-            watched.finish()
+        if enough(look.log.readings, options.bounds, now, skip=look.skip):
+            nodes.finish()
             break
-        if look.silent_s > wishes.patience_s:
+        if look.silent_s > options.timeout_s:
             look.given_up = True
             break
         time.sleep(RESULTS_EVERY_S)
-    look.evidence = watched.evidence()
-    return look
 
 
-class _Nodes:
-    """The nodes of a run, as long as they can be asked; that they cannot ends no measurement."""
-
-    def __init__(self, plan: LaunchPlan, submission: Submission) -> None:
-        self._plan, self._submission = plan, submission
-        self._watch: NodeWatch | None = None
-        self._problem = ""
-
-    def sample(self) -> bool:
-        """Read the nodes; tell whether this was the first time, and the yardstick came before."""
-        if self._problem:
-            return False
-        first = self._watch is None
-        try:
-            if self._watch is None:
-                self._watch = NodeWatch(aim(self._plan, self._submission.job_id))
-                self._watch.measure()
-            self._watch.sample()
-        except (RemoteError, UserError) as error:
-            self._problem = str(error)
-        return first
-
-    def finish(self) -> None:
-        """Read the nodes once more, then the yardstick, as long as the job runs."""
-        if self._problem or self._watch is None:
-            return
-        try:
-            self._watch.sample(at_once=True)
-            self._watch.measure()
-        except (RemoteError, UserError) as error:
-            self._problem = str(error)
-
-    def evidence(self) -> tuple[NodeEvidence, ...]:
-        """Return what was learnt."""
-        if self._watch is not None:
-            return self._watch.evidence(self._problem)
-        if not self._problem:
-            return ()
-        nodes = self._plan.node_names or ("all nodes",)
-        return tuple(NodeEvidence(node=node, problem=self._problem) for node in nodes)
-
-
-def _row(sized: SizedJob, run: RunFolder, look: _Look, wishes: Wishes) -> Row:
+def _row(sized: SizedJob, run: RunFolder, look: _Look, options: MeasureOptions) -> Row:
     plan, status = sized.prepared.plan, look.job.status
-    readings, warmup = look.log.readings, wishes.bounds.warmup
+    readings, warmup = look.log.readings, options.bounds.warmup
     seen = counted(readings, warmup, skip=look.skip)
     if not seen.readings:  # the run was short
         seen = counted(readings, warmup)
-    found = rates(seen, slots=plan.processes, global_batch=wishes.global_batch)
-    trouble = _trouble(look, seen, run, wishes, measured=bool(found))
+    found = rates(seen, slots=plan.processes, global_batch=options.global_batch)
+    trouble = _trouble(look, seen, run, options, measured=bool(found))
     return Row(
         size=sized.size,
         slots=plan.processes,
@@ -223,7 +188,7 @@ def _row(sized: SizedJob, run: RunFolder, look: _Look, wishes: Wishes) -> Row:
 
 
 def _trouble(
-    look: _Look, seen: Counted, run: RunFolder, wishes: Wishes, *, measured: bool
+    look: _Look, seen: Counted, run: RunFolder, options: MeasureOptions, *, measured: bool
 ) -> _Trouble:
     status, logs = look.job.status, f"its output: {run.logs}"
     ended_badly = look.over and status.state is not JobState.SUCCEEDED and not measured
@@ -249,7 +214,7 @@ def _trouble(
         longer = "; --patience SECONDS waits for longer" if look.given_up else ""
         return _Trouble(problem=_SILENT, hint=f"{line}{longer}\n{logs}")
     return _Trouble(
-        problem=f"no throughput line came after the warm-up of {wishes.bounds.warmup} steps",
+        problem=f"no throughput line came after the warm-up of {options.bounds.warmup} steps",
         hint=f"a smaller --warmup, or a run that is longer\n{logs}",
     )
 

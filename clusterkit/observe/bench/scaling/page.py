@@ -13,9 +13,15 @@ from clusterkit.core.data import read_data
 from clusterkit.core.html import environment, policy
 from clusterkit.core.version import __version__
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
-from clusterkit.observe.bench.scaling.result import FAIR, Cause, Scaling
+from clusterkit.observe.bench.scaling.result import (
+    FAIR,
+    Cause,
+    Scaling,
+    figure,
+    in_percent,
+    step_time,
+)
 from clusterkit.observe.bench.scaling.sizes import in_words
-from clusterkit.observe.bench.scaling.units import figure, in_percent, step_time
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 720.0, 300.0, 64.0, 34.0
 _TOP, _RIGHT = 14.0, 110.0
@@ -112,13 +118,13 @@ Column = tuple[str, Callable[[NodeEvidence], str]]
 def _columns(found: Scaling) -> tuple[Column, ...]:
     """Return what there is to tell of nodes, as headings and cells; nothing that no node told."""
     every: tuple[Column, ...] = (
-        ("yardstick, s", lambda one: _cell(one.yardstick_s, "{:.2f}")),
-        ("processors", lambda one: _cell(one.cpus, "{}")),
+        ("CPU microbenchmark, s", lambda one: _cell(one.yardstick_s, "{:.2f}")),
+        ("CPUs", lambda one: _cell(one.cpus, "{}")),
         ("busy, %", lambda one: _cell(one.cpu_percent, "{:.0f}")),
         ("load", lambda one: _cell(one.load, "{:.1f}")),
         ("CPU limit used up, %", lambda one: _cell(one.throttled_percent, "{:.0f}")),
-        ("taken by hypervisor, %", lambda one: _cell(one.stolen_percent, "{:.0f}")),
-        ("waits for disks, %", lambda one: _cell(one.waiting_percent, "{:.0f}")),
+        ("CPU steal, %", lambda one: _cell(one.stolen_percent, "{:.0f}")),
+        ("I/O wait, %", lambda one: _cell(one.waiting_percent, "{:.0f}")),
         ("network, MB/s", lambda one: _cell(one.bytes_per_s, "{:.3g}", 1e6)),
         ("GPUs", lambda one: str(len(one.gpus) or "")),
         ("GPUs busy, %", lambda one: _of_gpus(one, "busy_percent")),

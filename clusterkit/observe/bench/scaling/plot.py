@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.plots import make_bare, new_figure, require_drawing, write_figure
-from clusterkit.observe.bench.scaling.result import FAIR, Scaling
-from clusterkit.observe.bench.scaling.units import in_percent
+from clusterkit.observe.bench.scaling.result import FAIR, Scaling, in_percent
 
 _MEASURED = "#0072b2"
 _SHORT = "#d55e00"

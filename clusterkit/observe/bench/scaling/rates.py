@@ -1,14 +1,17 @@
-"""From the throughput lines of one run to its rate, and when enough of them were seen."""
+"""From the throughput lines of a run, as they come, to its rate; and when enough were seen."""
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 
-from clusterkit.observe.throughput import Throughput, Unit
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.logs import LogReader, ranks_of
+from clusterkit.observe.throughput import Throughput, Unit, read
 
 UNITS: tuple[Unit, ...] = ("samples", "tokens", "steps")
 """What is told of first: what does not depend on the batch."""
@@ -16,6 +19,9 @@ _LEAST = 2
 """Readings that have to count before a run is ended."""
 _LONG_S = 60.0
 """Silence before the end of a run that may be no more than its end, such as a last checkpoint."""
+_LONGEST = 1 << 16
+_ENDS = re.compile("[\r\n]")
+"""A progress bar begins each of its states with a carriage return."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,47 @@ class Counted:
     """The longest time between two of them."""
     step_s: float | None = None
     """Of one of them; None where there was nothing to tell it from."""
+
+
+class ThroughputLog:
+    """The throughput lines of a run so far.
+
+    Nodes may all tell the rate of the job. The first that tells one is listened to, and no other.
+    """
+
+    def __init__(self, run: RunFolder) -> None:
+        """Read nothing yet."""
+        self.readings: list[Reading] = []
+        self._run = run
+        self._readers: dict[int, LogReader] = {}
+        self._begun: dict[int, str] = {}
+        """Of each node, the line that has no end yet."""
+        self._speaker: int | None = None
+
+    def read(self, now_s: float, *, over: bool = False) -> None:
+        """Read on; when the job is `over`, also lines that have no end."""
+        for rank in ranks_of(self._run) if self._speaker is None else (self._speaker,):
+            for line in self._lines(rank, over=over):
+                found = read(line)
+                if found is not None:
+                    self._speaker = rank
+                    self.readings.append(Reading(at_s=now_s, throughput=found))
+            if self._speaker is not None:
+                break
+
+    def _lines(self, rank: int, *, over: bool) -> Iterator[str]:
+        """Yield the lines that have ended since, and with `over` the last one as well."""
+        if rank not in self._readers:
+            self._readers[rank] = LogReader(self._run.log(rank))
+        reader, begun = self._readers[rank], self._begun.pop(rank, "")
+        for piece in chain(reader.pieces(), reader.rest()):
+            *lines, begun = _ENDS.split(begun + piece)
+            begun = begun[-_LONGEST:]
+            yield from lines
+        if over:
+            yield begun
+        else:
+            self._begun[rank] = begun
 
 
 def progress_of(readings: Iterable[Reading]) -> tuple[int, ...]:
