@@ -80,7 +80,7 @@ def test_a_hostfile_is_blamed_at_its_own_line(tmp_path: Path) -> None:
     ("environ", "message"),
     [
         ({"CLUSTERKIT_GPUS_PER_NODE": "many"}, "CLUSTERKIT_GPUS_PER_NODE must be a whole number"),
-        ({"CLUSTERKIT_TIME": "soon"}, "CLUSTERKIT_TIME: 'soon' is no time limit"),
+        ({"CLUSTERKIT_TIME": "soon"}, "CLUSTERKIT_TIME: invalid time limit 'soon'"),
         ({"CLUSTERKIT_DEFAULT_CLUSTER": "locl"}, "did you mean 'local'"),
     ],
 )

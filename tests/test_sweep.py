@@ -211,7 +211,7 @@ def test_yaml_json_and_csv_say_the_same(tmp_path: Path) -> None:
         ("a.yaml", "- {lr: }", 1, "lr has no single value"),
         ("a.yaml", "- {a b: 1}", 1, "'a b' is no key"),
         ("a.yaml", "- {lr: 1, lr: 2}", 1, "lr"),
-        ("a.json", "[{]", 1, "this is no JSON"),
+        ("a.json", "[{]", 1, "this is not valid JSON"),
         ("a.csv", "", None, "lists no jobs"),
         ("a.csv", "lr,bs\n", None, "lists no jobs"),
         ("a.csv", "lr,bs\n1,2\n3\n", 3, "1 values for 2 keys"),

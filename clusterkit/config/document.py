@@ -183,7 +183,7 @@ def _compose(text: str, source: str, language: str) -> yaml.Node | None:
             position = position_in(source, text, mark.line + 1, mark.column + 1)
             line = text.split("\n")[mark.line] if position.text else ""
         what = error.problem or error.context or "it cannot be read"
-        message = f"this is no {language}: {what.removeprefix('but ')}"
+        message = f"this is not valid {language}: {what.removeprefix('but ')}"
         raise UserError(message, position=position, hint=_syntax_hint(what, line)) from error
     except yaml.reader.ReaderError as error:
         line_number = text.count("\n", 0, error.position) + 1
@@ -197,7 +197,7 @@ def _compose(text: str, source: str, language: str) -> yaml.Node | None:
     except (ValueError, OverflowError) as error:
         # PyYAML lets these out for escapes such as "\UFFFFFFFF" and for endless numbers.
         raise UserError(
-            f"this is no {language}: {error}",
+            f"this is not valid {language}: {error}",
             position=Position(source=source),
             hint="look for an escape (\\U...) that is no character",
         ) from error

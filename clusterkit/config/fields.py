@@ -261,7 +261,9 @@ NodeCount = Annotated[
 Slots = Annotated[
     str,
     BeforeValidator(_joined),
-    _matching(_SLOTS, "is no number of GPUs a node", "a number from 1 up, or one a node: 8,8,4"),
+    _matching(
+        _SLOTS, "is not a number of GPUs per node", "a number from 1 up, or one per node: 8,8,4"
+    ),
 ]
 Hostlist = Annotated[str, BeforeValidator(_joined), AfterValidator(_hostlist)]
 Array = Annotated[Text, _one_text("array: 'x=1,2', or the name of a file")]

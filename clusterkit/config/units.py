@@ -36,7 +36,7 @@ def parse_time_limit(text: str) -> int | None:
         return None
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no time limit")
+        raise ValueError(f"invalid time limit {text!r}")
     seconds = sum(
         int(number) * _SECONDS[name.rpartition("_")[2]]
         for name, number in match.groupdict().items()
@@ -58,7 +58,7 @@ def parse_memory(text: str, *, default_unit: str = "M") -> int:
     """
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no memory size")
+        raise ValueError(f"invalid memory size {text!r}")
     return int(match["number"]) * _BYTES[match["unit"].upper() or default_unit]
 
 
@@ -75,7 +75,7 @@ def parse_port_range(text: str) -> tuple[int, int]:
     """
     match = _PORTS.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is no port range")
+        raise ValueError(f"invalid port range {text!r}")
     first, last = int(match[1]), int(match[2])
     if not 1024 <= first <= 65535 or not 1024 <= last <= 65535:
         raise ValueError(f"{text!r} leaves the ports 1024-65535")

@@ -125,7 +125,7 @@ def _slots(job: JobSpec, cluster: ClusterSpec, nodes: int) -> tuple[int, ...]:
             raise UserError(
                 f"--gpus-per-node gives {len(job.gpus_per_node)} nodes their slots, "
                 f"but the job has {nodes}",
-                hint="give one number for all nodes, or one a node",
+                hint="give one number for all nodes, or one per node",
             )
         return job.gpus_per_node
     if job.gpus_per_node:

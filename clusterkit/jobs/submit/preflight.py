@@ -122,7 +122,7 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> NotFitError:
     unfit = hostlist.fold_set(report.exclude)
     left = len(report.usable) + len(report.unasked)
     if report.job_is_unfit:
-        what, hint = "the job is not fit to run", "mend what is named above, or --force"
+        what, hint = "the job is not fit to run", "fix what is named above, or --force"
     elif enough:
         what = f"not fit: {unfit}"
         hint = "--exclude-unfit goes on without (enough are left), "
@@ -132,5 +132,5 @@ def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> NotFitError:
         needed = "1 is" if plan.nodes == 1 else f"{plan.nodes} are"
         what = f"not fit: {unfit}; {are_left} left and {needed} needed"
         fewer = f"ask for fewer with --nodes {left}, " if left else ""
-        hint = f"mend the nodes, {fewer}or --force"
+        hint = f"fix the nodes, {fewer}or --force"
     return NotFitError(f"not submitted: {what}", hint=hint, report=report)
