@@ -16,10 +16,10 @@ from clusterkit.core.model import (
     ContainerRuntime,
     GpuRequest,
     Host,
-    JobSpec,
 )
 from clusterkit.executors import submit_plan
 from clusterkit.executors.run import runfolder
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
 

@@ -13,10 +13,10 @@ from clusterkit.core.model import (
     GpuRequest,
     HorovodController,
     Host,
-    JobSpec,
     LaunchPlan,
     NodeOrder,
 )
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 
 PEERS_PROGRAM = peers_program()["clusterkit_peers.py"].rstrip("\n")

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostfile import filter_slots
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
 from tests.render_cases import PLAIN, RACK

@@ -15,7 +15,6 @@ from clusterkit.core.model import (
     ClusterSpec,
     GpuRequest,
     HorovodController,
-    JobSpec,
     NodeResult,
 )
 from clusterkit.executors.node import coordinator
@@ -26,6 +25,7 @@ from clusterkit.executors.node.peers import PeerConnection
 from clusterkit.executors.run import attempts, node_results
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.layout import SshLayout
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from tests.port_ranges import next_range
 

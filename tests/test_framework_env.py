@@ -15,8 +15,9 @@ import pytest
 
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import summary
 

@@ -20,8 +20,9 @@ import pytest
 from clusterkit.core import peers
 from clusterkit.core.data import PEERS, data_dir
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, NodeCommand
+from clusterkit.core.model import ClusterKind, ClusterSpec, NodeCommand
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 
 TEMPLATES = data_dir("templates") / "mpi"

@@ -14,9 +14,10 @@ import pytest
 from clusterkit.cli.bench.scaling import _exit_code, _tell
 from clusterkit.cli.bench.scaling_report import lines_of
 from clusterkit.core.errors import RemoteError, UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.core.plots import require_drawing
 from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.observe.bench.scaling.causes import causes_of
 from clusterkit.observe.bench.scaling.evidence import (

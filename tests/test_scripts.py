@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.launch.frameworks import framework_names
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
 from tests.render_cases import NASTY, NASTY_ARGS

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec, LaunchPlan
+from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.jobs.submit.packages import require_package
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 
 CONFIG = """\

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import JobSpec
 from clusterkit.launch.array.expand import fill, jobs_of
 from clusterkit.launch.array.file import read_sweep
 from clusterkit.launch.array.spec import MOST, choose, fold_numbers, numbered, parse_spec
+from clusterkit.launch.options import JobSpec
 
 KEYS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,8}", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters=",;%=", exclude_categories=["C", "Z"]), min_size=1)

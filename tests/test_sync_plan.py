@@ -18,7 +18,6 @@ from clusterkit.core.model import (
     ClusterSpec,
     ContainerRuntime,
     Host,
-    JobSpec,
     NodeResult,
     SyncPlan,
 )
@@ -30,6 +29,7 @@ from clusterkit.executors.ssh.inbox import relative
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
 from clusterkit.executors.ssh.states import read_agents
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from tests.here import SessionHere
 

@@ -159,42 +159,6 @@ class ClusterSpec:
         return self.python or (f"{self.venv}/bin/python" if prepared else "python3")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """What the user asks for: flags and job file merged, nothing decided yet."""
-
-    framework: str
-    script: str
-    args: tuple[str, ...] = ()
-    name: str | None = None
-    nodes: int = 1
-    max_nodes: int | None = None
-    """Upper end of `--nodes MIN:MAX`; None for a fixed number of nodes."""
-    gpus_per_node: tuple[int, ...] = ()
-    """Slots of each node: empty for the cluster's own, one for all nodes alike, or one a node."""
-    processes: int | None = None
-    """Total number of ranks where it is less than all slots; None for one a slot."""
-    time: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    sbatch_options: Mapping[str, str] = field(default_factory=dict)
-    """`--set sbatch.KEY=VALUE`: directives that beat everything else."""
-    launcher_options: Mapping[str, str] = field(default_factory=dict)
-    """`--set FRAMEWORK.KEY=VALUE`: options handed to the framework's own launcher."""
-    image: str | None = None
-    container: ContainerRuntime | None = None
-    mounts: tuple[str, ...] = ()
-    """What the container sees beside the cluster's mounts, `SOURCE:TARGET[:ro]`."""
-    requeue: int = 0
-    spares: int = 0
-    """How many more nodes to have at hand, for those that fail."""
-    deepspeed_preset: str | None = None
-    sync: str | None = None
-    """The folder to send to nodes that share no file system with this machine; an absolute path."""
-    sync_limit_mib: int = SYNC_LIMIT_MIB
-
-
 @dataclass(frozen=True, slots=True)
 class Ref:
     """A value known only where the job runs; a shell variable in everything rendered."""

@@ -14,11 +14,11 @@ from clusterkit.core.model import (
     ClusterSpec,
     ContainerPlan,
     HorovodController,
-    JobSpec,
     LaunchPlan,
     SyncPlan,
 )
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.sbatch_options import sbatch_directives
 from clusterkit.launch.validate import check_request, check_slots, fewer_nodes, nodes_in_words
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from clusterkit.config.units import parse_time_limit
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.model import ClusterSpec, GpuRequest, JobSpec
+from clusterkit.core.model import ClusterSpec, GpuRequest
 from clusterkit.core.text.escapes import NOT_IN_A_LINE
+from clusterkit.launch.options import JobSpec
 
 SIGNAL_AHEAD_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter

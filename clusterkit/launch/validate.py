@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
-from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest, JobSpec
+from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest
 from clusterkit.core.text.escapes import LONE_SURROGATE
 from clusterkit.launch.deepspeed_presets import check_preset
 from clusterkit.launch.frameworks import Framework
+from clusterkit.launch.options import JobSpec
 
 _MOST_SLOTS = 9999
 _MOST_RESTARTS = 100_000

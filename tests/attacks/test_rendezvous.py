@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterKind, ClusterSpec, JobSpec
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
 from tests.port_ranges import next_range

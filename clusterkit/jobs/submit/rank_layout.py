@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ClusterSpec, Host, JobSpec, LaunchPlan
+from clusterkit.core.model import ClusterSpec, Host, LaunchPlan
+from clusterkit.launch.options import JobSpec
 from clusterkit.launch.rank_layout import (
     Fabric,
     Layout,

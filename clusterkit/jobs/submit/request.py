@@ -19,12 +19,12 @@ from clusterkit.core.model import (
     SYNC_LIMIT_MIB,
     ClusterSpec,
     ContainerRuntime,
-    JobSpec,
     LaunchPlan,
 )
 from clusterkit.launch.array.expand import jobs_of
 from clusterkit.launch.array.spec import FORMS, choose
 from clusterkit.launch.frameworks import framework_names, load_framework
+from clusterkit.launch.options import JobSpec, job_options
 from clusterkit.launch.plan import make_plan
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from clusterkit.launch.jobfile import GivenJob
 
 
+_AS_GIVEN = job_options().keys() & {field.name for field in dataclasses.fields(JobSpec)}
+"""Options that a job holds under their names; those that are parsed first come after them."""
 _LAYOUT = ("tp", "cp", "ep", "pp", "topology")
 
 
@@ -218,30 +220,26 @@ def _job_spec(
     sync = _parse_sync(values.get("sync"), problems)
     if problems:
         return None
-    return JobSpec(
-        framework=framework,
-        script=values["script"],
-        args=tuple(str(arg) for arg in values.get("args", ())),
-        name=values.get("name"),
-        nodes=nodes,
-        max_nodes=max_nodes,
-        gpus_per_node=slots,
-        processes=values.get("processes"),
-        time=values.get("time") and str(values["time"]),
-        env=env,
-        secrets=tuple(values.get("secret", ())),
-        exclude=excluded,
-        sync=sync,
-        sync_limit_mib=values.get("sync_limit", SYNC_LIMIT_MIB),
-        sbatch_options=sbatch,
-        launcher_options=launcher,
-        image=values.get("image"),
-        container=container,
-        mounts=tuple(values.get("mount", ())),
-        requeue=values.get("requeue", 0),
-        spares=values.get("spares", 0),
-        deepspeed_preset=values.get("ds_preset"),
-    )
+    as_given = {name: values[name] for name in _AS_GIVEN if name in values}
+    parsed: dict[str, Any] = {
+        "framework": framework,
+        "args": tuple(str(arg) for arg in values.get("args", ())),
+        "nodes": nodes,
+        "max_nodes": max_nodes,
+        "gpus_per_node": slots,
+        "time": values.get("time") and str(values["time"]),
+        "env": env,
+        "secrets": tuple(values.get("secret", ())),
+        "exclude": excluded,
+        "sync": sync,
+        "sync_limit_mib": values.get("sync_limit", SYNC_LIMIT_MIB),
+        "sbatch_options": sbatch,
+        "launcher_options": launcher,
+        "container": container,
+        "mounts": tuple(values.get("mount", ())),
+        "deepspeed_preset": values.get("ds_preset"),
+    }
+    return JobSpec(**{**as_given, **parsed})
 
 
 def _known_framework(name: str | None, problems: list[Problem]) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from clusterkit.core.errors import Position, Problem, UserError, did_you_mean
-from clusterkit.core.model import JobSpec
 from clusterkit.launch.array.spec import Element, Sweep
+from clusterkit.launch.options import JobSpec
 
 INDEX = "index"
 """The number of the element; a key that is always there, so that no sweep may have one like it."""
