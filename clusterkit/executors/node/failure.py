@@ -41,20 +41,11 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ended:
-    """What has to stand in the file of the first rank that ended well."""
+class _Rank:
+    """What stands in the file of the first rank that ended well."""
 
     node: NodeName
     rank: Annotated[int, Within(0, 10_000_000)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """What has to stand in the file."""
-
-    node: NodeName
-    rank: Annotated[int, Within(0, 10_000_000)]
-    exit_code: ExitCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +55,10 @@ class _LogThen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFailure:
+class RankFailure(_Rank):
     """What stands in the file: the first rank that failed, of all nodes of this attempt."""
 
-    node: str
-    rank: int
-    exit_code: int
+    exit_code: ExitCode
     """As a shell gives it: 128 + N for signal N."""
     message: str | None = None
     log: tuple[int, int] | None = None
@@ -82,18 +71,11 @@ def read_rank_failure(run: RunFolder, attempt: int) -> RankFailure | None:
     if path.name not in runfolder.listed(path.parent):
         return None
     document = files.read_json(path) or {}
-    told = record_of(_Told, document)
-    if told is None or told.exit_code == 0:
-        return None
-    message = text_of(document, "message")
     log = record_of(_LogThen, document.get("log"))
-    return RankFailure(
-        node=told.node,
-        rank=told.rank,
-        exit_code=told.exit_code,
-        message=cut(message.strip(), _MESSAGE) or None if message is not None else None,
-        log=(log.inode, log.size) if log is not None else None,
-    )
+    message = cut((text_of(document, "message") or "").strip(), _MESSAGE) or None
+    where = [log.inode, log.size] if log is not None else None
+    found = record_of(RankFailure, {**document, "message": message, "log": where})
+    return found if found is not None and found.exit_code else None
 
 
 def _ended_before(run: RunFolder, attempt: int) -> str | None:
@@ -106,7 +88,7 @@ def _ended_before(run: RunFolder, attempt: int) -> str | None:
         early = ended.lstat().st_mtime_ns <= failure.lstat().st_mtime_ns
     except OSError:
         return None
-    told = record_of(_Ended, files.read_json(ended)) if early else None
+    told = record_of(_Rank, files.read_json(ended)) if early else None
     return f"rank {told.rank} on {told.node}" if told is not None else None
 
 
