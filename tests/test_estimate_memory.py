@@ -159,7 +159,7 @@ def test_activations_of_korthikanti_figure_7(
 def test_a_gpt_block_keeps_34_s_b_h() -> None:
     saved = saved_of(megatron(gpt(1, 1024, 8), tp=1, gpus=1))
     assert saved.norms + saved.attention + saved.products == 34 * 1024
-    assert saved.maps == 5 * 8 * 2048
+    assert saved.scores == 5 * 8 * 2048
 
 
 @pytest.mark.parametrize(("shape", "units"), [(LLAMA3, 53.0), (LLAMA2, 49.5)])

@@ -39,7 +39,7 @@ LIMITS: Mapping[str, int] = {
     **dict.fromkeys(("tp", "pp", "vpp", "cp", "ep"), _MOST_RANKS),
     "lora_rank": 100_000,
 }
-"""Beyond which number it must be a slip of the hand, by attribute."""
+"""Beyond which number it must be a mistake, by attribute."""
 
 
 def problems_of(setup: Setup) -> tuple[Problem, ...]:

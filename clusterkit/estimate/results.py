@@ -107,7 +107,7 @@ class Memory:
 
     @property
     def lacks_ram(self) -> bool:
-        """Whether RAM is in the way, and the GPU's memory not even more so."""
+        """Whether RAM is what lacks most, more than memory of the GPU."""
         return not self.fits_host and self.excess > self.device.likely / self.limit
 
     @property

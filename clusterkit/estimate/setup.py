@@ -127,7 +127,7 @@ class Setup:
     tp: int = 1
     pp: int = 1
     vpp: int = 1
-    """Model chunks of each pipeline stage (interleaving)."""
+    """Virtual pipeline stages per GPU (interleaving)."""
     cp: int = 1
     """Ranks that divide the sequence (context parallel)."""
     ep: int = 1

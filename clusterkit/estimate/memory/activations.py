@@ -37,12 +37,12 @@ class Saved:
     attention: float
     products: float
     """Everything inside the MLP."""
-    maps: float
-    """Attention weights, where they are kept: they grow with the sequence."""
+    scores: float
+    """Attention scores, where they are materialised: they grow with the sequence."""
 
     def of_rank(self, setup: Setup) -> float:
         """Return the bytes on one of `tp` ranks."""
-        inner = (self.attention + self.products + self.maps) / setup.tp
+        inner = (self.attention + self.products + self.scores) / setup.tp
         return inner + self.norms / (setup.tp if setup.sequence_parallel else 1)
 
 
@@ -57,12 +57,12 @@ def saved_of(setup: Setup) -> Saved:
     hidden = model.hidden
     query, key = model.heads * model.head_dim, _kept_kv_heads(setup) * model.head_dim
     attention = width * (2 * query + 2 * key)
-    maps = 0.0 if setup.flash_attention else 5.0 * model.heads * setup.seq / setup.cp
+    scores = 0.0 if setup.flash_attention else 5.0 * model.heads * setup.seq / setup.cp
     stream = _stream(setup)
     if model.saved_bytes_per_token is not None and width == _HALF:
         norms = float((stream + width) * model.norms * hidden)
         products = max(0.0, model.saved_bytes_per_token - norms - attention)
-        return Saved(norms=norms, attention=attention, products=products, maps=maps)
+        return Saved(norms=norms, attention=attention, products=products, scores=scores)
     if model.gated:
         # One kernel keeps input and output; torch's operators, the input and its normed copy in
         # fp32 beside the output.
@@ -73,7 +73,7 @@ def saved_of(setup: Setup) -> Saved:
     else:
         # Inputs and outputs of two LayerNorms, and the masks of two dropouts, a byte each.
         norms = hidden * (2 * (stream + width) + (2.0 if _has_dropout(setup) else 0.0))
-    return Saved(norms=norms, attention=attention, products=_mlp(setup, width), maps=maps)
+    return Saved(norms=norms, attention=attention, products=_mlp(setup, width), scores=scores)
 
 
 def _stream(setup: Setup) -> int:
@@ -140,14 +140,14 @@ def _boundary(setup: Setup) -> float:
 
 
 def _selective(setup: Setup, saved: Saved) -> float:
-    """Return what selective recomputation keeps: Megatron's all but maps, torch's some products.
+    """Return what selective recomputation keeps: Megatron's all but scores, torch's some products.
 
     torchtitan keeps every second matrix product and the output of attention (its policy
     `selective_ac_option = "op"`): of query, value, gate and down projection.
     """
     if setup.library not in FSDP:
         whole = Saved(
-            norms=saved.norms, attention=saved.attention, products=saved.products, maps=0.0
+            norms=saved.norms, attention=saved.attention, products=saved.products, scores=0.0
         )
         return whole.of_rank(setup)
     model, width = setup.model, _width(setup)

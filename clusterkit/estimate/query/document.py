@@ -19,7 +19,7 @@ _OF_SETUP = ("dp", "tp", "pp", "cp", "micro_batch", "accumulation", "precision",
 def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, Any]:
     """Return everything that the report says, and what starts the chosen strategy."""
     request, chosen, subject = answer.request, answer.chosen, answer.subject
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "strategies": [_strategy(one, request) for one in answer.candidates],
         "recommended": chosen.name if chosen else None,
         "why": answer.why,
@@ -45,15 +45,15 @@ def document(answer: Answer, *, launch: Launch | None = None) -> Mapping[str, An
         "warnings": [problem.message for problem in cautions_of(subject)],
     }
     if request.explain:
-        told["explain"] = {"strategy": subject.name, **_explained(subject)}
+        found["explain"] = {"strategy": subject.name, **_explained(subject)}
     if request.scale:
-        told["scale"] = {"strategy": subject.name, "points": answer.points()}
+        found["scale"] = {"strategy": subject.name, "points": answer.points()}
     if request.tokens is not None:
         bill = bill_of(subject.setup, subject.speed, request.tokens, price=request.price)
-        told["bill"] = {"strategy": subject.name, "bill": bill}
+        found["bill"] = {"strategy": subject.name, "bill": bill}
     if launch is not None:
-        told["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
-    return told
+        found["launch"] = {"command": shlex.join(launch.command), "files": launch.files}
+    return found
 
 
 def _strategy(one: Candidate, request: Request) -> Mapping[str, Any]:
