@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.explain import all_topics, find_topic, frameworks
+from clusterkit.cli.explain import frameworks
+from clusterkit.cli.explain.topics import all_topics, find_topic
 from clusterkit.cli.frame.main import app
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.core.errors import UserError

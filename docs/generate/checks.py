@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterkit.cli.explain.checks import AREAS, VERDICTS, WHEN
-from clusterkit.cli.explain.topic import first_sentence
+from clusterkit.cli.explain.checks import WHEN
+from clusterkit.cli.explain.topic import first_sentence, texts
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
@@ -17,7 +17,7 @@ def pages(root: Path) -> Iterator[Page]:
     del root
     checks = all_checks()
     yield Page(path="reference/checks/index.md", text=_index(checks))
-    for area, about in AREAS.items():
+    for area, about in texts("areas").items():
         mine = tuple(check for check in checks if check.area == area)
         yield Page(path=f"reference/checks/{area.lower()}.md", text=_area(area, about, mine))
 
@@ -27,16 +27,16 @@ def _index(checks: Sequence[Check]) -> str:
         (f"[{c.id}](#{c.id.lower()})", code(c.name), prose(first_sentence(c.about.what)))
         for c in checks
     )
+    verdicts = ((code(word), prose(text)) for word, text in texts("verdicts").items())
+    areas = (area.lower() for area in texts("areas"))
     return blocks(
         "# Checks",
         f"What [`clusterkit preflight`](../../how-to/preflight.md) looks at: {len(checks)} checks. "
         "`clusterkit explain ID` says the same as these pages. An id is never used again for "
         "something else.",
-        table(
-            ("verdict", "meaning"), ((code(word), prose(text)) for word, text in VERDICTS.items())
-        ),
+        table(("verdict", "meaning"), verdicts),
         table(("id", "name", "proves that"), rows),
-        fenced("\n".join((":hidden:", "", *(area.lower() for area in AREAS))), "{toctree}"),
+        fenced("\n".join((":hidden:", "", *areas)), "{toctree}"),
     )
 
 

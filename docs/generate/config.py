@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from clusterkit.cli.explain.config_keys import key_facts
-from clusterkit.cli.explain.reference import KeyDoc, cluster_keys, file_keys, job_keys
+from clusterkit.cli.explain.reference import (
+    KeyDoc,
+    cluster_keys,
+    file_keys,
+    job_keys,
+    key_facts,
+)
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table
 
 _ORDER = (

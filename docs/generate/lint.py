@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.cli.explain.variables import FAMILIES, KINDS
+from clusterkit.cli.explain.topic import texts
 from clusterkit.preflight.env_lint import RULES
 from clusterkit.preflight.env_lint.variables import NEWEST_NCCL, Variable, all_variables
 from docs.generate.page import Page, anchor, blocks, code, prose, table
@@ -48,7 +48,7 @@ def _sentence(text: str) -> str:
 
 def _variables() -> str:
     parts = []
-    for family, title in FAMILIES.items():
+    for family, title in texts("families").items():
         rows = (
             (code(known.name), "; ".join(_facts(known)))
             for known in all_variables()
@@ -65,7 +65,7 @@ def _variables() -> str:
 
 
 def _facts(known: Variable) -> Iterator[str]:
-    yield prose(KINDS[known.kind].format(until=known.until or "a while"))
+    yield prose(texts("kinds")[known.kind].format(until=known.until or "a while"))
     if known.default:
         yield f"default {code(known.default)}"
     if known.replaced_by:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.cli.explain import find_topic
-from clusterkit.cli.explain.exit_codes import CODES, JOB_CODES
-from clusterkit.cli.explain.states import MEANING
+from clusterkit.cli.explain.topic import texts
+from clusterkit.cli.explain.topics import find_topic
+from clusterkit.core.model import JobState
 from docs.generate.page import Page, blocks, code, fenced, prose, table
 
 _AS_TOLD = {
@@ -28,10 +28,10 @@ def pages(root: Path) -> Iterator[Page]:
         text=blocks(
             "# Exit codes",
             "Of every clusterkit command:",
-            table(("code", "meaning"), ((code(word), prose(text)) for word, text in CODES)),
+            _codes("exit-codes"),
             "The `exit_code` of a job, in `status --json` and in its run folder, is that of the "
             "training command as a shell reports it:",
-            table(("code", "meaning"), ((code(word), prose(text)) for word, text in JOB_CODES)),
+            _codes("job-exit-codes"),
         ),
     )
     yield Page(
@@ -41,8 +41,8 @@ def pages(root: Path) -> Iterator[Page]:
             table(
                 ("state", "meaning", "final"),
                 (
-                    (code(state.value), prose(text), "yes" if state.final else "")
-                    for state, text in MEANING.items()
+                    (code(state), prose(text), "yes" if JobState(state).final else "")
+                    for state, text in texts("states").items()
                 ),
             ),
         ),
@@ -56,3 +56,8 @@ def pages(root: Path) -> Iterator[Page]:
                 fenced(find_topic(name).text),
             ),
         )
+
+
+def _codes(listed: str) -> str:
+    rows = ((code(word), prose(text)) for word, text in texts(listed).items())
+    return table(("code", "meaning"), rows)

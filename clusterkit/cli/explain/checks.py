@@ -1,36 +1,20 @@
-"""The checks of preflight, by id, by name and by area, and the verdicts."""
+"""Preflight: the verb, its checks by id, by name and by area, and the verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from clusterkit.cli.explain.topic import Topic, first_sentence, paragraphs, table
+from clusterkit.cli.explain.reference import cluster_keys, key_facts
+from clusterkit.cli.explain.topic import (
+    Topic,
+    first_sentence,
+    one_each,
+    paragraphs,
+    table,
+    texts,
+)
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Tier
-
-VERDICTS = {
-    "pass": "Nothing is wrong.",
-    "warn": "It runs, but slower or less safely than it could. With --strict it counts as fail.",
-    "fail": "Do not start a job there. The node is left out of what is usable; nothing is drained.",
-    "unknown": (
-        "It could not be determined: the probe is missing a tool or a right, hung, or answered "
-        "in no known way. Never counted as pass."
-    ),
-    "skip": "It does not apply: the machine does not have that part. Never counted as fail.",
-}
-
-AREAS = {
-    "SSH": "Reaching the nodes, by SSH or by srun.",
-    "HOST": "Operating system, limits, clock, names and the job's Python.",
-    "GPU": "GPUs of NVIDIA and AMD: driver, memory, heat, links.",
-    "TOPO": "How GPUs and NICs are joined; see also `clusterkit topo`.",
-    "IB": "RDMA devices and their ports, and network interfaces.",
-    "NCCL": "Variables of NCCL and its siblings; see also `clusterkit lint-env`.",
-    "FS": "The folders that the nodes share.",
-    "SLURM": "What Slurm thinks of the nodes.",
-    "NET": "Traffic between the nodes, with --network.",
-    "ENV": "Container runtime and image.",
-}
 
 WHEN = {
     Tier.NODE: "One round trip; judged on each node alone.",
@@ -41,42 +25,29 @@ WHEN = {
 
 def topics() -> Iterator[Topic]:
     """Yield the list of checks, one topic for each id, name, area and verdict."""
-    checks = all_checks()
+    checks, verdicts = all_checks(), texts("verdicts")
     yield Topic(
-        name="checks",
-        summary="what `clusterkit preflight` checks, by id",
-        text=table((c.id, f"{c.name}: {first_sentence(c.about.what)}") for c in checks),
+        name="checks", summary="what `clusterkit preflight` checks, by id", text=_listed(checks)
     )
     yield Topic(
         name="verdicts",
         summary="pass, skip, unknown, warn and fail of a check",
-        text=table(VERDICTS.items()),
+        text=table(verdicts.items()),
     )
-    for word, text in VERDICTS.items():
-        yield Topic(
-            name=word, summary=first_sentence(text), text=paragraphs(text), group="verdicts"
-        )
-    for area, text in AREAS.items():
-        yield _area(area, text, tuple(check for check in checks if check.area == area))
+    yield from one_each(verdicts, "verdicts")
+    for area, text in texts("areas").items():
+        about = paragraphs(f"An area of preflight (--select {area}). {text}")
+        own = _listed(check for check in checks if check.area == area)
+        summary = first_sentence(text)
+        yield Topic(name=area, summary=summary, text=f"{about}\n\n{own}", group="checks")
     for check in checks:
+        summary = first_sentence(check.about.what)
         for name, other in ((check.id, check.name), (check.name, check.id)):
-            yield Topic(
-                name=name,
-                summary=first_sentence(check.about.what),
-                text=_text(check, other),
-                group="checks",
-            )
+            yield Topic(name=name, summary=summary, text=_text(check, other), group="checks")
 
 
-def _area(name: str, text: str, checks: Sequence[Check]) -> Topic:
-    return Topic(
-        name=name,
-        summary=first_sentence(text),
-        text=paragraphs(f"An area of preflight (--select {name}). {text}")
-        + "\n\n"
-        + table((c.id, f"{c.name}: {first_sentence(c.about.what)}") for c in checks),
-        group="checks",
-    )
+def _listed(checks: Iterable[Check]) -> str:
+    return table((c.id, f"{c.name}: {first_sentence(c.about.what)}") for c in checks)
 
 
 def _text(check: Check, other: str) -> str:
@@ -88,4 +59,31 @@ def _text(check: Check, other: str) -> str:
         f"How it is measured: {about.how} {WHEN[check.tier]}",
         f"How to fix it: {about.fix}",
         f"Source: {about.source}",
+    )
+
+
+def preflight() -> Iterator[Topic]:
+    """Yield the topic of the verb; it takes the place of the one about the key of that name."""
+    yield Topic(
+        name="preflight",
+        summary="proving that nodes are fit, by itself or before a job",
+        text="\n\n".join(
+            (
+                paragraphs(
+                    "`clusterkit preflight` asks every node of a cluster how it is, judges what "
+                    "they say, and names those that are not fit. It changes nothing on any node.",
+                    "`clusterkit submit` does so by itself before it hands a job over. "
+                    "--preflight, or `preflight:` in the cluster, says how much of it:",
+                ),
+                table(texts("modes").items()),
+                paragraphs(
+                    "Where a check fails, nothing is submitted and the exit code is 1. "
+                    "--exclude-unfit goes on without the unfit nodes if enough are left, --force "
+                    "goes on as it is. What was found stands in preflight.json of the run folder.",
+                    "See also `clusterkit explain checks`, `verdicts`, and each check by its id. "
+                    "As a key of a cluster:",
+                ),
+                table(key_facts(cluster_keys()["preflight"])),
+            )
+        ),
     )

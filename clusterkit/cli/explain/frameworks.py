@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 
-from clusterkit.cli.explain.config_keys import key_facts
-from clusterkit.cli.explain.reference import cluster_keys
-from clusterkit.cli.explain.topic import WIDTH, Topic, paragraphs, table
+from clusterkit.cli.explain.reference import cluster_keys, key_facts
+from clusterkit.cli.explain.topic import Topic, filled, paragraphs, table
 from clusterkit.core.errors import UserError
+from clusterkit.core.text.listing import table as columns
 from clusterkit.images.packages import image_with
 from clusterkit.launch.frameworks import Framework, framework_names, load_framework
 
@@ -42,25 +41,12 @@ def _loaded(name: str) -> Framework | UserError:
 
 def _rows(loaded: Mapping[str, Framework | UserError]) -> Iterator[str]:
     """Yield the lines of one table: what each framework needs, and below it what it gives."""
-    cells = {name: _cells(name, found) for name, found in loaded.items()}
-    widths = [max(map(len, column)) for column in zip(_HEAD, *cells.values(), strict=True)]
-    indent = " " * (widths[0] + 2)
-
-    def line(row: tuple[str, ...]) -> str:
-        return "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-
-    yield line(_HEAD)
-    for name, found in loaded.items():
-        yield line(cells[name])
-        for text in _gives(found):
-            yield textwrap.fill(
-                text,
-                WIDTH,
-                initial_indent=indent,
-                subsequent_indent=indent,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+    head, *lines = columns([_HEAD, *(_cells(name, found) for name, found in loaded.items())])
+    indent = " " * head.index(_HEAD[1])
+    yield head
+    for line, found in zip(lines, loaded.values(), strict=True):
+        yield line
+        yield from (filled(text, indent, indent) for text in _gives(found))
 
 
 def _cells(name: str, found: Framework | UserError) -> tuple[str, str, str, str]:
@@ -85,23 +71,19 @@ def _topic(name: str, framework: Framework | UserError) -> Topic:
     if isinstance(framework, UserError):
         text = str(framework)
         return Topic(name=name, summary="cannot be loaded", text=text, group="frameworks")
-    rows = [("package", framework.package or "none but what the script needs")]
-    rows.append(("image", framework.image or "none of the catalogue has it"))
-    rows.append(("nodes", "MIN:MAX, may grow and shrink" if framework.elastic else "fixed number"))
     uneven = "may differ in slots" if framework.uneven_slots else "all with the same slots"
-    rows.append(("slots", f"nodes {uneven}"))
-    if framework.provides:
-        rows.append(("sets", ", ".join(framework.provides)))
-    if framework.by_hand:
-        rows.append(("by hand", framework.by_hand))
+    facts = {
+        "package": framework.package or "none but what the script needs",
+        "image": framework.image or "none of the catalogue has it",
+        "nodes": "MIN:MAX, may grow and shrink" if framework.elastic else "fixed number",
+        "slots": f"nodes {uneven}",
+        "sets": ", ".join(framework.provides),
+        "by hand": framework.by_hand,
+    }
+    rows = [(fact, text) for fact, text in facts.items() if text]
     text = paragraphs(f"{framework.summary}.") + "\n\n" + table(rows)
     if name in cluster_keys():
         key = cluster_keys()[name]
         text += "\n\n" + paragraphs("As a key of a cluster:", key.description)
         text += "\n\n" + table(key_facts(key))
-    return Topic(
-        name=name,
-        summary=framework.summary,
-        text=text,
-        group="frameworks",
-    )
+    return Topic(name=name, summary=framework.summary, text=text, group="frameworks")

@@ -1,10 +1,13 @@
-"""A topic, and the helpers that lay its text out."""
+"""A topic, what is told of the words of a list, and the helpers that lay text out."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from clusterkit.core.data import read_table
 
 WIDTH = 80
 
@@ -22,26 +25,35 @@ class Topic:
     """The topic that lists this one; None for one that is listed by itself."""
 
 
+def texts(listed: str) -> Mapping[str, str]:
+    """Return what `texts.tsv` tells of each word of a list, by the word."""
+    rows = read_table(Path(__file__).with_name("texts.tsv"))
+    return {row["name"]: row["text"] for row in rows if row["list"] == listed}
+
+
+def one_each(rows: Mapping[str, str], group: str, *more: str) -> Iterator[Topic]:
+    """Yield a topic for each word of a list: its text, and paragraphs that all of them share."""
+    for name, text in rows.items():
+        summary = first_sentence(text)
+        yield Topic(name=name, summary=summary, text=paragraphs(text, *more), group=group)
+
+
 def paragraphs(*texts: str) -> str:
     """Return texts as paragraphs of at most 80 columns, with a blank line between."""
-    return "\n\n".join(_wrapped(text) for text in texts if text)
+    return "\n\n".join(filled(text) for text in texts if text)
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
     """Return two aligned columns, the second one wrapped."""
     listed = tuple(rows)
     width = max((len(name) for name, _ in listed), default=0)
-    return "\n".join(
-        textwrap.fill(
-            text,
-            WIDTH,
-            initial_indent=f"  {name:<{width}}  ",
-            subsequent_indent=" " * (width + 4),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for name, text in listed
-    )
+    rest = " " * (width + 4)
+    return "\n".join(filled(text, f"  {name:<{width}}  ", rest) for name, text in listed)
+
+
+def summaries(rows: Mapping[str, str]) -> str:
+    """Return a table of the first sentence of each text."""
+    return table((name, first_sentence(text)) for name, text in rows.items())
 
 
 def first_sentence(text: str) -> str:
@@ -52,5 +64,13 @@ def first_sentence(text: str) -> str:
     return text
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+def filled(text: str, first: str = "", rest: str = "") -> str:
+    """Return a text in lines of at most 80 columns, behind these beginnings."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,56 +1,34 @@
-"""The variables of NCCL and its siblings that the lint knows."""
+"""The variables of NCCL and its siblings that the lint knows, and its rules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterkit.cli.explain.topic import Topic, paragraphs, table
+from clusterkit.cli.explain.topic import Topic, paragraphs, table, texts
+from clusterkit.preflight.env_lint import RULES
 from clusterkit.preflight.env_lint.variables import NEWEST_NCCL, Kind, Variable, all_variables
 
-FAMILIES = {
-    "nccl": "NCCL",
-    "sharp": "the SHARP plug-in of NCCL",
-    "google": "Google's plug-ins of NCCL (TCPX, TCPXO, gIB)",
-    "torch": "PyTorch",
-    "rccl": "RCCL",
-    "ucx": "UCX",
-    "ofi": "aws-ofi-nccl",
-    "libfabric": "libfabric",
-    "rdma-core": "rdma-core (libibverbs)",
-    "gloo": "Gloo",
-    "mpi": "Open MPI",
-    "gpu": "CUDA or ROCm",
-    "tools": "images, builds and scripts",
-}
-KINDS = {
-    Kind.DOCUMENTED: "read, and documented",
-    Kind.SOURCE_ONLY: "read, but in no page of the documentation",
-    Kind.DEPRECATED: "still read, deprecated since {until}",
-    Kind.REMOVED: "not read any more; the last release that did was {until}",
-    Kind.TYPO: "read by no release: a misspelt name that is often copied",
-    Kind.PLUGIN: "read by a plug-in only",
-    Kind.TORCH_RENAMED: "an old name of PyTorch's",
-}
-_TYPES = {
-    "int": "a number; NCCL reads what is none as 0",
-    "truth": "1 or 0",
-    "word": "a word, in any case",
-    "exact": "a word, in this case",
-    "level": "a word; a number is read, but its meaning has changed",
-    "words": "words with commas between",
-    "algorithms": "names with commas between",
-    "interfaces": "network interfaces with commas between, each the beginning of a name; `=` "
-    "before them for whole names, `^` to leave them out (NCCL only)",
-    "hcas": "NAME or NAME:PORT with commas between, each the beginning of a name; `=` before them "
-    "for whole names, `^` to leave them out",
-    "devices": "NAME:PORT with commas between, whole names",
-    "path": "a path",
-    "text": "text",
-}
+_ALLOW = (
+    "To leave a variable alone: `--allow NAME`, or `allowed_env: [NAME]` in the cluster. "
+    "The page docs/how-to/nccl-environment.md lists all rules."
+)
+
+
+def rules() -> Iterator[Topic]:
+    """Yield the list of rules of `clusterkit lint-env`, and one topic for each."""
+    yield Topic(
+        name="lint-rules",
+        summary="what `lint-env` and preflight look for in NCCL variables",
+        text=table((f"{rule.id} {rule.verdict}", f"{rule.name}: {rule.what}") for rule in RULES),
+    )
+    for rule in RULES:
+        first = f"{rule.name} ({rule.verdict}): {rule.what}."
+        text = paragraphs(first, rule.why, rule.fix, _ALLOW)
+        yield Topic(name=rule.id, summary=rule.what, text=text, group="lint-rules")
 
 
 def topics() -> Iterator[Topic]:
-    """Yield what they are, and one topic for each."""
+    """Yield what variables are, and one topic for each."""
     yield Topic(
         name="variables",
         summary="NCCL_*, TORCH_NCCL_*, UCX_*, GLOO_*, ...: each by its name",
@@ -60,31 +38,27 @@ def topics() -> Iterator[Topic]:
             "lint-env` judges those of a script, a file or a shell, and preflight those of a job."
         ),
     )
+    families, kinds, types = texts("families"), texts("kinds"), texts("types")
     for variable in all_variables():
-        yield _topic(variable)
+        family = families.get(variable.family, variable.family)
+        state = kinds[variable.kind].format(until=variable.until or "a while")
+        facts = table(_facts(variable, types.get(variable.type, variable.type)))
+        yield Topic(
+            name=variable.name,
+            summary=f"a variable of {family}",
+            text=paragraphs(f"A variable of {family}: {state}.") + "\n\n" + facts,
+            group="variables",
+        )
 
 
-def _topic(variable: Variable) -> Topic:
-    family = FAMILIES.get(variable.family, variable.family)
-    state = KINDS[variable.kind].format(until=variable.until or "a while")
-    return Topic(
-        name=variable.name,
-        summary=f"a variable of {family}",
-        text=paragraphs(f"A variable of {family}: {state}.")
-        + "\n\n"
-        + table((*_facts(variable), ("see", "docs/how-to/nccl-environment.md"))),
-        group="variables",
-    )
-
-
-def _facts(variable: Variable) -> Iterator[tuple[str, str]]:
+def _facts(variable: Variable, value: str) -> Iterator[tuple[str, str]]:
     if variable.kind not in {Kind.REMOVED, Kind.TYPO, Kind.PLUGIN}:
-        yield "value", _TYPES.get(variable.type, variable.type)
-    if variable.allowed:
-        yield "allowed", variable.allowed.replace(",", ", ")
-    if variable.default:
-        yield "default", variable.default
-    if variable.replaced_by:
-        yield "write", variable.replaced_by
-    if variable.note:
-        yield "note", variable.note
+        yield "value", value
+    known = {
+        "allowed": variable.allowed.replace(",", ", "),
+        "default": variable.default,
+        "write": variable.replaced_by,
+        "note": variable.note,
+        "see": "docs/how-to/nccl-environment.md",
+    }
+    yield from ((name, text) for name, text in known.items() if text)

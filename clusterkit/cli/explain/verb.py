@@ -22,8 +22,8 @@ def explain(
     json: JsonFlag = False,
 ) -> None:
     """Explain a topic: exit codes, states, frameworks, config keys; without one, list them."""
-    from clusterkit.cli.explain import all_topics, find_topic
     from clusterkit.cli.explain.topic import table
+    from clusterkit.cli.explain.topics import all_topics, find_topic
 
     if topic is not None:
         found = find_topic(topic)
