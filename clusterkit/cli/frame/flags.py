@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_origin
 
 import typer
+
+from clusterkit.core.data import read_table
 
 CLUSTER_VARIABLE = "CLUSTERKIT_CLUSTER"
 
@@ -57,3 +60,30 @@ def with_flags(
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def explained(verb: Verb) -> Verb:
+    """Return a verb whose parameters typer shows as `flags.tsv` beside its module has them.
+
+    Parameters that are annotated for typer already are left as they are.
+    """
+    table = Path(inspect.getfile(verb)).with_name("flags.tsv")
+    rows = {row["name"]: row for row in read_table(table) if row["verb"] == verb.__name__}
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    parameters = [
+        p if get_origin(p.annotation) is Annotated else _shown(p, rows[p.name]) for p in own
+    ]
+    verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return verb
+
+
+def _shown(parameter: inspect.Parameter, row: Mapping[str, str]) -> inspect.Parameter:
+    more: dict[str, Any] = {"help": row["help"], "metavar": row["metavar"] or None}
+    more["show_default"] = True if row["default"] == "yes" else row["default"] or False
+    if row["flags"]:
+        more |= {"rich_help_panel": row["panel"] or None, "envvar": row["variable"] or None}
+        shown = typer.Option(*row["flags"].split(), **more)
+    else:
+        shown = typer.Argument(**more)
+    return parameter.replace(annotation=Annotated[parameter.annotation, shown])

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
+from clusterkit.cli.frame.flags import JsonFlag, explained, option
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostfile import (
     Format,
@@ -30,41 +28,18 @@ Found = tuple[tuple[Host, ...], tuple[Problem, ...]]
 """Hosts, and warnings about where they come from."""
 
 
+@explained
 def hostfile(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            help="A hostfile of any format; - for stdin.", metavar="FILE", show_default=False
-        ),
-    ] = None,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            "-f",
-            help="deepspeed, horovod, openmpi, hydra, hostlist or names.",
-            metavar="FORMAT",
-        ),
-    ] = "deepspeed",
-    cluster: Annotated[
-        str | None, cluster_option("The hosts of this cluster.", variable=None)
-    ] = None,
-    hostlist: Annotated[
-        str | None,
-        option("--hostlist", "These hosts, such as n[1-4].", "LIST"),
-    ] = None,
+    file: str | None = None,
+    format_: str = "deepspeed",
+    cluster: str | None = None,
+    hostlist: str | None = None,
     slots: Annotated[
         int | None,
         option("--slots", "Slots of every host whose own are unknown.", "N", min=1, max=MAX_SLOTS),
     ] = None,
-    include: Annotated[
-        str | None,
-        option("--include", "Only these, such as n1@n2:0,1.", "HOSTS"),
-    ] = None,
-    exclude: Annotated[
-        str | None,
-        option("--exclude", "All but these, such as n1@n2:0,1.", "HOSTS"),
-    ] = None,
+    include: str | None = None,
+    exclude: str | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Write a hostfile for any launcher, from another one, a hostlist, a cluster or Slurm.

@@ -7,12 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, hosts_option, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
@@ -20,59 +20,23 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 
-_GPUS_PER_NODE = 8
 
-
-def _size(flag: str, what: str) -> Any:
-    return typer.Option(flag, help=what, metavar="N", show_default=False)
-
-
+@explained
 def layout(
-    tp: Annotated[int, _size("--tp", "Ranks that divide each layer (tensor parallel).")] = 1,
-    pp: Annotated[int, _size("--pp", "Stages of the pipeline.")] = 1,
-    dp: Annotated[int | None, _size("--dp", "Copies of the model (what the GPUs give).")] = None,
-    cp: Annotated[int, _size("--cp", "Ranks that divide each sequence (context parallel).")] = 1,
-    ep: Annotated[int, _size("--ep", "Ranks of cp x dp that divide the experts.")] = 1,
-    nodes: Annotated[int | None, _size("--nodes", "Machines (as many as --hosts).")] = None,
-    gpus_per_node: Annotated[
-        int, _size("--gpus-per-node", f"GPUs of each machine ({_GPUS_PER_NODE}).")
-    ] = _GPUS_PER_NODE,
-    order: Annotated[
-        str,
-        typer.Option("--order", help="Order of ranks, the fastest first.", metavar="A-B-.."),
-    ] = "tp-cp-ep-dp-pp",
-    hosts: Annotated[str | None, hosts_option("The machines, such as n[1-8].")] = None,
-    topology: Annotated[
-        str | None,
-        option(
-            "--topology",
-            "What `scontrol show topology` printed: puts the machines into a better order.",
-            "FILE|-",
-        ),
-    ] = None,
-    bundle: Annotated[
-        str | None,
-        option(
-            "--bundle",
-            "What `preflight --network --save` measured: likewise, without a topology.",
-            "DIR",
-        ),
-    ] = None,
-    keep_order: Annotated[
-        bool, option("--keep-order", "Take --hosts in their order nevertheless.")
-    ] = False,
-    island: Annotated[
-        str | None,
-        option(
-            "--island",
-            "GPUs that NVLink joins, or what `nvidia-smi topo -m` printed (all of a machine).",
-            "N|FILE",
-        ),
-    ] = None,
-    export: Annotated[
-        str | None,
-        option("--export", "Print this only: env, megatron, deepspeed or devicemesh.", "WHAT"),
-    ] = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int | None = None,
+    cp: int = 1,
+    ep: int = 1,
+    nodes: int | None = None,
+    gpus_per_node: int = 8,
+    order: str = "tp-cp-ep-dp-pp",
+    hosts: str | None = None,
+    topology: str | None = None,
+    bundle: str | None = None,
+    keep_order: bool = False,
+    island: str | None = None,
+    export: str | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Show which rank sits where, and who has to talk over the network.

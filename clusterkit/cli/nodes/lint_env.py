@@ -6,12 +6,12 @@ import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.findings import Verdict
 
@@ -25,36 +25,13 @@ _WIDTH = 80
 _LONGEST_VALUE = 40
 
 
+@explained
 def lint_env(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            help="A shell script, an env file, nccl.conf or YAML; - for stdin.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    as_: Annotated[
-        str | None,
-        option(
-            "--as",
-            "shell, env-file, pam-env, conf, toml or yaml; else what it looks like.",
-            "FORMAT",
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        option(
-            "--allow", "Leave these names alone, such as NCCL_FOO*; repeat it for more.", "NAME"
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        cluster_option("Also leave alone what this cluster allows (allowed_env).", variable=None),
-    ] = None,
-    verbose: Annotated[
-        bool, option("--verbose -v", "Show what is only worth knowing, too.")
-    ] = False,
+    file: str | None = None,
+    as_: str | None = None,
+    allow: list[str] | None = None,
+    cluster: str | None = None,
+    verbose: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Lint NCCL, RCCL, UCX, Gloo and PyTorch variables.

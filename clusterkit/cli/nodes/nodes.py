@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, cluster_option, option
+from clusterkit.cli.frame.flags import JsonFlag, OnlyHostsFlag, explained
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.core.errors import UserError
 
@@ -34,36 +34,14 @@ def nodes() -> None:
 
 
 @app.command()
+@explained
 def prepare(
-    cluster: Annotated[
-        str | None, cluster_option("Cluster of clusterkit.yaml, of kind ssh.")
-    ] = None,
+    cluster: str | None = None,
     hosts: OnlyHostsFlag = None,
-    wheels: Annotated[
-        list[Path] | None,
-        option(
-            "--wheels",
-            "Wheels to install from, or folders of them: no network needed there. Repeatable.",
-            "DIR|FILE",
-        ),
-    ] = None,
-    requirements: Annotated[
-        Path | None,
-        option("--requirements -r", "More to install, as for pip.", "FILE"),
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            "--python",
-            help="Python that the environment is made with, as the nodes know it.",
-            metavar="PYTHON",
-            show_default="python3",
-        ),
-    ] = None,
-    index: Annotated[
-        bool,
-        option("--index", "With --wheels: let pip look in its index as well."),
-    ] = False,
+    wheels: list[Path] | None = None,
+    requirements: Path | None = None,
+    python: str | None = None,
+    index: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Make or update the virtual environment on every node.

@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core.errors import RemoteError, UserError
 
 if TYPE_CHECKING:
@@ -28,23 +28,10 @@ _TIMEOUT_S = 60
 _TYPE_THIS = "run `nvidia-smi topo -m > topo.txt` on the machine, then `clusterkit topo topo.txt`"
 
 
+@explained
 def topo(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            help="What `nvidia-smi topo -m` printed; - for stdin; without it, this machine.",
-            metavar="[FILE|-]",
-            show_default=False,
-        ),
-    ] = None,
-    nccl_ib_hca: Annotated[
-        str | None,
-        option(
-            "--nccl-ib-hca",
-            "Compare with this value of NCCL_IB_HCA (on this machine: the variable's).",
-            "VALUE",
-        ),
-    ] = None,
+    file: str | None = None,
+    nccl_ib_hca: str | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Explain the links between the GPUs and NICs of a machine.
