@@ -8,11 +8,15 @@ recording of a whole answer was at hand, so only names that all of them share ar
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterkit.core.untrusted import NONSENSE, first_json, real, whole
-from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
+from clusterkit.preflight.probes.gpu import for_gpu_jobs
+from clusterkit.transport.probe import Probe, Unparsed, first_line
+
+T = TypeVar("T")
 
 
 def rocm_smi(flags: str, *, missing: str) -> str:
@@ -48,7 +52,6 @@ metric=$(amd-smi metric --temperature --ecc --json 2>/dev/null)
 then case $static in *'"gpu"'*) printf 'amd-smi\n%s\n%s\n' "$static" "$metric"; exit 0 ;; esac
 fi
 {_ROCM_SMI}"""
-NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
 _CARD = re.compile(r"card(\d{1,4})")
 _DOCUMENT = re.compile(r"[\[{]")
 _HIGHEST = 9999
@@ -197,8 +200,9 @@ def _figure(said: str) -> float:
         raise Unparsed(f"no figure: {said[:40]!r}") from None
 
 
-def _command(job: PreflightJob) -> str:
-    return NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
+def amd_probe(name: str, snippet: str, parse: Callable[[str], T]) -> Probe[T]:
+    """Return a probe that asks the driver; see `Probe`."""
+    return Probe(name=name, command=for_gpu_jobs(snippet), parse=parse, timeout_s=20.0, lane="amd")
 
 
-PROBE = Probe(name="amd-gpus", command=_command, parse=parse, timeout_s=20.0, lane="amd")
+PROBE = amd_probe("amd-gpus", _SNIPPET, parse)

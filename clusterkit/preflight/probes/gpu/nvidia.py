@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
+from typing import TypeVar
 
 from clusterkit.core import untrusted
 from clusterkit.core.untrusted import real
-from clusterkit.transport.probe import PreflightJob, Unparsed
+from clusterkit.preflight.probes.gpu import for_gpu_jobs
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
+
+T = TypeVar("T")
 
 LANE = "nvidia"
 """The driver answers one caller at a time; a dozen at once only wait for each other."""
@@ -32,7 +36,6 @@ broken() { seen || { echo 'no NVIDIA GPU'; exit 77; }; }
 command -v nvidia-smi >/dev/null 2>&1 || {
 broken; echo 'nvidia-smi is not on PATH, though there is an NVIDIA GPU' >&2; exit 127; }
 """
-_NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
 
 _NOT_SUPPORTED = frozenset(
     {
@@ -53,12 +56,21 @@ def nvidia(body: str) -> Callable[[PreflightJob], str]:
 
     In `body`, `broken` ends the snippet as "does not apply" unless NVIDIA hardware can be seen.
     """
-    snippet = _GUARD + body
+    return for_gpu_jobs(_GUARD + body)
 
-    def command(job: PreflightJob) -> str:
-        return _NO_GPU_JOB if job.uses_gpus is False else snippet
 
-    return command
+def nvidia_probe(
+    name: str, body: str, parse: Callable[[str], T], *, exit_codes: Collection[int] = (0,)
+) -> Probe[T]:
+    """Return a probe that asks the driver, as `nvidia` does; see `Probe`."""
+    return Probe(
+        name=name,
+        command=nvidia(body),
+        parse=parse,
+        timeout_s=TIMEOUT_S,
+        lane=LANE,
+        exit_codes=frozenset(exit_codes),
+    )
 
 
 @lru_cache(maxsize=_CACHED)

@@ -7,21 +7,12 @@ never 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
-from clusterkit.preflight.probes.gpu.nvidia import (
-    LANE,
-    TIMEOUT_S,
-    cell,
-    mask,
-    number,
-    nvidia,
-    switch,
-    whole,
-)
+from clusterkit.preflight.probes.gpu.nvidia import cell, mask, number, nvidia_probe, switch, whole
 from clusterkit.preflight.probes.gpu.nvidia_query import (
     SLOWDOWN,
     SLOWDOWN_TLIMIT,
@@ -30,42 +21,7 @@ from clusterkit.preflight.probes.gpu.nvidia_query import (
     read_query,
 )
 from clusterkit.preflight.probes.gpu.nvidia_table import known_columns, read_table
-from clusterkit.transport.probe import Probe, Unparsed
-
-_COLUMNS = (
-    "index",
-    "name",
-    "pci.bus_id",
-    "driver_version",
-    "vbios_version",
-    "persistence_mode",
-    "mig.mode.current",
-    "gpu_recovery_action",
-    "clocks_event_reasons.active",
-    "clocks_throttle_reasons.active",
-    "temperature.gpu",
-    "temperature.gpu.tlimit",
-    "enforced.power.limit",
-    "power.default_limit",
-    "pcie.link.gen.current",
-    "pcie.link.gen.max",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-    "utilization.gpu",
-    "memory.total",
-    "memory.used",
-    "ecc.mode.current",
-    "ecc.errors.uncorrected.volatile.total",
-    "ecc.errors.uncorrected.aggregate.total",
-    "retired_pages.single_bit_ecc.count",
-    "retired_pages.double_bit.count",
-    "retired_pages.pending",
-    "remapped_rows.uncorrectable",
-    "remapped_rows.pending",
-    "remapped_rows.failure",
-    "fabric.state",
-    "fabric.status",
-)
+from clusterkit.transport.probe import Unparsed
 
 
 class _Numbered(Protocol):
@@ -76,6 +32,63 @@ class _Numbered(Protocol):
 _Listed = TypeVar("_Listed", bound=_Numbered)
 _NEEDED = frozenset({"index", "name", "pci.bus_id"})
 
+
+def _busy(text: str | None) -> bool | None:
+    percent = number(text)
+    return None if percent is None else percent > 0
+
+
+def _column(name: str, read: Callable[[str | None], Any] = lambda text: text) -> Any:
+    """Return a field that is a column of `--query-gpu`, and how a cell of it is read."""
+    return field(metadata={"column": name, "read": read})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One NVIDIA GPU; None is "the driver does not say"."""
+
+    index: int = _column("index", whole)
+    name: str = _column("name")
+    bus_id: str = _column("pci.bus_id")
+    """Such as `00000000:9B:00.0`."""
+    vbios: str | None = _column("vbios_version")
+    persistence: bool | None = _column("persistence_mode", switch)
+    mig: bool | None = _column("mig.mode.current", switch)
+    recovery_action: str | None = _column("gpu_recovery_action")
+    """The driver's own verdict: `None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`."""
+    clock_reasons: int | None = _column("clocks_event_reasons.active", mask)
+    """Bit mask of nvmlClocksEventReason*."""
+    temperature_c: float | None = _column("temperature.gpu", number)
+    margin_c: float | None
+    """To the slowdown; 0 or less: clocks are being cut."""
+    power_limit_w: float | None = _column("enforced.power.limit", number)
+    default_power_limit_w: float | None = _column("power.default_limit", number)
+    pcie_gen: int | None = _column("pcie.link.gen.current", whole)
+    pcie_gen_max: int | None = _column("pcie.link.gen.max", whole)
+    pcie_width: int | None = _column("pcie.link.width.current", whole)
+    pcie_width_max: int | None = _column("pcie.link.width.max", whole)
+    busy: bool | None = _column("utilization.gpu", _busy)
+    memory_mib: float | None = _column("memory.total", number)
+    memory_used_mib: float | None = _column("memory.used", number)
+    ecc: bool | None = _column("ecc.mode.current", switch)
+    uncorrected: int | None = _column("ecc.errors.uncorrected.volatile.total", whole)
+    """ECC errors since the driver was loaded."""
+    uncorrected_ever: int | None = _column("ecc.errors.uncorrected.aggregate.total", whole)
+    retired_single_bit: int | None = _column("retired_pages.single_bit_ecc.count", whole)
+    retired_double_bit: int | None = _column("retired_pages.double_bit.count", whole)
+    retirement_pending: bool | None = _column("retired_pages.pending", switch)
+    remapped_uncorrectable: int | None = _column("remapped_rows.uncorrectable", whole)
+    remap_pending: bool | None = _column("remapped_rows.pending", switch)
+    remap_failed: bool | None = _column("remapped_rows.failure", switch)
+    fabric_state: str | None = _column("fabric.state")
+    fabric_status: str | None = _column("fabric.status")
+
+
+_READ = {f.name: (f.metadata["column"], f.metadata["read"]) for f in fields(Gpu) if f.metadata}
+_COLUMNS = (
+    *(column for column, _ in _READ.values()),
+    *("driver_version", "clocks_throttle_reasons.active", "temperature.gpu.tlimit"),
+)
 # nvidia-smi says on standard output, with 14 or 15, that an infoROM is corrupt or a GPU is lost;
 # what it printed of the others counts all the same.
 _SNIPPET = f"""{known_columns(_COLUMNS)}
@@ -92,47 +105,6 @@ case $c in 0 | 14 | 15) exit "$c" ;; esac
 broken
 exit "$c"
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One NVIDIA GPU; None is "the driver does not say"."""
-
-    index: int
-    name: str
-    bus_id: str
-    """Such as `00000000:9B:00.0`."""
-    vbios: str | None
-    persistence: bool | None
-    mig: bool | None
-    recovery_action: str | None
-    """The driver's own verdict: `None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`."""
-    clock_reasons: int | None
-    """Bit mask of nvmlClocksEventReason*."""
-    temperature_c: float | None
-    margin_c: float | None
-    """To the slowdown; 0 or less: clocks are being cut."""
-    power_limit_w: float | None
-    default_power_limit_w: float | None
-    pcie_gen: int | None
-    pcie_gen_max: int | None
-    pcie_width: int | None
-    pcie_width_max: int | None
-    busy: bool | None
-    memory_mib: float | None
-    memory_used_mib: float | None
-    ecc: bool | None
-    uncorrected: int | None
-    """ECC errors since the driver was loaded."""
-    uncorrected_ever: int | None
-    retired_single_bit: int | None
-    retired_double_bit: int | None
-    retirement_pending: bool | None
-    remapped_uncorrectable: int | None
-    remap_pending: bool | None
-    remap_failed: bool | None
-    fabric_state: str | None
-    fabric_status: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,39 +176,10 @@ def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[
 def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
     """Read one GPU; those of one place in many nodes often say the same."""
     row = dict(cells)
-
-    def of(column: str) -> str | None:
-        return cell(row.get(column, ""))
-
-    bus_id, utilization = of("pci.bus_id"), number_in(row, "utilization.gpu")
-    if bus_id is None:
-        raise Unparsed("a GPU without bus id")
-    return Gpu(
-        **common_cells(row),
-        bus_id=bus_id,
-        vbios=of("vbios_version"),
-        persistence=switch(of("persistence_mode")),
-        mig=switch(of("mig.mode.current")),
-        recovery_action=of("gpu_recovery_action"),
-        margin_c=_margin(row),
-        default_power_limit_w=number_in(row, "power.default_limit"),
-        pcie_gen=whole(of("pcie.link.gen.current")),
-        pcie_gen_max=whole(of("pcie.link.gen.max")),
-        pcie_width=whole(of("pcie.link.width.current")),
-        pcie_width_max=whole(of("pcie.link.width.max")),
-        busy=None if utilization is None else utilization > 0,
-        ecc=switch(of("ecc.mode.current")),
-        uncorrected=whole(of("ecc.errors.uncorrected.volatile.total")),
-        uncorrected_ever=whole(of("ecc.errors.uncorrected.aggregate.total")),
-        retired_single_bit=whole(of("retired_pages.single_bit_ecc.count")),
-        retired_double_bit=whole(of("retired_pages.double_bit.count")),
-        retirement_pending=switch(of("retired_pages.pending")),
-        remapped_uncorrectable=whole(of("remapped_rows.uncorrectable")),
-        remap_pending=switch(of("remapped_rows.pending")),
-        remap_failed=switch(of("remapped_rows.failure")),
-        fabric_state=of("fabric.state"),
-        fabric_status=of("fabric.status"),
-    )
+    read = {name: of(cell(row.get(column, ""))) for name, (column, of) in _READ.items()}
+    if None in (read["index"], read["name"], read["bus_id"]):
+        raise Unparsed("a GPU without index, name or bus id")
+    return Gpu(**read, margin_c=_margin(row))
 
 
 def _margin(row: Mapping[str, str]) -> float | None:
@@ -248,11 +191,4 @@ def _margin(row: Mapping[str, str]) -> float | None:
     return None if now is None or limit is None else limit - now
 
 
-PROBE = Probe(
-    name="nvidia-gpus",
-    command=nvidia(_SNIPPET),
-    parse=parse,
-    timeout_s=TIMEOUT_S,
-    lane=LANE,
-    exit_codes=frozenset({0, 14, 15}),
-)
+PROBE = nvidia_probe("nvidia-gpus", _SNIPPET, parse, exit_codes=(0, 14, 15))

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.core.untrusted import whole
-from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, nvidia
-from clusterkit.transport.probe import Probe, Unparsed, first_line
+from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
+from clusterkit.transport.probe import Unparsed, first_line
 
 # The exit code is part of the answer: 9 says that the driver does not run, 15 that a GPU is lost
 # (nvidia-smi --help, "RETURN VALUE").
@@ -76,6 +76,4 @@ def read_list(text: str, *, exit_code: int = 0) -> NvidiaList:
     return NvidiaList(exit_code=exit_code, gpus=tuple(gpus), problems=tuple(problems))
 
 
-PROBE = Probe(
-    name="nvidia-list", command=nvidia(_SNIPPET), parse=parse, timeout_s=TIMEOUT_S, lane=LANE
-)
+PROBE = nvidia_probe("nvidia-list", _SNIPPET, parse)

@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import lru_cache
 
 from clusterkit.core.untrusted import real
-from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, nvidia
-from clusterkit.transport.probe import Probe, Unparsed, first_line
+from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
+from clusterkit.transport.probe import Unparsed, first_line
 
 # Where no GPU has NVLink, nvidia-smi prints nothing at all or exits with 3 after saying so.
 _SNIPPET = """said=$(nvidia-smi nvlink -s 2>&1)
@@ -113,6 +113,4 @@ def _link(line: str) -> tuple[int, float | None]:
         raise Unparsed(f"no speed: {link[2][:20]!r}") from None
 
 
-PROBE = Probe(
-    name="nvidia-nvlink", command=nvidia(_SNIPPET), parse=parse, timeout_s=TIMEOUT_S, lane=LANE
-)
+PROBE = nvidia_probe("nvidia-nvlink", _SNIPPET, parse)

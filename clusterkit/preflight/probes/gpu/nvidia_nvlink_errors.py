@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, nvidia
+from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_nvlink import MESSAGES, split_gpus
 from clusterkit.preflight.probes.net.pairs import read_lines
-from clusterkit.transport.probe import Probe, Unparsed, first_line
+from clusterkit.transport.probe import Unparsed, first_line
 
 ERRORS = frozenset(
     {
@@ -101,10 +101,4 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-PROBE = Probe(
-    name="nvidia-nvlink-errors",
-    command=nvidia(_SNIPPET),
-    parse=parse,
-    timeout_s=TIMEOUT_S,
-    lane=LANE,
-)
+PROBE = nvidia_probe("nvidia-nvlink-errors", _SNIPPET, parse)

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from clusterkit.core.untrusted import whole
-from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, cell, nvidia
-from clusterkit.transport.probe import Probe, Unparsed, first_line
+from clusterkit.preflight.probes.gpu.nvidia import cell, nvidia_probe
+from clusterkit.transport.probe import Unparsed, first_line
 
 # pid and user first: names of processes hold anything, commas too.
 _SNIPPET = """said=$(nvidia-smi --query-compute-apps=pid,used_memory,process_name \\
@@ -56,10 +56,4 @@ def parse(text: str) -> tuple[GpuProcess, ...]:
     return tuple(found.values())
 
 
-PROBE = Probe(
-    name="nvidia-processes",
-    command=nvidia(_SNIPPET),
-    parse=parse,
-    timeout_s=TIMEOUT_S,
-    lane=LANE,
-)
+PROBE = nvidia_probe("nvidia-processes", _SNIPPET, parse)

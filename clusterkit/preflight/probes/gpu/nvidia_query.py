@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
 
+from clusterkit.core.data import read_table
 from clusterkit.preflight.probes.gpu.nvidia import cell, switch, whole
 from clusterkit.transport.probe import Unparsed
 
@@ -25,38 +27,7 @@ _MARK = "NVSMI LOG"
 # A literal beginning is found ten times as fast as `^` with MULTILINE.
 _GPU = re.compile(r"\nGPU (.*)")
 _PATHS = {
-    "Product Name": "name",
-    "VBIOS Version": "vbios_version",
-    "Persistence Mode": "persistence_mode",
-    "MIG Mode/Current": "mig.mode.current",
-    "GPU Recovery Action": "gpu_recovery_action",
-    "GPU Reset Status/Reset Required": "reset_required",
-    "PCI/GPU Link Info/PCIe Generation/Current": "pcie.link.gen.current",
-    "PCI/GPU Link Info/PCIe Generation/Max": "pcie.link.gen.max",
-    "PCI/GPU Link Info/Link Width/Current": "pcie.link.width.current",
-    "PCI/GPU Link Info/Link Width/Max": "pcie.link.width.max",
-    "Utilization/Gpu": "utilization.gpu",
-    "Utilization/GPU": "utilization.gpu",
-    "FB Memory Usage/Total": "memory.total",
-    "FB Memory Usage/Used": "memory.used",
-    "ECC Mode/Current": "ecc.mode.current",
-    "Retired Pages/Single Bit ECC": "retired_pages.single_bit_ecc.count",
-    "Retired Pages/Double Bit ECC": "retired_pages.double_bit.count",
-    "Retired Pages/Pending Page Blacklist": "retired_pages.pending",
-    "Retired Pages/Pending": "retired_pages.pending",
-    "Remapped Rows/Uncorrectable Error": "remapped_rows.uncorrectable",
-    "Remapped Rows/Pending": "remapped_rows.pending",
-    "Remapped Rows/Remapping Failure Occurred": "remapped_rows.failure",
-    "Temperature/GPU Current Temp": "temperature.gpu",
-    "Temperature/GPU T.Limit Temp": "temperature.gpu.tlimit",
-    "Temperature/GPU Slowdown Temp": SLOWDOWN,
-    "Temperature/GPU Slowdown T.Limit Temp": SLOWDOWN_TLIMIT,
-    "GPU Power Readings/Current Power Limit": "enforced.power.limit",
-    "GPU Power Readings/Default Power Limit": "power.default_limit",
-    "Power Readings/Enforced Power Limit": "enforced.power.limit",
-    "Power Readings/Default Power Limit": "power.default_limit",
-    "Fabric/State": "fabric.state",
-    "Fabric/Status": "fabric.status",
+    row["path"]: row["column"] for row in read_table(Path(__file__).with_name("nvidia_query.tsv"))
 }
 # nvml.h, nvmlClocksEventReason*
 _REASONS = {

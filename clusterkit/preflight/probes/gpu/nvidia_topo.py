@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, nvidia
+from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.topology import NoMatrix, Topology, View, parse_topology
-from clusterkit.transport.probe import Probe, Unparsed
+from clusterkit.transport.probe import Unparsed
 
 _SNIPPET = """said=$(nvidia-smi topo -m) || { c=$?; broken; printf '%s\\n' "$said" >&2; exit "$c"; }
 printf '%s\\n' "$said"
@@ -22,6 +22,4 @@ def parse(text: str) -> Topology:
         raise Unparsed(str(error)) from None
 
 
-PROBE = Probe(
-    name="nvidia-topo", command=nvidia(_SNIPPET), parse=parse, timeout_s=TIMEOUT_S, lane=LANE
-)
+PROBE = nvidia_probe("nvidia-topo", _SNIPPET, parse)

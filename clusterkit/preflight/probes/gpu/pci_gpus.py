@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S
-from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
+from clusterkit.transport.probe import Probe, Unparsed, first_line
 
 # sysfs shows a container or a Slurm job the whole machine, of which they may have a share: device
 # nodes are missing in the one and may not be opened in the other.
@@ -34,7 +35,6 @@ done
 echo "pci $n"
 printf '%s' "$found"
 """
-_NO_GPU_JOB = "echo 'the job uses no GPU'; exit 77\n"
 _LINE = re.compile(
     r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{6})"
     r" 0x([0-9a-f]{4}):0x([0-9a-f]{4}) (\S*)- ([0-9a-f]*|-)"
@@ -147,8 +147,10 @@ def _from_lspci(devices: tuple[PciDevice, ...]) -> PciGpus:
     )
 
 
-def _command(job: PreflightJob) -> str:
-    return _NO_GPU_JOB if job.uses_gpus is False else _SNIPPET
-
-
-PROBE = Probe(name="pci-gpus", command=_command, parse=parse, timeout_s=TIMEOUT_S, lane=LANE)
+PROBE = Probe(
+    name="pci-gpus",
+    command=for_gpu_jobs(_SNIPPET),
+    parse=parse,
+    timeout_s=TIMEOUT_S,
+    lane=LANE,
+)

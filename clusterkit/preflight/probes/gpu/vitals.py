@@ -12,10 +12,10 @@ from functools import partial
 
 from clusterkit.core.untrusted import NONSENSE
 from clusterkit.preflight.probes.gpu import amd_gpus
-from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S, nvidia
+from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, common_cells, number_in
 from clusterkit.preflight.probes.gpu.nvidia_table import known_columns, read_table
-from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
+from clusterkit.transport.probe import Unparsed, first_line
 
 _MIB = 1 << 20
 _COLUMNS = (
@@ -118,16 +118,5 @@ def _amd_gpu(index: int, card: dict[str, str]) -> GpuVitals:
     )
 
 
-def _ask_amd(job: PreflightJob) -> str:
-    return amd_gpus.NO_GPU_JOB if job.uses_gpus is False else amd_gpus.HEAD + _ROCM_SMI
-
-
-NVIDIA = Probe(
-    name="vitals-nvidia",
-    command=nvidia(_SNIPPET),
-    parse=_parse_nvidia,
-    timeout_s=TIMEOUT_S,
-    lane=LANE,
-    exit_codes=frozenset({0, 14, 15}),
-)
-AMD = Probe(name="vitals-amd", command=_ask_amd, parse=_parse_amd, timeout_s=20.0, lane="amd")
+NVIDIA = nvidia_probe("vitals-nvidia", _SNIPPET, _parse_nvidia, exit_codes=(0, 14, 15))
+AMD = amd_gpus.amd_probe("vitals-amd", amd_gpus.HEAD + _ROCM_SMI, _parse_amd)

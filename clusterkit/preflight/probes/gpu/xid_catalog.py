@@ -1,15 +1,16 @@
-"""NVIDIA's catalogue of Xids: what each code is, and what it asks for.
+"""What each Xid is, and what it asks for, by NVIDIA's catalogue (`xids.tsv`).
 
-The resolutions are the column "Immediate Action" of the Xid catalogue in NVIDIA's GPU driver
-documentation (releases 555 to 610); older GPUs have a few codes more. Diagnose takes the codes
-that are no fault of a node from here, too.
+Diagnose takes the codes that are no fault of a node from here, too.
 """
 
 from __future__ import annotations
 
 import re
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from clusterkit.core.data import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,75 +32,6 @@ class XidAction(StrEnum):
     REPAIR = "check cables and seating"
 
 
-# Codes, NVIDIA's resolution, what it is. `-`: the catalogue has no resolution.
-_CATALOGUE = """\
-6 - invalid push buffer stream
-8 RESTART_APP GPU stopped processing
-11,25,32 RESTART_APP invalid push buffer stream
-13 RESTART_APP graphics engine exception
-14 IGNORE
-31 RESTART_APP illegal memory access
-37,38 IGNORE driver firmware error
-39-41,70-72,75-77,85,126-135 RESTART_APP copy engine exception
-43 IGNORE GPU stopped processing
-44 IGNORE fault during context switch
-45 WORKFLOW_XID_45 channel removed after an earlier error
-46 RESET_GPU GPU stopped processing
-48 WORKFLOW_XID_48 double-bit ECC error
-54 CHECK_MECHANICALS auxiliary power is not connected
-56 - display engine error
-57,58 - video memory interface error
-59,61 - internal micro-controller error
-60 RESTART_APP video processor exception
-62 RESET_GPU internal micro-controller halt
-63 IGNORE row remap or page retirement recorded
-64 RESET_GPU row remap or page retirement failed
-66,67 IGNORE illegal access by the driver
-65 - video processor exception
-68,83,84,88,89,96-98 RESTART_APP video decoder exception
-69 RESTART_APP graphics engine class error
-73 - video encoder error
-74 WORKFLOW_NVLINK_ERR NVLink error
-78 UPDATE_SWFW vGPU does not start
-79 RESTART_BM fallen off the bus
-80 RESTART_APP corrupted data sent to the GPU
-82,99-105 RESTART_APP JPEG decoder error
-86,139 RESTART_APP optical flow error
-92 IGNORE many single-bit ECC errors
-93 IGNORE InfoROM wear limit
-94 RESTART_APP contained memory error
-95 RESET_GPU uncontained memory error
-106,107 IGNORE test message
-108 IGNORE NVLink remote translation error
-109 RESET_GPU context switch time-out
-110 RESET_GPU security fault
-119 RESET_GPU GSP does not answer
-120 RESET_GPU GSP error
-121 IGNORE C2C link error
-136 RESET_GPU NVLink training failed
-137 IGNORE NVLink privilege error
-140 RESET_GPU unrecovered ECC error
-141 IGNORE CUDA fast path error
-142 CONTACT_SUPPORT video encoder error
-143 RESET_GPU the GPU did not initialise
-144-150 WORKFLOW_NVLINK5_ERR NVLink error
-151 RESTART_VM key rotation error
-152,153 IGNORE DLA error
-154 XID_154 recovery action changed
-155 RESET_GPU NVLink error
-156 RESET_GPU memory retired
-157 IGNORE memory could not be retired
-158 RESET_GPU GPU fatal time-out
-159 CHECK_UVM CHI error
-160,161 IGNORE channel retirement
-162-165 - power smoothing
-166,170 - NVLink encryption
-167 - PCIe fatal time-out
-168 RESTART_BM errors in the write protected region
-169 - internal micro-controller halt
-171 - uncorrectable DRAM error, see Xid 48
-172 - uncorrectable SRAM error, see Xid 48
-"""
 _BY_RESOLUTION = {
     "RESTART_APP": XidAction.NOTHING,
     "IGNORE": XidAction.NOTHING,
@@ -121,21 +53,20 @@ NVLINK5 = range(144, 151)
 """They say themselves whether they are fatal."""
 
 
-def _read(text: str) -> tuple[Mapping[int, XidAction], Mapping[int, str]]:
+def _read() -> tuple[Mapping[int, XidAction], Mapping[int, str]]:
     actions: dict[int, XidAction] = {}
     names: dict[int, str] = {}
-    for line in text.splitlines():
-        codes, resolution, *name = line.split(" ", 2)
-        for part in codes.split(","):
+    for row in read_table(Path(__file__).with_name("xids.tsv")):
+        for part in row["codes"].split(","):
             first, _, last = part.partition("-")
             for code in range(int(first), int(last or first) + 1):
-                actions[code] = _BY_RESOLUTION.get(resolution, XidAction.WATCH)
-                names[code] = "".join(name)
+                actions[code] = _BY_RESOLUTION.get(row["resolution"], XidAction.WATCH)
+                names[code] = row["name"]
     # Ignored for what runs; but the log says "reset gpu to activate".
     return {**actions, _REMAPPED: XidAction.ACTIVATE}, names
 
 
-_ACTIONS, _NAMES = _read(_CATALOGUE)
+_ACTIONS, _NAMES = _read()
 
 
 def xid_action(xid: Xid) -> XidAction:
@@ -144,14 +75,8 @@ def xid_action(xid: Xid) -> XidAction:
         return _recovery_action(xid.detail)
     if xid.code in NVLINK5:
         return XidAction.RESET if xid.fatal else XidAction.WATCH
-    if xid.cause is not None:
-        # Its own line is not in the log, which would say whether it was fatal.
-        return _of(xid.cause)
-    return _of(xid.code)
-
-
-def _of(code: int) -> XidAction:
-    return _ACTIONS.get(code, XidAction.WATCH)
+    # Where another one caused it, whose own line is not in the log, that one decides.
+    return _ACTIONS.get(xid.code if xid.cause is None else xid.cause, XidAction.WATCH)
 
 
 def xid_name(xid: Xid) -> str:
