@@ -181,7 +181,7 @@ def test_cancel_leaves_a_finished_job_as_it_is(runs: Runs) -> None:
 _ATTENDS = """
 import sys, time
 from pathlib import Path
-from clusterkit.runfolder import RunFolder
+from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.submit.submit import ended_with_client
 with ended_with_client(RunFolder(Path(sys.argv[1]))):
     print("on", flush=True)
