@@ -10,7 +10,13 @@ from __future__ import annotations
 from clusterkit.core.data import data_dir, read_data
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import NodeCommand, Runtime, Word
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, shared_files
+from clusterkit.launch.frameworks.base import (
+    Framework,
+    LaunchInputs,
+    launched_by,
+    option_words,
+    shared_files,
+)
 
 CONFIG_FILE = "accelerate.yaml"
 _DECIDED = frozenset(
@@ -41,10 +47,9 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         files[CONFIG_FILE] = _preset_text(preset)
         config = (("--config_file=", Runtime.TMP, f"/{CONFIG_FILE}"),)
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/accelerate_launch.py"),
+        argv=launched_by(
+            "accelerate_launch.py",
+            inputs,
             *config,
             f"--num_processes={inputs.processes}",
             ("--num_machines=", Runtime.NNODES),
@@ -53,8 +58,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             ("--main_process_port=", Runtime.PORT),
             "--rdzv_backend=static",
             *option_words(inputs.options, skip=("preset",)),
-            inputs.script,
-            *inputs.args,
+            by_python=False,
         ),
         files=files,
     )

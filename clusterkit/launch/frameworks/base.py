@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from clusterkit.core.data import read_data
-from clusterkit.core.model import HorovodController, NodeCommand
+from clusterkit.core.model import HorovodController, NodeCommand, Runtime, Word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +73,11 @@ def option_words(options: Mapping[str, str], *, skip: tuple[str, ...] = ()) -> t
 def shared_files(*names: str) -> dict[str, str]:
     """Return programs of `templates/ranks/`, which those of frameworks import on the nodes."""
     return {name: read_data("templates", "ranks", name) for name in names}
+
+
+def launched_by(
+    program: str, inputs: LaunchInputs, *words: Word, by_python: bool = True
+) -> tuple[Word, ...]:
+    """Return how a program of ours in the job's folder of each node is called, and the script."""
+    script = (inputs.python, "-u", inputs.script) if by_python else (inputs.script,)
+    return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *words, *script, *inputs.args)

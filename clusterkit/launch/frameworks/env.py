@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from clusterkit.core.data import read_data
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import NodeCommand, Runtime
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, shared_files
+from clusterkit.core.model import NodeCommand
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
 
 PER_NODE = "per-node"
 
@@ -27,16 +27,11 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     if per_node is not None and not (per_node.isdecimal() and int(per_node) > 0):
         raise UserError(f"env.{PER_NODE} is {per_node!r}", hint="a number of processes, such as 1")
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/env_launch.py"),
+        argv=launched_by(
+            "env_launch.py",
+            inputs,
             f"--processes={inputs.processes}",
             *((f"--per-node={per_node}",) if per_node is not None else ()),
-            inputs.python,
-            "-u",
-            inputs.script,
-            *inputs.args,
         ),
         files={
             "env_launch.py": read_data("templates", "env", "launch.py"),

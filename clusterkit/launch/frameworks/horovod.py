@@ -11,8 +11,14 @@ from __future__ import annotations
 
 from clusterkit.core.data import peers_program, read_data
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import HorovodController, NodeCommand, Runtime
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, shared_files
+from clusterkit.core.model import HorovodController, NodeCommand
+from clusterkit.launch.frameworks.base import (
+    Framework,
+    LaunchInputs,
+    launched_by,
+    option_words,
+    shared_files,
+)
 from clusterkit.launch.mpi import OPTIONS, check_options, mpi_command
 
 _RESETS = "reset-limit"
@@ -35,16 +41,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     if elastic:
         return _elastic(inputs)
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/horovod_launch.py"),
-            f"--processes={inputs.processes}",
-            inputs.python,
-            "-u",
-            inputs.script,
-            *inputs.args,
-        ),
+        argv=launched_by("horovod_launch.py", inputs, f"--processes={inputs.processes}"),
         files={
             "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
             **_rendezvous_files(),
@@ -57,18 +54,13 @@ def command(inputs: LaunchInputs) -> NodeCommand:
 def _elastic(inputs: LaunchInputs) -> NodeCommand:
     names = ("elastic.py", "discover-hosts.sh")
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, f"/{names[0]}"),
+        argv=launched_by(
+            names[0],
+            inputs,
             f"--min-nodes={inputs.nodes}",
             # Whichever nodes are lost: as many slots as the smallest ones have.
             f"--min-processes={sum(sorted(inputs.slots)[: inputs.nodes])}",
             *option_words(inputs.options),
-            inputs.python,
-            "-u",
-            inputs.script,
-            *inputs.args,
         ),
         files={
             **{name: read_data("templates", "horovod", name) for name in names},

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from clusterkit.core.data import peers_program, read_data
 from clusterkit.core.errors import UserError, choices_hint
-from clusterkit.core.model import NodeCommand, Runtime
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, shared_files
+from clusterkit.core.model import NodeCommand
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
 
 _BESIDE = ("clusterkit_member.py", "clusterkit_ray.py", "clusterkit_train.py", "sitecustomize.py")
 _OURS = "start-timeout"
@@ -40,17 +40,12 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         )
     options = (f"--ray=--{name}={inputs.options[name]}" for name in _RAYS if name in inputs.options)
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/ray_launch.py"),
+        argv=launched_by(
+            "ray_launch.py",
+            inputs,
             f"--min-nodes={inputs.nodes}",
             f"--start-timeout={seconds}",
             *options,
-            inputs.python,
-            "-u",
-            inputs.script,
-            *inputs.args,
         ),
         files={
             "ray_launch.py": read_data("templates", "ray", "launch.py"),

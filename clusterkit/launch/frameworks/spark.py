@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from clusterkit.core.data import peers_program, read_data
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import NodeCommand, Runtime
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, shared_files
+from clusterkit.core.model import NodeCommand
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
 
 _DECIDED = {
     "master": "the cluster is the job's own",
@@ -43,14 +43,12 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         )
     names = ("launch.py", "spark_node.py")
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, "/launch.py"),
+        argv=launched_by(
+            "launch.py",
+            inputs,
             f"--processes={inputs.processes}",
             *(f"--conf=spark.{key}={value}" for key, value in inputs.options.items()),
-            inputs.script,
-            *inputs.args,
+            by_python=False,
         ),
         files={
             **{name: read_data("templates", "spark", name) for name in names},

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from clusterkit.core.data import peers_program, read_data
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand, Runtime, Word
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, shared_files
+from clusterkit.launch.frameworks.base import (
+    Framework,
+    LaunchInputs,
+    launched_by,
+    option_words,
+    shared_files,
+)
 
 _DECIDED = frozenset(
     {"nnodes", "node-rank", "master-addr", "master-port", "standalone"}
@@ -35,15 +41,13 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         peers = peers_program()
         options = {_RESTARTS: _ELASTIC_RESTARTS, **options}
     return NodeCommand(
-        argv=(
-            inputs.python,
-            "-u",
-            (Runtime.TMP, f"/{names[-1]}"),  # torchrun, with additions
+        argv=launched_by(
+            names[-1],  # torchrun, with additions
+            inputs,
             *_rendezvous(inputs),
             f"--nproc-per-node={per_node}",
             *option_words(options, skip=_PER_NODE),
-            inputs.script,
-            *inputs.args,
+            by_python=False,
         ),
         files={
             **{name: read_data("templates", "torchrun", name) for name in names},

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from clusterkit.preflight.probes.net.rdma import Device, Port, Rdma, number, physical, rate, state
 from clusterkit.transport.probe import Unparsed
 
-_IBSTAT_DEVICE = re.compile(r"CA '([\w.-]+)'")
-_IBSTAT_PORT = re.compile(r"[Pp]ort (\d+)")
-_IBSTATUS = re.compile(r"Infiniband device '([\w.-]+)' port (\d+) status", re.IGNORECASE)
 _NONE = "No IB devices found"  # ibv_devinfo, examples/devinfo.c
-_BROKEN = re.compile(r"ibpanic:(?>.*?IB device '([\w.-]+)' failed).*")
+_HEAD = re.compile(
+    r"CA '([\w.-]+)'|hca_id:\s*+(\S+)|[Pp]ort:?\s++(\d+):?"
+    r"|(?i:Infiniband device) '([\w.-]+)' (?i:port) (\d+) (?i:status).*"
+    r"|ibpanic:(?>.*?IB device '([\w.-]+)' failed).*"
+)
+"""What begins a device or a port: in ibstat and ibv_devinfo, in ibstatus, where ibstat panics."""
 _RDMA_LINK = re.compile(r"(?:link|\d+/\d+:) ([\w.-]+)/(\d+):? +(\S.*)")
 _FIELD = re.compile(r"([A-Za-z][\w ]*?):\s*+(\S.*)?")
 
@@ -40,61 +42,29 @@ def parse(text: str) -> Rdma:
         return Rdma(devices=())
     if _RDMA_LINK.fullmatch(first):
         return _rdma_link(lines)
-    if _IBSTAT_DEVICE.fullmatch(first) or _BROKEN.fullmatch(first):
-        blocks = _ibstat(lines)
-    elif _IBSTATUS.match(first):
-        blocks = _ibstatus(lines)
-    elif first.startswith("hca_id:"):
-        blocks = _ibv_devinfo(lines)
-    else:
+    head = _HEAD.fullmatch(first)
+    if head is None or head[3]:
         raise Unparsed(f"no RDMA device but {first[:40]!r}" if first else "it is empty")
+    # With -v, ibv_devinfo prints lists of flags and of GIDs, too.
+    blocks = _blocks(lines, lenient=head[2] is not None)
     return Rdma(devices=tuple(_device(name, block) for name, block in blocks.items()))
 
 
-def _ibstat(lines: Sequence[str]) -> Mapping[str, _Block]:
+def _blocks(lines: Sequence[str], *, lenient: bool) -> Mapping[str, _Block]:
     blocks: dict[str, _Block] = {}
     here: dict[str, str] = {}
     for line in lines:
         text = line.strip()
-        if match := _IBSTAT_DEVICE.fullmatch(text):
-            block = blocks[match[1]] = _Block()
-            here = block.device
-        elif match := _IBSTAT_PORT.fullmatch(text.removesuffix(":")):
-            if not blocks:
+        if head := _HEAD.fullmatch(text):
+            name, port = head[1] or head[2] or head[4] or head[6], head[3] or head[5]
+            if name is None and not blocks:
                 raise Unparsed("a port before any device")
-            here = blocks[next(reversed(blocks))].ports.setdefault(int(match[1][:4]), {})
-        elif match := _BROKEN.fullmatch(text):
-            blocks.setdefault(match[1], _Block())
-        else:
-            _add(here, line)
-    return blocks
-
-
-def _ibstatus(lines: Sequence[str]) -> Mapping[str, _Block]:
-    blocks: dict[str, _Block] = {}
-    here: dict[str, str] = {}
-    for line in lines:
-        if match := _IBSTATUS.match(line):
-            here = blocks.setdefault(match[1], _Block()).ports.setdefault(int(match[2][:4]), {})
-        else:
-            _add(here, line)
-    return blocks
-
-
-def _ibv_devinfo(lines: Sequence[str]) -> Mapping[str, _Block]:
-    blocks: dict[str, _Block] = {}
-    here: dict[str, str] = {}
-    for line in lines:
-        # With -v there are lists of flags and of GIDs, too.
-        match = _FIELD.fullmatch(line.strip())
-        name, value = (match[1], match[2] or "") if match else ("", "")
-        if name == "hca_id":
-            here = blocks.setdefault(value, _Block()).device
-        elif name == "port":
-            block = blocks[next(reversed(blocks))]
-            here = block.ports.setdefault(_port_number(value), {})
-        else:
-            here.setdefault(name.replace("_", " "), value)
+            block = blocks.setdefault(name or next(reversed(blocks)), _Block())
+            here = block.ports.setdefault(int(port[:4]), {}) if port else block.device
+        elif (found := _FIELD.fullmatch(text)) and found[1] != "port":
+            here.setdefault(found[1].lower().replace("_", " "), found[2] or "")
+        elif not lenient or found:
+            raise Unparsed(f"line {text[:40]!r}")
     return blocks
 
 
@@ -139,7 +109,7 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
         if "state" not in said:
             raise Unparsed(f"{name} port {index} has no state: the text is cut off")
         rate_gbps, width = rate(said.get("rate", ""))
-        layer = said.get("link layer") or said.get("link_layer") or ""
+        layer = said.get("link layer", "")
         yield Port(
             device=name,
             number=index,
@@ -151,22 +121,3 @@ def _ports(name: str, block: _Block) -> Iterator[Port]:
             lid=number(said.get("base lid") or said.get("port lid", "")),
             sm_lid=number(said.get("sm lid", "")),
         )
-
-
-def _add(here: dict[str, str], line: str) -> None:
-    name, value = _field(line)
-    here[name] = value
-
-
-def _field(line: str) -> tuple[str, str]:
-    match = _FIELD.fullmatch(line.strip())
-    if match is None:
-        raise Unparsed(f"line {line.strip()[:40]!r}")
-    return match[1].lower(), match[2] or ""
-
-
-def _port_number(text: str) -> int:
-    found = number(text)
-    if found is None:
-        raise Unparsed("a port without a number")
-    return found
