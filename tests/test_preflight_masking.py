@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterkit.preflight.bundle import Bundle, write_bundle
+from clusterkit.preflight.bundle import MASK, Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.checks import all_checks, select_checks
 from clusterkit.preflight.evaluate import evaluate
-from clusterkit.preflight.masking import MASK
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Reach
 

@@ -25,10 +25,10 @@ from clusterkit.jobs.submit.preflight import Listener, NotFitError, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
-from clusterkit.preflight.drain import drain_commands
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.request import Wanted
 from clusterkit.preflight.targets import aim
+from clusterkit.preflight.text import drain_commands
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Reach, ReachProblem
 from tests.plans import make_cluster, make_plan

@@ -17,10 +17,10 @@ from clusterkit.core.files import versioned
 from clusterkit.core.findings import Finding
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
+from clusterkit.preflight.collect import asks_for_peers, checks_to_ask, checks_to_judge
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.request import PreflightOptions, wanted_of
-from clusterkit.preflight.selection import asks_for_peers, checks_to_ask, checks_to_judge
 from clusterkit.preflight.targets import aim, gather
 from clusterkit.preflight.text import report_lines
 

@@ -9,6 +9,10 @@ Judging a bundle needs nothing else, so it gives the same findings anywhere.
 
 from __future__ import annotations
 
+import dataclasses
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,8 @@ from typing import Any
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.version import __version__
-from clusterkit.preflight.masking import masked
+from clusterkit.preflight.env_lint.variables import concerns_us
+from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob
 
@@ -90,3 +95,35 @@ def _manifest(bundle: Bundle) -> dict[str, Any]:
             for reply in bundle.replies
         ],
     }
+
+
+MASK = "(not kept)"
+_ASKS = frozenset({nccl_tests.ASK, dcgm_diag.ASK})
+
+
+def masked(job: PreflightJob) -> PreflightJob:
+    """Return `job` with the value of every variable masked that no check reads.
+
+    Names alone do not tell a secret, so what is kept is listed, and not what is hidden.
+    """
+    env = {
+        name: value if name in _ASKS or concerns_us(name) else MASK
+        for name, value in job.env.items()
+    }
+    return dataclasses.replace(job, env=env)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do without the cyclic garbage collector inside the block (or the decorated function).
+
+    The facts of thousands of nodes are millions of frozen values that stay and cannot form cycles;
+    looking through all of them again and again doubles the time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -17,8 +17,7 @@ from clusterkit.core import files
 from clusterkit.core.bounds import LATEST_S
 from clusterkit.core.errors import UserError
 from clusterkit.core.version import __version__
-from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle
-from clusterkit.preflight.no_gc import uncollected
+from clusterkit.preflight.bundle import MANIFEST, SCHEMA, Bundle, uncollected
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach
 from clusterkit.transport.script import LIMITS

@@ -8,10 +8,9 @@ from typing import Any
 
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts import hostlist
-from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.bundle import Bundle, uncollected
 from clusterkit.preflight.checks.base import Check, Evidence, NodeFacts, Result, Tier
 from clusterkit.preflight.checks.ssh import reachable
-from clusterkit.preflight.no_gc import uncollected
 from clusterkit.preflight.report import Report
 from clusterkit.transport.probe import Missing, Probe, ReachProblem
 

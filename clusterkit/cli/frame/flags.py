@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any
 
 import typer
 
@@ -65,14 +65,12 @@ def with_flags(
 def explained(verb: Verb) -> Verb:
     """Return a verb whose parameters typer shows as `flags.tsv` beside its module has them.
 
-    Parameters that are annotated for typer already are left as they are.
+    Parameters of which it has no row are left as they are.
     """
     table = Path(inspect.getfile(verb)).with_name("flags.tsv")
     rows = {row["name"]: row for row in read_table(table) if row["verb"] == verb.__name__}
     own = inspect.signature(verb, eval_str=True).parameters.values()
-    parameters = [
-        p if get_origin(p.annotation) is Annotated else _shown(p, rows[p.name]) for p in own
-    ]
+    parameters = [_shown(p, rows[p.name]) if p.name in rows else p for p in own]
     verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     verb.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return verb

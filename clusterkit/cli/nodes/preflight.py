@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, option
+from clusterkit.cli.frame.flags import CLUSTER_VARIABLE, explained
 from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.nodes import preflight_report as output
 from clusterkit.core.errors import Problem, UserError
@@ -26,46 +26,20 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
-_BUNDLE: Any = {"rich_help_panel": "Bundle"}
-_OUTPUT: Any = {"rich_help_panel": "Output"}
 
 
 @takes_rows(rows_of(PreflightOptions).values())
+@explained
 def preflight(
     options: Mapping[str, Any],
-    save: Annotated[
-        Path | None, option("--save", "Keep what the nodes said.", "DIR", **_BUNDLE)
-    ] = None,
-    html: Annotated[
-        Path | None, option("--html", "Write the report as a page.", "FILE", **_OUTPUT)
-    ] = None,
-    write_hostfile: Annotated[
-        Path | None,
-        option("--write-hostfile", "Write the usable nodes as a hostfile.", "FILE", **_OUTPUT),
-    ] = None,
-    write_excluded: Annotated[
-        Path | None,
-        option("--write-excluded", "Write the nodes to be left out as one.", "FILE", **_OUTPUT),
-    ] = None,
-    prometheus: Annotated[
-        Path | None,
-        option(
-            "--prometheus",
-            "Write metrics for node exporter's textfile collector.",
-            "FILE",
-            **_OUTPUT,
-        ),
-    ] = None,
-    drain_command: Annotated[
-        bool,
-        option(
-            "--drain-command",
-            "Print the scontrol lines that would drain the unhealthy nodes; run nothing.",
-            **_OUTPUT,
-        ),
-    ] = False,
-    verbose: Annotated[bool, option("--verbose -v", "Show what passed, too.", **_OUTPUT)] = False,
-    json: Annotated[bool, option("--json", "Print one JSON document.", **_OUTPUT)] = False,
+    save: Path | None = None,
+    html: Path | None = None,
+    write_hostfile: Path | None = None,
+    write_excluded: Path | None = None,
+    prometheus: Path | None = None,
+    drain_command: bool = False,
+    verbose: bool = False,
+    json: bool = False,
 ) -> None:
     """Prove that every node is fit for a job, and name those that are not.
 
@@ -73,9 +47,9 @@ def preflight(
 
     Exit code: 0 all fit, 1 some are not, 2 could not do it.
     """
-    from clusterkit.preflight.drain import drain_commands, require_slurm
+    from clusterkit.preflight.collect import asks_for_peers, checks_to_ask, checks_to_judge
     from clusterkit.preflight.evaluate import evaluate
-    from clusterkit.preflight.selection import asks_for_peers, checks_to_ask, checks_to_judge
+    from clusterkit.preflight.text import drain_commands, require_slurm
 
     selected, ignored = (_words(f"--{name}", options.get(name)) for name in ("select", "ignore"))
     places = output.Places(
@@ -125,8 +99,8 @@ def _collected(
     to_drain: bool,
 ) -> Bundle:
     from clusterkit.config import load_settings
-    from clusterkit.preflight.drain import require_slurm
     from clusterkit.preflight.targets import aim, gather
+    from clusterkit.preflight.text import require_slurm
 
     settings = load_settings()
     spec = settings.cluster(cluster)

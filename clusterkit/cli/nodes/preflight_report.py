@@ -174,7 +174,7 @@ def _write_hostfile(path: Path, bundle: Bundle, names: Sequence[str]) -> None:
 
 def print_drain_commands(report: Report, bundle: Bundle) -> None:
     """Print the lines that drain, and on stderr why there are none."""
-    from clusterkit.preflight.drain import drain_commands
+    from clusterkit.preflight.text import drain_commands
 
     lines = tuple(drain_commands(report, bundle))
     for line in lines:

@@ -1,20 +1,29 @@
 """Tensor, context, expert, data and pipeline parallel ranks: which sits where, near to whom."""
 
 from clusterkit.launch.rank_layout.exports import Export, export, variables
-from clusterkit.launch.rank_layout.fabric import Fabric, Leaf, parse_fabric
-from clusterkit.launch.rank_layout.islands import Islands, even_islands, islands_of_groups
-from clusterkit.launch.rank_layout.measured import measured_fabric
-from clusterkit.launch.rank_layout.mesh import Mesh
+from clusterkit.launch.rank_layout.fabric import Fabric, Leaf, measured_fabric, parse_fabric
 from clusterkit.launch.rank_layout.parallelism import (
     DIMENSIONS,
     MEGATRON_ORDER,
+    Mesh,
     Parallelism,
     Wish,
     arrange,
     parse_order,
 )
-from clusterkit.launch.rank_layout.patterns import NodeRow, Pattern, patterns
-from clusterkit.launch.rank_layout.placement import Layout, Reach, near_first, node_order, place
+from clusterkit.launch.rank_layout.placement import (
+    Islands,
+    Layout,
+    NodeRow,
+    Pattern,
+    Reach,
+    even_islands,
+    islands_of_groups,
+    near_first,
+    node_order,
+    patterns,
+    place,
+)
 from clusterkit.launch.rank_layout.warnings import cautions
 
 __all__ = [

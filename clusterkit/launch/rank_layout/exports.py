@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from clusterkit.core.errors import UserError
-from clusterkit.launch.rank_layout.mesh import Mesh
-from clusterkit.launch.rank_layout.parallelism import MEGATRON_ORDER, Parallelism
+from clusterkit.launch.rank_layout.parallelism import MEGATRON_ORDER, Mesh, Parallelism
 
 _MEGATRON_FLAGS = {
     "tp": "--tensor-model-parallel-size",

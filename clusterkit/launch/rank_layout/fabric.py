@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import expand
@@ -91,3 +93,112 @@ def _path(name: str, parents: Mapping[str, str]) -> tuple[str, ...]:
     while path[-1] in parents and parents[path[-1]] not in path:
         path.append(parents[path[-1]])
     return tuple(reversed(path))
+
+
+Pair = tuple[str, str]
+"""Two nodes, from and to."""
+
+_APART = 1.5
+"""Times between near and far. Ours: single streams between equal nodes differ by less than a
+third (`preflight`, NET003), and so a half more is no noise."""
+_APART_US = 20.0
+"""Less between two round trips is the noise of schedulers and interrupts."""
+_AGREE = 0.9
+"""Share of the pairs that have to agree with a division of the nodes; a few are bad cables."""
+
+
+def measured_fabric(
+    nodes: Sequence[str], *, latencies_us: Mapping[Pair, float], rates: Mapping[Pair, float]
+) -> Fabric:
+    """Return `nodes` in groups that are nearer to each other than to the rest.
+
+    One group where all are about as near; nodes of which nothing was measured are in none. The
+    order of nodes and groups is that of `nodes`.
+    """
+    latency = _worst(latencies_us)
+    slowness = _worst({pair: 1 / rate for pair, rate in rates.items() if rate > 0})
+    near = _division(nodes, latency, apart=_APART_US)
+    fast = _division(nodes, slowness, apart=0.0)
+    found: dict[int, dict[tuple[int, int], list[str]]] = {}
+    for node in nodes:
+        if any(node in pair for pair in (*latency, *slowness)):
+            key = (near.get(node, -1), fast.get(node, -1))
+            found.setdefault(key[0], {}).setdefault(key, []).append(node)
+    groups = [group for within in found.values() for group in within.values()]
+    return Fabric(
+        leaves=tuple(
+            Leaf(path=("measured", f"group-{number}"), nodes=tuple(group))
+            for number, group in enumerate(groups)
+        ),
+        measured=True,
+    )
+
+
+def _worst(figures: Mapping[Pair, float]) -> Mapping[Pair, float]:
+    """Return one figure for both directions, the higher; the names in order."""
+    found: dict[Pair, float] = {}
+    for (one, other), figure in figures.items():
+        pair = (one, other) if one < other else (other, one)
+        found[pair] = max(figure, found.get(pair, figure))
+    return found
+
+
+def _division(
+    nodes: Sequence[str], costs: Mapping[Pair, float], *, apart: float
+) -> Mapping[str, int]:
+    """Return the group of each node that was measured, by the widest gap that divides them all."""
+    known = dict.fromkeys(name for pair in costs for name in pair)
+    there = [node for node in nodes if node in known]
+    for limit in _gaps(costs.values(), apart):
+        near = _near(there, costs, limit)
+        groups = list(_groups(near))
+        if 1 < len(groups) < len(there):
+            of = {node: number for number, group in enumerate(groups) for node in group}
+            agree = [(of[a] == of[b]) == (cost < limit) for (a, b), cost in costs.items()]
+            if sum(agree) >= _AGREE * len(agree):
+                return of
+    return dict.fromkeys(there, 0)
+
+
+def _gaps(figures: Iterable[float], apart: float) -> Iterator[float]:
+    """Yield a figure in each gap between figures, the widest first."""
+    ordered = sorted(figures)
+    wide = [
+        (high / low if low > 0 else inf, (low + high) / 2)
+        for low, high in pairwise(ordered)
+        if high >= _APART * low and high - low > apart
+    ]
+    return (limit for _, limit in sorted(wide, reverse=True))
+
+
+def _near(
+    nodes: Sequence[str], costs: Mapping[Pair, float], limit: float
+) -> Mapping[str, Mapping[str, bool]]:
+    """Return of each node which of those that it was measured with are near."""
+    near: dict[str, dict[str, bool]] = {node: {} for node in nodes}
+    for (one, other), cost in costs.items():
+        near[one][other] = near[other][one] = cost < limit
+    return near
+
+
+def _groups(near: Mapping[str, Mapping[str, bool]]) -> Iterator[Sequence[str]]:
+    """Yield groups: a node joins one where it is near to most of those it was measured with.
+
+    Not all pairs of many nodes are measured, and some of them badly.
+    """
+    left = dict.fromkeys(near)
+    while left:
+        first = next(iter(left))
+        del left[first]
+        group = {first: None}
+        queue = [first]
+        for member in queue:
+            for other in near[member]:
+                if other not in left:
+                    continue
+                said = [is_near for node, is_near in near[other].items() if node in group]
+                if 2 * sum(said) > len(said):
+                    del left[other]
+                    group[other] = None
+                    queue.append(other)
+        yield queue

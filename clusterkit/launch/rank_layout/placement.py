@@ -8,11 +8,10 @@ from enum import StrEnum
 from itertools import pairwise
 from math import prod
 
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeOrder
 from clusterkit.launch.rank_layout.fabric import Fabric
-from clusterkit.launch.rank_layout.islands import Islands, racks
-from clusterkit.launch.rank_layout.mesh import Mesh
-from clusterkit.launch.rank_layout.parallelism import Parallelism
+from clusterkit.launch.rank_layout.parallelism import Mesh, Parallelism
 
 _NEAREST_FIRST = ("tp", "ep", "cp", "pp", "dp", "edp")
 """Who gains most from being near. Tensor-parallel ranks wait for each other in every layer, stages
@@ -180,3 +179,170 @@ def node_grid(mesh: Mesh, gpus_per_node: int) -> Mesh | None:
             return None
     names, sizes = tuple(n for n, _ in outside), tuple(s for _, s in outside)
     return Mesh(names=names, sizes=sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Islands:
+    """The NVLink islands of a node, or the nodes of an island."""
+
+    of_slot: tuple[int, ...]
+    """The island of each slot of a node."""
+    nodes: int = 1
+    """How many nodes an island goes over (GB200 NVL72: 18 of 4 GPUs)."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the smallest island."""
+        return min(map(self.of_slot.count, self.of_slot)) * self.nodes
+
+    @property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """The slots of each island of a node, by their first."""
+        found: dict[int, list[int]] = {}
+        for slot, island in enumerate(self.of_slot):
+            found.setdefault(island, []).append(slot)
+        return tuple(tuple(part) for part in found.values())
+
+    @property
+    def consecutive(self) -> bool:
+        """Tell whether the slots of each island follow each other."""
+        return all(part == tuple(range(part[0], part[-1] + 1)) for part in self.parts)
+
+
+def even_islands(gpus: int, gpus_per_node: int) -> Islands:
+    """Return islands of `gpus` GPUs each, in consecutive slots.
+
+    Raises:
+        UserError: nodes do not divide into such islands, nor islands into such nodes.
+    """
+    if gpus < 1 or (gpus_per_node % gpus and gpus % gpus_per_node):
+        works = [str(n) for n in range(1, gpus_per_node + 1) if gpus_per_node % n == 0]
+        raise UserError(
+            f"--island {gpus} does not divide nodes of {gpus_per_node} GPUs",
+            hint=f"--island {', '.join(works)}, or a multiple of {gpus_per_node} where NVLink "
+            "joins nodes",
+        )
+    slots = tuple(slot // gpus for slot in range(gpus_per_node))
+    return Islands(of_slot=slots, nodes=max(1, gpus // gpus_per_node))
+
+
+def islands_of_groups(
+    groups: Sequence[Sequence[int]], gpus_per_node: int, *, gpus: int, source: str
+) -> Islands:
+    """Return the islands of a node with `gpus` GPUs, of which those in `groups` are joined.
+
+    Raises:
+        UserError: the node has fewer GPUs than a job is to use.
+    """
+    if gpus < gpus_per_node:
+        raise UserError(
+            f"{source} shows {gpus} GPUs, fewer than the {gpus_per_node} of a node",
+            hint=f"--gpus-per-node {gpus}",
+        )
+    of_gpu = {gpu: number for number, group in enumerate(groups) for gpu in group}
+    alone = len(groups)
+    return Islands(of_slot=tuple(of_gpu.get(slot, alone + slot) for slot in range(gpus_per_node)))
+
+
+def racks(hosts: Sequence[str], fabric: Fabric | None, nodes: int) -> Mapping[str, int]:
+    """Return which island each host is in, where an island goes over `nodes` nodes.
+
+    Without a fabric, consecutive hosts; else hosts of one switch or block, which is what Slurm's
+    topology/block is for.
+    """
+    if fabric is None:
+        return {host: number // nodes for number, host in enumerate(hosts)}
+    found: dict[str, int] = {}
+    wanted = set(hosts)
+    for leaf in fabric.leaves:
+        base = len(set(found.values()))
+        used = [host for host in leaf.nodes if host in wanted]
+        found |= {host: base + number // nodes for number, host in enumerate(used)}
+    unknown = [host for host in hosts if host not in found]
+    base = len(set(found.values()))
+    return found | {host: base + number for number, host in enumerate(unknown)}
+
+
+Values = tuple[int, ...]
+Within = tuple[tuple[str, Values], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """Nodes of one pattern that also share the slowest of the coordinates that tell them apart."""
+
+    nodes: tuple[int, ...]
+    """Their numbers, in rank order."""
+    coordinates: Mapping[str, Values]
+    """All values on these nodes, of each dimension that is one on a node or starts elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """How coordinates change from slot to slot, the same on each of its nodes."""
+
+    slots: Mapping[str, Values]
+    """By how much each slot is above the lowest of its node, for what changes within a node."""
+    rows: tuple[NodeRow, ...]
+
+    @property
+    def moving(self) -> frozenset[str]:
+        """Dimensions that change within a node and start elsewhere on another one."""
+        return frozenset(self.slots) & frozenset(self.rows[0].coordinates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    number: int
+    lowest: Mapping[str, int]
+
+
+def patterns(layout: Layout) -> tuple[Pattern, ...]:
+    """Return the patterns of a layout, by their first node."""
+    names = tuple(name for name in layout.dimensions if name != "edp")
+    found: dict[Within, list[_Node]] = {}
+    for number in range(layout.nodes):
+        within, node = _of_node(layout, number, names)
+        found.setdefault(within, []).append(node)
+    return tuple(_pattern(dict(within), nodes) for within, nodes in found.items())
+
+
+def _of_node(layout: Layout, number: int, names: tuple[str, ...]) -> tuple[Within, _Node]:
+    within: list[tuple[str, Values]] = []
+    lowest: dict[str, int] = {}
+    first = number * layout.gpus_per_node
+    for name in names:
+        mesh = layout.parallelism.mesh(name)
+        ranks = range(first, first + layout.gpus_per_node)
+        values = tuple(mesh.coordinate(name, rank) for rank in ranks)
+        lowest[name] = min(values)
+        above = tuple(value - lowest[name] for value in values)
+        if any(above):
+            within.append((name, above))
+    return tuple(within), _Node(number=number, lowest=lowest)
+
+
+def _pattern(slots: Mapping[str, Values], nodes: list[_Node]) -> Pattern:
+    columns = [
+        name
+        for name in nodes[0].lowest
+        if name not in slots or len({node.lowest[name] for node in nodes}) > 1
+    ]
+    rows: dict[int, list[_Node]] = {}
+    for node in nodes:
+        # Folded along all but the slowest: with one dimension, along that one too.
+        key = node.lowest[columns[-1]] if len(columns) > 1 else 0
+        rows.setdefault(key, []).append(node)
+    return Pattern(slots=slots, rows=tuple(_row(slots, row, columns) for row in rows.values()))
+
+
+def _row(slots: Mapping[str, Values], nodes: list[_Node], columns: list[str]) -> NodeRow:
+    return NodeRow(
+        nodes=tuple(node.number for node in nodes),
+        coordinates={
+            name: tuple(
+                sorted({n.lowest[name] + above for n in nodes for above in slots.get(name, (0,))})
+            )
+            for name in columns
+        },
+    )

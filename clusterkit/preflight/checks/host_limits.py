@@ -9,9 +9,8 @@ from clusterkit.preflight.checks.base import each, each_machine, each_node
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, about, check
 from clusterkit.preflight.probes.host import disks, limits, system
-from clusterkit.preflight.probes.host.disks import Disks
+from clusterkit.preflight.probes.host.disks import Disks, Volume
 from clusterkit.preflight.probes.host.limits import Limits
-from clusterkit.preflight.probes.host.volumes import Volume
 
 _LOCKED_FAIL_BYTES = 64 << 20
 _LOCKED_WARN_BYTES = 16 << 30

@@ -18,9 +18,9 @@ from clusterkit.core.shell import quote
 from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
-from clusterkit.preflight.html import measured, types, verdicts
+from clusterkit.preflight.html import types, verdicts
 from clusterkit.preflight.html.facts import fact_table
-from clusterkit.preflight.html.pairs import PairMatrix, packed, slow_nodes, slow_pairs
+from clusterkit.preflight.html.pairs import PairMatrix, matrices, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.report import Report
 
 _QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
@@ -100,7 +100,7 @@ def page(bundle: Bundle, report: Report) -> str:
             table=fact_table(facts),
             types=types.node_types(facts),
             untyped=types.untyped(facts),
-            maps=[_heat_map(matrix) for matrix in measured.matrices(evidence, report.nodes)],
+            maps=[_heat_map(matrix) for matrix in matrices(evidence, report.nodes)],
         )
     )
 

@@ -16,6 +16,9 @@ from functools import cached_property
 from heapq import nlargest
 from typing import Any
 
+from clusterkit.preflight.checks.base import Evidence
+from clusterkit.preflight.checks.net_evidence import Pair, read_links
+
 FAILED = -1.0
 """The pair was tried and nothing went through."""
 
@@ -137,3 +140,47 @@ def _slow(matrix: PairMatrix, name: str, times: float) -> Slow:
         return Slow(name=name, figure="nothing went through", times="")
     value = matrix.median / times if matrix.more_is_better else matrix.median * times
     return Slow(name=name, figure=f"{value:.3g} {matrix.unit}", times=f"{times:.1f} times worse")
+
+
+def matrices(evidence: Evidence, names: tuple[str, ...]) -> tuple[PairMatrix, ...]:
+    """Return bandwidth and latency between the nodes `names`, those of the two that are known."""
+    links = read_links(evidence)
+    gbit = {pair: rate * 8 / 1e9 for pair, rate in links.rates.items()}
+    # A round trip has no direction; the node that called tells it.
+    there = {pair: float(us) for pair, us in links.latencies_us.items()}
+    back = {(b, a): us for (a, b), us in there.items()}
+    found = (
+        ("Bandwidth", "Gbit/s", True, gbit),
+        ("Latency", "\u00b5s", False, back | there),
+    )
+    return tuple(
+        _matrix(names, title, unit, more_is_better=more, figures=figures, broken=links.broken)
+        for title, unit, more, figures in found
+        if any(figures.values())
+    )
+
+
+def _matrix(
+    names: tuple[str, ...],
+    title: str,
+    unit: str,
+    *,
+    more_is_better: bool,
+    figures: Mapping[Pair, float],
+    broken: Mapping[Pair, str],
+) -> PairMatrix:
+    places = {name: place for place, name in enumerate(names)}
+    known = dict.fromkeys(broken, FAILED) | {pair: v for pair, v in figures.items() if v > 0}
+    cells = {
+        places[a] * len(names) + places[b]: value
+        for (a, b), value in known.items()
+        if a in places and b in places and a != b
+    }
+    return PairMatrix(
+        title=title,
+        unit=unit,
+        more_is_better=more_is_better,
+        nodes=names,
+        pairs=array("Q", cells),
+        values=array("d", cells.values()),
+    )

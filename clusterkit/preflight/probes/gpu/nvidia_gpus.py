@@ -18,9 +18,10 @@ from clusterkit.preflight.probes.gpu.nvidia_query import (
     SLOWDOWN_TLIMIT,
     Query,
     is_query,
+    known_columns,
     read_query,
+    read_table,
 )
-from clusterkit.preflight.probes.gpu.nvidia_table import known_columns, read_table
 from clusterkit.transport.probe import Unparsed
 
 

@@ -14,7 +14,7 @@ from clusterkit.core.untrusted import NONSENSE
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, common_cells, number_in
-from clusterkit.preflight.probes.gpu.nvidia_table import known_columns, read_table
+from clusterkit.preflight.probes.gpu.nvidia_query import known_columns, read_table
 from clusterkit.transport.probe import Unparsed, first_line
 
 _MIB = 1 << 20

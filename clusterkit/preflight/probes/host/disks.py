@@ -1,12 +1,25 @@
-"""How full /dev/shm and /tmp are."""
+"""How full file systems are, by `df`, and /dev/shm and /tmp of each node."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from clusterkit.preflight.probes.host.volumes import VOLUME, Volume, read_volume
 from clusterkit.preflight.probes.net.pairs import read_lines
 from clusterkit.transport.probe import Probe, Unparsed
+
+VOLUME = """\
+volume() {
+row=$(df -Pk "$1" | tail -n 1) && [ -n "$row" ] || return 1
+echo "kib=$row"
+echo "inodes=$(df -Pi "$1" 2>/dev/null | tail -n 1)"
+}
+"""
+"""Prints two pairs for a folder. POSIX `df -P`; `-i` is asked apart, not every `df` has it."""
+
+_ROW = re.compile(
+    r"(?>(\S++(?: ++\S++)*?) ++(\d{1,20}|-) +(\d{1,20}|-) +(-?\d{1,20}|-) +(?:-?\d+%|-) +)(/.*)"
+)
 
 _SNIPPET = (
     VOLUME
@@ -40,3 +53,45 @@ def parse(text: str) -> Disks:
 
 
 PROBE = Probe(name="host-disks", command=_SNIPPET, parse=parse)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A file system as `df` sees it from one folder."""
+
+    source: str
+    """Device, or `server:/export`."""
+    mount: str
+    size_kib: int
+    available_kib: int
+    """What an unprivileged user can still write; never negative."""
+    inodes: int | None = None
+    """None where the file system does not count them (btrfs, many network file systems)."""
+    inodes_available: int | None = None
+
+    @property
+    def used_percent(self) -> float:
+        """Share that is not available any more."""
+        return 100.0 - 100.0 * self.available_kib / self.size_kib if self.size_kib else 0.0
+
+
+def read_volume(kib: str, inodes: str) -> Volume:
+    """Return the file system of two rows of `df -P`.
+
+    Raises:
+        Unparsed: they are none.
+    """
+    row = _ROW.fullmatch(kib.strip())
+    if row is None or "-" in (row[2], row[4]):
+        raise Unparsed(f"df: {kib[:60]!r}")
+    counted = _ROW.fullmatch(inodes.strip())
+    total = int(counted[2]) if counted and counted[2] != "-" else 0
+    free = int(counted[4]) if counted and counted[4] != "-" else 0
+    return Volume(
+        source=row[1],
+        mount=row[5],
+        size_kib=int(row[2]),
+        available_kib=max(0, int(row[4])),
+        inodes=total or None,
+        inodes_available=max(0, free) if total else None,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clusterkit.core.shell import quote
-from clusterkit.preflight.probes.host.volumes import VOLUME, Volume, read_volume
+from clusterkit.preflight.probes.host.disks import VOLUME, Volume, read_volume
 from clusterkit.preflight.probes.net.pairs import read_lines, whole_number
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
