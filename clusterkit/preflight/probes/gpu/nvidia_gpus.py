@@ -19,8 +19,8 @@ from clusterkit.preflight.probes.gpu.nvidia_query import (
     Query,
     is_query,
     known_columns,
+    read_gpu_table,
     read_query,
-    read_table,
 )
 from clusterkit.transport.probe import Unparsed
 
@@ -123,7 +123,7 @@ def parse(text: str) -> NvidiaGpus:
     at = text.find("==============NVSMI LOG")
     table = text if at < 0 else text[:at]
     query = read_query(text) if is_query(text) else None
-    rows = read_table(table, needed=_NEEDED) if table.strip() else ()
+    rows = read_gpu_table(table, needed=_NEEDED) if table.strip() else ()
     if not rows and query is None:
         raise Unparsed("neither a csv table nor an NVSMI LOG")
     merged = _merge(rows, query) if rows else query.rows if query else ()

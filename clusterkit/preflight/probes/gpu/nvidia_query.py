@@ -165,7 +165,7 @@ done
 """
 
 
-def read_table(text: str, *, needed: Collection[str]) -> tuple[dict[str, str], ...]:
+def read_gpu_table(text: str, *, needed: Collection[str]) -> tuple[dict[str, str], ...]:
     """Read `--format=csv` with its header: one row a GPU, by column, under today's names.
 
     Raises:

@@ -14,7 +14,7 @@ from clusterkit.core.untrusted import NONSENSE
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, common_cells, number_in
-from clusterkit.preflight.probes.gpu.nvidia_query import known_columns, read_table
+from clusterkit.preflight.probes.gpu.nvidia_query import known_columns, read_gpu_table
 from clusterkit.transport.probe import Unparsed, first_line
 
 _MIB = 1 << 20
@@ -76,7 +76,7 @@ def _parse_nvidia(text: str) -> GpusVitals:
     trouble = first_line(lost[0]) if lost else ""
     if lost and not table.strip():
         return GpusVitals(gpus=(), trouble=trouble)
-    rows = read_table(table, needed={"index", "name"})
+    rows = read_gpu_table(table, needed={"index", "name"})
     return GpusVitals(gpus=by_index(map(_nvidia_gpu, rows)), trouble=trouble)
 
 
