@@ -12,7 +12,7 @@ from clusterkit.observe.diagnose.verdict import diagnose
 def assert_healthy(run_dir: str) -> None:
     """Read all that a job has printed as if nobody knew that it succeeded: no rule may fire."""
     folders = [Path(run_dir, name) for name in ("logs", "submitit")]
-    given = sources_of([path for path in folders if any(path.glob("*"))])
-    found = diagnose(own_rules(), given.sources)
+    sources, _ = sources_of([path for path in folders if any(path.glob("*"))])
+    found = diagnose(own_rules(), sources)
     assert found.files
     assert found.cause is None, (found.cause.rule, found.cause.evidence)

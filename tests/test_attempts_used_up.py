@@ -9,7 +9,7 @@ import pytest
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.observe.diagnose.attempt_steps import steps_of_attempts
+from clusterkit.observe.diagnose.facts import steps_of_attempts
 from clusterkit.observe.diagnose.job import diagnose_run
 from clusterkit.observe.diagnose.rules import own_rules
 from tests.plans import make_cluster

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterkit.core import files
-from clusterkit.observe.diagnose import hits, scan_all
+from clusterkit.observe.diagnose import hits, scan
 from clusterkit.observe.diagnose.events import Fact, Source
 from clusterkit.observe.diagnose.order import Place
 from clusterkit.observe.diagnose.rules import Rule
@@ -379,7 +379,7 @@ def test_large_logs_are_read_side_by_side_and_all_the_same(
 ) -> None:
     logs = (f"{TIMEOUT}\n", f"step 1\n[rank3]: {MEMORY}\n", "step 1\n", f"[rank4]: {MEMORY}\n")
     alone = say(*logs)
-    monkeypatch.setattr(scan_all, "_WORTH_IT", 1)
+    monkeypatch.setattr(scan, "_WORTH_IT", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert json.dumps(files.plain(say(*logs))) == json.dumps(files.plain(alone))
 
@@ -387,7 +387,7 @@ def test_large_logs_are_read_side_by_side_and_all_the_same(
 INTERRUPTED = """\
 import os, sys
 from pathlib import Path
-from clusterkit.observe.diagnose import scan_all as side_by_side
+from clusterkit.observe.diagnose import scan as side_by_side
 from clusterkit.observe.diagnose.rules import own_rules
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from typer.testing import CliRunner, Result
 
 from clusterkit.cli.frame.main import app
 from clusterkit.core import files
-from clusterkit.observe.diagnose import excerpts, scan_all
+from clusterkit.observe.diagnose import open_log as opening
+from clusterkit.observe.diagnose import scan
 from clusterkit.observe.diagnose.events import Source
 from clusterkit.observe.diagnose.open_log import NotALogError, open_log
 from clusterkit.observe.diagnose.rules import Rule
@@ -97,14 +98,14 @@ def test_what_is_found_is_the_same_as_in_the_plain_log(
 def test_what_stands_around_a_find_is_kept_in_bounds(
     tmp_path: Path, rules: tuple[Rule, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(excerpts, "_MOST", 1 << 18)
+    monkeypatch.setattr(opening, "_MOST", 1 << 18)
     log = tmp_path / "x.log.gz"
     parts = [f"{STEPS[: 1 << 17]}\n[rank{n}]: {DISK}\n" for n in range(40)]
     log.write_bytes(gzip.compress("".join(parts).encode()))
     found = diagnose(rules, [Source(path=log)])
     assert found.cause is not None
     assert len(found.cause.ranks) == 40
-    kept = excerpts.excerpts_around(log, range(0, 1 << 23, 1 << 17))
+    kept = opening.excerpts_around(log, range(0, 1 << 23, 1 << 17))
     assert 1 << 17 < sum(len(text) for _, text in kept.parts) <= 1 << 18
 
 
@@ -116,15 +117,15 @@ def test_large_compressed_logs_are_read_side_by_side(
         source.path.write_bytes(gzip.compress(f"{STEPS}{TRACEBACK}".encode()))
     alone = diagnose(rules, sources)
     size = sum(source.path.stat().st_size for source in sources)
-    monkeypatch.setattr(scan_all, "_WORTH_IT", 5 * size)
-    shared = scan_all._in_processes
+    monkeypatch.setattr(scan, "_WORTH_IT", 5 * size)
+    shared = scan._in_processes
     calls = []
 
     def counted(*given: Any) -> Any:
         calls.append(given)
         return shared(*given)
 
-    monkeypatch.setattr(scan_all, "_in_processes", counted)
+    monkeypatch.setattr(scan, "_in_processes", counted)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert files.plain(diagnose(rules, sources)) == files.plain(alone)
     assert len(calls) == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.cli.diagnose.stacks import show_stacks
+from clusterkit.cli.diagnose.verb import show_stacks
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors.run.runfolder import RunFolder, Submission

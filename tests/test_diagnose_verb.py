@@ -25,7 +25,7 @@ from clusterkit.executors.local.executor import LocalExecutor
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import load_job
-from clusterkit.observe.diagnose.advice import advise
+from clusterkit.observe.diagnose.job import advise
 from tests.plans import make_cluster, make_plan
 
 MEMORY = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from clusterkit.observe.diagnose.rules import RuleFile
+from clusterkit.observe.diagnose.rules import Rule
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "diagnose.md"
 
@@ -15,6 +15,6 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "diagnose.md
 def test_the_rule_of_the_page_is_one_and_every_key_is_told() -> None:
     page = PAGE.read_text(encoding="utf-8")
     (text,) = re.findall(r"```yml\n(.*?)```", page, re.DOTALL)
-    RuleFile.model_validate(yaml.safe_load(text))
-    for key in set(RuleFile.model_fields) - {"advice"}:
+    Rule.model_validate({"id": "rule", **yaml.safe_load(text)})
+    for key in set(Rule.model_fields) - {"id", "advice"}:
         assert f"{key}:" in text or f"`{key}" in page, key

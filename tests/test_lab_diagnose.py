@@ -18,7 +18,7 @@ import pytest
 
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.state.load import load_job
-from clusterkit.observe.diagnose.facts import facts_of
+from clusterkit.observe.diagnose.facts import known_of
 from clusterkit.observe.diagnose.rules import own_rules
 from clusterkit.observe.diagnose.verdict import Known, diagnose
 from tests.desk import Desk
@@ -129,8 +129,8 @@ def test_in_any_order_and_with_noise_the_answer_is_the_same(
 
 def answer(run: RunFolder, chance: random.Random) -> tuple[str, str | None, int | None]:
     """Return rule, node and rank of the cause, with the files read in any order."""
-    told = facts_of(load_job(run))
-    sources = chance.sample(told.sources, len(told.sources))
+    told, found, _ = known_of(load_job(run))
+    sources = chance.sample(found, len(found))
     known = Known(folder=run.path, facts=told.facts, first=told.first)
     cause = diagnose(own_rules(), sources, known).cause
     assert cause is not None

@@ -350,10 +350,10 @@ def watching(fake: Fake, *nodes: str) -> Watcher:
 def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
     fake = Fake(slow=frozenset({"n2"}))
     watcher = watching(fake, "n1", "n2", "n3")
-    watcher.refresh(patience_s=0.1)
+    watcher.refresh(timeout_s=0.1)
     assert fake.quick.wait(60)
     began = time.monotonic()
-    second = watcher.refresh(patience_s=40)
+    second = watcher.refresh(timeout_s=40)
     assert time.monotonic() - began < 30  # n2 is not waited for again
     assert fake.asked == [("n1", "n2", "n3"), ("n1", "n3")]
     assert [one.sample is not None for one in second.nodes] == [True, False, True]
@@ -361,7 +361,7 @@ def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
     fake.let.set()
     deadline = time.monotonic() + 60
     while ("n2",) not in fake.asked and time.monotonic() < deadline:
-        third = watcher.refresh(patience_s=0)
+        third = watcher.refresh(timeout_s=0)
         time.sleep(0.02)
     assert ("n2",) in fake.asked  # apart from those that do answer
     assert third.nodes[1].problem == "no answer within 5 s"
@@ -370,7 +370,7 @@ def test_a_node_that_does_not_answer_holds_up_nobody() -> None:
 
 def test_where_nobody_can_be_asked_it_says_so() -> None:
     with pytest.raises(RemoteError, match="no srun here"):
-        watching(Fake(broken=True), "n1").refresh(patience_s=None)
+        watching(Fake(broken=True), "n1").refresh(timeout_s=None)
 
 
 def test_a_question_that_breaks_off_is_waited_for_by_nobody(
@@ -382,8 +382,8 @@ def test_a_question_that_breaks_off_is_waited_for_by_nobody(
         def ask(self, nodes: Sequence[str], *_: object, **__: object) -> tuple[Reply, ...]:
             raise ZeroDivisionError
 
-    (one,) = watching(Broken(), "n1").refresh(patience_s=None).nodes
-    assert one.problem == "the question was broken off"
+    (one,) = watching(Broken(), "n1").refresh(timeout_s=None).nodes
+    assert one.problem == "the question was interrupted"
 
 
 def submitted(kind: ClusterKind, state: JobState) -> Job:

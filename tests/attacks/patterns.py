@@ -48,7 +48,8 @@ class Found:
 def of_rules() -> Iterator[Found]:
     """Yield those of the rules of `diagnose`."""
     for rule in own_rules():
-        for pattern in (*rule.patterns, *rule.unless, *rule.unless_next, *rule.resets, *rule.near):
+        around = (*rule.near, *rule.frame)
+        for pattern in (*rule.patterns, *rule.unless, *rule.unless_next, *rule.resets, *around):
             yield Found(place=rule.id, pattern=pattern, uses=frozenset({"search"}))
 
 

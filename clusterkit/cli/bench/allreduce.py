@@ -13,12 +13,13 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.job_args import exit_code_of
 from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.cli.bench.job import Finished
+    from clusterkit.jobs import Job
     from clusterkit.observe.bench.allreduce.answer import Answer
     from clusterkit.observe.bench.allreduce.result import Result
 
@@ -114,22 +115,22 @@ def allreduce(
         from clusterkit.config import load_settings
 
         load_settings().cluster(cluster)  # a wrong name is to be told before hours of waiting
-    job: Finished | None = None
+    job: Job | None = None
     if from_ is not None:
         result = _read(from_, options)
     else:
-        job = run_job(options, wanted, dry_run=dry_run, as_json=json)
-        if job.result is None:
+        job, measured = run_job(options, wanted, dry_run=dry_run, as_json=json)
+        if measured is None:
             raise typer.Exit(_show_failure(job, as_json=json))
-        result = job.result
+        result = measured
     found = answer(result, interconnect=interconnect, gpu=gpu)
-    cluster = cluster if job is None else job.job.submission.cluster
+    cluster = cluster if job is None else job.submission.cluster
     kept, refused = _keep(found, cluster) if save else (None, None)
     _show(found, job, kept, refused, as_json=json)
     if refused is not None:
         console.error(str(refused))
     wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
-    code = job.exit_code if job is not None else 0
+    code = exit_code_of(job) if job is not None else 0
     raise typer.Exit(code or wrong or (EXIT_COULD_NOT if refused is not None else 0))
 
 
@@ -186,17 +187,20 @@ def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | 
 
 def _show(
     found: Answer,
-    job: Finished | None,
+    job: Job | None,
     kept: Path | None,
     refused: UserError | None,
     *,
     as_json: bool,
 ) -> None:
     from clusterkit.cli.bench.allreduce_report import lines_of
+    from clusterkit.cli.bench.job import tell
+    from clusterkit.core.model import JobState
+    from clusterkit.jobs.document import full_document_of
     from clusterkit.observe.bench.allreduce.answer import document
 
     if as_json:
-        told = {"job": job.document if job is not None else None, "calibration": kept}
+        told = {"job": full_document_of(job) if job is not None else None, "calibration": kept}
         error = {} if refused is None else {"error": error_document(refused)}
         console.json_document({**document(found), **told, **error})
         return
@@ -204,19 +208,23 @@ def _show(
         console.say(line)
     if kept is not None:
         console.say(f"kept for estimates: {kept}")
-    if job is not None and not job.succeeded:
-        job.tell()
+    if job is not None and job.status.state is not JobState.SUCCEEDED:
+        tell(job)
 
 
-def _show_failure(job: Finished, *, as_json: bool) -> int:
+def _show_failure(job: Job, *, as_json: bool) -> int:
     """Tell why a job has measured nothing, and return the exit code."""
+    from clusterkit.cli.bench.job import tell
+    from clusterkit.core.model import JobState
+    from clusterkit.jobs.document import full_document_of, name_of
     from clusterkit.observe.bench.allreduce.answer import empty_document
 
     if as_json:
-        console.json_document({**empty_document(), "job": job.document, "calibration": None})
-    job.tell()
-    if job.succeeded:
+        told = {"job": full_document_of(job), "calibration": None}
+        console.json_document({**empty_document(), **told})
+    tell(job)
+    if job.status.state is JobState.SUCCEEDED:
         console.error(
-            f"the job succeeded and left no result\nhint: clusterkit logs {job.name} shows why"
+            f"the job succeeded and left no result\nhint: clusterkit logs {name_of(job)} shows why"
         )
-    return job.exit_code or EXIT_COULD_NOT
+    return exit_code_of(job) or EXIT_COULD_NOT

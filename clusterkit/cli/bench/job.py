@@ -15,7 +15,7 @@ import typer
 
 from clusterkit.cli.diagnose.job_failure import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.job_args import exit_code_of, said
+from clusterkit.cli.frame.job_args import said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core import files
 from clusterkit.core.data import data_dir, read_data
@@ -25,7 +25,7 @@ from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
 from clusterkit.jobs import Job, cancel
 from clusterkit.jobs import wait as wait_for
-from clusterkit.jobs.document import full_document_of, name_of
+from clusterkit.jobs.document import name_of
 from clusterkit.observe.bench.allreduce.document import FILE, read_document
 from clusterkit.observe.bench.allreduce.result import (
     Operation,
@@ -109,45 +109,17 @@ class Wanted:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A job that has ended."""
-
-    job: Job
-    result: Result | None
-    """What was measured, perhaps only a part of it; None where nothing was."""
-
-    @property
-    def name(self) -> str:
-        """What to call the job on the command line."""
-        return name_of(self.job)
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it came to its end."""
-        return self.job.status.state is JobState.SUCCEEDED
-
-    @property
-    def exit_code(self) -> int:
-        """That of a verb which waited for it."""
-        return exit_code_of(self.job)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """What `--json` tells of it."""
-        return full_document_of(self.job)
-
-    def tell(self) -> None:
-        """Say how it ended, and why where it failed."""
-        console.note(f"{self.name} {said(self.job)}")
-        for line in why_failed(self.job):
-            console.note(line)
+def tell(job: Job) -> None:
+    """Say how a job ended, and why where it failed."""
+    console.note(f"{name_of(job)} {said(job)}")
+    for line in why_failed(job):
+        console.note(line)
 
 
 def run_job(
     options: Mapping[str, Any], wanted: Wanted, *, dry_run: bool, as_json: bool
-) -> Finished:
-    """Submit the job, wait for its end, and return what it measured.
+) -> tuple[Job, Result | None]:
+    """Submit the job, wait for its end, and return what it measured, perhaps only a part of it.
 
     Raises:
         UserError, RemoteError: it cannot be submitted.
@@ -169,7 +141,7 @@ def run_job(
     console.note(f"  run folder  {run.path}")
     with ended_with_client(run):
         job = _wait(run, name)
-    return Finished(job=job, result=_result(job))
+    return job, _result(job)
 
 
 def _wait(run: RunFolder, name: str) -> Job:

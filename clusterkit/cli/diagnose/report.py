@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterkit.cli.diagnose.log_tail import LAST_ROWS, rows
+from clusterkit.cli.diagnose.job_failure import LAST_ROWS, rows
 from clusterkit.cli.frame import console
 
 if TYPE_CHECKING:
-    from clusterkit.observe.diagnose.advice import Advice
+    from clusterkit.observe.diagnose.job import Advice
     from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
 
 WIDTH = 80

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,14 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
+from clusterkit.core.hosts.hostlist import fold_set
+from clusterkit.launch.array.spec import fold_numbers
 
 if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder
-    from clusterkit.observe.diagnose.advice import Advice
-    from clusterkit.observe.diagnose.job import JobDiagnosis
+    from clusterkit.observe.diagnose.job import Advice, JobDiagnosis
     from clusterkit.observe.diagnose.rules import Rule
+    from clusterkit.observe.diagnose.stacks import StackGroup, Stacks, Trouble
     from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
 
 
@@ -66,7 +69,7 @@ def diagnose(
         raise UserError("diagnose what?", hint="clusterkit diagnose latest, or name log files")
     run = _run_of(words)
     if stacks:
-        from clusterkit.cli.diagnose.stacks import show_stacks
+        from clusterkit.cli.diagnose.verb import show_stacks
 
         if run is None:
             raise UserError("--stacks looks at a running job", hint="clusterkit status lists them")
@@ -140,7 +143,7 @@ def _diagnose_job(run: RunFolder, rules: Sequence[Rule], *, as_json: bool, verbo
 
 def advice_for(found: JobDiagnosis) -> Advice | None:
     """Return what the engine's own hooks have to add to the cause."""
-    from clusterkit.observe.diagnose.advice import advise
+    from clusterkit.observe.diagnose.job import advise
 
     cause = found.diagnosis.cause
     wanted = cause is not None and cause.advice == "estimate"
@@ -163,7 +166,7 @@ def _exit_code(found: JobDiagnosis) -> int:
 
 
 def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> None:
-    from clusterkit.cli.diagnose.log_tail import last_words
+    from clusterkit.cli.diagnose.job_failure import last_words
     from clusterkit.cli.frame.job_args import said
     from clusterkit.core.model import JobState
     from clusterkit.jobs.document import name_of
@@ -191,9 +194,9 @@ def _diagnose_files(
     with tempfile.TemporaryDirectory(prefix="clusterkit-") as folder:
         spools: dict[Path, str] = {}
         paths = [_readable(word, Path(folder), spools) for word in dict.fromkeys(words)]
-        given = sources_of(paths)
-        found = _as_typed(look(rules, given.sources), spools)
-    found = replace(found, notes=(*given.notes, *found.notes))
+        sources, notes = sources_of(paths)
+        found = _as_typed(look(rules, sources), spools)
+    found = replace(found, notes=(*notes, *found.notes))
     if as_json:
         from clusterkit.cli.diagnose.report import document
 
@@ -279,3 +282,51 @@ def _list(rules: Sequence[Rule], *, as_json: bool) -> None:
     from clusterkit.cli.explain.topic import table
 
     console.say(table((rule.id, f"{rule.general_title} ({rule.role})") for rule in rules))
+
+
+_PID = re.compile(r"(?<=process )\d+|(?<=--pid )\d+")
+
+
+def show_stacks(run: RunFolder, *, as_json: bool) -> int:
+    """Print the stacks of all ranks, folded; return the exit code of the verb.
+
+    Raises:
+        UserError: the job does not run.
+        RemoteError: its nodes cannot be asked at all.
+    """
+    from clusterkit.jobs.document import name_of
+    from clusterkit.jobs.state.load import load_job
+    from clusterkit.observe.diagnose.stacks import take_stacks
+
+    job = load_job(run)
+    found = take_stacks(job)
+    if as_json:
+        document = {"job_id": name_of(job), "stacks": found.groups, "troubles": found.troubles}
+        console.json_document(document)
+    else:
+        _say_stacks(found)
+    return 0 if found.groups else EXIT_COULD_NOT
+
+
+def _say_stacks(found: Stacks) -> None:
+    for group in found.groups:
+        console.say(_who(group))
+        for frame in group.frames:
+            console.say(f"  {frame}")
+        if group.children:
+            console.say(f"  below it: {', '.join(group.children)}")
+    alike: dict[tuple[str, str], list[Trouble]] = {}
+    for trouble in found.troubles:
+        key = (_PID.sub("", trouble.message), _PID.sub("", trouble.hint or ""))
+        alike.setdefault(key, []).append(trouble)
+    for same in alike.values():
+        first = same[0]
+        nodes = fold_set(tuple(dict.fromkeys(trouble.node for trouble in same)))
+        console.warn(f"{nodes}: {first.message}")
+        if first.hint:
+            console.note(f"hint: {first.hint}")
+
+
+def _who(group: StackGroup) -> str:
+    ranks = f"rank{'s' * (len(group.ranks) > 1)} {fold_numbers(group.ranks)}"
+    return f"{console.bold(ranks)}  {fold_set(group.nodes)}"

@@ -61,7 +61,7 @@ def top(
     ] = None,
     json: Annotated[bool, option("--json", "Look once, and print one JSON document.")] = False,
 ) -> None:
-    """Show what nodes are doing: GPUs, processors, memory, network, and how fast a job trains.
+    """Show what nodes are doing: GPUs, CPUs, memory, network, and how fast a job trains.
 
     Without JOB: the nodes of the cluster (on Slurm, those of your own jobs). Ctrl-C leaves.
 
@@ -115,16 +115,17 @@ def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
 
 
 def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:
+    from clusterkit.cli.top.screen import say
     from clusterkit.core.findings import Verdict
     from clusterkit.observe.top.document import document_of
     from clusterkit.observe.top.snapshot import warnings_of
 
-    snapshot = watcher.refresh(patience_s=None)
+    snapshot = watcher.refresh(timeout_s=None)
     _write(prometheus, snapshot)
     if as_json:
         console.json_document(document_of(snapshot))
     else:
-        _print(snapshot, verbose=verbose)
+        say(snapshot, verbose=verbose)
     bad = any(one.verdict is not Verdict.WARN for one in warnings_of(snapshot))
     return EXIT_FINDINGS if bad else 0
 
@@ -133,7 +134,7 @@ def _look_on(
     watcher: Watcher, subject: Subject, every_s: float, prometheus: Path | None, *, verbose: bool
 ) -> int:
     """Look until the job ends, or Ctrl-C; return the exit code of the verb."""
-    from clusterkit.cli.top.screen import plain, screen
+    from clusterkit.cli.top.screen import plain, say, screen
     from clusterkit.jobs.state.load import load_job
 
     last: Snapshot | None = None
@@ -148,18 +149,12 @@ def _look_on(
     except KeyboardInterrupt:
         interrupted = True
     if on_screen and last is not None:
-        _print(last, verbose=verbose)  # the screen has gone, and the figures with it
+        say(last, verbose=verbose)  # the screen has gone, and the figures with it
     if interrupted or subject.run is None:
         return EXIT_INTERRUPTED
     job = load_job(subject.run)
     console.note(f"{job.submission.job_id or job.run.key} {said(job)}")
     return exit_code_of(job)
-
-
-def _print(snapshot: Snapshot, *, verbose: bool) -> None:
-    from clusterkit.cli.top.screen import say
-
-    say(snapshot, verbose=verbose)
 
 
 def _write(path: Path | None, snapshot: Snapshot) -> None:

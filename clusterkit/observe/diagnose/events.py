@@ -22,10 +22,9 @@ from clusterkit.observe.diagnose.evidence import (
     went_on,
     year_of,
 )
-from clusterkit.observe.diagnose.handled import handled_by_all
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.lines import time_of
-from clusterkit.observe.diagnose.order import GENERIC, Event
+from clusterkit.observe.diagnose.order import GENERIC, Event, handled_by_all
 from clusterkit.observe.diagnose.rules import Compare, Role, Rule
 
 _MOST_TIMED = 64

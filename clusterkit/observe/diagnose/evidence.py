@@ -10,11 +10,16 @@ from datetime import UTC, datetime
 from itertools import islice, takewhile
 from pathlib import Path
 
-from clusterkit.observe.diagnose.excerpts import WINDOW, Excerpts, read_part
 from clusterkit.observe.diagnose.hits import Hit
-from clusterkit.observe.diagnose.lines import Line, rank_in, read_line, time_of
-from clusterkit.observe.diagnose.open_log import NotALogError, open_log
-from clusterkit.observe.diagnose.tracebacks import ended_thread, of_thread
+from clusterkit.observe.diagnose.lines import (
+    Line,
+    ended_thread,
+    of_thread,
+    rank_in,
+    read_line,
+    time_of,
+)
+from clusterkit.observe.diagnose.open_log import WINDOW, Excerpts, NotALogError, open_log, read_part
 
 _NEAR = 40
 """Lines around one without a time within which another's time is taken for its own."""

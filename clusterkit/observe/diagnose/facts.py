@@ -7,24 +7,29 @@ line `clusterkit fact: KEY=VALUE`; docs/how-to/diagnose.md lists the keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from clusterkit.core import files, reading
 from clusterkit.core.model import JobState, NodeResult
+from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
 from clusterkit.core.text.listing import some_of
 from clusterkit.executors.node.failure import read_rank_failure
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import listed
+from clusterkit.jobs.document import name_of
 from clusterkit.jobs.logs import ranks_of
 from clusterkit.jobs.state.load import Job
-from clusterkit.observe.diagnose.attempt_steps import steps_of_attempts
+from clusterkit.observe import throughput
 from clusterkit.observe.diagnose.events import Fact, Source
-from clusterkit.observe.diagnose.extension_locks import old_locks
+from clusterkit.observe.diagnose.evidence import took_steps
+from clusterkit.observe.diagnose.hits import RESTART
 from clusterkit.observe.diagnose.open_log import text_size
 from clusterkit.observe.diagnose.order import Place
+from clusterkit.observe.diagnose.verdict import Known
 
 _SIGTERM = 143
 _ENDED_FROM_OUTSIDE = frozenset({JobState.CANCELLED, JobState.TIMEOUT})
@@ -39,34 +44,28 @@ _SIGNALS = 64
 """Linux has so many; an exit code over 128 + that, such as 255, is no signal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFacts:
-    """What is known of a job without reading its logs."""
+def known_of(job: Job) -> tuple[Known, tuple[Source, ...], tuple[str, ...]]:
+    """Return what the run folder of a job says, the logs that it has, and what is not to be read.
 
-    sources: tuple[Source, ...]
-    facts: tuple[Fact, ...]
-    first: Place | None
-    """Where it failed first, where its launchers told."""
-    notes: tuple[str, ...]
-    """What there is not to be read."""
-    processes: int | None = None
-    """How many ranks it has at most, as its plan has it."""
-
-
-def facts_of(job: Job) -> JobFacts:
-    """Return what the run folder of a job says, and the logs that it has."""
+    The rank that failed first is one that its launchers told.
+    """
     attempt = node_results.latest_attempt(job.run)
     results = node_results.read_results(job.run, attempt).nodes
     failure = node_results.first_failure(job.run, attempt)
     plan = files.read_json(job.run.plan) or {}
-    sources, notes = _sources(job, results, _planned_nodes(plan))
-    return JobFacts(
-        sources=sources,
+    # On Slurm, which chooses the nodes, a plan names none.
+    sources, notes = _sources(job, results, texts_of(plan, "node_names"))
+    state = job.status.state
+    known = Known(
+        job=name_of(job),
+        folder=job.run.path,
         facts=(*_facts(job, results, failure), *_locks(job, plan)),
         first=_first(job, failure, attempt),
-        notes=notes,
         processes=_processes(plan),
+        succeeded=state is JobState.SUCCEEDED,
+        failed=state.final and state is not JobState.SUCCEEDED,
     )
+    return known, sources, notes
 
 
 def _processes(plan: Mapping[str, Any]) -> int | None:
@@ -74,11 +73,6 @@ def _processes(plan: Mapping[str, Any]) -> int | None:
     nodes = max(count_of(plan, "max_nodes"), len(slots))
     most = max(count_of(plan, "processes"), nodes * max(slots, default=0))
     return most or None
-
-
-def _planned_nodes(plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the nodes of a plan in rank order; none on Slurm, which chooses them."""
-    return texts_of(plan, "node_names")
 
 
 def _facts(job: Job, results: tuple[NodeResult, ...], failure: NodeResult | None) -> Iterator[Fact]:
@@ -180,3 +174,73 @@ def _sources(
         named = some_of(missing, _MOST_NAMED, rest="others")
         notes.append(f"no output of {named}: {job.run.logs} has none")
     return tuple(found), tuple(notes)
+
+
+_LONGEST = 1 << 14
+_MOST = 1 << 28
+"""Bytes that are read; a log is read by the line, which takes some seconds for so much."""
+
+
+def steps_of_attempts(log: Path) -> dict[int, int]:
+    """Return how many steps each attempt made, of those of which the log shows any.
+
+    From the first that was printed to the last, and those before the first, which are as many as
+    there are between two lines.
+    """
+    printed: dict[int, list[int]] = {}
+    attempt = read = 0
+    try:
+        with os.fdopen(open_regular(log), "rb") as file:
+            while (raw := file.readline(_LONGEST)) and read < _MOST:
+                read += len(raw)
+                text = raw.decode(errors="replace")
+                mark = RESTART.match(text)
+                if mark is not None:
+                    attempt = int(mark["attempt"])
+                elif (step := throughput.step_of(text)) is not None:
+                    _note(printed.setdefault(attempt, []), step)
+    except OSError:
+        return {}
+    return {attempt: _made(steps, from_zero=not attempt) for attempt, steps in printed.items()}
+
+
+def _note(steps: list[int], step: int) -> None:
+    """Keep the first step, the second, and the last; others print what came before it as well."""
+    if len(steps) < 2:
+        if not steps or step > steps[-1]:
+            steps.append(step)
+    else:
+        steps[2:] = [max(step, *steps[1:])]
+
+
+def _made(steps: list[int], *, from_zero: bool) -> int:
+    first, last = steps[0], steps[-1]
+    alone = first if from_zero else 1
+    apart = steps[1] - first if len(steps) > 1 else alone
+    return last - first + max(1, min(apart, first))
+
+
+_END = 1 << 16
+_USES = (b"eepspeed", b"DeepSpeed", b"torch_extensions", b"cpp_extension")
+
+
+def old_locks(
+    logs: Iterable[Path], env: Mapping[str, str], before: float, *, framework: str
+) -> Iterator[Path]:
+    """Yield locks that are older than the job, where its ranks may wait for one.
+
+    They may where they took no step and something tells of extensions; `before` is the time of
+    submission, in seconds since the epoch. Only what this machine sees is looked at.
+    """
+    ends = [reading.read_end(log, _END) for log in logs]
+    uses = framework == "deepspeed" or any(word in end for end in ends for word in _USES)
+    if not uses or any(took_steps(end) for end in ends):
+        return
+    home = env.get("HOME") or os.environ.get("HOME") or "/"
+    root = Path(env.get("TORCH_EXTENSIONS_DIR") or Path(home, ".cache", "torch_extensions"))
+    try:
+        for path in sorted((*root.glob("*/lock"), *root.glob("*/*/lock"))):
+            if path.stat().st_mtime < before:
+                yield path
+    except OSError:  # it went meanwhile
+        return

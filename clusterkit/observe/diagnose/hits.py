@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterkit.observe.diagnose.excerpts import Excerpts
-from clusterkit.observe.diagnose.lines import Line, rank_in, read_line
+from clusterkit.observe.diagnose.lines import IGNORED, Line, ignored, rank_in, read_line
+from clusterkit.observe.diagnose.open_log import Excerpts
 from clusterkit.observe.diagnose.rules import Compare, Rule
-from clusterkit.observe.diagnose.tracebacks import IGNORED, ignored
 
 _MOST_HITS = 4096
 """Different finds that are kept of one file; what repeats itself is one."""

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import JobState
+from clusterkit.core.records import count_of, counts_of, object_of, text_of, texts_of
+from clusterkit.core.shell import quote
 from clusterkit.core.text.listing import some_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, read_submission
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state.load import Job, load_job
 from clusterkit.observe.diagnose.events import Source
-from clusterkit.observe.diagnose.facts import facts_of
+from clusterkit.observe.diagnose.facts import known_of
 from clusterkit.observe.diagnose.rules import Rule
-from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
+from clusterkit.observe.diagnose.verdict import Diagnosis, diagnose
 
 _SUFFIXES = frozenset({".log", ".out", ".err", ".txt"})
 _ROTATED = re.compile(r"(?:[.-]\d{1,20}){0,4}(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
@@ -26,15 +29,6 @@ _ROTATED = re.compile(r"(?:[.-]\d{1,20}){0,4}(?:\.(?:gz|bz2|xz|zst|lz4|zip))?$")
 _MOST_NAMED = 3
 _REQUEUED = "preempted"
 """The rule of attempts that Slurm has put back into the queue."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """The logs that files and folders stand for."""
-
-    sources: tuple[Source, ...]
-    notes: tuple[str, ...]
-    """What of the folders is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +59,11 @@ def diagnose_run(run: RunFolder, rules: Sequence[Rule]) -> JobDiagnosis:
 
 def diagnose_job(job: Job, rules: Sequence[Rule]) -> JobDiagnosis:
     """Diagnose a job whose logs are here."""
-    told = facts_of(job)
-    state = job.status.state
-    known = Known(
-        job=name_of(job),
-        folder=job.run.path,
-        facts=told.facts,
-        first=told.first,
-        processes=told.processes,
-        succeeded=state is JobState.SUCCEEDED,
-        failed=state.final and state is not JobState.SUCCEEDED,
-    )
-    found = diagnose([*_of_last_attempt(rules, job)], told.sources, known)
+    known, sources, missing = known_of(job)
+    found = diagnose([*_of_last_attempt(rules, job)], sources, known)
     # Where all went well, nobody has to print: often the first rank alone does.
-    notes = told.notes if state not in {JobState.PENDING, JobState.SUCCEEDED} else ()
+    quiet = job.status.state in {JobState.PENDING, JobState.SUCCEEDED}
+    notes = () if quiet else missing
     return JobDiagnosis(job=job, diagnosis=replace(found, notes=(*notes, *found.notes)))
 
 
@@ -103,8 +88,8 @@ def named_as_log(name: str) -> bool:
     return Path(_ROTATED.sub("", name)).suffix in _SUFFIXES
 
 
-def sources_of(paths: Sequence[Path]) -> Given:
-    """Return the logs that these files and folders stand for; of a folder, all that are in it.
+def sources_of(paths: Sequence[Path]) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    """Return the logs of these files and folders, and what of the folders is left out.
 
     Raises:
         UserError: there is no such file, or no log in a folder.
@@ -128,7 +113,7 @@ def sources_of(paths: Sequence[Path]) -> Given:
                 hint="clusterkit diagnose latest, or name log files; clusterkit status lists jobs",
             )
     sources = tuple(Source(path=path) for path in dict.fromkeys(map(_without_links, found)))
-    return Given(sources=sources, notes=tuple(notes))
+    return sources, tuple(notes)
 
 
 def _without_links(path: Path) -> Path:
@@ -148,3 +133,70 @@ def _logs_in(folder: Path) -> tuple[list[Path], list[Path]]:
             bare = not Path(_ROTATED.sub("", path.name)).suffix
             (logs if bare or named_as_log(path.name) else others).append(path)
     return logs, others
+
+
+_MODEL = ("--model", "--model-name", "--model-name-or-path")
+_MICRO_BATCH = ("--micro-batch", "--micro-batch-size", "--per-device-train-batch-size")
+_SEQ = ("--seq", "--seq-length", "--seq-len", "--max-seq-length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do about the memory."""
+
+    command: str
+    """The question to the estimator; capital words stand for what the plan does not tell."""
+    answer: str | None
+    """What it answers; None where something is missing."""
+
+
+def advise(run: RunFolder) -> Advice | None:
+    """Return the estimator's advice for a job of ours; None where it has no plan."""
+    plan = files.read_json(run.plan) if run.foreign is None else None
+    if plan is None:
+        return None
+    known = dict(_known(plan))
+    shown = {"model": "MODEL", "gpu": "GPU", **known}
+    flags = " ".join(f"--{name.replace('_', '-')} {quote(str(v))}" for name, v in shown.items())
+    answer = _answer(known) if {"model", "gpu"} <= known.keys() else None
+    return Advice(command=f"clusterkit estimate {flags}", answer=answer)
+
+
+def _known(plan: Mapping[str, Any]) -> Iterator[tuple[str, str | int]]:
+    args = texts_of(plan, "args")
+    gpu = text_of(object_of(plan, "cluster"), "gpu_type")
+    model = _value(args, _MODEL)
+    if model:
+        yield "model", model
+    if gpu:
+        yield "gpu", gpu
+    if processes := count_of(plan, "processes"):
+        yield "gpus", processes
+    if slots := counts_of(plan, "slots"):
+        yield "gpus_per_node", slots[0]
+    for name, flags in (("micro_batch", _MICRO_BATCH), ("seq", _SEQ)):
+        value = _value(args, flags)
+        if value and value.isascii() and value.isdigit():
+            yield name, int(value)
+
+
+def _value(args: Sequence[str], flags: Sequence[str]) -> str | None:
+    """Return the value of the first of these flags, with `_` for `-` as well, and `=`."""
+    for index, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") in flags:
+            return value if equals else next(iter(args[index + 1 :]), None)
+    return None
+
+
+def _answer(known: Mapping[str, Any]) -> str | None:
+    # A third of a second, and only here: the models, the GPUs, every strategy.
+    from clusterkit.estimate.models.named import model_named  # noqa: PLC0415
+    from clusterkit.estimate.query.answer import answer  # noqa: PLC0415
+    from clusterkit.estimate.query.options import EstimateOptions  # noqa: PLC0415
+
+    try:
+        model_named(known["model"])  # not somebody's file or module, which would be run
+        return answer(EstimateOptions(**known)).why
+    except UserError:
+        return None

@@ -11,13 +11,19 @@ import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from clusterkit.core import ownership
 from clusterkit.core.errors import Problem, UserError, did_you_mean
@@ -58,42 +64,83 @@ class Compare(StrEnum):
     """Some nodes print such a line, and others with output do not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rule:
-    """One rule, ready to be used."""
+def _compiled(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    if not text:
+        raise ValueError("no regular expression: it is empty")
+    if _HARMLESS_XIDS in text:
+        text = text.replace(_HARMLESS_XIDS, harmless_lines())
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {text!r}: {error}") from error
+
+
+_Text = Annotated[str, Field(min_length=1)]
+_Texts = Annotated[tuple[_Text, ...], Field(min_length=1)]
+_Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
+
+
+class Rule(BaseModel):
+    """One rule, as it stands in a file of its own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str
-    title: str
+    """The name of the file."""
+    title: _Text
     role: Role
-    priority: int
-    needs: tuple[str, ...]
-    patterns: tuple[re.Pattern[str], ...]
-    unless: tuple[re.Pattern[str], ...]
-    unless_next: tuple[re.Pattern[str], ...]
-    near: tuple[re.Pattern[str], ...]
-    frame: tuple[re.Pattern[str], ...]
-    before: int
-    after: int
-    says: str
-    do: str
-    defaults: Mapping[str, str]
-    advice: str | None
-    source: str
-    examples: tuple[str, ...]
-    healthy: tuple[str, ...]
-    times: int
-    within: int
-    resets: tuple[re.Pattern[str], ...]
-    compare: Compare | None
-    silent: bool
-    alone: bool
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    needs: Annotated[tuple[Annotated[str, Field(min_length=LEAST_NEED)], ...], Field(min_length=1)]
+    patterns: Annotated[tuple[_Pattern, ...], Field(min_length=1)]
+    unless: tuple[_Pattern, ...] = ()
+    unless_next: tuple[_Pattern, ...] = ()
+    near: tuple[_Pattern, ...] = ()
+    frame: tuple[_Pattern, ...] = ()
+    before: Annotated[int, Field(ge=0, le=20)] = 0
+    after: Annotated[int, Field(ge=0, le=20)] = 0
+    says: _Text
+    do: _Text
+    defaults: Mapping[str, str] = {}
+    advice: Literal["estimate"] | None = None
+    source: _Text
+    examples: _Texts
+    healthy: _Texts
+    times: Annotated[int, Field(ge=1, le=1000)] = 1
+    within: Annotated[int, Field(ge=1)] = 1000
+    resets: tuple[_Pattern, ...] = ()
+    compare: Compare | None = None
+    silent: bool = False
+    alone: bool = False
     """Whether this consequence is the root where nothing is known but an exit code."""
-    outside: bool
+    outside: bool = False
     """Whether somebody else ended the job: what had failed before it is the root."""
-    ending: bool
+    ending: bool = False
     """Whether processes print it also as they are ended, or as they leave after all went well."""
-    parting: bool
+    parting: bool = False
     """Whether it is how a process ended that may have failed of what it printed just before."""
+
+    # A rule is itself alone: of two files that say the same, each is another one.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @model_validator(mode="after")
+    def _known_groups(self) -> Rule:
+        groups = set(self.defaults)
+        around = (*self.near, *self.frame)
+        for pattern in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
+            groups |= set(pattern.groupindex)
+        used = _FIELD.findall(self.title + self.says + self.do)
+        if unknown := sorted(set(used) - groups - ENGINE_FIELDS):
+            raise ValueError(f"no pattern has a group {{{unknown[0]}}}")
+        if self.compare is Compare.DIFFERS and "value" not in groups:
+            raise ValueError("`compare: differs` needs a group (?P<value>...) in its patterns")
+        if self.title.endswith("."):
+            raise ValueError("the title ends without a full stop")
+        return self
 
     @property
     def general_title(self) -> str:
@@ -120,63 +167,6 @@ class Rule:
         known = {**self.defaults, **{name: value for name, value in groups.items() if value}}
         filled = _FIELD.sub(lambda field: known.get(field[1], ""), text)
         return re.sub(r" ([.,;:])(?=\s|$)", r"\1", re.sub(r"  +", " ", filled)).strip()
-
-
-_Text = Annotated[str, Field(min_length=1)]
-_Texts = Annotated[tuple[_Text, ...], Field(min_length=1)]
-
-
-class RuleFile(BaseModel):
-    """What may stand in a rule file; the engine takes a `Rule`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    title: _Text
-    role: Role
-    priority: Annotated[int, Field(ge=0, le=100)] = 50
-    needs: Annotated[tuple[Annotated[str, Field(min_length=LEAST_NEED)], ...], Field(min_length=1)]
-    patterns: _Texts
-    unless: tuple[_Text, ...] = ()
-    unless_next: tuple[_Text, ...] = ()
-    near: tuple[_Text, ...] = ()
-    frame: tuple[_Text, ...] = ()
-    before: Annotated[int, Field(ge=0, le=20)] = 0
-    after: Annotated[int, Field(ge=0, le=20)] = 0
-    says: _Text
-    do: _Text
-    defaults: Mapping[str, str] = {}
-    advice: Literal["estimate"] | None = None
-    source: _Text
-    examples: _Texts
-    healthy: _Texts
-    times: Annotated[int, Field(ge=1, le=1000)] = 1
-    within: Annotated[int, Field(ge=1)] = 1000
-    resets: tuple[_Text, ...] = ()
-    compare: Compare | None = None
-    silent: bool = False
-    alone: bool = False
-    outside: bool = False
-    ending: bool = False
-    parting: bool = False
-
-    @model_validator(mode="after")
-    def _known_groups(self) -> RuleFile:
-        groups = set(self.defaults)
-        around = (*self.near, *self.frame)
-        for text in (*self.patterns, *self.unless, *self.unless_next, *around, *self.resets):
-            try:
-                compiled = re.compile(text)
-            except re.error as error:
-                raise ValueError(f"no regular expression: {text!r}: {error}") from error
-            groups |= set(compiled.groupindex)
-        used = _FIELD.findall(self.title + self.says + self.do)
-        if unknown := sorted(set(used) - groups - ENGINE_FIELDS):
-            raise ValueError(f"no pattern has a group {{{unknown[0]}}}")
-        if self.compare is Compare.DIFFERS and "value" not in groups:
-            raise ValueError("`compare: differs` needs a group (?P<value>...) in its patterns")
-        if self.title.endswith("."):
-            raise ValueError("the title ends without a full stop")
-        return self
 
 
 ENGINE_FIELDS = frozenset({"node", "rank", "job", "values"})
@@ -249,7 +239,7 @@ def read_rule(path: Path) -> Rule:
     if not _ID.fullmatch(path.stem):
         raise UserError(f"{path}: a rule's name is in lower case, such as cuda-out-of-memory.yaml")
     try:
-        return _rule_of(path.stem, RuleFile.model_validate(document))
+        return Rule.model_validate(_named(path.stem, document))
     except ValidationError as error:
         raise UserError(problems=[_problem(path, detail) for detail in error.errors()]) from error
 
@@ -261,24 +251,17 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _problem(path: Path, detail: Any) -> Problem:
-    key = ".".join(str(part) for part in detail["loc"])
+    key = ".".join(str(part) for part in detail["loc"]).removesuffix(": ")
     if detail["type"] == "extra_forbidden":
-        known = did_you_mean(key, RuleFile.model_fields)
+        known = did_you_mean(key, set(Rule.model_fields) - {"id"})
         return Problem(message=f"{path}: unknown key {key!r}", hint=known)
     message = str(detail["msg"]).removeprefix("Value error, ")
     return Problem(message=f"{path}: {key}: {message}" if key else f"{path}: {message}")
 
 
-def _rule_of(name: str, file: RuleFile) -> Rule:
-    compiled: dict[str, Any] = {
-        "patterns": tuple(re.compile(text) for text in file.patterns),
-        "unless": tuple(
-            re.compile(text.replace(_HARMLESS_XIDS, harmless_lines())) for text in file.unless
-        ),
-        "unless_next": tuple(re.compile(text) for text in file.unless_next),
-        "near": tuple(re.compile(text) for text in file.near),
-        "frame": tuple(re.compile(text) for text in file.frame),
-        "resets": tuple(re.compile(text) for text in file.resets),
-        "defaults": dict(file.defaults),
-    }
-    return Rule(id=name, **{**dict(file), **compiled})
+def _named(name: str, document: Any) -> Any:
+    """Return the document of a rule with its name; a name in it is a key that nobody knows."""
+    if not isinstance(document, dict):
+        return document
+    keys = {("id: " if key == "id" else key): value for key, value in document.items()}
+    return {**keys, "id": name}

@@ -14,7 +14,7 @@ from clusterkit.observe.diagnose.evidence import Root, lines_after, lines_before
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
 from clusterkit.observe.diagnose.rules import Role, Rule
-from clusterkit.observe.diagnose.scan_all import scan_all
+from clusterkit.observe.diagnose.scan import scan_all
 
 _SIGTERM = -15
 _FILE = '  File "'

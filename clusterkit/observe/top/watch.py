@@ -15,7 +15,7 @@ from clusterkit.observe.top.training import Training
 from clusterkit.observe.vitals.rates import NodeRates, rates
 from clusterkit.observe.vitals.sample import NodeSample, NodeVitals, ask_vitals
 
-_PATIENCE_S = 3.0
+_WAIT_S = 3.0
 """A refresh may wait so long for nodes that did answer; the first one takes a second at least."""
 
 
@@ -25,20 +25,20 @@ class _Node:
     """When it was asked first."""
     question: int | None = None
     """The number of the question to it that is still out."""
-    heard_at: float | None = None
+    answered_at: float | None = None
     sample: NodeSample | None = None
     rates: NodeRates | None = None
     problem: str = ""
 
     def fail(self, why: str) -> None:
-        self.question, self.heard_at, self.problem = None, time.monotonic(), why
+        self.question, self.answered_at, self.problem = None, time.monotonic(), why
         self.sample = self.rates = None
 
-    def hear(self, vitals: NodeVitals) -> None:
+    def take(self, vitals: NodeVitals) -> None:
         if not vitals.samples:
             self.fail(vitals.problem)
             return
-        self.question, self.heard_at, self.problem = None, time.monotonic(), ""
+        self.question, self.answered_at, self.problem = None, time.monotonic(), ""
         last = vitals.samples[-1]
         before = vitals.samples[0] if len(vitals.samples) > 1 else self.sample
         self.rates = rates(before, last) if before is not None else None
@@ -53,7 +53,7 @@ class Watcher:
         self._subject = subject
         self._nodes = {node: _Node(time.monotonic()) for node in subject.order}
         self._training = Training(subject.run) if subject.run is not None else None
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._failure: ClusterkitError | None = None
         self._answered = False
         self._numbers = itertools.count()
@@ -68,25 +68,25 @@ class Watcher:
         for part in self._subject.parts:
             part.close()
 
-    def refresh(self, *, patience_s: float | None) -> Snapshot:
+    def refresh(self, *, timeout_s: float | None) -> Snapshot:
         """Ask every node that has answered its last question; return what is known then.
 
-        Nodes that answered the last time are waited for, no longer than `patience_s` (None: as long
+        Nodes that answered the last time are waited for, no longer than `timeout_s` (None: as long
         as the transports do); what others answer is in a later snapshot.
 
         Raises:
             RemoteError, UserError: nobody could be asked at all, for a reason that is no node's.
         """
         waited_for: list[str] = []
-        with self._news:
+        with self._changed:
             for part in self._subject.parts:
                 for nodes in self._free(part):
-                    if patience_s is None or not self._nodes[nodes[0]].problem:
+                    if timeout_s is None or not self._nodes[nodes[0]].problem:
                         waited_for += nodes
                     self._start(part, nodes)
         job: JobNow | None = self._training.look() if self._training is not None else None
-        with self._news:
-            self._news.wait_for(lambda: self._heard(waited_for), timeout=patience_s)
+        with self._changed:
+            self._changed.wait_for(lambda: self._heard(waited_for), timeout=timeout_s)
             if self._failure is not None and not self._answered:
                 raise self._failure
             return self._snapshot(job)
@@ -99,7 +99,7 @@ class Watcher:
         """
         while True:
             due = time.monotonic() + every_s
-            yield self.refresh(patience_s=max(every_s, _PATIENCE_S))
+            yield self.refresh(timeout_s=max(every_s, _WAIT_S))
             if self.over:
                 return
             time.sleep(max(0.0, due - time.monotonic()))
@@ -107,36 +107,36 @@ class Watcher:
     def _free(self, part: Part) -> list[list[str]]:
         """Return the nodes to be asked now: those that do answer apart from those that do not."""
         free = [node for node in part.nodes if self._nodes[node].question is None]
-        well = [node for node in free if not self._nodes[node].problem]
-        ill = [node for node in free if self._nodes[node].problem]
-        return [nodes for nodes in (well, ill) if nodes]
+        healthy = [node for node in free if not self._nodes[node].problem]
+        failing = [node for node in free if self._nodes[node].problem]
+        return [nodes for nodes in (healthy, failing) if nodes]
 
     def _start(self, part: Part, nodes: Sequence[str]) -> None:
         first = any(self._nodes[node].sample is None for node in nodes)
         number = next(self._numbers)
         for node in nodes:
             self._nodes[node].question = number
-        words = (part, nodes, first, number)
-        threading.Thread(target=self._ask, args=words, daemon=True).start()
+        arguments = (part, nodes, first, number)
+        threading.Thread(target=self._ask, args=arguments, daemon=True).start()
 
     def _ask(self, part: Part, nodes: Sequence[str], first: bool, number: int) -> None:
-        why = "the question was broken off"
+        why = "the question was interrupted"
         try:
             ask_vitals(part.transport, nodes, once=first, on_reply=self._note)
         except ClusterkitError as error:
             self._failure, why = error, str(error).partition("\n")[0]
         finally:
-            with self._news:
+            with self._changed:
                 for known in (self._nodes[node] for node in nodes):
                     if known.question == number:
                         known.fail(why)
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _note(self, vitals: NodeVitals) -> None:
-        with self._news:
-            self._nodes[vitals.node].hear(vitals)
+        with self._changed:
+            self._nodes[vitals.node].take(vitals)
             self._answered = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _heard(self, nodes: Sequence[str]) -> bool:
         return all(self._nodes[node].question is None for node in nodes)
@@ -152,7 +152,7 @@ class Watcher:
                     sample=node.sample,
                     rates=node.rates,
                     problem=node.problem,
-                    age_s=now - (node.heard_at or node.asked_at),
+                    age_s=now - (node.answered_at or node.asked_at),
                 )
                 for name, node in self._nodes.items()
             ),
