@@ -25,8 +25,7 @@ from clusterkit.transport.names import check_names
 from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
 from clusterkit.transport.process import run_fed
 from clusterkit.transport.script import Compound, compose
-from clusterkit.transport.srun import SrunOptions, step_argv
-from clusterkit.transport.srun_replies import StepReader
+from clusterkit.transport.srun import SrunOptions, StepReader, step_argv
 from clusterkit.transport.ssh.config import SshOptions, Target, load_config, resolve, resolve_jump
 from clusterkit.transport.ssh.known_hosts import HostKeyRefused, KnownHosts
 

@@ -20,13 +20,38 @@ class Reply:
     """By probe name."""
 
 
-def fault_of(
-    reader: AnswerReader, silence: tuple[ReachProblem, str]
-) -> tuple[ReachProblem | None, str]:
-    """Return what is wrong with an answer, if anything; `silence` where there is none at all."""
+def reply_of(
+    node: str,
+    reader: AnswerReader,
+    silence: tuple[ReachProblem, str],
+    *,
+    via: str,
+    seconds: float,
+    heard_at: float | None = None,
+    latency_s: float | None = None,
+) -> Reply:
+    """Return what came from a node; with `silence` as the problem where nothing did.
+
+    `heard_at` is when it said how late it is there, by the clock of this machine (epoch).
+    """
+    answer = reader.answer()
+    problem: ReachProblem | None
+    problem, detail = (None, "") if reader.has_begun else silence
     if reader.excess:
-        return ReachProblem.EXCESS, reader.excess
-    return (None, "") if reader.has_begun else silence
+        problem, detail = ReachProblem.EXCESS, reader.excess
+    skew_s = None
+    if answer is not None and answer.clock is not None and heard_at is not None:
+        skew_s = answer.clock - heard_at + (latency_s or 0.0) / 2
+    reach = Reach(
+        problem=problem,
+        detail=detail,
+        via=via,
+        latency_s=latency_s,
+        clock_skew_s=skew_s,
+        complete=answer is not None and answer.complete,
+        seconds=round(seconds, 3),
+    )
+    return Reply(node=node, reach=reach, outputs=answer.outputs if answer else {})
 
 
 class Transport(Protocol):

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.transport.base import Reply, fault_of
+from clusterkit.transport.base import Reply, reply_of
 from clusterkit.transport.names import check_names
-from clusterkit.transport.probe import Reach, ReachProblem, first_line
+from clusterkit.transport.probe import ReachProblem, first_line
 from clusterkit.transport.process import run_fed
 from clusterkit.transport.script import AnswerReader, Compound
 
@@ -48,22 +48,13 @@ class LocalTransport:
             )
         except OSError as error:
             raise RemoteError(f"cannot run sh: {error.strerror}") from error
-        answer = reader.answer()
-        silent = (ReachProblem.TIMEOUT, f"no answer within {limit_s:g} s")
+        silence = (ReachProblem.TIMEOUT, f"no answer within {limit_s:g} s")
         if ended.exit_code is not None:
             said = first_line(ended.stderr.decode(errors="replace"))
-            silent = (ReachProblem.SHELL, said or "sh said nothing")
-        problem, detail = fault_of(reader, silent)
-        reach = Reach(
-            problem=problem,
-            detail=detail,
-            via="local",
-            complete=answer is not None and answer.complete,
-            seconds=round(time.monotonic() - began, 3),
-        )
+            silence = (ReachProblem.SHELL, said or "sh said nothing")
+        seconds = time.monotonic() - began
         replies = tuple(
-            Reply(node=node, reach=reach, outputs=answer.outputs if answer else {})
-            for node in nodes
+            reply_of(node, reader, silence, via="local", seconds=seconds) for node in nodes
         )
         for reply in replies:
             heard(reply)

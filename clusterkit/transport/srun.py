@@ -4,7 +4,7 @@ srun hands its standard input to all tasks and labels each line of theirs with t
 It passes lines on in pieces of 1024 bytes (MAX_MSG_LEN of its line buffer, seen with 22.05), which
 the labels allow to put together again; without them, pieces of different tasks run into each other.
 With --verbose it says itself on which node it starts which task, so that no node can speak for
-another one.
+another one: which task runs where is what srun says, and not what the task does.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.core.model import ClusterSpec
-from clusterkit.transport.base import Reply
+from clusterkit.transport.base import Reply, reply_of
 from clusterkit.transport.names import check_names
 from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import Ended, run_fed
-from clusterkit.transport.script import Compound
+from clusterkit.transport.script import AnswerReader, Compound
 from clusterkit.transport.slurm_errors import raise_if_no_node_is_to_blame, standings
-from clusterkit.transport.srun_replies import StepReader
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -59,6 +59,13 @@ _KEPT = frozenset(
 _TAKEN = re.compile(r"[Rr]equested nodes are busy")
 """What srun --immediate says where a part of a node is taken."""
 _ENOUGH = "not asked, as many nodes as the job wants were"
+_LABEL = re.compile(rb" *(\d{1,7}): ?(.*)", re.DOTALL)
+_LAUNCHED = re.compile(
+    r"^srun: launching \S{1,99} on host (\S{1,255}), 1 tasks: \[?(\d{1,7})\]?$", re.MULTILINE
+)
+"""What srun says of each task, one a node, before it starts it (_print_launch_msg; 22.05)."""
+_LONGEST = 64 << 10
+"""Bytes of a line of srun's, which are about 1024."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +179,7 @@ class SrunTransport:
                 f"cannot run srun: {error.strerror}",
                 hint="where Slurm's commands are missing, ask by ssh: --via ssh",
             ) from error
-        seconds = round(time.monotonic() - began, 3)
+        seconds = time.monotonic() - began
         said = _of_srun(ended)
         answers = reader.by_node(nodes, said)
         if not answers:
@@ -208,7 +215,9 @@ def step_argv(nodes: Sequence[str], options: SrunOptions, *, limit_s: float) -> 
 
 
 def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -> Reply:
-    reach = Reach(problem=problem, detail=why, via="srun", complete=False, seconds=seconds)
+    reach = Reach(
+        problem=problem, detail=why, via="srun", complete=False, seconds=round(seconds, 3)
+    )
     return Reply(node=node, reach=reach)
 
 
@@ -239,3 +248,77 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without what would change the step: srun takes options from it."""
     kept = {n: value for n, value in own.items() if n in _KEPT or not _INPUT.match(n)}
     return {**kept, "LC_ALL": "C"}
+
+
+class _Task:
+    """What one task says, its lines put together again."""
+
+    def __init__(self, compound: Compound) -> None:
+        self.reader = AnswerReader(compound)
+        self._token = compound.token.encode()
+        self._line = bytearray()
+        self._began_at: float | None = None
+
+    def feed(self, at: float, piece: bytes) -> None:
+        """Read a piece of a line: one without the token goes on where the last one ended."""
+        if self._token in piece:
+            self._began_at = self._began_at or at
+            self.end()
+        if self._line or self._token in piece:
+            self._line += piece
+        else:
+            self.reader.skip(len(piece))
+        if len(self._line) > _LONGEST:
+            self.end()
+
+    def end(self) -> None:
+        """Read what has come of a line."""
+        if self._line:
+            self.reader.feed(bytes(self._line) + b"\n")
+        self._line = bytearray()
+
+    def reply(self, node: str, seconds: float) -> Reply:
+        """Return it as the reply of a node."""
+        silence = (ReachProblem.SHELL, "no answer came back")
+        heard_at = self._began_at
+        return reply_of(node, self.reader, silence, via="srun", seconds=seconds, heard_at=heard_at)
+
+
+class StepReader:
+    """Reads what srun prints while it comes, and keeps of each task what an answer may have."""
+
+    def __init__(self, compound: Compound, *, tasks: int) -> None:
+        """Nothing has come yet."""
+        self._rest = b""
+        self._tasks = [_Task(compound) for _ in range(tasks)]
+
+    def feed(self, at: float, data: bytes) -> bool:
+        """Read the next piece, which came at that time (epoch); others may still have to answer."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[:_LONGEST]
+        for line in lines:
+            match = _LABEL.fullmatch(line)
+            if match is not None and (task := int(match[1])) < len(self._tasks):
+                self._tasks[task].feed(at, match[2])
+        return True
+
+    def by_node(self, nodes: Sequence[str], said: str) -> dict[str, _Task]:
+        """Return the tasks that answered, by node, as srun has `said` where it started them.
+
+        A Slurm that does not say so leaves only what they call themselves; of a name that two
+        of them claim, neither is believed.
+        """
+        for task in self._tasks:
+            task.end()
+        answers = {
+            k: answer for k, one in enumerate(self._tasks) if (answer := one.reader.answer())
+        }
+        known: dict[int, str] = {}
+        for node, number in _LAUNCHED.findall(said):
+            known.setdefault(int(number), node)
+        if not known:
+            claims = Counter(answer.host for answer in answers.values())
+            known = {k: one.host for k, one in answers.items() if claims[one.host] == 1}
+        told = {k for k, one in enumerate(self._tasks) if one.reader.excess} | answers.keys()
+        asked = frozenset(nodes)
+        return {known[k]: self._tasks[k] for k in sorted(told) if known.get(k) in asked}

@@ -17,7 +17,7 @@ from clusterkit.images.distribute.image_nodes import EngineFacts, look
 from clusterkit.observe.diagnose.stacks import fold_stacks
 from clusterkit.transport.probe import PreflightJob, Probe, ReachProblem
 from clusterkit.transport.script import compose, new_token
-from clusterkit.transport.srun_replies import StepReader
+from clusterkit.transport.srun import StepReader
 from clusterkit.transport.ssh.config import SshOptions
 from clusterkit.transport.ssh.session import on_nodes
 from clusterkit.transport.ssh.transport import SshTransport

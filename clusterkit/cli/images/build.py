@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -23,10 +23,20 @@ from clusterkit.cli.images.flags import (
     size_words,
 )
 from clusterkit.core.errors import UserError
-
-if TYPE_CHECKING:
-    from clusterkit.images.build import Built, Listener, Step
-    from clusterkit.images.recipe import BuildOptions, Target
+from clusterkit.images.build import Built, Listener, Step
+from clusterkit.images.build import build as build_all
+from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE, check_registry, read_name, tag_of
+from clusterkit.images.engine import require_builder
+from clusterkit.images.health import prove
+from clusterkit.images.recipe import (
+    BAKE_FILE,
+    PROXY_VARIABLES,
+    SCRIPT,
+    BuildOptions,
+    Target,
+    make_targets,
+    write_folder,
+)
 
 
 def build(
@@ -86,9 +96,6 @@ def build(
 
     Proxies are taken from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, and leave nothing behind.
     """
-    from clusterkit.images.catalogue import EPOCH, ROOT_IMAGE, check_registry, read_name
-    from clusterkit.images.recipe import PROXY_VARIABLES, BuildOptions, make_targets
-
     wanted = [read_name(name, variant) for name in names]
     arguments = _arguments(build_arg or ())
     if push and not registry:
@@ -126,8 +133,6 @@ def _arguments(words: Iterable[str]) -> dict[str, str]:
 
 
 def _write(targets: tuple[Target, ...], options: BuildOptions, output: Path, *, json: bool) -> None:
-    from clusterkit.images.recipe import BAKE_FILE, SCRIPT, write_folder
-
     write_folder(targets, options, output)
     if json:
         console.json_document(
@@ -142,9 +147,6 @@ def _write(targets: tuple[Target, ...], options: BuildOptions, output: Path, *, 
 def _build(
     targets: tuple[Target, ...], options: BuildOptions, *, push: bool, verbose: bool, json: bool
 ) -> None:
-    from clusterkit.images.build import build as build_all
-    from clusterkit.images.engine import require_builder
-
     require_builder()
     done: list[Built] = []
     try:
@@ -219,9 +221,6 @@ def prove_images(
 
     The container gets no network unless --network says otherwise.
     """
-    from clusterkit.images.catalogue import read_name, tag_of
-    from clusterkit.images.health import prove
-
     wanted = [read_name(name, variant) for name in names]
     found = []
     for image, kind in wanted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -90,25 +89,26 @@ def _reference(name: str, variant: str | None, registry: str) -> tuple[str, bool
 @contextmanager
 def _progress(reference: str, nodes: int) -> Iterator[Watch]:
     """Show on a terminal how far it is."""
-    live = sys.stderr.isatty()
-    began = shown = 0.0
+    if not sys.stderr.isatty():
+        yield lambda _what, _sent, _total: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
 
-    def watch(what: str, sent: int, total: int) -> None:
-        nonlocal began, shown
-        now = time.monotonic()
-        if not live or (sent and sent < total and now - shown < _EVERY_S):
-            return
-        began, shown = began if sent else now, now
-        text = _step(what, reference, nodes, sent, total, now - began)
-        sys.stderr.write(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K")
-        sys.stderr.flush()
+    with Console(stderr=True).status("") as status:
+        began = shown = time.monotonic()
 
-    try:
+        def watch(what: str, sent: int, total: int) -> None:
+            nonlocal began, shown
+            now = time.monotonic()
+            if not sent:
+                began = now
+            elif sent < total and now - shown < _EVERY_S:
+                return
+            shown = now
+            status.update(escape(_step(what, reference, nodes, sent, total, now - began)))
+
         yield watch
-    finally:
-        if live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def _step(what: str, reference: str, nodes: int, sent: int, total: int, seconds: float) -> str:

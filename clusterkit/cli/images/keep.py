@@ -11,7 +11,12 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.main import EXIT_FINDINGS
 from clusterkit.cli.images.flags import Name, PipConf, Registry, VariantFlag, size_words
+from clusterkit.core import files
 from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.images.catalogue import IMAGES, read_name, tag_of
+from clusterkit.images.keep import Form, default_path, removal, remove, superseded
+from clusterkit.images.keep import export as write
+from clusterkit.images.locks import lock_path, read_lock, render_lock, resolve
 
 
 def lock(
@@ -27,10 +32,6 @@ def lock(
 
     pip's own settings on this machine do not count: only --pip-conf does.
     """
-    from clusterkit.core import files
-    from clusterkit.images.catalogue import IMAGES, read_name
-    from clusterkit.images.locks import lock_path, read_lock, render_lock, resolve
-
     pairs = [read_name(word, variant) for word in names or IMAGES]
     rows = []
     for image, kind in sorted(pairs, key=lambda pair: list(IMAGES).index(pair[0].name)):
@@ -62,8 +63,6 @@ def prune(
     json: JsonFlag = False,
 ) -> None:
     """Remove images of older builds from the engine; what containers use stays."""
-    from clusterkit.images.keep import removal, remove, superseded
-
     found = superseded(everything=everything)
     gone = tuple(map(removal, found)) if dry_run else remove(found)
     if json:
@@ -94,10 +93,6 @@ def export(
     json: JsonFlag = False,
 ) -> None:
     """Write an image into a file that Docker, enroot or Apptainer starts."""
-    from clusterkit.images.catalogue import read_name, tag_of
-    from clusterkit.images.keep import Form, default_path
-    from clusterkit.images.keep import export as write
-
     if to not in Form.__members__.values():
         raise UserError(f"nothing is exported to {to!r}", hint=choices_hint(to, map(str, Form)))
     form = Form(to)

@@ -6,26 +6,34 @@ import json as jsonlib
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.images.flags import Name, Registry, VariantFlag, size_words
+from clusterkit.core import files
 from clusterkit.core.errors import UserError
-
-if TYPE_CHECKING:
-    from clusterkit.images.catalogue import Image, Variant
-    from clusterkit.images.engine import Present
-    from clusterkit.images.inside import Manifest
+from clusterkit.images import engine
+from clusterkit.images.catalogue import (
+    IMAGES,
+    LABEL_VERSION,
+    VARIANTS,
+    Image,
+    Variant,
+    find_variant,
+    lineage,
+    read_name,
+    tag_of,
+)
+from clusterkit.images.engine import Present
+from clusterkit.images.inside import Manifest, bill_of_materials, read_manifest
+from clusterkit.images.locks import lock_command, lock_path, versions
 
 
 def list_images(
     variant: VariantFlag = None, registry: Registry = "", json: JsonFlag = False
 ) -> None:
     """List the images, and which of them are built here."""
-    from clusterkit.images import engine
-    from clusterkit.images.catalogue import IMAGES, VARIANTS, find_variant, tag_of
-
     chosen = VARIANTS if variant is None else (find_variant(variant),)
     pairs = [(image, kind) for image in IMAGES.values() for kind in chosen]
     there: dict[str, Present | None] = {}
@@ -65,9 +73,6 @@ def _row(
     *,
     known: bool,
 ) -> dict[str, Any]:
-    from clusterkit.images.catalogue import LABEL_VERSION, tag_of
-    from clusterkit.images.locks import lock_path, versions
-
     tag = tag_of(image, variant, registry)
     present = there.get(tag)
     state = "not built" if known else "unknown"
@@ -103,11 +108,6 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show what an image is made of, and what is inside the one that is built here."""
-    from clusterkit.core import files
-    from clusterkit.images import engine
-    from clusterkit.images.catalogue import read_name, tag_of
-    from clusterkit.images.inside import bill_of_materials, read_manifest
-
     image, kind = read_name(name, variant)
     tag = tag_of(image, kind, registry)
     present = None
@@ -136,9 +136,6 @@ def show(
 def _document(
     image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
 ) -> dict[str, Any]:
-    from clusterkit.images.catalogue import lineage
-    from clusterkit.images.locks import versions
-
     return {
         "name": image.name,
         "variant": variant,
@@ -155,9 +152,6 @@ def _document(
 def _print(
     image: Image, variant: Variant, tag: str, present: Present | None, inside: Manifest | None
 ) -> None:
-    from clusterkit.images.catalogue import lineage
-    from clusterkit.images.locks import lock_command, lock_path, versions
-
     console.say(f"{console.bold(tag)}  {image.summary}")
     console.say(f"built on  {' < '.join(known.name for known in lineage(image))}")
     listed = ", ".join(f"{name} {text}" for name, text in versions(image, variant).items())

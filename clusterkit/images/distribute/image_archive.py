@@ -8,12 +8,14 @@ layers of an image does not read them from the archive, so they need not be sent
 from __future__ import annotations
 
 import json
+import posixpath
 import shutil
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
 
 from clusterkit.core.commands import MISSING, run_command
 from clusterkit.core.docker_errors import docker_trouble
@@ -111,13 +113,8 @@ class Archive:
     def without(self, lowest: int) -> tuple[Range, ...]:
         """Return what of the file is sent to an engine that has the `lowest` layers."""
         left_out = sorted(one for layer in self.layers[:lowest] for one in layer)
-        ranges: list[Range] = []
-        at = 0
-        for begin, end in left_out:
-            if at < begin:
-                ranges.append((at, begin))
-            at = end
-        return (*ranges, (at, self.size))
+        edges = (0, *(edge for one in left_out for edge in one), self.size)
+        return tuple(one for one in zip(edges[::2], edges[1::2], strict=True) if one[0] < one[1])
 
 
 def save_image(reference: str, image: ImageFacts, folder: Path) -> Archive:
@@ -147,15 +144,25 @@ def save_image(reference: str, image: ImageFacts, folder: Path) -> Archive:
 def read_archive(path: Path) -> Archive:
     """Find the layers in what `docker save` has written.
 
+    Docker up to 24 writes a layer that it has written already as a link to that.
+
     Raises:
         RemoteError: this is no such archive.
     """
     try:
         with tarfile.open(path, "r:") as tar:
             members = {member.name: member for member in tar}
-            names = _layer_names(tar, members)
-            places = _places(list(members.values()), tar.offset)
-        layers = [_parts(name, members, places) for name in names]
+            manifest = tar.extractfile(members["manifest.json"]) or BytesIO()
+            (image,) = json.load(manifest)
+            begins = [member.offset for member in members.values()]
+            places = dict(zip(members, pairwise((*begins, tar.offset)), strict=True))
+        layers = []
+        for name in image["Layers"]:
+            parts = {places[name]}
+            if members[name].issym():
+                linked = posixpath.join(posixpath.dirname(name), members[name].linkname)
+                parts.add(places[posixpath.normpath(linked)])
+            layers.append(parts)
     except (tarfile.TarError, KeyError, ValueError, TypeError, IndexError) as error:
         raise RemoteError(
             f"docker save has written something else than an image: {error}",
@@ -165,7 +172,7 @@ def read_archive(path: Path) -> Archive:
         path=path,
         size=path.stat().st_size,
         layers=tuple(
-            tuple(sorted(layer - set().union(*layers[above:])))
+            tuple(sorted(layer.difference(*layers[above:])))
             for above, layer in enumerate(layers, start=1)
         ),
     )
@@ -185,38 +192,6 @@ def chunks(archive: Archive, ranges: tuple[Range, ...], most: int) -> Iterator[b
 def size_of(ranges: tuple[Range, ...]) -> int:
     """Return how many bytes these are."""
     return sum(end - begin for begin, end in ranges)
-
-
-def _layer_names(tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo]) -> tuple[str, ...]:
-    manifest = tar.extractfile(members["manifest.json"])
-    if manifest is None:
-        raise KeyError("manifest.json")
-    (image,) = json.load(manifest)
-    names: tuple[Any, ...] = tuple(image["Layers"])
-    return names
-
-
-def _places(members: list[tarfile.TarInfo], end: int) -> dict[str, Range]:
-    """Return from where to where each member is in the file, with its headers."""
-    begins = [member.offset for member in members]
-    return {
-        member.name: (begin, following)
-        for member, begin, following in zip(members, begins, [*begins[1:], end], strict=True)
-    }
-
-
-def _parts(
-    name: str, members: dict[str, tarfile.TarInfo], places: dict[str, Range]
-) -> frozenset[Range]:
-    """Return where a layer is: Docker up to 24 writes one that it has written as a link to that."""
-    parts = {places[name]}
-    member = members[name]
-    if member.issym():
-        pieces: list[str] = []
-        for piece in (PurePosixPath(name).parent / member.linkname).parts:
-            pieces = pieces[:-1] if piece == ".." else [*pieces, piece]
-        parts.add(places["/".join(pieces)])
-    return frozenset(parts)
 
 
 def _failed(said: str) -> RemoteError:

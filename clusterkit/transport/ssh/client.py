@@ -5,25 +5,54 @@ from __future__ import annotations
 import logging
 import math
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from io import StringIO
 from typing import Any
 
 import fabric
 import paramiko
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
 
+from clusterkit.core.untrusted import NONSENSE
 from clusterkit.transport.ssh.config import SshOptions, Target, load_config, resolve, resolve_jump
 from clusterkit.transport.ssh.keys import Keys, LoginRefused
 from clusterkit.transport.ssh.known_hosts import HostKeyRefused, KnownHosts
-from clusterkit.transport.ssh.packets import BROKEN, GIBBERISH, Packets
 
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 """Preferred: the processor's own AES, and no separate MAC to compute in Python."""
+BROKEN = (OSError, EOFError, paramiko.SSHException)
+"""A connection that ended, or was ended."""
+GIBBERISH = (struct.error, InvalidSignature, InvalidTag, UnsupportedAlgorithm, *NONSENSE)
+"""What paramiko raises where a server speaks no SSH, or means harm."""
+_LARGEST_PACKET = 256 << 10
+"""Bytes; as in OpenSSH (PACKET_MAX_SIZE). Nobody has to take more than 35,000 (RFC 4253, 6.1)."""
+_LONGEST_BANNER = 16 << 10
+"""Bytes of all lines before the handshake; RFC 4253, 4.2, has 255 in each."""
+
+
+class Packets(paramiko.Packetizer):  # type: ignore[misc]
+    """Reads packets of the sizes that SSH has: paramiko believes every length, up to 4 GiB."""
+
+    _left = _LONGEST_BANNER
+
+    def read_all(self, n: int, check_rekey: bool = False) -> bytes:
+        """Return so many bytes of a packet; see paramiko."""
+        if n > _LARGEST_PACKET:
+            raise paramiko.SSHException(f"a packet of {n} bytes")
+        data: bytes = super().read_all(n, check_rekey)
+        return data
+
+    def _read_timeout(self, timeout: float) -> bytes:
+        data: bytes = super()._read_timeout(timeout)
+        self._left -= len(data)
+        if self._left < 0:
+            raise paramiko.SSHException("no end of what it says before the handshake")
+        return data
 
 
 class JumpFailed(Exception):  # noqa: N818 - carries the reason, which is told in its place
@@ -126,7 +155,7 @@ class SshClient:
                 raise JumpFailed(target.jumps[-1]) from error
             return line.hold(channel)
         if target.proxy_command:
-            return line.hold(paramiko.ProxyCommand(_expanded(target)))
+            return line.hold(paramiko.ProxyCommand(target.proxy_command))
         return line.hold(_connected(target, line))
 
     def log_in(self, target: Target, sock: Any, line: Line, *, limit_s: float) -> Any:
@@ -274,20 +303,6 @@ def _connected(target: Target, line: Line) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
     raise failure
-
-
-def _expanded(target: Target) -> str:
-    """Return the proxy command with its %h, %p and %r filled in."""
-    config = paramiko.SSHConfig()
-    user = f"    User {target.user}\n" if target.user else ""
-    config.parse(
-        StringIO(
-            f"Host {target.address}\n    Port {target.port}\n{user}"
-            f"    ProxyCommand {target.proxy_command}\n"
-        )
-    )
-    command: str = config.lookup(target.address)["proxycommand"]
-    return command
 
 
 def _first(all_of_them: Sequence[str], preferred: Sequence[str]) -> tuple[str, ...]:

@@ -17,11 +17,10 @@ from clusterkit.core.errors import RemoteError
 from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.names import check_names
 from clusterkit.transport.probe import first_line
-from clusterkit.transport.ssh.client import Line, SshClient
+from clusterkit.transport.ssh.client import BROKEN as BROKEN_BY
+from clusterkit.transport.ssh.client import GIBBERISH, SshClient
 from clusterkit.transport.ssh.config import SshOptions
-from clusterkit.transport.ssh.packets import BROKEN as BROKEN_BY
-from clusterkit.transport.ssh.packets import GIBBERISH
-from clusterkit.transport.ssh.transport import FAILURES, explain
+from clusterkit.transport.ssh.transport import FAILURES, NOISE, SHELL, SLICE_S, NodeVisit, explain
 
 T = TypeVar("T")
 
@@ -29,8 +28,6 @@ IDLE_S = 30.0
 """A node that neither sends nor takes anything for so long is given up."""
 BROKEN = "the connection broke"
 AGAIN = "run it again: what has arrived is not sent again"
-_SHELL = "exec sh"
-"""Understood by every login shell: sh and its kin, csh, fish."""
 _PIECE = 1 << 15
 _LINE = 4 << 20
 """Bytes of a line: room for the numbers of half a million files."""
@@ -40,9 +37,6 @@ _ERRORS = 4 << 20
 """Bytes on stderr, of which the last few are told."""
 _LONGEST_S = 6 * 3600.0
 """Of all that is done with a node, where the caller sets no limit: a large image takes hours."""
-_NOISE = 4096
-_SLICE_S = 1.0
-_SLACK_S = 5.0
 
 
 class Nonsense(RemoteError):  # noqa: N818 - what a node says, not a mistake of anyone
@@ -84,8 +78,8 @@ class Talk:
         self._errors = 0
         self._room = _LINE + _ROOM
         self._end = limit
-        channel.settimeout(_SLICE_S)
-        channel.exec_command(_SHELL)
+        channel.settimeout(SLICE_S)
+        channel.exec_command(SHELL)
         self.send(script.encode())
 
     def send(self, data: bytes) -> None:
@@ -183,7 +177,7 @@ class Talk:
             self._errors += len(data)
             if self._errors > _ERRORS:
                 raise Nonsense(f"more than {_ERRORS} bytes on stderr", node=self._limit.node)
-            self._noise = (self._noise + data)[-_NOISE:]
+            self._noise = (self._noise + data)[-NOISE:]
 
 
 class Session:
@@ -234,19 +228,16 @@ class _Answer(Generic[T]):
     value: T | RemoteError
 
 
-class _Visit(Generic[T]):
+class _Visit(NodeVisit, Generic[T]):
     def __init__(self, node: str, client: SshClient, work: Callable[[Session], T]) -> None:
-        self.deadline: float | None = None
-        self._node = node
-        self._client = client
+        super().__init__(node, client)
         self._work = work
-        self._line = Line()
-        self._limit_s = 0.0
-        self._stage = "connecting"
 
     def run(self) -> _Answer[T]:
         try:
-            return _Answer(self._visit())
+            connection = self.log_in(*self.dial())
+            self.enter("at work", IDLE_S)
+            return _Answer(self._work(Session(self.node, connection.transport, self.moved)))
         except RemoteError as error:
             return self.late() if self._line.is_cut else _Answer(error)
         except FAILURES as error:
@@ -255,35 +246,14 @@ class _Visit(Generic[T]):
             self.deadline = None
             self._line.close()
 
-    def cut(self) -> None:
-        self._line.cut()
-
     def late(self) -> _Answer[T]:
-        words = f"no answer within {self._limit_s:g} s: {self._stage}"
-        return _Answer(RemoteError(words, node=self._node))
-
-    def _visit(self) -> T:
-        target = self._client.resolve(self._node)
-        limit_s = target.connect_timeout_s
-        self._enter("connecting", limit_s * (1 + 2 * len(target.jumps)))
-        sock = self._client.dial(target, self._line)
-        self._enter("the SSH handshake", limit_s + _SLACK_S)
-        connection = self._client.log_in(target, sock, self._line, limit_s=limit_s + _SLACK_S)
-        self._enter("at work", IDLE_S)
-        return self._work(Session(self._node, connection.transport, self._moved))
-
-    def _enter(self, stage: str, limit_s: float) -> None:
-        self._stage, self._limit_s = stage, limit_s
-        self._moved()
-
-    def _moved(self) -> None:
-        self.deadline = time.monotonic() + self._limit_s
+        return _Answer(RemoteError(self.silence(), node=self.node))
 
     def _explained(self, error: BaseException) -> RemoteError:
         if self._stage == "at work" and isinstance(error, BROKEN_BY):
             said = first_line(str(error)) if not isinstance(error, EOFError) else ""
-            words = BROKEN + (f": {said}" if said else "")
-            return RemoteError(words, node=self._node, hint=AGAIN)
+            text = BROKEN + (f": {said}" if said else "")
+            return RemoteError(text, node=self.node, hint=AGAIN)
         if self._stage == "at work" and isinstance(error, GIBBERISH):
-            return Nonsense(first_line(str(error)) or type(error).__name__, node=self._node)
-        return RemoteError(explain(error)[1], node=self._node)
+            return Nonsense(first_line(str(error)) or type(error).__name__, node=self.node)
+        return RemoteError(explain(error)[1], node=self.node)

@@ -6,31 +6,37 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import paramiko
 
-from clusterkit.transport.base import Reply, fault_of
+from clusterkit.transport.base import Reply, reply_of
 from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.names import check_names
-from clusterkit.transport.probe import Reach, ReachProblem, first_line
+from clusterkit.transport.probe import ReachProblem, first_line
 from clusterkit.transport.script import AnswerReader, Compound
-from clusterkit.transport.ssh.client import JumpFailed, Line, SshClient, round_trip_s
-from clusterkit.transport.ssh.config import SshOptions
+from clusterkit.transport.ssh.client import (
+    BROKEN,
+    GIBBERISH,
+    JumpFailed,
+    Line,
+    SshClient,
+    round_trip_s,
+)
+from clusterkit.transport.ssh.config import SshOptions, Target
 from clusterkit.transport.ssh.keys import LoginRefused
 from clusterkit.transport.ssh.known_hosts import HostKeyRefused
-from clusterkit.transport.ssh.packets import BROKEN, GIBBERISH
 
-_SHELL = "exec sh"
+SHELL = "exec sh"
 """Understood by every login shell: sh and its kin, csh, fish."""
 
 _DIALLERS = 512
 """Threads; all but `workers` of them only wait for a TCP connection, so that hosts which do not
 answer do not keep the others waiting."""
 
-_NOISE = 4096
-_SLICE_S = 1.0
+NOISE = 4096
+SLICE_S = 1.0
 
 _SLACK_S = 5.0
 """paramiko's own time-outs come later than ours, which alone tell a time-out from a failure."""
@@ -77,7 +83,7 @@ class SshTransport:
         together = any(compound.together for compound in compounds.values())
         turns = threading.BoundedSemaphore(_DIALLERS if together else self._options.workers)
         visits = [
-            _Visit(node, compound, self._options, client, turns, kept)
+            _Question(node, compound, self._options, client, turns, kept)
             for node, compound in compounds.items()
         ]
         try:
@@ -116,7 +122,50 @@ class _Kept:
     """For a session on it."""
 
 
-class _Visit:
+class NodeVisit:
+    """A node on the way to a login: what stage it is at, and until when that may last."""
+
+    def __init__(self, node: str, client: SshClient) -> None:
+        """Nothing is opened yet."""
+        self.deadline: float | None = None
+        self.node = node
+        self._client = client
+        self._line = Line()
+        self._stage = "connecting"
+        self._limit_s = 0.0
+
+    def cut(self) -> None:
+        """End what is under way, from another thread."""
+        self._line.cut()
+
+    def silence(self) -> str:
+        """Say of a node that is given up where it has stopped."""
+        return f"no answer within {self._limit_s:g} s: {self._stage}"
+
+    def enter(self, stage: str, limit_s: float) -> None:
+        """Begin a stage that may last so long."""
+        self._stage, self._limit_s = stage, limit_s
+        self.moved()
+
+    def moved(self) -> None:
+        """Give the stage all of its time again."""
+        self.deadline = time.monotonic() + self._limit_s
+
+    def dial(self) -> tuple[Target, Any]:
+        """Return how the node is reached, and a socket to its SSH port; see `SshClient.dial`."""
+        target = self._client.resolve(self.node)
+        # A jump host on the way has a connection and a handshake of its own to make.
+        self.enter("connecting", target.connect_timeout_s * (1 + 2 * len(target.jumps)))
+        return target, self._client.dial(target, self._line)
+
+    def log_in(self, target: Target, sock: Any) -> Any:
+        """Return an open fabric connection over `sock`; see `SshClient.log_in`."""
+        limit_s = target.connect_timeout_s
+        self.enter("the SSH handshake", limit_s)
+        return self._client.log_in(target, sock, self._line, limit_s=limit_s + _SLACK_S)
+
+
+class _Question(NodeVisit):
     """One node: connect, wait for a turn, log in, run the script, read what comes."""
 
     def __init__(
@@ -128,21 +177,16 @@ class _Visit:
         turns: threading.BoundedSemaphore,
         kept: dict[str, _Kept] | None,
     ) -> None:
-        self.deadline: float | None = None
-        self._node = node
+        super().__init__(node, client)
         self._compound = compound
         self._options = options
-        self._client = client
         self._turns = turns
         self._kept = kept
-        self._line = Line()
         self._began = time.monotonic()
-        self._stage = "connecting"
-        self._limit_s = 0.0
         self._reader = AnswerReader(compound)
         self._noise = bytearray()
         self._has_ended = False
-        self._said_hello_at: float | None = None
+        self._heard_at: float | None = None
         self._connect_s: float | None = None
         self._latency_s: float | None = None
 
@@ -157,55 +201,42 @@ class _Visit:
         self._line.close()
         return self._reply(failure)
 
-    def cut(self) -> None:
-        self._line.cut()
-
     def late(self) -> Reply:
         return self._reply(None)
 
     def _converse(self) -> None:
-        held = self._kept.pop(self._node, None) if self._kept is not None else None
+        held = self._kept.pop(self.node, None) if self._kept is not None else None
         if held is not None and held.connection.transport.is_active():
             self._line = held.line
             with self._turns:
-                self._enter("opening a session", held.timeout_s)
+                self.enter("opening a session", held.timeout_s)
                 self._run_script(held)
             return
         if held is not None:
             held.line.close()
-        target = self._client.resolve(self._node)
-        # A jump host on the way has a connection and a handshake of its own to make.
-        self._enter("connecting", target.connect_timeout_s * (1 + 2 * len(target.jumps)))
-        sock = self._client.dial(target, self._line)
+        target, sock = self.dial()
         dialled_s = time.monotonic() - self._began
         self.deadline = None
         with self._turns:
             began = time.monotonic()
-            self._enter("the SSH handshake", target.connect_timeout_s)
-            connection = self._client.log_in(
-                target, sock, self._line, limit_s=target.connect_timeout_s + _SLACK_S
-            )
+            connection = self.log_in(target, sock)
             self._connect_s = dialled_s + time.monotonic() - began
             self._run_script(_Kept(connection, sock, self._line, target.connect_timeout_s))
 
     def _run_script(self, on: _Kept) -> None:
         channel = on.connection.transport.open_session(timeout=on.timeout_s + _SLACK_S)
-        self._enter("running the script", self._compound.timeout_s + self._options.margin_s)
-        channel.settimeout(_SLICE_S)
-        channel.exec_command(_SHELL)
+        self.enter("running the script", self._compound.timeout_s + self._options.margin_s)
+        channel.settimeout(SLICE_S)
+        channel.exec_command(SHELL)
         channel.sendall(self._compound.script.encode())
         channel.shutdown_write()
         self._read(channel)
-        if self._said_hello_at is not None and not self._line.is_cut:
+        if self._heard_at is not None and not self._line.is_cut:
             self._latency_s = round_trip_s(on.connection, on.sock)
         if self._kept is not None and self._has_ended and not self._line.is_cut:
             channel.close()
             self._line = Line()
-            self._kept[self._node] = on
-
-    def _enter(self, stage: str, limit_s: float) -> None:
-        self._stage, self._limit_s = stage, limit_s
-        self.deadline = time.monotonic() + limit_s
+            self._kept[self.node] = on
 
     def _read(self, channel: Any) -> None:
         """Read until all probes have ended, the session has, or time is up."""
@@ -220,8 +251,8 @@ class _Visit:
                     return
                 continue
             self._reader.feed(data)
-            if self._said_hello_at is None and self._reader.has_begun:
-                self._said_hello_at = time.time()
+            if self._heard_at is None and self._reader.has_begun:
+                self._heard_at = time.time()
             if not data or self._reader.is_over:
                 self._has_ended = True
                 return
@@ -233,31 +264,24 @@ class _Visit:
         while channel.recv_stderr_ready() and not self._reader.excess:
             data = channel.recv_stderr(1 << 16)
             self._reader.skip(len(data))
-            self._noise = (self._noise + data)[-_NOISE:]
+            self._noise = (self._noise + data)[-NOISE:]
 
     def _reply(self, failure: Exception | None) -> Reply:
-        answer = self._reader.answer()
-        silence = self._explain(failure) if answer is None else (ReachProblem.SHELL, "")
-        problem, detail = fault_of(self._reader, silence)
-        skew_s = None
-        if answer is not None and answer.clock is not None and self._said_hello_at is not None:
-            skew_s = answer.clock - self._said_hello_at + (self._latency_s or 0.0) / 2
-        reach = Reach(
-            problem=problem,
-            detail=detail,
+        reply = reply_of(
+            self.node,
+            self._reader,
+            self._explain(failure),
             via="ssh",
-            connect_s=self._connect_s,
+            seconds=time.monotonic() - self._began,
+            heard_at=self._heard_at,
             latency_s=self._latency_s,
-            clock_skew_s=skew_s,
-            complete=answer is not None and answer.complete,
-            seconds=round(time.monotonic() - self._began, 3),
         )
-        return Reply(node=self._node, reach=reach, outputs=answer.outputs if answer else {})
+        return replace(reply, reach=replace(reply.reach, connect_s=self._connect_s))
 
     def _explain(self, failure: Exception | None) -> tuple[ReachProblem, str]:
         silent = failure is None and not self._has_ended
         if self._line.is_cut or silent or isinstance(failure, TimeoutError):
-            return ReachProblem.TIMEOUT, f"no answer within {self._limit_s:g} s: {self._stage}"
+            return ReachProblem.TIMEOUT, self.silence()
         if failure is None:
             said = first_line((self._noise + b"\n" + self._reader.noise).decode(errors="replace"))
             return ReachProblem.SHELL, said or "the login shell ended without running the script"
