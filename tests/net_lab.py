@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Reach
-from clusterkit.transport.script import Compound
+from clusterkit.transport.script import Compound, read_answer
 from tests.lab import Lab
-from tests.probe_run import read_answer
 
 
 class LabTransport:

@@ -13,7 +13,7 @@ import pytest
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Evidence, Result
 from clusterkit.transport.probe import Output, PreflightJob, Probe
-from clusterkit.transport.script import Answer, AnswerReader, Compound, compose
+from clusterkit.transport.script import compose, read_answer
 
 SHELLS = [
     pytest.param(("sh",), id="sh"),
@@ -83,10 +83,3 @@ def rulings(check: Check, evidence: Evidence) -> dict[str | None, Result]:
 def verdicts(check: Check, evidence: Evidence) -> dict[str | None, str]:
     """Return the verdict on each node."""
     return {node: str(result.verdict) for node, result in rulings(check, evidence).items()}
-
-
-def read_answer(text: str, compound: Compound) -> Answer | None:
-    """Return the answer in all that a node printed; None where there is no frame in it."""
-    reader = AnswerReader(compound)
-    reader.feed(text.encode(errors="replace"))
-    return reader.answer()

@@ -15,8 +15,7 @@ from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.transport.probe import PreflightJob, Reach
-from clusterkit.transport.script import compose
-from tests.probe_run import read_answer
+from clusterkit.transport.script import compose, read_answer
 
 _DOUBLES = Path(__file__).parent / "doubles"
 _CHECKS = [check for check in all_checks() if check.area == "GPU"]

@@ -19,10 +19,9 @@ from clusterkit.preflight.collect import probes_of
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Output, PreflightJob, Reach
-from clusterkit.transport.script import compose
+from clusterkit.transport.script import compose, read_answer
 from tests.lab import Lab
 from tests.lab_faults import drained, full_shared_memory, hosts_file, mounted, wait_for_state
-from tests.probe_run import read_answer
 
 pytestmark = pytest.mark.lab
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from clusterkit.core.findings import Verdict
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed, read_output
-from clusterkit.transport.script import Answer, Compound, compose
-from tests.probe_run import read_answer
+from clusterkit.transport.script import Answer, Compound, compose, read_answer
 
 JOB = PreflightJob(hosts=("n1",))
 

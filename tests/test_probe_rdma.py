@@ -14,9 +14,8 @@ from clusterkit.preflight.probes.gpu import gpudirect, nvidia_topo
 from clusterkit.preflight.probes.net import interfaces, rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Rdma, number, physical, rate, state
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
-from clusterkit.transport.script import compose
+from clusterkit.transport.script import compose, read_answer
 from tests.mangling import mangled
-from tests.probe_run import read_answer
 from tests.recordings import recording
 
 SHELLS = (("sh",), ("dash",), ("busybox", "sh"), ("bash", "--posix"))

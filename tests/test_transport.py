@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, Host
-from clusterkit.transport.base import Reply
+from clusterkit.transport.base import Reply, check_names
 from clusterkit.transport.fanout import visit_all
 from clusterkit.transport.local import LocalTransport
-from clusterkit.transport.names import check_names
 from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
 from clusterkit.transport.process import run_fed
 from clusterkit.transport.script import Compound, compose

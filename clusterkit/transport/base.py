@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from clusterkit.core.errors import Problem, UserError
 from clusterkit.transport.probe import Output, Reach, ReachProblem
 from clusterkit.transport.script import AnswerReader, Compound
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_HINT = "a name has letters, digits, dots, dashes and underscores, and no dash or dot in front"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +74,29 @@ class Transport(Protocol):
         Raises:
             RemoteError: the transport itself is not there (no srun, no allocation).
         """
+
+
+def check_names(nodes: Iterable[str]) -> None:
+    """Accept host names, IPv4 and IPv6 addresses; refuse everything else.
+
+    They may go to a resolver, to ssh or to srun: nothing in them means anything to a shell.
+
+    Raises:
+        UserError: with one problem for each name that is refused.
+    """
+    refused = [name for name in dict.fromkeys(nodes) if not _is_name(name)]
+    if refused:
+        raise UserError(
+            problems=[Problem(message=f"no host name: {name!r}", hint=_HINT) for name in refused]
+        )
+
+
+def _is_name(text: str) -> bool:
+    if _NAME.fullmatch(text):
+        return True
+    if "%" in text:  # a zone may hold any character
+        return False
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.transport.base import Reply, reply_of
-from clusterkit.transport.names import check_names
+from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import ReachProblem, first_line
 from clusterkit.transport.process import run_fed
 from clusterkit.transport.script import AnswerReader, Compound

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.hosts.hostlist import fold
 from clusterkit.core.model import ClusterSpec
-from clusterkit.transport.base import Reply, reply_of
-from clusterkit.transport.names import check_names
+from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import Ended, run_fed
 from clusterkit.transport.script import AnswerReader, Compound

@@ -17,7 +17,7 @@ import paramiko
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, Host
 from clusterkit.core.ownership import read_own
-from clusterkit.transport.names import check_names
+from clusterkit.transport.base import check_names
 
 _DEFAULT_PORT = 22
 _CONNECT_TIMEOUT_S = 10.0

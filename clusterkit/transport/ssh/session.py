@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from clusterkit.core.errors import RemoteError
+from clusterkit.transport.base import check_names
 from clusterkit.transport.fanout import visit_all
-from clusterkit.transport.names import check_names
 from clusterkit.transport.probe import first_line
 from clusterkit.transport.ssh.client import BROKEN as BROKEN_BY
 from clusterkit.transport.ssh.client import GIBBERISH, SshClient

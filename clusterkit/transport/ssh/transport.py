@@ -11,9 +11,8 @@ from typing import Any
 
 import paramiko
 
-from clusterkit.transport.base import Reply, reply_of
+from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.fanout import visit_all
-from clusterkit.transport.names import check_names
 from clusterkit.transport.probe import ReachProblem, first_line
 from clusterkit.transport.script import AnswerReader, Compound
 from clusterkit.transport.ssh.client import (

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
+from clusterkit.core import files
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import ClusterSpec
@@ -38,6 +39,8 @@ else:
     import clusterkit, clusterkit.executors.ssh.agent
     print(metadata.version({DISTRIBUTION!r}))
 """
+_INPUTS = ".inputs"
+"""Behind the name of the environment: the folder beside it with what it is made from."""
 _LONGEST = 500
 """Characters of what a node says of itself."""
 
@@ -96,7 +99,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
         read=stamp_file,
         need=[config],
         lock=True,
-        trusted=[_inputs(wanted)],
+        trusted=[f"{wanted.venv}{_INPUTS}"],
     )
     version = _require_python(session.node, seen, wanted)
     if seen["full"] and seen["missing"]:
@@ -106,7 +109,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
             hint="set `venv:` of the cluster to a folder that is not there yet",
         )
     stamp = wanted.stamp(seen["python"])
-    made = _parsed(seen["text"])
+    made = files.parse_json((seen["text"] or "").encode()) or {}
     python = f"{wanted.venv}/bin/python"
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:
         return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
@@ -165,17 +168,13 @@ def _require_room(node: str, seen: dict[str, Any], wanted: Ingredients) -> None:
         )
 
 
-def _inputs(wanted: Ingredients) -> str:
-    return f"{wanted.venv}.inputs"
-
-
 def _install(helper: Helper, wanted: Ingredients, *, again: bool) -> None:
     """Install what clusterkit requires, what the user requires, then clusterkit from its file.
 
     Constraints keep what others require from bringing a clusterkit of somebody else along.
     """
     python = f"{wanted.venv}/bin/python"
-    place = Place(folder=_inputs(wanted), folder_mode=PRIVATE)
+    place = Place(folder=f"{wanted.venv}{_INPUTS}", folder_mode=PRIVATE)
     sent = deliver(helper, wanted.files, place).folder
     if not sent.startswith("/"):
         raise RemoteError(f"it names no folder: {cut(sent, _LONGEST)!r}", node=helper.node)
@@ -238,11 +237,3 @@ def _hint(said: str, *, index: bool) -> str | None:
     if "No space left" in said:
         return "free some space there, or set `venv:` of the cluster to another disk"
     return None
-
-
-def _parsed(text: str | None) -> dict[str, Any]:
-    try:
-        document = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
