@@ -10,7 +10,7 @@ import pytest
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Check
-from clusterkit.preflight.env_lint.matching import select
+from clusterkit.preflight.env_lint.rules.lists import select
 from clusterkit.preflight.probes.host.nccl_settings import (
     CONF,
     ENVIRONMENT,

@@ -21,32 +21,32 @@ class Report:
     """All nodes that were asked, in rank order."""
     findings: tuple[Finding, ...]
     unasked: tuple[str, ...] = ()
-    """Nodes that could not be asked and are not known to be unfit, such as busy ones."""
+    """Nodes that could not be asked and are not known to be unhealthy, such as busy ones."""
     strict: bool = False
     """Whether warnings and what could not be determined count as failures."""
     seconds: float = 0.0
 
     @property
     def bad(self) -> tuple[Finding, ...]:
-        """The findings that make a node, or the job, unfit."""
+        """The findings that make a node unhealthy, or the job impossible."""
         bad = _BAD_IF_STRICT if self.strict else _BAD
         return tuple(finding for finding in self.findings if finding.verdict in bad)
 
     @property
     def exclude(self) -> tuple[str, ...]:
-        """The unfit nodes, in rank order."""
-        unfit = {node for finding in self.bad for node in finding.nodes}
-        return tuple(node for node in self.nodes if node in unfit)
+        """The unhealthy nodes, in rank order."""
+        unhealthy = {node for finding in self.bad for node in finding.nodes}
+        return tuple(node for node in self.nodes if node in unhealthy)
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """The nodes that were asked and are not unfit, in rank order."""
+        """The nodes that were asked and are not unhealthy, in rank order."""
         others = {*self.exclude, *self.unasked}
         return tuple(node for node in self.nodes if node not in others)
 
     @property
     def job_is_unfit(self) -> bool:
-        """Whether something is wrong that leaving nodes out does not mend."""
+        """Whether something is wrong that leaving nodes out does not fix."""
         return any(not finding.nodes for finding in self.bad)
 
     def verdicts(self) -> Mapping[str, Verdict]:

@@ -82,21 +82,21 @@ def _counted(report: Report) -> str:
 
 
 def _conclusion(report: Report) -> Iterator[Line]:
-    usable, unfit = len(report.usable), len(report.exclude)
+    usable, unhealthy = len(report.usable), len(report.exclude)
     if report.unasked:
         yield None, f"not asked: {hostlist.fold_set(report.unasked)}"
     for finding in report.findings:
         deferred = finding.id == "SSH001" and finding.verdict is Verdict.SKIP
         if deferred and {*finding.nodes} <= {*report.unasked}:
             yield None, f"  {hostlist.fold_set(finding.nodes)}  {finding.summary}"
-    if not unfit and not report.job_is_unfit:
+    if not unhealthy and not report.job_is_unfit:
         yield None, f"{_nodes(usable)} usable"
         return
     if report.job_is_unfit:
         yield None, "the job cannot run as it is: see the findings about the job above"
-    if unfit and not usable and not report.unasked:
-        yield None, "no node is usable: mend what is named above, the last finding first"
-    elif unfit:
+    if unhealthy and not usable and not report.unasked:
+        yield None, "no node is usable: fix what is named above, the last finding first"
+    elif unhealthy:
         excluded = hostlist.fold_set(report.exclude)
         yield None, f"{usable} of {_nodes(len(report.nodes))} usable; leave out the others:"
         yield None, f"  --exclude {quote(excluded)}"
@@ -124,7 +124,7 @@ def require_slurm(job: PreflightJob) -> None:
 
 
 def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
-    """Yield one scontrol line for each set of nodes that is unfit for the same reasons.
+    """Yield one scontrol line for each set of nodes that is unhealthy for the same reasons.
 
     A node that is drained already keeps its reason: scontrol would replace it, so leave it out.
     So are nodes that could not be asked: that may be the fault of whoever asks, and Slurm itself

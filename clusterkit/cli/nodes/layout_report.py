@@ -8,6 +8,7 @@ from typing import Any
 
 from clusterkit.core.errors import Problem
 from clusterkit.core.hosts.hostlist import fold, fold_set
+from clusterkit.core.text.listing import table as listed
 from clusterkit.launch.rank_layout import DIMENSIONS, Layout, Pattern, Reach, patterns
 
 _WIDTH = 80
@@ -125,7 +126,7 @@ def reaches(layout: Layout, *, assumed: bool) -> Sequence[str]:
         nodes = max(len({layout.node(rank) for rank in group}) for group in groups)
         where = _where(far, nodes, measured=layout.measured)
         table.append((name, str(len(groups[0])), str(len(groups)), where))
-    lines = [f"{n:<4}{size:>6}{groups:>8}  {where}".rstrip() for n, size, groups, where in table]
+    lines = listed(table, "<>>", widths=(4, 4, 6))
     if layout.switches is not None:
         lines += ["", *_hosts_in_order(layout)]
     if assumed and layout.gpus_per_node > 1:

@@ -182,5 +182,5 @@ def print_drain_commands(report: Report, bundle: Bundle) -> None:
     if not report.exclude:
         console.note("every node is usable: nothing to drain")
     elif not lines:
-        unfit = hostlist.fold_set(report.exclude)
-        console.note(f"nothing to drain: {unfit} is out of service already, or was not reached")
+        left_out = hostlist.fold_set(report.exclude)
+        console.note(f"nothing to drain: {left_out} is out of service already, or was not reached")

@@ -20,8 +20,8 @@ from clusterkit.preflight.checks.results import (
 )
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
 from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
-from clusterkit.preflight.env_lint.matching import Selection, select
 from clusterkit.preflight.env_lint.rules.base import strtoll
+from clusterkit.preflight.env_lint.rules.lists import Selection, select
 from clusterkit.preflight.probes.gpu import nvidia_topo
 from clusterkit.preflight.probes.host.nccl_settings import CONF, ENVIRONMENT
 from clusterkit.preflight.probes.net import nccl_interfaces, rdma_ports

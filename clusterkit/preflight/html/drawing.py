@@ -79,7 +79,8 @@ def draw(topology: Topology) -> Drawing:
         else:
             boxes += _stacked(topology, nics, x + _PAD)
         x += width + _GAP
-    boxes += [_gpu_box(topology, index, middle) for index, middle in gpu_x.items()]
+    gpu = (_GPU_WIDTH, _GPU_HEIGHT)
+    boxes += [_box("gpu", at, _GPU_TOP, gpu, topology.gpus[index]) for index, at in gpu_x.items()]
     boxes += [_nic_box(topology, index, middle) for index, middle in nic_x.items()]
     lines = list(_nic_lines(topology, gpu_x, nic_x))
     for part in _joined(topology, gpu_x, bottom):
@@ -132,14 +133,12 @@ def _spread(items: Sequence[int], left: float, width: float) -> dict[int, float]
     return {item: left + width * (n + 0.5) / len(items) for n, item in enumerate(items)}
 
 
-def _gpu_box(topology: Topology, index: int, middle: float) -> Box:
+def _box(
+    kind: str, middle: float, y: float, size: tuple[float, float], text: str, note: str = ""
+) -> Box:
+    width, height = size
     return Box(
-        kind="gpu",
-        x=middle - _GPU_WIDTH / 2,
-        y=_GPU_TOP,
-        width=_GPU_WIDTH,
-        height=_GPU_HEIGHT,
-        text=topology.gpus[index],
+        kind=kind, x=middle - width / 2, y=y, width=width, height=height, text=text, note=note
     )
 
 
@@ -153,15 +152,8 @@ def _stacked(topology: Topology, nics: Sequence[int], left: float) -> Iterator[B
 def _nic_box(topology: Topology, index: int, middle: float, top: float = _NIC_TOP) -> Box:
     nic = topology.nics[index]
     links = [topology.nic_link(gpu, index) for gpu in range(len(topology.gpus))]
-    return Box(
-        kind="nic",
-        x=middle - _NIC_WIDTH / 2,
-        y=top,
-        width=_NIC_WIDTH,
-        height=_NIC_HEIGHT,
-        text=nic.device or nic.name,
-        note=min(links, key=closeness),
-    )
+    nearest = min(links, key=closeness)
+    return _box("nic", middle, top, (_NIC_WIDTH, _NIC_HEIGHT), nic.device or nic.name, nearest)
 
 
 def _nic_lines(
@@ -231,5 +223,5 @@ def _arcs(
     )
     width = max(max(places) - min(places) + _GPU_WIDTH, 6.6 * len(text) + 16)
     middle = (max(places) + min(places)) / 2
-    label = Box(kind="label", x=middle - width / 2, y=y, width=width, height=20, text=text)
+    label = _box("label", middle, y, (width, 20), text)
     return Drawing(top=top, width=width, bottom=y + 22, boxes=(label,), lines=tuple(lines))

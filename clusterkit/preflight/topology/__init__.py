@@ -18,8 +18,15 @@ from clusterkit.preflight.topology.analysis import (
     through_cpu_warning,
     warnings,
 )
-from clusterkit.preflight.topology.compare import Difference, common_shape, differences, typical
-from clusterkit.preflight.topology.hca import HcaFilter, compare_hca, parse_hca_filter
+from clusterkit.preflight.topology.compare import (
+    Difference,
+    HcaFilter,
+    common_shape,
+    compare_hca,
+    differences,
+    parse_hca_filter,
+    typical,
+)
 from clusterkit.preflight.topology.matrix import (
     UNKNOWN,
     Affinity,

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_nvlink import MESSAGES, split_gpus
-from clusterkit.preflight.probes.net.pairs import read_lines
+from clusterkit.preflight.probes.net.pairs import read_lines, whole_number
 from clusterkit.transport.probe import Unparsed, first_line
 
 ERRORS = frozenset(
@@ -91,14 +91,8 @@ def _gpu(index: int, text: str) -> NvlinkErrors:
         if counter is None:
             raise Unparsed(f"no counter: {first_line(line)[:60]!r}")
         if counter[2] in ERRORS:
-            errors[int(counter[1])] = errors.get(int(counter[1]), 0) + _whole(counter[3])
+            errors[int(counter[1])] = errors.get(int(counter[1]), 0) + whole_number(counter[3])
     return NvlinkErrors(index=index, links=tuple(errors.items()))
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise Unparsed(f"no number of errors: {text[:20]!r}")
-    return int(text)
 
 
 PROBE = nvidia_probe("nvidia-nvlink-errors", _SNIPPET, parse)

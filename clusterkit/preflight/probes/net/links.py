@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.preflight.probes.net.pairs import whole_number
 from clusterkit.preflight.probes.net.program import DEFAULT_PORT, snippet
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
@@ -26,7 +27,6 @@ _STATUS = re.compile(
     r"ok|refused|timeout|unreachable|closed|foreign|name|uncalled|wrong:[\w.:-]{1,255}", re.ASCII
 )
 _NAME = re.compile(r"[\w.:-]{1,255}", re.ASCII)
-_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def parse(text: str) -> LinkFacts:
     for words in lines[2:-1]:
         match words:
             case ["pair", number, peer, status, *rest]:
-                _whole(number)
+                whole_number(number)
                 meetings.append(_meeting(peer, status, rest))
             case ["to", peer, status]:
                 reach.append((_name(peer), _status(status)))
@@ -87,8 +87,8 @@ def parse(text: str) -> LinkFacts:
                 raise Unparsed(f"unexpected line {' '.join(words)[:60]!r}")
     return LinkFacts(
         node=_name(lines[0][2]),
-        port=_whole(lines[1][1]),
-        bound=_whole(lines[1][2]),
+        port=whole_number(lines[1][1]),
+        bound=whole_number(lines[1][2]),
         head=head,
         reach=tuple(reach),
         meetings=tuple(meetings),
@@ -120,13 +120,7 @@ def _status(text: str) -> str:
 
 
 def _optional(text: str) -> int | None:
-    return None if text == "-" else _whole(text)
-
-
-def _whole(text: str) -> int:
-    if not _NUMBER.fullmatch(text):
-        raise Unparsed(f"no whole number: {text[:60]!r}")
-    return int(text)
+    return None if text == "-" else whole_number(text)
 
 
 def links_snippet(job: PreflightJob, *, run: str = "-", rounds: str = "") -> str | None:
