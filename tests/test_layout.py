@@ -18,10 +18,10 @@ from clusterkit.launch.rank_layout import (
     Export,
     Fabric,
     Layout,
+    LayoutRequest,
     Mesh,
     Parallelism,
     Reach,
-    Wish,
     arrange,
     cautions,
     even_islands,
@@ -212,7 +212,7 @@ def test_what_does_not_divide_says_what_would(
     asked: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        arrange(Wish(nodes=8, gpus_per_node=8, **asked))
+        arrange(LayoutRequest(nodes=8, gpus_per_node=8, **asked))
     assert message in str(caught.value)
     assert hint in str(caught.value)
 
@@ -221,7 +221,7 @@ def test_what_does_not_divide_says_what_would(
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(1, 6), st.integers(1, 6))
 def test_the_number_of_nodes_that_is_hinted_at_divides(n: int, g: int, tp: int, pp: int) -> None:
     try:
-        found = arrange(Wish(nodes=n, gpus_per_node=g, tp=tp, pp=pp))
+        found = arrange(LayoutRequest(nodes=n, gpus_per_node=g, tp=tp, pp=pp))
     except UserError as error:
         hint = str(error).rpartition("--nodes ")[2]
         for nodes in map(int, hint.split(" or ")):
@@ -247,7 +247,7 @@ def laid_out(
 ) -> Layout:
     names = expand(hosts)
     return place(
-        arrange(Wish(nodes=len(names), gpus_per_node=gpus, **sizes)),
+        arrange(LayoutRequest(nodes=len(names), gpus_per_node=gpus, **sizes)),
         hosts=names,
         gpus_per_node=gpus,
         islands=even_islands(island or gpus, gpus),

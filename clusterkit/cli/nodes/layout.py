@@ -16,7 +16,7 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
-    from clusterkit.launch.rank_layout import Export, Fabric, Islands, Layout, Wish
+    from clusterkit.launch.rank_layout import Export, Fabric, Islands, Layout, LayoutRequest
 
 EXIT_FINDINGS = 1
 
@@ -43,7 +43,7 @@ def layout(
 
     Exits with 1 where a layout slows training down.
     """
-    from clusterkit.launch.rank_layout import Wish, arrange, cautions, parse_order, place
+    from clusterkit.launch.rank_layout import LayoutRequest, arrange, cautions, parse_order, place
     from clusterkit.launch.rank_layout import export as exported
 
     target = _target(export)
@@ -52,14 +52,14 @@ def layout(
     count = nodes if nodes is not None else len(names)
     if nodes is None and not names:
         count = _enough_nodes(tp * pp * cp, dp, gpus_per_node)
-    wish = Wish(nodes=count, gpus_per_node=gpus_per_node, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep,
-                order=parse_order(order))  # fmt: skip
-    parallelism = arrange(wish)
+    sizes = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "order": parse_order(order)}
+    request = LayoutRequest(nodes=count, gpus_per_node=gpus_per_node, **sizes)  # type: ignore[arg-type]
+    parallelism = arrange(request)
     found = place(
         parallelism,
         hosts=names or tuple(f"node-{number}" for number in range(count)),
         gpus_per_node=gpus_per_node,
-        islands=_islands(island, wish),
+        islands=_islands(island, request),
         fabric=fabric,
         keep_order=keep_order,
     )
@@ -165,16 +165,16 @@ def _text(file: str, *, what: str) -> str:
     return read_text(Path(file), source=file)
 
 
-def _islands(island: str | None, wish: Wish) -> Islands:
+def _islands(island: str | None, request: LayoutRequest) -> Islands:
     from clusterkit.launch.rank_layout import even_islands, islands_of_groups
     from clusterkit.preflight.topology import NoMatrix, islands, parse_topology
 
     if island is None or island.isdecimal():
-        return even_islands(int(island or wish.gpus_per_node), wish.gpus_per_node)
+        return even_islands(int(island or request.gpus_per_node), request.gpus_per_node)
     what = "--island N, or a file with what `nvidia-smi topo -m` printed"
     try:
         matrix = parse_topology(_text(island, what=what))
     except NoMatrix as error:
         raise UserError(f"{island} holds no topology matrix: {error}", hint=what) from error
     groups = [[matrix.gpus.index(gpu) for gpu in joined.gpus] for joined in islands(matrix)]
-    return islands_of_groups(groups, wish.gpus_per_node, gpus=len(matrix.gpus), source=island)
+    return islands_of_groups(groups, request.gpus_per_node, gpus=len(matrix.gpus), source=island)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, explained
+from clusterkit.core.commands import TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
 
 if TYPE_CHECKING:
@@ -87,28 +87,19 @@ def _read(file: str | None) -> tuple[Topology, bool]:
 
 
 def _ask_nvidia_smi() -> str:
-    try:
-        done = subprocess.run(
-            _NVIDIA_SMI,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_TIMEOUT_S,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-    except FileNotFoundError as error:
-        raise UserError("this machine has no nvidia-smi", hint=_TYPE_THIS) from error
-    except subprocess.TimeoutExpired as error:
+    answer = run_command(_NVIDIA_SMI, timeout_s=_TIMEOUT_S)
+    if not answer.ran:
+        raise UserError("this machine has no nvidia-smi", hint=_TYPE_THIS)
+    if answer.code == TIMED_OUT:
         raise RemoteError(
             f"nvidia-smi topo -m gave no answer within {_TIMEOUT_S} s",
             hint="its driver may hang: look for Xid lines in `dmesg`",
-        ) from error
-    if done.returncode:
-        said = next(iter((done.stdout + done.stderr).strip().splitlines()), "nothing said")
-        raise RemoteError(f"nvidia-smi topo -m exits {done.returncode}: {said}")
-    return done.stdout
+        )
+    if answer.code:
+        lines = (answer.output + answer.errors).strip().splitlines()
+        first = next(iter(lines), "nothing said")
+        raise RemoteError(f"nvidia-smi topo -m exits {answer.code}: {first}")
+    return answer.output
 
 
 def _document(topology: Topology) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from clusterkit.launch.options import JobSpec
 from clusterkit.launch.rank_layout import (
     Fabric,
     Layout,
-    Wish,
+    LayoutRequest,
     arrange,
     cautions,
     even_islands,
@@ -91,7 +91,7 @@ def _layout(plan: LaunchPlan, sizes: Mapping[str, Any], fabric: Fabric | None) -
         )
     hosts = plan.node_names or tuple(f"node-{number}" for number in range(plan.nodes))
     return place(
-        arrange(dataclasses.replace(Wish(nodes=plan.nodes, gpus_per_node=slots), **sizes)),
+        arrange(dataclasses.replace(LayoutRequest(nodes=plan.nodes, gpus_per_node=slots), **sizes)),
         hosts=hosts,
         gpus_per_node=slots,
         islands=even_islands(slots, slots),

@@ -16,7 +16,7 @@ MEGATRON_ORDER = "tp-cp-ep-dp-pp"
 """Megatron-LM's own, tensor parallel fastest (initialize_model_parallel)."""
 
 MOST_RANKS = 1_048_576
-"""Beyond which a number must be a slip of the hand."""
+"""Beyond which a number must be a typing mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def parse_order(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class LayoutRequest:
     """What somebody asks for; checked by `arrange`."""
 
     nodes: int
@@ -111,92 +111,102 @@ class Wish:
         return self.tp * self.cp * self.pp
 
 
-def arrange(wish: Wish) -> Parallelism:
-    """Return the parallelism that fills the GPUs of `wish`.
+def arrange(request: LayoutRequest) -> Parallelism:
+    """Return the parallelism that fills the GPUs of `request`.
 
     Raises:
         UserError: it does not divide; with everything that would.
     """
-    problems = tuple(_absurd(wish)) or tuple(_uneven(wish)) or tuple(_uneven_experts(wish))
+    problems = tuple(_absurd(request)) or tuple(_uneven(request)) or tuple(_uneven_experts(request))
     if problems:
         raise UserError(problems=problems)
-    return _arranged(wish)
+    return _arranged(request)
 
 
-def arranged_or_none(wish: Wish) -> Parallelism | None:
-    """Return the parallelism of `wish`, or None where it does not divide."""
+def arranged_or_none(request: LayoutRequest) -> Parallelism | None:
+    """Return the parallelism of `request`, or None where it does not divide."""
     try:
-        return arrange(wish)
+        return arrange(request)
     except UserError:
         return None
 
 
-def _arranged(wish: Wish) -> Parallelism:
-    dp = wish.gpus // wish.model
-    return Parallelism(tp=wish.tp, cp=wish.cp, ep=wish.ep, dp=dp, pp=wish.pp, order=wish.order)
+def _arranged(request: LayoutRequest) -> Parallelism:
+    dp = request.gpus // request.model
+    return Parallelism(
+        tp=request.tp, cp=request.cp, ep=request.ep, dp=dp, pp=request.pp, order=request.order
+    )
 
 
-def _absurd(wish: Wish) -> Iterator[Problem]:
+def _absurd(request: LayoutRequest) -> Iterator[Problem]:
     for name in ("nodes", "gpus_per_node", *DIMENSIONS):
-        flag, number = "--" + name.replace("_", "-"), getattr(wish, name)
+        flag, number = "--" + name.replace("_", "-"), getattr(request, name)
         if number is not None and number < 1:
             yield Problem(message=f"{flag} is {number}", hint="give a number from 1 on")
-    if wish.gpus > MOST_RANKS:
-        message = f"{wish.nodes:,} nodes x {wish.gpus_per_node:,} GPUs are {wish.gpus:,}"
+    if request.gpus > MOST_RANKS:
+        message = f"{request.nodes:,} nodes x {request.gpus_per_node:,} GPUs are {request.gpus:,}"
         yield Problem(message=message, hint=f"at most {MOST_RANKS:,} ranks are laid out")
 
 
-def _uneven(wish: Wish) -> Iterator[Problem]:
+def _uneven(request: LayoutRequest) -> Iterator[Problem]:
     """Yield why the GPUs cannot be divided so."""
-    have = f"{wish.nodes} nodes x {wish.gpus_per_node} GPUs = {wish.gpus}"
-    if wish.dp is None:
-        if wish.gpus % wish.model:
+    have = f"{request.nodes} nodes x {request.gpus_per_node} GPUs = {request.gpus}"
+    if request.dp is None:
+        if request.gpus % request.model:
             yield Problem(
-                message=f"{have} do not divide into {_product(wish)} for one copy of the model",
-                hint=_either([*_other_sizes(wish), *_other_nodes(wish, wish.model)]),
+                message=f"{have} do not divide into {_product(request)} for one copy of the model",
+                hint=_either([*_other_sizes(request), *_other_nodes(request, request.model)]),
             )
-    elif wish.model * wish.dp != wish.gpus:
-        wanted = wish.model * wish.dp
-        enough = [f"--dp {wish.gpus // wish.model}"] if wish.gpus % wish.model == 0 else []
-        nodes = [f"--nodes {wanted // wish.gpus_per_node}"] * (wanted % wish.gpus_per_node == 0)
-        whole = dataclasses.replace(wish, dp=None)
+    elif request.model * request.dp != request.gpus:
+        wanted = request.model * request.dp
+        enough = (
+            [f"--dp {request.gpus // request.model}"] if request.gpus % request.model == 0 else []
+        )
+        nodes = [f"--nodes {wanted // request.gpus_per_node}"] * (
+            wanted % request.gpus_per_node == 0
+        )
+        whole = dataclasses.replace(request, dp=None)
         yield Problem(
-            message=f"{_product(wish)}, but {have}",
+            message=f"{_product(request)}, but {have}",
             hint=_either([*enough, *nodes]) or _either(list(_other_sizes(whole))),
         )
 
 
-def _uneven_experts(wish: Wish) -> Iterator[Problem]:
-    ranks = wish.gpus // wish.model * wish.cp
-    if ranks % wish.ep:
-        works = ", ".join(str(n) for n in _near(ranks, wish.ep))
+def _uneven_experts(request: LayoutRequest) -> Iterator[Problem]:
+    ranks = request.gpus // request.model * request.cp
+    if ranks % request.ep:
+        works = ", ".join(str(n) for n in _near(ranks, request.ep))
         yield Problem(
-            message=f"ep {wish.ep} does not divide the {ranks} ranks of dp x cp",
+            message=f"ep {request.ep} does not divide the {ranks} ranks of dp x cp",
             hint=f"--ep {works}: experts are divided among ranks that have other data",
         )
         return
-    if wish.ep > 1 and not _arranged(wish).same_stages:
+    if request.ep > 1 and not _arranged(request).same_stages:
         yield Problem(
-            message=f"with the order {'-'.join(wish.order)}, ep {wish.ep} would put the experts of "
-            "a rank into another pipeline stage than the rest of it",
+            message=f"with the order {'-'.join(request.order)}, ep {request.ep} would put the "
+            "experts of a rank into another pipeline stage than the rest of it",
             hint=f"--order {MEGATRON_ORDER}, in which pp comes last",
         )
 
 
-def _other_sizes(wish: Wish) -> Iterator[str]:
+def _other_sizes(request: LayoutRequest) -> Iterator[str]:
     """Yield each flag with the sizes next to the wanted one that would divide the GPUs."""
     for name in ("pp", "cp", "tp"):
-        size = getattr(wish, name)
-        rest = wish.model // size
-        if size > 1 and wish.gpus % rest == 0:
-            yield f"--{name} " + " or ".join(str(n) for n in _near(wish.gpus // rest, size))
+        size = getattr(request, name)
+        rest = request.model // size
+        if size > 1 and request.gpus % rest == 0:
+            yield f"--{name} " + " or ".join(str(n) for n in _near(request.gpus // rest, size))
 
 
-def _other_nodes(wish: Wish, model: int) -> Iterator[str]:
-    fewer = next((n for n in range(wish.nodes, 0, -1) if n * wish.gpus_per_node % model == 0), None)
+def _other_nodes(request: LayoutRequest, model: int) -> Iterator[str]:
+    fewer = next(
+        (n for n in range(request.nodes, 0, -1) if n * request.gpus_per_node % model == 0), None
+    )
     # After `model` nodes it repeats, so that there is one.
     more = next(
-        n for n in range(wish.nodes, wish.nodes + model + 1) if n * wish.gpus_per_node % model == 0
+        n
+        for n in range(request.nodes, request.nodes + model + 1)
+        if n * request.gpus_per_node % model == 0
     )
     yield "--nodes " + (f"{fewer} or {more}" if fewer else str(more))
 
@@ -208,8 +218,8 @@ def _near(number: int, wanted: int) -> tuple[int, ...]:
     return (*below, *[n for n in divisors if n > wanted][:1])
 
 
-def _product(wish: Wish) -> str:
-    sizes = {name: getattr(wish, name) for name in ("tp", "cp", "dp", "pp")}
+def _product(request: LayoutRequest) -> str:
+    sizes = {name: getattr(request, name) for name in ("tp", "cp", "dp", "pp")}
     shown = {name: size for name, size in sizes.items() if (size or 1) > 1}
     return " x ".join(f"{n} {s}" for n, s in shown.items()) + f" = {prod(shown.values())} GPUs"
 

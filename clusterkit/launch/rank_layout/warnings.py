@@ -11,7 +11,7 @@ from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.launch.rank_layout.parallelism import (
     DIMENSIONS,
     MEGATRON_ORDER,
-    Wish,
+    LayoutRequest,
     arranged_or_none,
 )
 from clusterkit.launch.rank_layout.placement import Layout, Reach
@@ -99,22 +99,15 @@ def _unknown(layout: Layout) -> Iterator[Problem]:
 def _smaller(layout: Layout, name: str, block: int) -> str | None:
     """Return the size, or else the order, that would keep groups of a dimension in a block."""
     now = layout.parallelism
-    wish = Wish(
-        nodes=layout.nodes,
-        gpus_per_node=layout.gpus_per_node,
-        order=now.order,
-        tp=now.tp,
-        cp=now.cp,
-        ep=now.ep,
-        pp=now.pp,
-    )
+    sizes = {size: getattr(now, size) for size in ("tp", "cp", "ep", "pp", "order")}
+    request = LayoutRequest(nodes=layout.nodes, gpus_per_node=layout.gpus_per_node, **sizes)
     if now.order != DIMENSIONS:
-        other = arranged_or_none(dataclasses.replace(wish, order=DIMENSIONS))
+        other = arranged_or_none(dataclasses.replace(request, order=DIMENSIONS))
         if other is not None and other.mesh(name).stays_within(name, block):
             return f"--order {MEGATRON_ORDER}"
     for size in range(getattr(now, name) - 1, 1, -1):
         change: dict[str, Any] = {name: size}
-        other = arranged_or_none(dataclasses.replace(wish, **change))
+        other = arranged_or_none(dataclasses.replace(request, **change))
         if other is not None and other.mesh(name).stays_within(name, block):
             return f"--{name} {size}"
     if name != "tp":

@@ -70,7 +70,7 @@ def _told(setting: Setting, text: str) -> Setting:
     variable = find_variable(setting.name)
     if variable is not None and variable.kind is not Kind.TYPO:
         return setting
-    # `NAME=${NAME:-VALUE}` is how a script takes a wish, and how a misspelt name is copied, too.
+    # `NAME=${NAME:-VALUE}` is how a script takes an option, and how a misspelt name is copied, too.
     takes = re.search(rf"\$\{{{setting.name}:?-", text) and meant(setting.name) is None
     own = takes or _reads(text, setting.name)
     return replace(setting, mistakes=(Mistake.OWN,)) if own else setting
