@@ -179,7 +179,6 @@ def test_mangled_records_are_refused_and_never_guessed(data: st.DataObject) -> N
 def test_sinfo_tables_are_read(file: str, nodes: int, states: dict[str, int]) -> None:
     """Every node that the table names, as a record that the same parser reads."""
     rows = sinfo.parse(recording(file))
-    assert all(row.default and row.available for row in rows)
     records = sinfo.records(rows)
     found = [slurm_nodes.parse(record).states[0] for record in records.values()]
     assert len(found) == nodes

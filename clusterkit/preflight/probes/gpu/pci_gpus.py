@@ -8,6 +8,7 @@ A GPU that fell off the bus still has its place in sysfs, but its registers read
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
@@ -71,7 +72,9 @@ def parse(text: str) -> PciGpus:
     head, *lines = text.splitlines() or [""]
     granted = re.fullmatch(r"pci (\d{1,4})", head.strip())
     if granted is None:
-        return _from_lspci(read_lspci(text))
+        if not text.strip():
+            raise Unparsed("no device is listed")
+        return PciGpus(granted=0, gpus=tuple(_lspci_gpus(text)))
     gpus = []
     for line in lines:
         found = _LINE.fullmatch(line.strip())
@@ -89,62 +92,27 @@ def parse(text: str) -> PciGpus:
     return PciGpus(granted=int(granted[1]), gpus=tuple(gpus))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PciDevice:
-    """One line of `lspci`."""
-
-    address: str
-    kind: str
-    """Such as `3D controller`."""
-    description: str
-
-    @property
-    def is_nvidia_gpu(self) -> bool:
-        """Whether it is a GPU of NVIDIA: not an NVSwitch, nor a bridge of its own processors."""
-        return self.kind in _GPU_KINDS and "nvidia" in self.description.lower()
-
-
 _GPU_KINDS = frozenset({"3D controller", "VGA compatible controller", "Display controller"})
 _LSPCI = re.compile(
     r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([^:\[]+?)(?: \[[0-9a-f]{4}\])?: (.+)"
 )
 
 
-def read_lspci(text: str) -> tuple[PciDevice, ...]:
-    """Read `lspci`, with or without domains (`-D`) and numbers (`-nn`).
+def _lspci_gpus(text: str) -> Iterator[PciGpu]:
+    """Yield the GPUs of NVIDIA in `lspci`, with or without domains (`-D`) and numbers (`-nn`).
+
+    NVSwitches and bridges are none. Lspci tells neither their driver nor who may open them.
 
     Raises:
         Unparsed: a line is no device.
     """
-    devices = []
-    for line in text.splitlines():
-        if not line.strip():
-            continue
+    for line in filter(str.strip, text.splitlines()):
         found = _LSPCI.fullmatch(line.rstrip())
         if found is None:
             raise Unparsed(f"no line of lspci: {first_line(line)[:60]!r}")
-        devices.append(PciDevice(address=found[1], kind=found[2], description=found[3]))
-    if not devices:
-        raise Unparsed("no device is listed")
-    return tuple(devices)
-
-
-def _from_lspci(devices: tuple[PciDevice, ...]) -> PciGpus:
-    """Return the GPUs of NVIDIA; lspci tells neither their driver nor who may open them."""
-    return PciGpus(
-        granted=0,
-        gpus=tuple(
-            PciGpu(
-                address=device.address,
-                vendor=NVIDIA,
-                device="",
-                driver="",
-                gone=device.description.endswith("(rev ff)"),
-            )
-            for device in devices
-            if device.is_nvidia_gpu
-        ),
-    )
+        if found[2] in _GPU_KINDS and "nvidia" in found[3].lower():
+            gone = found[3].endswith("(rev ff)")
+            yield PciGpu(address=found[1], vendor=NVIDIA, device="", driver="", gone=gone)
 
 
 PROBE = Probe(

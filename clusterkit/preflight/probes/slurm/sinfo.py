@@ -32,10 +32,6 @@ _STATE = re.compile(r"([a-z_]+)([*~#!%$@^-]*)\+?")
 class Row:
     """Nodes of one partition in one state."""
 
-    partition: str
-    default: bool
-    available: bool
-    time_limit: str
     state: str
     """Compact, such as `idle` or `down*`."""
     nodes: tuple[str, ...]
@@ -84,18 +80,11 @@ def records(rows: tuple[Row, ...]) -> Mapping[str, str]:
 def _row(words: list[str]) -> Row:
     if len(words) != len(_HEADER):
         raise Unparsed(f"a row of {len(words)} words")
-    partition, available, limit, count, state, listed = words
+    count, state, listed = words[3:]
     try:
         nodes = hostlist.expand(listed, source="sinfo") if listed != "n/a" else ()
     except UserError as error:
         raise Unparsed(f"nodes {listed[:40]!r}: {error}") from None
     if count != str(len(nodes)):
         raise Unparsed(f"{count} nodes announced, {len(nodes)} named")
-    return Row(
-        partition=partition.rstrip("*"),
-        default=partition.endswith("*"),
-        available=available == "up",
-        time_limit=limit,
-        state=state,
-        nodes=nodes,
-    )
+    return Row(state=state, nodes=nodes)
