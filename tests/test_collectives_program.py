@@ -17,7 +17,7 @@ from tests.recordings import recording
 from tests.test_collectives import A100, WRONG
 
 pytest.importorskip("torch")
-FOLDER = data_dir("templates") / "collectives"
+FOLDER = data_dir("templates/programs/collectives")
 WISHES: dict[str, Any] = {
     "ops": ["all_reduce"],
     "sizes": [1 << 20, 1 << 30],

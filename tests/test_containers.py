@@ -48,7 +48,7 @@ def test_compose_files_of_hosts_are_as_reviewed() -> None:
 
 
 def test_shell_texts_of_containers_are_clean() -> None:
-    texts = [*(REPOSITORY / "templates" / "container").glob("*.sh"), GOLDEN / "compose-node.sh"]
+    texts = [*(REPOSITORY / "templates/scripts/container").glob("*.sh"), GOLDEN / "compose-node.sh"]
     checked = subprocess.run(["shellcheck", *texts], capture_output=True, text=True, check=False)
     assert checked.stdout == ""
 
@@ -164,7 +164,7 @@ def test_an_image_file_that_is_not_there_is_refused(
     assert (done.returncode, said in done.stderr) == (125, True)
 
 
-LOOK = REPOSITORY / "templates" / "container" / "look.py"
+LOOK = REPOSITORY / "templates/scripts/container" / "look.py"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_docker_is_given_the_gpus_that_the_job_sees(
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\n[ \"$*\" = -L ] && printf '%s\\n' '{listed}'\n")
     smi.chmod(0o755)
-    text = data_dir("templates").joinpath("container", "docker.sh").read_text()
+    text = data_dir("templates/scripts").joinpath("container", "docker.sh").read_text()
     done = subprocess.run(
         ["bash", "-euc", f'{text}\nck_find_devices; printf %s "$ck_devices"'],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},

@@ -210,7 +210,7 @@ def test_the_nodes_filter_as_the_hostfile_verb_does(
     pool = {host: tuple(range(4)) for host in ("w0", "w1", "w2")}
     left = filter_slots(pool, **{option: text})
     script = (
-        f". {data_dir('templates')}/node/filter.sh; ck_nodes=(w0 w1 w2); ck_slots=(4 4 4)\n"
+        f". {data_dir('templates/scripts')}/node/filter.sh; ck_nodes=(w0 w1 w2); ck_slots=(4 4 4)\n"
         'ck_filter "deepspeed.$1" "$2" || exit\n'
         'for i in "${!ck_nodes[@]}"; do\n'
         '  echo "${ck_was[i]} ${ck_nodes[i]} ${ck_slots[i]} ${ck_room[i]} ${ck_left[i]}"\n'
@@ -252,7 +252,7 @@ def test_the_slots_of_a_rank_count_in_what_was_allocated(
     }
     if slots is not None:
         environment["CUDA_VISIBLE_DEVICES"] = slots
-    rank = data_dir("templates") / "deepspeed" / "rank.sh"
+    rank = data_dir("templates/frameworks/deepspeed") / "rank.sh"
     # The interpreter is `sh -u SCRIPT`, and the script says what it sees.
     done = subprocess.run(
         ["sh", rank, "sh", "/dev/stdin", "a b"],

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
     """The program that runs in the subprocess, to try its parts in this one."""
-    path = data_dir("templates") / "estimate" / "trace_module.py"
+    path = data_dir("templates/programs/estimate") / "trace_module.py"
     spec = importlib.util.spec_from_file_location("trace_module", path)
     assert spec is not None
     assert spec.loader is not None

@@ -9,7 +9,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 
-PRESETS = sorted(data_dir("templates").glob("accelerate/*.yaml"))
+PRESETS = sorted(data_dir("templates/frameworks/accelerate").glob("*.yaml"))
 
 
 def command(**options: str) -> NodeCommand:

@@ -21,8 +21,8 @@ from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import summary
 
-LAUNCH = data_dir("templates") / "env" / "launch.py"
-RANKS = data_dir("templates") / "ranks"
+LAUNCH = data_dir("templates/frameworks/env") / "env_launch.py"
+RANKS = data_dir("templates/programs/ranks")
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR",
          "JAX_LOCAL_DEVICE_IDS")  # fmt: skip
 TELL = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES}]), flush=True)"

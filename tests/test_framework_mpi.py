@@ -25,7 +25,7 @@ from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 
-TEMPLATES = data_dir("templates") / "mpi"
+TEMPLATES = data_dir("templates/frameworks/mpi")
 NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
 TELL = f"import json, os; print(json.dumps([os.environ[name] for name in {NAMES}]), flush=True)"
 
@@ -127,8 +127,8 @@ class Job:
     def start(self, rank: int, *words: str, **more: str) -> subprocess.Popen[str]:
         tmp = self.folder / f"tmp {rank}"
         tmp.mkdir()
-        for name in ("launch.py", "nodes.py", "agent.sh", "rank.sh"):
-            shutil.copy(TEMPLATES / name, tmp / f"mpi_{name}")
+        for name in ("mpi_launch.py", "mpi_nodes.py", "mpi_agent.sh", "mpi_rank.sh"):
+            shutil.copy(TEMPLATES / name, tmp)
         shutil.copy(peers.__file__, tmp / PEERS)
         environment = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",

@@ -29,8 +29,8 @@ from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 from tests.port_ranges import next_range
 
-LAUNCH = data_dir("templates") / "ray" / "launch.py"
-RANKS = data_dir("templates") / "ranks"
+LAUNCH = data_dir("templates/frameworks/ray") / "ray_launch.py"
+RANKS = data_dir("templates/programs/ranks")
 PLAYED = """
 import sys, time
 print(sys.argv[1:], file=open("{folder}/started", "a"))

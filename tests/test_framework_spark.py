@@ -19,8 +19,8 @@ from clusterkit.core.model import NodeCommand
 from clusterkit.core.ports import hold_port
 from clusterkit.launch.frameworks import LaunchInputs, load_framework
 
-LAUNCH = data_dir("templates") / "spark" / "launch.py"
-RANKS = data_dir("templates") / "ranks"
+LAUNCH = data_dir("templates/frameworks/spark") / "spark_launch.py"
+RANKS = data_dir("templates/programs/ranks")
 TOKEN = "the same on all nodes"
 
 
@@ -59,7 +59,7 @@ def test_a_script_that_spark_submit_would_not_know_is_refused() -> None:
         command("train")
 
 
-START_S = "import launch; launch.START_S = 3; launch.main()"
+START_S = "import spark_launch as launch; launch.START_S = 3; launch.main()"
 
 
 def launched(tmp_path: Path, code: str = "", **more: str) -> subprocess.CompletedProcess[str]:

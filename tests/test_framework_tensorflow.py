@@ -58,7 +58,11 @@ class Nodes:
         self.names = [f"node-{rank}" for rank, _ in enumerate(slots.split())]
         self.folder, self.port = folder, port
         shutil.copy(peers.__file__, folder / PEERS)
-        words = [sys.executable, str(TEMPLATES / "tensorflow" / "launch.py"), *flags]
+        words = [
+            sys.executable,
+            str(TEMPLATES / "frameworks/tensorflow/tensorflow_launch.py"),
+            *flags,
+        ]
         self.launchers = [
             subprocess.Popen(
                 [*words, sys.executable, "-u", "-c", code],
@@ -74,7 +78,7 @@ class Nodes:
     def environment(self, rank: int, slots: str) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{TEMPLATES / 'ranks'}:{self.folder}",
+            "PYTHONPATH": f"{TEMPLATES / 'programs/ranks'}:{self.folder}",
             "CK_TOKEN": "the same on all nodes",
             "OMP_NUM_THREADS": "1",
             "CK_JOB_ID": "7",

@@ -311,7 +311,7 @@ def test_a_build_sees_every_file_that_its_dockerfile_takes(image: Image) -> None
 
 def test_the_look_into_an_image_knows_the_same_drivers() -> None:
     """It runs in the image, by itself, and so has a copy of the table."""
-    look = runpy.run_path(str(data_dir("templates") / "container" / "look.py"))
+    look = runpy.run_path(str(data_dir("templates/scripts/container") / "look.py"))
     assert {int(cuda): branch for cuda, branch in look["OLDEST_DRIVER"].items()} == {
         **OLDEST_DRIVER
     }

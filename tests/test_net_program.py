@@ -21,6 +21,7 @@ from clusterkit.preflight.probes.net import allreduce, links
 from clusterkit.transport.probe import PreflightJob
 from tests.probe_run import SHELLS
 
+PROGRAMS = data_dir("templates/programs/preflight")
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 PORT = 14000 + 10 * (os.getpid() % 400)  # none that jobs take
 """The first of some ports that no other process of the test run uses."""
@@ -28,7 +29,7 @@ PORT = 14000 + 10 * (os.getpid() % 400)  # none that jobs take
 
 def program(name: str) -> ModuleType:
     """Import one of the programs."""
-    path = data_dir("templates") / "preflight" / f"{name}.py"
+    path = PROGRAMS / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -184,8 +185,6 @@ def test_a_name_that_leads_to_another_node_is_told() -> None:
     assert links.parse(done.stdout).reach == (("localhost", "wrong:127.0.0.2"),)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((data_dir("templates") / "preflight").glob("*.py")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted(PROGRAMS.glob("*.py")), ids=lambda path: path.name)
 def test_programs_are_python_3_6(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))

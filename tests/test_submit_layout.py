@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import clusterkit
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.model import NodeOrder
 from clusterkit.launch.rank_layout import near_first
 
@@ -30,7 +30,7 @@ SwitchName=odd Level=0 LinkSpeed=1 Nodes=n[1,3,5,7,9]
 SwitchName=even Level=0 LinkSpeed=1 Nodes=n[2,4,6,8,10]
 """
 
-ORDER = read_data("templates", "sbatch", "order.sh")
+ORDER = read_template("sbatch/order.sh")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_a_site_shadows_one_template_and_keeps_the_others(tmp_path: Path) -> Non
     texts = {f.name: f.text for f in render(make_plan(job(), site, workdir=WORKDIR))}
     assert texts["node.sh"] == "#!/bin/bash\n# train\n"
     assert "#SBATCH --job-name=train" in texts["job.sbatch"]
-    assert template_path("sbatch/job.sbatch.j2", str(tmp_path)).parent.parent.name == "templates"
+    assert template_path("sbatch/job.sbatch.j2", str(tmp_path)).parent.parent.name == "scripts"
 
 
 @pytest.mark.parametrize(

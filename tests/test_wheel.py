@@ -55,7 +55,7 @@ def test_every_file_is_in_the_wheel(site: Path) -> None:
     wanted = [*tracked("clusterkit"), *(f"clusterkit/_data/{f}" for f in tracked("templates"))]
     wanted += [f"clusterkit/_data/{f}" for f in tracked("images")]
     wanted += [f"clusterkit/_data/{f}" for f in tracked("bench/accuracy")]
-    assert "clusterkit/_data/templates/preflight/report.html.j2" in wanted
+    assert "clusterkit/_data/templates/pages/preflight.html.j2" in wanted
     assert "clusterkit/preflight/env_lint/rules.tsv" in wanted
     assert "clusterkit/preflight/env_lint/variables.tsv" in wanted
     assert [name for name in wanted if not (site / name).is_file()] == []

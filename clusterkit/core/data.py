@@ -10,6 +10,15 @@ from clusterkit.core import peers
 PEERS = "clusterkit_peers.py"
 """The name of `core/peers.py` on the nodes, beside launchers that use it."""
 
+_ON_NODES = {
+    "horovod_elastic.py": "elastic.py",
+    "horovod_sitecustomize.py": "sitecustomize.py",
+    "ray_sitecustomize.py": "sitecustomize.py",
+    "spark_launch.py": "launch.py",
+    "torchrun_elastic.py": "elastic.py",
+}
+"""Files that nodes know by a name that those of several frameworks have."""
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -19,9 +28,9 @@ def data_dir(name: str) -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
 
 
-def read_data(*parts: str) -> str:
-    """Return the text of a shipped file, such as `read_data("templates", "x", "y.json")`."""
-    return data_dir(parts[0]).joinpath(*parts[1:]).read_text(encoding="utf-8")
+def read_template(path: str) -> str:
+    """Return the text of a file of `templates/`, such as `pages/scaling.css`."""
+    return (data_dir("templates") / path).read_text(encoding="utf-8")
 
 
 def read_table(path: Path) -> Iterator[dict[str, str]]:
@@ -30,6 +39,13 @@ def read_table(path: Path) -> Iterator[dict[str, str]]:
     head, *lines = (line for line in text.splitlines() if not line.startswith("#"))
     names = head.split("\t")
     yield from (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
+
+
+def framework_files(framework: str, *names: str) -> dict[str, str]:
+    """Return files of `templates/frameworks/FRAMEWORK`, under the names that they have on nodes."""
+    return {
+        _ON_NODES.get(name, name): read_template(f"frameworks/{framework}/{name}") for name in names
+    }
 
 
 def peers_program() -> dict[str, str]:

@@ -18,10 +18,10 @@ _CONTROL = re.compile(
 """Also marks that turn the direction of writing, and halves of characters that no file can hold."""
 
 
-def environment(folder: str) -> jinja2.Environment:
-    """Return what renders the templates of a folder of `templates/`; it escapes every value."""
+def environment() -> jinja2.Environment:
+    """Return what renders `templates/pages/`; it escapes every value."""
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(data_dir("templates") / folder),
+        loader=jinja2.FileSystemLoader(data_dir("templates/pages")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

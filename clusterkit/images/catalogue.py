@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.version import __version__
 
@@ -59,7 +59,7 @@ def _image(name: str, row: Mapping[str, Any]) -> Image:
     return Image(**{**row, **pinned, "name": name, "borrowed": tuple(row.get("borrowed", ()))})
 
 
-_TABLES = tomllib.loads(read_data("images", "catalogue.toml"))
+_TABLES = tomllib.loads((data_dir("images") / "catalogue.toml").read_text(encoding="utf-8"))
 ROOT_IMAGE: str = _TABLES["root_image"]
 EPOCH: int = _TABLES["epoch"]
 PLATFORMS: tuple[str, ...] = tuple(_TABLES["platforms"])

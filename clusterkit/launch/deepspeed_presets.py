@@ -1,19 +1,21 @@
-"""The named DeepSpeed configurations: each is the file `templates/deepspeed/NAME.json`."""
+"""The named DeepSpeed configurations: each is the file `frameworks/deepspeed/NAME.json`."""
 
 from __future__ import annotations
 
-from clusterkit.core.data import data_dir, read_data
+from clusterkit.core.data import data_dir, read_template
 from clusterkit.core.errors import Problem, choices_hint
 
 
 def preset_names() -> tuple[str, ...]:
     """Return the names of all presets."""
-    return tuple(sorted(path.stem for path in data_dir("templates").glob("deepspeed/*.json")))
+    return tuple(
+        sorted(path.stem for path in data_dir("templates/frameworks/deepspeed").glob("*.json"))
+    )
 
 
 def preset_text(name: str) -> str:
     """Return the preset as it is written to `ds_config.json`."""
-    return read_data("templates", "deepspeed", f"{name}.json")
+    return read_template(f"frameworks/deepspeed/{name}.json")
 
 
 def check_preset(name: str, framework: str) -> list[Problem]:

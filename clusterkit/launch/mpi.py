@@ -1,6 +1,6 @@
 """The command of a job under MPI: one program on every node, or one `srun` for all of them.
 
-`templates/mpi/launch.py` runs mpirun on the first node, whose daemons every node starts itself, so
+`mpi_launch.py` runs mpirun on the first node, whose daemons every node starts itself, so
 that neither SSH nor a scheduler is needed. With `srun`, Slurm starts the ranks.
 """
 
@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import NodeCommand, Runtime, Word
 
 OPTIONS = ("launcher", "flavour", "mpirun", "map-by", "bind-to", "pmi")
 """What `--set mpi.KEY=VALUE` may name."""
 _CHOICES = {"launcher": ("mpirun", "srun"), "flavour": ("openmpi", "mpich", "intel")}
-_FILES = {
-    "mpi_launch.py": "launch.py",
-    "mpi_nodes.py": "nodes.py",
-    "mpi_agent.sh": "agent.sh",
-    "mpi_rank.sh": "rank.sh",
-}
+_FILES = ("mpi_launch.py", "mpi_nodes.py", "mpi_agent.sh", "mpi_rank.sh")
 
 
 def mpi_command(
@@ -46,10 +41,7 @@ def mpi_command(
             *((f"--srun-arg={argument}" for argument in srun_args) if srun else ()),
             *program,
         ),
-        files={
-            **{name: read_data("templates", "mpi", source) for name, source in _FILES.items()},
-            **peers_program(),
-        },
+        files={**framework_files("mpi", *_FILES), **peers_program()},
         once=srun,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core import files
-from clusterkit.core.data import PEERS, read_data
+from clusterkit.core.data import PEERS, read_template
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostfile
 from clusterkit.core.model import (
@@ -39,7 +39,7 @@ _PARTS: Mapping[ContainerRuntime, tuple[str, ...]] = {
     ContainerRuntime.ENROOT: ("enroot.sh",),
     ContainerRuntime.PYXIS: ("pyxis.sh",),
 }
-"""What puts a node's command into an image: `common.sh`, and these, of `templates/container/`. They
+"""What puts a node's command into an image: `common.sh`, and these, of `scripts/container/`. They
 define `ck_enter` (leaves in `ck_inside` the words before the command) and `ck_leave` (tidies up).
 """
 _INSIDE = ("inside.sh", "look.py")
@@ -118,7 +118,7 @@ def _node(plan: LaunchPlan, *, name: str = "node.sh") -> RenderedFile:
 
 
 def _container(name: str) -> str:
-    return read_data("templates", "container", name)
+    return read_template(f"scripts/container/{name}")
 
 
 def _sbatch(plan: LaunchPlan, node_script: str) -> list[RenderedFile]:
@@ -148,7 +148,7 @@ def _order(order: NodeOrder | None) -> dict[str, Any]:
     if order is None:
         return {}
     return {
-        "order_functions": read_data("templates", "sbatch", "order.sh"),
+        "order_functions": read_template("scripts/sbatch/order.sh"),
         "together": str(order.together),
         "places": " ".join(str(place) for place in order.places),
         "switches": tuple(" ".join(nodes) for nodes in order.switches),
@@ -287,7 +287,7 @@ def _slots(plan: LaunchPlan) -> str:
 
 def _render(name: str, plan: LaunchPlan, **values: Any) -> str:
     path = template_path(name, plan.cluster.templates)
-    functions = read_data("templates", "node", "filter.sh") if plan.command.slot_filter else ""
+    functions = read_template("scripts/node/filter.sh") if plan.command.slot_filter else ""
     return render_template(
         path, plan=plan, version=__version__, filter_functions=functions, **values
     )

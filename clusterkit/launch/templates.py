@@ -1,7 +1,7 @@
 """Jinja as strict as it gets: a value enters a rendered file through a filter, or not at all.
 
-Templates come from `templates/` at the top of the repository; a folder of the site may shadow any
-of them. An expression without a filter, or with an unknown name, does not render.
+Templates come from `templates/scripts/` of the repository; a folder of the site may shadow any of
+them. An expression without a filter, or with an unknown name, does not render.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def template_path(name: str, shadow: str | None) -> Path:
             )
         if (folder / name).is_file():
             return folder / name
-    return data_dir("templates") / name
+    return data_dir("templates/scripts") / name
 
 
 def render_template(path: Path, **values: Any) -> str:

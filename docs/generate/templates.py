@@ -16,8 +16,8 @@ from docs.generate.page import Page, blocks, code, prose, table
 
 _COMMENT = re.compile(r"^\s*(?:#|//|/\*|\{##)+\s*(.+?)\s*(?:\*/|##\})?\s*$")
 
-_OF_JOBS = frozenset({"node", "sbatch", "compose"})
-"""Folders of templates that a site may shadow; preflight's report has filters of its own."""
+_OF_JOBS = "scripts"
+"""The folder whose templates a site may shadow, by their names below it."""
 _OF_A_PLAN = (model.LaunchPlan, model.NodeCommand, model.ContainerPlan)
 
 
@@ -25,7 +25,8 @@ def pages(root: Path) -> Iterator[Page]:
     """Yield the one page of this module."""
     folder = root / "templates"
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
-    rendered = [path for path in files if path.suffix == ".j2" and path.parent.name in _OF_JOBS]
+    scripts = folder / _OF_JOBS
+    rendered = sorted(scripts.rglob("*.j2"))
     variables = (_listed(_variables(path)) for path in rendered)
     others = (path for path in files if path not in rendered)
     yield Page(
@@ -37,7 +38,7 @@ def pages(root: Path) -> Iterator[Page]:
             "## Rendered files and their variables",
             table(
                 ("template", "variables"),
-                zip((code(_name(path, folder)) for path in rendered), variables, strict=True),
+                zip((code(_name(path, scripts)) for path in rendered), variables, strict=True),
             ),
             "## Filters",
             f"An expression without one of these does not render: {_listed(templates.FILTERS)}.",

@@ -27,7 +27,7 @@ TABLES = {
     "bench/accuracy/units.py": ("_FORMS",),
     "clusterkit/executors/slurm/refusals.py": ("_HINTS",),
     "clusterkit/images/build.py": ("_KNOWN",),
-    "templates/mpi/launch.py": ("SAYS",),
+    "templates/frameworks/mpi/mpi_launch.py": ("SAYS",),
 }
 """Files that search for what stands in a table: names of those that hold texts and no patterns."""
 _ALIKE = "x"

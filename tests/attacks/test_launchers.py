@@ -135,7 +135,7 @@ def test_sparks_nodes_gather_and_the_program_runs(tmp_path: Path) -> None:
 def test_without_a_token_no_node_takes_part(tmp_path: Path, module: str) -> None:
     nodes = ray.Nodes(tmp_path, count=2)
     environment = {**nodes.environment(1), "CK_TOKEN": "", "OMP_NUM_THREADS": "1"}
-    program = data_dir("templates") / module / "launch.py"
+    program = data_dir("templates/frameworks") / module / f"{module}_launch.py"
     environment["PYTHONPATH"] += f":{program.parent}"
     words = {
         "ray": ("--min-nodes=2", "true"),
@@ -161,7 +161,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("CK_NODE_ADDR", "127.0.0.1")
     monkeypatch.setenv("CK_PORT", str(port))
     monkeypatch.setitem(sys.modules, "clusterkit_peers", peers)
-    monkeypatch.syspath_prepend(data_dir("templates") / "torchrun")
+    monkeypatch.syspath_prepend(data_dir("templates/frameworks/torchrun"))
     module: Any = importlib.import_module("clusterkit_store")
 
     def member(rank: int, token: str = "the same on all nodes") -> Member:

@@ -173,7 +173,7 @@ def test_every_shape_of_a_step_gives_the_tasks_of_tensorflows_resolver() -> None
         ([4], {"evaluator": 1, "worker": 3}),
     ]
     templates = data_dir("templates")
-    folders = (str(templates / "tensorflow"), str(templates / "ranks"))
+    folders = (str(templates / "frameworks/tensorflow"), str(templates / "programs/ranks"))
     done = subprocess.run(
         [str(python_of("tensorflow")), "-c", SHAPES, *folders],
         input=json.dumps(shapes),

@@ -18,7 +18,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core import files
-from clusterkit.core.data import data_dir, read_data
+from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, listed
@@ -38,7 +38,7 @@ from clusterkit.transport.probe import Unparsed
 if TYPE_CHECKING:
     from clusterkit.jobs.submit.submit import ProgramRequest
 
-_FOLDER = "collectives"
+_FOLDER = data_dir("templates/programs/collectives")
 _SCRIPT = "clusterkit_collectives.py"
 _PROGRAM = (_SCRIPT, "clusterkit_collective.py")
 _BACKENDS = ("auto", "nccl", "gloo")
@@ -190,10 +190,10 @@ def _request(options: Mapping[str, Any], wanted: Wanted) -> ProgramRequest:
         "time": str(math.ceil((wanted.seconds * len(wanted.ops) + _AROUND_S) / 60)),
         **options,
         "framework": "torchrun",
-        "script": str(data_dir("templates") / _FOLDER / _SCRIPT),
+        "script": str(_FOLDER / _SCRIPT),
         "args": [wanted.argument()],
     }
-    program = {name: read_data("templates", _FOLDER, name) for name in _PROGRAM}
+    program = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PROGRAM}
     return ProgramRequest(
         verb="bench allreduce", flags=words, file=None, warn=console.warn, program=program
     )

@@ -1,6 +1,6 @@
 """Count and trace a `torch.nn.Module` by its import path, in a process of its own.
 
-That process runs the code of the user (templates/estimate/trace_module.py): this package itself
+That process runs the code of the user (programs/estimate/trace_module.py): this package itself
 imports no torch, and whatever that code does ends with it.
 """
 
@@ -51,7 +51,7 @@ def model_of_module(
     place, _, name = spec.rpartition(":")
     if not place or not name:
         raise UserError(f"{spec!r} names no function that returns a model", hint=_HINT)
-    program = data_dir("templates") / "estimate" / "trace_module.py"
+    program = data_dir("templates/programs/estimate") / "trace_module.py"
     answer = run_command(
         [sys.executable, "-P", str(program), spec, str(seq), str(micro_batch)],
         environment={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from clusterkit.core.data import read_data
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.estimate.models.model_config import llama_ffn, model_of_config, shape_of
 from clusterkit.estimate.shapes import ModelShape
 
 __all__ = ["model_named", "model_of_config", "model_of_params", "preset_names", "published_params"]
 
-_TABLE = ("templates", "estimate", "models.txt")
+_TABLE = Path(__file__).with_name("named.txt")
 _COLUMNS = (
     "num_hidden_layers",
     "hidden_size",
@@ -178,7 +178,7 @@ def _size(text: str) -> int:
 
 @lru_cache(maxsize=1)
 def _presets() -> Mapping[str, _Preset]:
-    lines = read_data(*_TABLE).splitlines()
+    lines = _TABLE.read_text(encoding="utf-8").splitlines()
     presets = [_preset(line.split()) for line in lines if line and not line.startswith("#")]
     return {preset.name: preset for preset in presets}
 

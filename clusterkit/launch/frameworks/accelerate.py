@@ -7,7 +7,7 @@ renders one, and `--set accelerate.config_file=FILE` names yours.
 
 from __future__ import annotations
 
-from clusterkit.core.data import data_dir, read_data
+from clusterkit.core.data import data_dir, framework_files, read_template
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import NodeCommand, Runtime, Word
 from clusterkit.launch.frameworks.base import (
@@ -38,8 +38,8 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     if own and "preset" in inputs.options:
         raise UserError("accelerate has two configurations", hint="keep preset or config_file")
     files = {
-        "accelerate_launch.py": read_data("templates", "accelerate", "launch.py"),
-        "agent.py": read_data("templates", "torchrun", "agent.py"),
+        **framework_files("accelerate", "accelerate_launch.py"),
+        **framework_files("torchrun", "agent.py"),
         **shared_files("clusterkit_failure.py"),
     }
     config: tuple[Word, ...] = ()
@@ -65,11 +65,11 @@ def command(inputs: LaunchInputs) -> NodeCommand:
 
 
 def _preset_text(name: str) -> str:
-    names = sorted(path.stem for path in data_dir("templates").glob("accelerate/*.yaml"))
+    names = sorted(path.stem for path in data_dir("templates/frameworks/accelerate").glob("*.yaml"))
     if name not in names:
         hint = choices_hint(name, names)
         raise UserError(f"unknown configuration preset {name!r} for accelerate", hint=hint)
-    return read_data("templates", "accelerate", f"{name}.yaml")
+    return read_template(f"frameworks/accelerate/{name}.yaml")
 
 
 FRAMEWORK = Framework(

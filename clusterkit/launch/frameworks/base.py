@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.model import HorovodController, NodeCommand, Runtime, Word
 
 
@@ -71,8 +71,8 @@ def option_words(options: Mapping[str, str], *, skip: tuple[str, ...] = ()) -> t
 
 
 def shared_files(*names: str) -> dict[str, str]:
-    """Return programs of `templates/ranks/`, which those of frameworks import on the nodes."""
-    return {name: read_data("templates", "ranks", name) for name in names}
+    """Return programs of `templates/programs/ranks`, which launchers import on the nodes."""
+    return {name: read_template(f"programs/ranks/{name}") for name in names}
 
 
 def launched_by(

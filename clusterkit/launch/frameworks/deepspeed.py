@@ -2,7 +2,7 @@
 
 `--no_ssh` makes each node start only its own ranks; the hostfile gives the world, and the master
 address is explicit because the launcher would otherwise ask the first host over SSH
-(deepspeed#5136). Ranks start through `templates/deepspeed/rank.sh`, which says why.
+(deepspeed#5136). Ranks start through `rank.sh`, which says why.
 
 A filter drops nodes in the node script, where their names are known; the launcher refuses to
 start on a node that its own filter drops. It gets what is left slot by slot, as some releases
@@ -11,7 +11,7 @@ take a bare host name for none of its slots (deepspeed#6671).
 
 from __future__ import annotations
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import framework_files
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostfile import filter_slots, pool_of_unnamed
 from clusterkit.core.model import FILTERED, NodeCommand, Runtime, SlotFilter, Word
@@ -32,7 +32,7 @@ FILTERS = ("include", "exclude")
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the launcher's command; every node runs the same one."""
     _refuse_own_options(inputs)
-    files = {"rank.sh": read_data("templates", "deepspeed", "rank.sh")}
+    files = framework_files("deepspeed", "rank.sh")
     config: tuple[Word, ...] = ()
     if inputs.deepspeed_preset is not None:
         files[CONFIG_FILE] = preset_text(inputs.deepspeed_preset)

@@ -7,7 +7,7 @@ task for each GPU. `--set env.per-node=1` starts one process a node instead, for
 
 from __future__ import annotations
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import framework_files
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
@@ -34,7 +34,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             *((f"--per-node={per_node}",) if per_node is not None else ()),
         ),
         files={
-            "env_launch.py": read_data("templates", "env", "launch.py"),
+            **framework_files("env", "env_launch.py"),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
         },
         processes=_processes(inputs, per_node),

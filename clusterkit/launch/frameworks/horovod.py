@@ -1,15 +1,15 @@
 """horovod: inside an allocation without SSH; over MPI where the site's Horovod is built on it.
 
-With gloo, every node runs `templates/horovod/launch.py`: the first node serves Horovod's own
-rendezvous, to the ranks of the job alone (`rendezvous.py`), and each node starts its local ranks
-with the HOROVOD_* variables that `horovodrun` would have set over SSH; a job of `--nodes MIN:MAX`
-runs `elastic.py` there, with Horovod's elastic driver on the first node. With MPI, `srun` starts
+With gloo, every node runs `horovod_launch.py`: the first node serves Horovod's own rendezvous, to
+the ranks of the job alone (`horovod_rendezvous.py`), and each node starts its local ranks with the
+HOROVOD_* variables that `horovodrun` would have set over SSH; a job of `--nodes MIN:MAX` runs
+`horovod_elastic.py` there, with Horovod's elastic driver on the first node. With MPI, `srun` starts
 one task a rank under Slurm, and mpirun elsewhere.
 """
 
 from __future__ import annotations
 
-from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import HorovodController, NodeCommand
 from clusterkit.launch.frameworks.base import (
@@ -43,19 +43,18 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     return NodeCommand(
         argv=launched_by("horovod_launch.py", inputs, f"--processes={inputs.processes}"),
         files={
-            "horovod_launch.py": read_data("templates", "horovod", "launch.py"),
+            **framework_files("horovod", "horovod_launch.py"),
             **_rendezvous_files(),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
-            "sitecustomize.py": read_data("templates", "horovod", "sitecustomize.py"),
+            **framework_files("horovod", "horovod_sitecustomize.py"),
         },
     )
 
 
 def _elastic(inputs: LaunchInputs) -> NodeCommand:
-    names = ("elastic.py", "discover-hosts.sh")
     return NodeCommand(
         argv=launched_by(
-            names[0],
+            "elastic.py",
             inputs,
             f"--min-nodes={inputs.nodes}",
             # Whichever nodes are lost: as many slots as the smallest ones have.
@@ -63,15 +62,14 @@ def _elastic(inputs: LaunchInputs) -> NodeCommand:
             *option_words(inputs.options),
         ),
         files={
-            **{name: read_data("templates", "horovod", name) for name in names},
+            **framework_files("horovod", "horovod_elastic.py", "discover-hosts.sh"),
             **_rendezvous_files(),
         },
     )
 
 
 def _rendezvous_files() -> dict[str, str]:
-    name = "horovod_rendezvous.py"
-    return {name: read_data("templates", "horovod", "rendezvous.py"), **peers_program()}
+    return {**framework_files("horovod", "horovod_rendezvous.py"), **peers_program()}
 
 
 def _over_mpi(inputs: LaunchInputs) -> NodeCommand:

@@ -1,18 +1,21 @@
 """ray: a Ray cluster of the job's own nodes, and the script once, as its driver.
 
-Every node runs `templates/ray/launch.py`: the first one starts the head and, when the others have
+Every node runs `ray_launch.py`: the first one starts the head and, when the others have
 joined, the script with RAY_ADDRESS. Ports and folders are the job's own, so that a Ray which
 already runs on a machine is left alone, and each ends with its own job.
 """
 
 from __future__ import annotations
 
-from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
 
-_BESIDE = ("clusterkit_member.py", "clusterkit_ray.py", "clusterkit_train.py", "sitecustomize.py")
+_FILES = (
+    "ray_launch.py", "clusterkit_member.py", "clusterkit_ray.py", "clusterkit_train.py",
+    "ray_sitecustomize.py",
+)  # fmt: skip
 _OURS = "start-timeout"
 _RAYS = (
     "num-cpus", "num-gpus", "resources", "labels", "memory", "object-store-memory",
@@ -48,8 +51,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             *options,
         ),
         files={
-            "ray_launch.py": read_data("templates", "ray", "launch.py"),
-            **{name: read_data("templates", "ray", name) for name in _BESIDE},
+            **framework_files("ray", *_FILES),
             **shared_files("clusterkit_failure.py", "clusterkit_tree.py"),
             **peers_program(),
         },

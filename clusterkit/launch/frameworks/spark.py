@@ -1,13 +1,13 @@
 """spark: a standalone Spark cluster inside the allocation, and `spark-submit` of the script on it.
 
-Every node runs `templates/spark/launch.py`: the first one Spark's master, each of them a worker
+Every node runs `spark_launch.py`: the first one Spark's master, each of them a worker
 with as many cores as it has slots, without SSH; the driver runs on the first node, and the cluster
 ends with it. `--set spark.KEY=VALUE` is that very key of Spark's configuration.
 """
 
 from __future__ import annotations
 
-from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs, launched_by, shared_files
@@ -41,7 +41,6 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             "nor .jar",
             hint="give the file a name that ends in .py",
         )
-    names = ("launch.py", "spark_node.py")
     return NodeCommand(
         argv=launched_by(
             "launch.py",
@@ -51,7 +50,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             by_python=False,
         ),
         files={
-            **{name: read_data("templates", "spark", name) for name in names},
+            **framework_files("spark", "spark_launch.py", "spark_node.py"),
             **shared_files("clusterkit_failure.py", "clusterkit_tree.py"),
             **peers_program(),
         },

@@ -7,7 +7,7 @@ as `srun` does for TensorFlow's own SlurmClusterResolver; ranks have their roles
 
 from __future__ import annotations
 
-from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import NodeCommand, Runtime
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs, shared_files
@@ -34,8 +34,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             *inputs.args,
         ),
         files={
-            "tensorflow_launch.py": read_data("templates", "tensorflow", "launch.py"),
-            "tensorflow_meeting.py": read_data("templates", "tensorflow", "tensorflow_meeting.py"),
+            **framework_files("tensorflow", "tensorflow_launch.py", "tensorflow_meeting.py"),
             **shared_files("clusterkit_ranks.py", "clusterkit_failure.py"),
             **peers_program(),
         },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterkit.core.data import peers_program, read_data
+from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand, Runtime, Word
 from clusterkit.launch.frameworks.base import (
@@ -33,16 +33,17 @@ _ELASTIC_RESTARTS = "3"
 
 def command(inputs: LaunchInputs) -> NodeCommand:
     """Return the agent's command; every node runs the same one."""
-    names, peers, options = ["agent.py"], {}, inputs.options
+    program, names, peers, options = "agent.py", ["agent.py"], {}, inputs.options
     _refuse_decided(options)
     per_node = _per_node(inputs)
     if inputs.max_nodes is not None:
-        names += ["clusterkit_store.py", "elastic.py"]
+        program = "elastic.py"
+        names += ["clusterkit_store.py", "torchrun_elastic.py"]
         peers = peers_program()
         options = {_RESTARTS: _ELASTIC_RESTARTS, **options}
     return NodeCommand(
         argv=launched_by(
-            names[-1],  # torchrun, with additions
+            program,  # torchrun, with additions
             inputs,
             *_rendezvous(inputs),
             f"--nproc-per-node={per_node}",
@@ -50,7 +51,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
             by_python=False,
         ),
         files={
-            **{name: read_data("templates", "torchrun", name) for name in names},
+            **framework_files("torchrun", *names),
             **shared_files("clusterkit_failure.py"),
             **peers,
         },

@@ -149,7 +149,7 @@ def node_order(
 def near_first(order: NodeOrder, hosts: Sequence[str]) -> tuple[str, ...]:
     """Return `hosts`, as many as `order` has places, in rank order.
 
-    templates/sbatch/order.sh does the same where a Slurm job learns its nodes.
+    templates/scripts/sbatch/order.sh does the same where a Slurm job learns its nodes.
     """
     whole: list[str] = []
     rest: list[str] = []

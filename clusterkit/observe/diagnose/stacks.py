@@ -1,6 +1,6 @@
 """Where all ranks of a running job stand: py-spy on every node, folded by identical stack.
 
-templates/probes/stacks.sh finds the processes of the job by their variables, and asks py-spy about
+programs/probes/stacks.sh finds the processes of the job by their variables, and asks py-spy about
 each one that is a rank: a Python process with a rank, whose parent is not that rank.
 Those in containers are processes of the node as well, and have the variable; it is the node's
 py-spy that looks at them, as nothing of an image is run outside of it.
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from clusterkit.core import files
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.records import object_of, text_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe.top.targets import of_job
@@ -106,7 +106,7 @@ def _probe(marker: str, python: str) -> Probe[str]:
     # No pipe nor quote may get in: it is a word of a shell on the node.
     wanted = shlex.quote(marker)
     folder = shlex.quote(python.rpartition("/")[0] or "/usr/local/bin")
-    snippet = read_data("templates", "probes", "stacks.sh")
+    snippet = read_template("programs/probes/stacks.sh")
     snippet = snippet.replace("@MARKER@", wanted).replace("@PATH@", folder)
     return Probe(name="stacks", command=ranks_snippet() + snippet, parse=str, timeout_s=_TIMEOUT_S)
 

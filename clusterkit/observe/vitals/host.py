@@ -5,7 +5,7 @@ Sources: proc(5) (`/proc/stat`, `/proc/meminfo`, `/proc/net/dev`, `/proc/PID/sta
 Documentation/ABI/stable/sysfs-class-infiniband (data counters are in units of four octets), and
 Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst (`cpu.stat`).
 
-Processes of jobs, and their ranks, are known by their variables (templates/probes/ranks.sh). Of the
+Processes of jobs, and their ranks, are known by their variables (programs/probes/ranks.sh). Of the
 cgroups that they, and the script itself, are in, those with a limit are told, up to the root; one
 that ends while it is read is left out. So are an interface on top of one that is told (`lower_*` in
 its folder: bond, VLAN, bridge, macvlan), as the same bytes pass both, and an RDMA port whose
@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.preflight.probes.net.interfaces import VIRTUAL
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
@@ -270,12 +270,12 @@ def _process(match: re.Match[str], ticks_per_s: int, page_bytes: int) -> Process
 
 def ranks_snippet() -> str:
     """Return a function `ranks` of sh: it prints `PID,MARK,RANK` of each process of a job."""
-    return read_data("templates", "probes", "ranks.sh")
+    return read_template("programs/probes/ranks.sh")
 
 
 def _snippet(job: PreflightJob) -> str:
     del job
-    vitals = read_data("templates", "probes", "vitals.sh").replace("@VIRTUAL@", VIRTUAL)
+    vitals = read_template("programs/probes/vitals.sh").replace("@VIRTUAL@", VIRTUAL)
     return ranks_snippet() + vitals
 
 

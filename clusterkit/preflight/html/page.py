@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.html import environment, policy
@@ -74,11 +74,11 @@ def page(bundle: Bundle, report: Report) -> str:
     evidence = Evidence(
         job=bundle.job, nodes=tuple(node for node in facts if node.reach.problem is None)
     )
-    style, script = (read_data("templates", "preflight", f"report.{end}") for end in ("css", "js"))
+    style, script = (read_template(f"pages/preflight.{end}") for end in ("css", "js"))
     lines = _node_lines(report)
     return (
-        environment("preflight")
-        .get_template("report.html.j2")
+        environment()
+        .get_template("preflight.html.j2")
         .render(
             style=Markup(style),  # noqa: S704 - ours, not a node's
             script=Markup(script),  # noqa: S704

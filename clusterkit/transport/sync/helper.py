@@ -1,4 +1,4 @@
-"""A conversation with one node, in whose Python `templates/sync/node.py` does the other half."""
+"""A conversation with one node, in whose Python `programs/sync/node.py` does the other half."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any, TypeVar
 
 from clusterkit.core import files
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.records import record_of
 from clusterkit.core.shell import quote, quote_path
@@ -45,7 +45,7 @@ class Helper:
         self.python = python
         self._has_begun = False
         token = new_token()
-        program = read_data("templates", "sync", "node.py")
+        program = read_template("programs/sync/node.py")
         words = f"{quote_path(python)} -I -X utf8 -c {quote(program)} {token}"
         self.talk = session.talk(f"exec {words}\n")
         # Also what a login prints of its own stands before the token.

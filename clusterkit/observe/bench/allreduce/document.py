@@ -1,6 +1,6 @@
 """A result that was measured before: what our program wrote down, or nccl-tests printed.
 
-templates/collectives/clusterkit_collectives.py writes:
+templates/programs/collectives/clusterkit_collectives.py writes:
 
     {"schema": 1, "kind": "clusterkit-collectives", "complete": true, "backend": "gloo",
      "device": "cpu", "nodes": ["n1", "n2"], "torch": "2.9.0",

@@ -1,6 +1,6 @@
 """What the nodes of a run did while it was measured: they are asked, and their readings compared.
 
-With a CPU microbenchmark (templates/probes/cpu_microbenchmark.sh): a fixed small computation, by
+With a CPU microbenchmark (programs/probes/cpu_microbenchmark.sh): a fixed small computation, by
 the same program on every node. Resolution: 10 ms, that of /proc/uptime.
 """
 
@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.observe.top.targets import Part, of_plan
@@ -57,7 +57,7 @@ def _parse(text: str) -> CpuTime:
 
 MICROBENCHMARK = Probe(
     name="cpu-microbenchmark",
-    command=lambda _: read_data("templates", "probes", "cpu_microbenchmark.sh"),
+    command=lambda _: read_template("programs/probes/cpu_microbenchmark.sh"),
     parse=_parse,
     timeout_s=60.0,
 )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.html import environment, policy
 from clusterkit.core.version import __version__
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence
@@ -44,11 +44,11 @@ class Point:
 
 def page(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> str:
     """Return the result as one HTML document that loads nothing."""
-    style = read_data("templates", "preflight", "report.css")
-    style += read_data("templates", "scaling", "report.css")
+    style = read_template("pages/preflight.css")
+    style += read_template("pages/scaling.css")
     return (
-        environment("scaling")
-        .get_template("report.html.j2")
+        environment()
+        .get_template("scaling.html.j2")
         .render(
             style=Markup(style),  # noqa: S704 - ours
             policy=policy(style),

@@ -1,4 +1,4 @@
-"""All-reduces of pairs of nodes, as templates/preflight/allreduce.py prints them.
+"""All-reduces of pairs of nodes, as programs/preflight/allreduce.py prints them.
 
 ck-allreduce 1 NODE NODES BACKEND RANKS_PER_NODE
 pair ROUND PEER ok BYTES SECONDS DEVICE      pair ROUND PEER hung
@@ -11,7 +11,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.preflight.probes.net.program import DEFAULT_PORT, bundled, read_program, snippet
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
@@ -120,7 +120,7 @@ def allreduce_snippet(job: PreflightJob, rounds: str = "") -> str | None:
 
 def _collective() -> str:
     """Return the program that `clusterkit bench allreduce` measures with, too."""
-    return read_data("templates", "collectives", f"{_COLLECTIVE}.py")
+    return read_template(f"programs/collectives/{_COLLECTIVE}.py")
 
 
 def _with_env(job: PreflightJob, ours: dict[str, str]) -> PreflightJob:

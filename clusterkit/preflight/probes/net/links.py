@@ -1,4 +1,4 @@
-"""TCP reach, latency and bandwidth between the nodes, as templates/preflight/links.py prints them.
+"""TCP reach, latency and bandwidth between the nodes, as programs/preflight/links.py prints them.
 
 ck-net 1 NODE NODES ROUNDS SLOT_S     port WANTED BOUND
 pair ROUND PEER ok MICROSECONDS|- BYTES_PER_S|-       pair ROUND PEER STATUS

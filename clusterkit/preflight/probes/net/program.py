@@ -1,10 +1,10 @@
-"""The snippets that feed the Python programs of templates/preflight to a node's interpreter."""
+"""The snippets that feed the Python programs of programs/preflight to a node's interpreter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from clusterkit.core.data import read_data
+from clusterkit.core.data import read_template
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.transport.probe import PreflightJob
@@ -31,7 +31,7 @@ _TEST = "import sys; sys.exit(sys.version_info < (3, 6))"
 
 def read_program(name: str) -> str:
     """Return the text of one of the programs."""
-    return read_data("templates", "preflight", f"{name}.py")
+    return read_template(f"programs/preflight/{name}.py")
 
 
 def bundled(program: str, modules: Mapping[str, str]) -> str:
