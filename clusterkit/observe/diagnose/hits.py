@@ -27,6 +27,16 @@ RESTART = re.compile(r"^--- clusterkit: restart (?P<attempt>\d+) on (?P<node>\S+
 ROOT = "Root Cause (first observed failure)"
 """The line before torchrun's word about the rank that failed first."""
 MARKS = ("--- clusterkit: restart ", ROOT)
+STARTS = (
+    "nohup: ignoring input",
+    "Setting OMP_NUM_THREADS environment variable for each process",
+    "The following values were not passed to `accelerate launch`",
+)
+"""What a launcher prints once, before all else: torchrun, accelerate, a shell."""
+_REPORTS = frozenset(
+    {"torchrun-report", "deepspeed-report", "launcher-report", "slurm-report", "hangup"}
+)
+"""Rules of lines by which a launcher tells that it has ended its ranks."""
 _WELL = ('"key": "run_stop"', '"status": "success"')
 """mlperf_logging: the run as a whole has reached its goal."""
 _BEGUN = '"key": "run_start"'
@@ -143,6 +153,7 @@ class Finds:
         self._sequences: dict[tuple[object, ...], _Sequence] = {}
         self._roots: list[int] = []
         self._endings: deque[Ending] = deque(maxlen=_MOST_ENDINGS)
+        self._starts: set[str] = set()
         self._ignored = 0
 
     def scanned(self) -> Scanned:
@@ -173,7 +184,7 @@ class Finds:
         """Take note of where an attempt begins, or of what torchrun tells."""
         if text.startswith(ROOT):
             self._roots = [*self._roots[-7:], offset]
-        elif RESTART.match(text):
+        elif RESTART.match(text) or self._appended(text):
             self._hits.clear()
             self._sequences.clear()
             self._roots.clear()
@@ -184,6 +195,15 @@ class Finds:
             self._endings.clear()
         elif (well := all(words in text for words in _WELL)) or _SAID.search(text):
             self._endings.append(Ending(offset, well))
+
+    def _appended(self, text: str) -> bool:
+        """Tell whether another run begins, after a launcher has ended the one before."""
+        start = next((words for words in STARTS if words in text), None)
+        if start is None:
+            return False
+        again = start in self._starts
+        self._starts.add(start)
+        return again and any(_REPORTS.intersection(hit.rules) for hit in self._hits.values())
 
     def ignores(self, line: Line, offset: int) -> bool:
         """Tell whether a line ends a traceback of which Python says that it ends nothing else."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterkit.core.text.escapes import ESCAPES_IN_BYTES
-from clusterkit.observe.diagnose.hits import ENDINGS, MARKS, Finds, Hit, Scanned, Seen
+from clusterkit.observe.diagnose.hits import ENDINGS, MARKS, STARTS, Finds, Hit, Scanned, Seen
 from clusterkit.observe.diagnose.lines import LONGEST, counts_steps, read_line
 from clusterkit.observe.diagnose.open_log import (
     Log,
@@ -47,7 +47,7 @@ class Scanner:
     def __init__(self, rules: Sequence[Rule], processes: int | None = None) -> None:
         """Prepare the search for `rules` in logs of a job of so many processes."""
         self._processes = processes
-        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in (*MARKS, *ENDINGS)}
+        texts: dict[str, list[Rule | None]] = {mark: [None] for mark in (*MARKS, *STARTS, *ENDINGS)}
         for rule in rules:
             for need in rule.needs:
                 texts.setdefault(need, []).append(rule)
