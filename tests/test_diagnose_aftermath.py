@@ -324,14 +324,10 @@ def test_a_year_that_no_clock_has_is_no_time() -> None:
     assert time_of("1970-01-02 00:00:00Z x", year=2026) == 86400.0
 
 
-@pytest.mark.parametrize(
-    "banner",
-    [
-        "nohup: ignoring input\n",
-        "W0705 19:05:32.182000 47 torch/distributed/run.py:757] Setting OMP_NUM_THREADS environment "
-        "variable for each process to be 1 in default\n",
-    ],
-)
+OMP = "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"
+
+
+@pytest.mark.parametrize("banner", ["nohup: ignoring input\n", f"W0705 run.py:757] {OMP}\n"])
 def test_of_runs_appended_to_one_file_the_last_is_told(say: Say, banner: str) -> None:
     report = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
     first = f"{banner}ModuleNotFoundError: No module named 'lossy'\n{report}"

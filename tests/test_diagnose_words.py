@@ -126,7 +126,7 @@ def test_a_command_that_the_script_called_is_its_own(say: Say) -> None:
         ("SIGKILL", 9, "rank-killed"),
         ("SIGABRT", 6, "process-aborted"),
         ("SIGFPE", 8, "process-aborted"),
-        ("SIGILL", 4, "process-aborted"),
+        ("SIGILL", 4, "illegal-instruction"),
         ("SIGBUS", 7, "bus-error"),
         ("SIGTERM", 15, "launcher-report"),
     ],
