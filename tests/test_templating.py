@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterkit.core import shell
+from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import Ref
 from clusterkit.launch.plan import make_plan
@@ -94,3 +96,13 @@ def test_a_secret_does_not_print() -> None:
     secret = shell.Secret("hush")
     assert "hush" not in f"{secret} {secret!r}"
     assert secret.reveal() == "hush"
+
+
+def test_mypy_reads_every_program() -> None:
+    folder = data_dir("templates")
+    settings = tomllib.loads((folder.parent / "pyproject.toml").read_text())["tool"]["mypy"]
+    programs = list(folder.rglob("*.py"))
+    assert settings["modules"] == sorted(path.stem for path in programs)
+    folders = {str(path.parent.relative_to(folder.parent)) for path in programs}
+    assert settings["mypy_path"] == ["typings", *sorted(folders)]
+    assert settings["modules"] in [override["module"] for override in settings["overrides"]]

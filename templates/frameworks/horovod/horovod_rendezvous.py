@@ -127,6 +127,8 @@ class Door(OwnUser, ThreadingHTTPServer):
 class Request(BaseHTTPRequestHandler):
     """A request of a rank of this node."""
 
+    server: "Door"
+
     def answer(self):
         """Answer as the first node does."""
         length = int(self.headers.get("Content-Length") or 0)

@@ -1,10 +1,11 @@
-"""A node that joins the Ray of the first one, and leaves with it; what launch.py runs there."""
+"""A node that joins the Ray of the first one, and leaves with it; what ray_launch.py runs there."""
 
 import os
 import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import clusterkit_peers
 import clusterkit_ray
@@ -34,9 +35,9 @@ class Member:
 
     def __init__(self, options):
         self.options = options
-        self.ray = None
-        self.told = {}
-        self.line = None
+        self.ray: Any = None
+        self.told: dict[str, Any] = {}
+        self.line: Any = None
 
     def run(self):
         """Do what the head says until it says that this is the end; return the exit code."""
@@ -48,7 +49,7 @@ class Member:
         except OSError as error:
             fail(f"{name}: {error}")
         threading.Thread(target=self.listen, daemon=True).start()
-        beat_at = 0
+        beat_at = 0.0
         while "end" not in self.told:
             if "gone" in self.told:
                 say(f"{name} no longer hears the first node")

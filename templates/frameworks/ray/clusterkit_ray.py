@@ -72,7 +72,7 @@ class Ray:
         self.tries -= 1
         self.began = time.monotonic()
         self.folder = folder()
-        self.said = collections.deque(maxlen=40)
+        self.said: collections.deque[str] = collections.deque(maxlen=40)
         self.process = subprocess.Popen(
             [*command(self.folder), *self.options],
             env=variables(),
@@ -253,7 +253,8 @@ def variables():
 
 def warn_of_strangers():
     """Say where this Ray lets everybody in: older ones know no tokens."""
-    package = Path(find_spec("ray").origin).parent  # to import it would take seconds
+    found = find_spec("ray")  # to import it would take seconds
+    package = Path((found and found.origin) or "").parent
     if not (package / "_private" / "authentication").is_dir():
         first = os.environ["CK_PORT"]
         print(

@@ -13,10 +13,10 @@ try:
 except ImportError:  # in another release it may be elsewhere; then nothing is told
     from ray.train.v2.api.callback import RayTrainCallback
 
-    class ControllerCallback(RayTrainCallback):
+    class ControllerCallback(RayTrainCallback):  # type: ignore[no-redef]
         """Called by nobody."""
 
-    class WorkerGroupCallback(RayTrainCallback):
+    class WorkerGroupCallback(RayTrainCallback):  # type: ignore[no-redef]
         """Called by nobody."""
 
 

@@ -19,6 +19,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import clusterkit_peers
 import clusterkit_ray
@@ -80,7 +81,8 @@ class Head:
         self.shown = None
         self.ready = threading.Event()
         self.ending = False
-        self.driver = self.ray = None
+        self.driver: Any = None
+        self.ray: Any = None
 
     @property
     def elastic(self):

@@ -176,7 +176,7 @@ class Server:
         self.lost = []
         self.ending = False
         self.master = None
-        self.beat_at = 0
+        self.beat_at = 0.0
         self.announced = threading.Event()
         if len(self.nodes) == 1:
             return
@@ -250,9 +250,9 @@ def follow(spark):
         line.send(spark.about())
     except OSError as error:
         fail(str(error))
-    told = {}
+    told: dict[str, str] = {}
     threading.Thread(target=listen, args=(line, told), daemon=True).start()
-    beat_at = 0
+    beat_at = 0.0
     while "end" not in told:
         # The first node's word counts more than a worker that has lost its master.
         if "gone" in told:

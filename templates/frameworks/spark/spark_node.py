@@ -200,12 +200,13 @@ def spark_home():
     """Return the folder of Spark: that of SPARK_HOME, or of this Python's pyspark."""
     given = os.environ.get("SPARK_HOME")
     found = None if given else importlib.util.find_spec("pyspark")
-    if not given and (found is None or found.origin is None):
+    origin = found.origin if found else None
+    if not given and origin is None:
         fail(
             f"no Spark on {os.environ['CK_NODE_NAME']}: {sys.executable} -m pip install pyspark, "
             "or set SPARK_HOME"
         )
-    home = Path(given or Path(found.origin).parent)
+    home = Path(given or Path(origin or "").parent)
     if not (home / "bin" / "spark-class").is_file():
         whose = "SPARK_HOME" if given else "pyspark (the client alone?)"
         fail(f"there is no bin/spark-class in {home}, of {whose}, on {os.environ['CK_NODE_NAME']}")

@@ -69,7 +69,7 @@ def decides(role, options):
 
 def tf_config(tasks, addresses, rank):
     role, index = tasks[rank]
-    cluster = {}
+    cluster: dict[str, list[str]] = {}
     for (other, _), address in zip(tasks, addresses, strict=True):
         # An evaluator counts those of its own kind; to all others it does not belong.
         if other != "evaluator" or role == "evaluator":

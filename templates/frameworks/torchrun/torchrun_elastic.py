@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 # Ranks that share the agents' store find each other by how often their own agent has restarted
 # them, and agents count differently: only the one whose rank died counts that.
@@ -43,7 +44,8 @@ LAST_CALL_S = 20
 class Handler(DynamicRendezvousHandler):
     """The rendezvous as one agent sees it."""
 
-    members = frozenset()
+    members: frozenset[Any] = frozenset()
+    server: Any = None
 
     def get_backend(self):
         """Return the name under which the registry has it."""
@@ -119,7 +121,7 @@ def create_handler(parameters):
         # To outlive this agent's part, as in agent.py.
         Handler.server = clusterkit_store.Server(member) if is_head() else None
         start_s = parameters.get_as_int("join_timeout", START_S)
-        line = clusterkit_store.Line(member, head, start_s)
+        line: Any = clusterkit_store.Line(member, head, start_s)
     except OSError as error:
         sys.exit(f"clusterkit: error: {os.environ['CK_NODE_NAME']}: {error}")
     timeouts = RendezvousTimeout(

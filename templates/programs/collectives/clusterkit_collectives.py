@@ -16,6 +16,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,8 +40,8 @@ class Bench:
     def __init__(self, wishes, store, rank, world):
         self.wishes, self.store, self.rank, self.world = wishes, store, rank, world
         self.began = time.perf_counter()
-        self.document = {"schema": 1, "kind": "clusterkit-collectives", "complete": False}
-        self.document.update(measured=[], wrong=[], left_out=[])
+        self.document: dict[str, Any] = {"schema": 1, "kind": "clusterkit-collectives"}
+        self.document.update(complete=False, measured=[], wrong=[], left_out=[])
 
     def keep(self, **news):
         """Write down what is known by now."""

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 if __name__ == "__main__":
     gc.disable()  # it would take a second of the four that all this takes, most of it imports
@@ -111,6 +112,8 @@ def load_file(path):
         raise RefusedError("file", name=str(path))
     sys.path.insert(0, str(path.resolve().parent))
     found = importlib.util.spec_from_file_location(path.stem, path)
+    if found is None or found.loader is None:
+        raise RefusedError("file", name=str(path))
     module = importlib.util.module_from_spec(found)
     sys.modules[path.stem] = module
     found.loader.exec_module(module)
@@ -212,7 +215,7 @@ def attributes(block):
 def configuration(model):
     """Return what the module was built from, as far as it can be said in JSON."""
     for name in CONFIGS:
-        value = getattr(model, name, None)
+        value: Any = getattr(model, name, None)
         if hasattr(value, "to_dict"):
             value = value.to_dict()
         elif dataclasses.is_dataclass(value):

@@ -304,8 +304,9 @@ def main(words):
     say("ck-net", 1, hosts[node.me], len(hosts), len(rounds), slot_s)
     say("port", port, node.bound)
     settle(node, peers, window_s)
+    start = node.start or now()
     for number, peer in enumerate(schedule):
-        begin = node.start + number * slot
+        begin = start + number * slot
         wait_until(begin)
         if peer is None:
             continue
@@ -316,7 +317,7 @@ def main(words):
         except OSError as error:
             result = (why(error) if why(error) == "timeout" else "closed",)
         say("pair", number, hosts[peer], *result)
-    wait_until(node.start + len(rounds) * slot)
+    wait_until(start + len(rounds) * slot)
     tell_reach(node, peers)
     say("end")
 

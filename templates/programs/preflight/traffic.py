@@ -23,7 +23,7 @@ def wait_until(moment):
 
 def ping(sock, until):
     """Return the median round trip of a byte, in microseconds; the first one only synchronises."""
-    times = []
+    times = []  # type: list[float]
     for _ in range(PINGS + 1):
         if times and now() > until:
             break

@@ -28,7 +28,7 @@ ROOM = 16 << 20
 PART = ".ck-part"
 PRIVATE = 0o700
 source, target = sys.stdin.buffer, sys.stdout.buffer
-held = []
+held = []  # type: list[int]
 # Code that will run, logs and results are nobody else's, whatever the login says.
 login_umask = os.umask(0o077)
 

@@ -129,7 +129,7 @@ OTHERS_TELL_S = 2
 
 def shares_of(processes, slots):
     """Return how many processes each node has, in rank order: as many as slots, while there are."""
-    shares = []
+    shares: list[int] = []
     for count in slots:
         shares.append(min(count, processes - sum(shares)))
     return shares

@@ -246,6 +246,8 @@ class Door(OwnUser, ThreadingHTTPServer):
 class Request(BaseHTTPRequestHandler):
     """A request of a rank of this node."""
 
+    server: "Door"
+
     def answer(self):
         """Answer as the first node does."""
         length = int(self.headers.get("Content-Length") or 0)
@@ -311,7 +313,7 @@ OTHERS_TELL_S = 2
 
 def shares_of(processes, slots):
     """Return how many processes each node has, in rank order: as many as slots, while there are."""
-    shares = []
+    shares: list[int] = []
     for count in slots:
         shares.append(min(count, processes - sum(shares)))
     return shares

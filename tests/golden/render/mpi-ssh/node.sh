@@ -123,8 +123,9 @@ def main():
     head = mpi_nodes.Head()
     try:
         program, flavour, version = find_mpirun(options)
-        mpirun = over_mpirun(options, program, flavour, version)
-        code = run(*mpirun, head, OPEN_MPI_ENDS_S if flavour == "openmpi" else HYDRA_ENDS_S)
+        words, more = over_mpirun(options, program, flavour, version)
+        patience_s = OPEN_MPI_ENDS_S if flavour == "openmpi" else HYDRA_ENDS_S
+        code = run(words, more, head, patience_s)
     except LookupError as error:
         print(f"clusterkit: {error.args[0]}", file=sys.stderr, flush=True)
         code = NOT_FOUND

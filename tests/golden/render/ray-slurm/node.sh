@@ -80,6 +80,7 @@ import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import clusterkit_peers
 import clusterkit_ray
@@ -141,7 +142,8 @@ class Head:
         self.shown = None
         self.ready = threading.Event()
         self.ending = False
-        self.driver = self.ray = None
+        self.driver: Any = None
+        self.ray: Any = None
 
     @property
     def elastic(self):
@@ -305,13 +307,14 @@ if __name__ == "__main__":
 CK_FILE
 
 cat >"$CK_TMP"/clusterkit_member.py <<'CK_FILE'
-"""A node that joins the Ray of the first one, and leaves with it; what launch.py runs there."""
+"""A node that joins the Ray of the first one, and leaves with it; what ray_launch.py runs there."""
 
 import os
 import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import clusterkit_peers
 import clusterkit_ray
@@ -341,9 +344,9 @@ class Member:
 
     def __init__(self, options):
         self.options = options
-        self.ray = None
-        self.told = {}
-        self.line = None
+        self.ray: Any = None
+        self.told: dict[str, Any] = {}
+        self.line: Any = None
 
     def run(self):
         """Do what the head says until it says that this is the end; return the exit code."""
@@ -355,7 +358,7 @@ class Member:
         except OSError as error:
             fail(f"{name}: {error}")
         threading.Thread(target=self.listen, daemon=True).start()
-        beat_at = 0
+        beat_at = 0.0
         while "end" not in self.told:
             if "gone" in self.told:
                 say(f"{name} no longer hears the first node")
@@ -469,7 +472,7 @@ class Ray:
         self.tries -= 1
         self.began = time.monotonic()
         self.folder = folder()
-        self.said = collections.deque(maxlen=40)
+        self.said: collections.deque[str] = collections.deque(maxlen=40)
         self.process = subprocess.Popen(
             [*command(self.folder), *self.options],
             env=variables(),
@@ -650,7 +653,8 @@ def variables():
 
 def warn_of_strangers():
     """Say where this Ray lets everybody in: older ones know no tokens."""
-    package = Path(find_spec("ray").origin).parent  # to import it would take seconds
+    found = find_spec("ray")  # to import it would take seconds
+    package = Path((found and found.origin) or "").parent
     if not (package / "_private" / "authentication").is_dir():
         first = os.environ["CK_PORT"]
         print(
@@ -677,10 +681,10 @@ try:
 except ImportError:  # in another release it may be elsewhere; then nothing is told
     from ray.train.v2.api.callback import RayTrainCallback
 
-    class ControllerCallback(RayTrainCallback):
+    class ControllerCallback(RayTrainCallback):  # type: ignore[no-redef]
         """Called by nobody."""
 
-    class WorkerGroupCallback(RayTrainCallback):
+    class WorkerGroupCallback(RayTrainCallback):  # type: ignore[no-redef]
         """Called by nobody."""
 
 

@@ -224,7 +224,7 @@ class Server:
         self.lost = []
         self.ending = False
         self.master = None
-        self.beat_at = 0
+        self.beat_at = 0.0
         self.announced = threading.Event()
         if len(self.nodes) == 1:
             return
@@ -298,9 +298,9 @@ def follow(spark):
         line.send(spark.about())
     except OSError as error:
         fail(str(error))
-    told = {}
+    told: dict[str, str] = {}
     threading.Thread(target=listen, args=(line, told), daemon=True).start()
-    beat_at = 0
+    beat_at = 0.0
     while "end" not in told:
         # The first node's word counts more than a worker that has lost its master.
         if "gone" in told:
@@ -544,12 +544,13 @@ def spark_home():
     """Return the folder of Spark: that of SPARK_HOME, or of this Python's pyspark."""
     given = os.environ.get("SPARK_HOME")
     found = None if given else importlib.util.find_spec("pyspark")
-    if not given and (found is None or found.origin is None):
+    origin = found.origin if found else None
+    if not given and origin is None:
         fail(
             f"no Spark on {os.environ['CK_NODE_NAME']}: {sys.executable} -m pip install pyspark, "
             "or set SPARK_HOME"
         )
-    home = Path(given or Path(found.origin).parent)
+    home = Path(given or Path(origin or "").parent)
     if not (home / "bin" / "spark-class").is_file():
         whose = "SPARK_HOME" if given else "pyspark (the client alone?)"
         fail(f"there is no bin/spark-class in {home}, of {whose}, on {os.environ['CK_NODE_NAME']}")

@@ -130,7 +130,7 @@ def decides(role, options):
 
 def tf_config(tasks, addresses, rank):
     role, index = tasks[rank]
-    cluster = {}
+    cluster: dict[str, list[str]] = {}
     for (other, _), address in zip(tasks, addresses, strict=True):
         # An evaluator counts those of its own kind; to all others it does not belong.
         if other != "evaluator" or role == "evaluator":
@@ -394,7 +394,7 @@ OTHERS_TELL_S = 2
 
 def shares_of(processes, slots):
     """Return how many processes each node has, in rank order: as many as slots, while there are."""
-    shares = []
+    shares: list[int] = []
     for count in slots:
         shares.append(min(count, processes - sum(shares)))
     return shares

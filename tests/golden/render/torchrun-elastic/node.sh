@@ -81,6 +81,7 @@ from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import clusterkit_failure
 from torch.distributed import TCPStore
@@ -149,10 +150,10 @@ def tell(error):
 
 def tell_of_ends(watched=SubprocessContext):
     """Have each look of the agent at its ranks note which have ended by themselves, and well."""
-    look = getattr(watched, "_poll", None)  # a later torch may call it otherwise
+    look: Any = getattr(watched, "_poll", None)  # a later torch may call it otherwise
 
     def looked(ranks):
-        running = getattr(ranks, "_running_local_ranks", set())
+        running: set[int] = getattr(ranks, "_running_local_ranks", set())
         before = set(running)
         result = look(ranks)
         for local_rank in sorted(before - running):
@@ -356,6 +357,7 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 # Ranks that share the agents' store find each other by how often their own agent has restarted
 # them, and agents count differently: only the one whose rank died counts that.
@@ -382,7 +384,8 @@ LAST_CALL_S = 20
 class Handler(DynamicRendezvousHandler):
     """The rendezvous as one agent sees it."""
 
-    members = frozenset()
+    members: frozenset[Any] = frozenset()
+    server: Any = None
 
     def get_backend(self):
         """Return the name under which the registry has it."""
@@ -458,7 +461,7 @@ def create_handler(parameters):
         # To outlive this agent's part, as in agent.py.
         Handler.server = clusterkit_store.Server(member) if is_head() else None
         start_s = parameters.get_as_int("join_timeout", START_S)
-        line = clusterkit_store.Line(member, head, start_s)
+        line: Any = clusterkit_store.Line(member, head, start_s)
     except OSError as error:
         sys.exit(f"clusterkit: error: {os.environ['CK_NODE_NAME']}: {error}")
     timeouts = RendezvousTimeout(

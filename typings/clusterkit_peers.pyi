@@ -1,0 +1,1 @@
+from clusterkit.core.peers import *  # noqa: F403 - the same file
