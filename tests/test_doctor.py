@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
 from clusterkit.config import load_settings
-from clusterkit.config.doctor import Condition, Item, Machine, examine
-from clusterkit.config.doctor.software import _MAKE_STORE
-from clusterkit.config.init.discover import Answer
+from clusterkit.config.doctor import _MAKE_STORE, Condition, Item, Machine, examine
+from clusterkit.config.init import Answer
 
 
 def _items(
@@ -27,14 +26,16 @@ def _items(
     known = answers or {}
     machine = Machine(
         settings=load_settings(cwd=tmp_path, environ={"CLUSTERKIT_PARTITON": "x"}),
-        run=lambda argv: known.get(" ".join(argv[:2]), known.get(argv[0], Answer(found=False))),
+        run=lambda argv: known.get(
+            " ".join(argv[:2]), known.get(argv[0], Answer(code=127, ran=False))
+        ),
         local_ports=local_ports,
     )
     return {item.name: item for item in examine(machine)}
 
 
 def _ok(output: str) -> Answer:
-    return Answer(found=True, code=0, output=output)
+    return Answer(code=0, output=output)
 
 
 def test_a_torch_without_libuv_is_told(tmp_path: Path) -> None:
@@ -87,9 +88,7 @@ def test_what_a_cluster_needs_is_a_finding(tmp_path: Path, text: str, name: str)
 
 def test_slurm_that_answers(tmp_path: Path) -> None:
     tool = _ok("slurm-wlm 22.05.8\n")
-    denied = Answer(
-        found=True, code=1, errors="sacct: error: Slurm accounting storage is disabled\n"
-    )
+    denied = Answer(code=1, errors="sacct: error: Slurm accounting storage is disabled\n")
     answers = {
         "sbatch": tool, "srun": tool, "squeue": tool, "sacct": denied,
         "scontrol ping": _ok("Slurmctld(primary) at head is UP\n"),
@@ -106,9 +105,9 @@ def test_slurm_that_answers(tmp_path: Path) -> None:
 def test_gpus_and_agents_and_daemons(tmp_path: Path) -> None:
     answers = {
         "nvidia-smi": _ok("NVIDIA H200\nNVIDIA H200\n"),
-        "ssh": Answer(found=True, code=0, errors="OpenSSH_9.2p1\n"),
+        "ssh": Answer(code=0, errors="OpenSSH_9.2p1\n"),
         "ssh-add": _ok("256 SHA256:abc me (ED25519)\n"),
-        "docker": Answer(found=True, code=1, errors="Cannot connect\n"),
+        "docker": Answer(code=1, errors="Cannot connect\n"),
     }
     items = _items(tmp_path, "", answers)
     assert items["nvidia-smi"].summary == "2 x NVIDIA H200"
@@ -124,7 +123,7 @@ def test_job_python(tmp_path: Path) -> None:
     versions = json.dumps({"torch": "2.13.0", "horovod": None})
     item = _items(tmp_path, text, {sys.executable: _ok(versions)})["job python"]
     assert item.summary == f"{sys.executable}: torch 2.13.0"
-    for answer in (Answer(found=False), Answer(found=True, code=1), _ok("no json")):
+    for answer in (Answer(code=127, ran=False), Answer(code=1), _ok("no json")):
         item = _items(tmp_path, text, {sys.executable: answer})["job python"]
         assert item.condition is Condition.WARN
 
@@ -178,7 +177,7 @@ def test_verb_with_a_broken_configuration(tmp_path: Path, monkeypatch: pytest.Mo
 def test_one_cause_in_slurm_is_told_once(tmp_path: Path) -> None:
     tool = _ok("slurm-wlm 22.05.8\n")
     tools = {"sbatch": tool, "srun": tool, "squeue": tool}
-    lost = Answer(found=True, code=1, errors="scontrol: error: no slurm.conf\n")
+    lost = Answer(code=1, errors="scontrol: error: no slurm.conf\n")
     items = _items(tmp_path, SLURM, dict.fromkeys((*tools, "sacct", "scontrol"), lost))
     assert items["slurm"].finding
     assert not {"slurmctld", "sacct"} & items.keys()

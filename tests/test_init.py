@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from clusterkit.cli.frame.main import app
 from clusterkit.cli.setup.init import _report
 from clusterkit.config import Settings, load_settings
-from clusterkit.config.init.discover import (
+from clusterkit.config.init import (
     NVIDIA_SMI,
     PARTITIONS,
     SCONTROL_CONFIG,
@@ -24,8 +24,8 @@ from clusterkit.config.init.discover import (
     parse_gres,
     parse_sinfo,
     run_command,
+    starter_text,
 )
-from clusterkit.config.init.starter import starter_text
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest
 
@@ -46,7 +46,7 @@ SelectType              = select/cons_tres
 def recorded(answers: Mapping[tuple[str, ...], str]) -> Run:
     def run(argv: Sequence[str]) -> Answer:
         text = answers.get(tuple(argv))
-        return Answer(found=False) if text is None else Answer(found=True, code=0, output=text)
+        return Answer(code=127, ran=False) if text is None else Answer(code=0, output=text)
 
     return run
 
@@ -86,7 +86,7 @@ def test_a_slurm_that_hides_its_nodes(tmp_path: Path, counted: bool) -> None:
 
     def run(argv: Sequence[str]) -> Answer:
         refused = "slurm_load_node: Access/permission denied\n"
-        return Answer(found=True, code=1, errors=refused) if argv == SINFO else known(argv)
+        return Answer(code=1, errors=refused) if argv == SINFO else known(argv)
 
     found = discover(run, cwd=tmp_path, system=())
     assert found.no_sinfo == "slurm_load_node: Access/permission denied"
@@ -177,8 +177,8 @@ def test_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = run_command(("sh", "-c", "echo $LC_ALL; echo 'sh: error: no' >&2; exit 3"))
     assert (answer.output, answer.code, answer.complaint) == ("C\n", 3, "no")
     assert not run_command(("no-such-tool",)).found
-    monkeypatch.setattr("clusterkit.config.init.discover.TIMEOUT_S", 0.1)
-    assert run_command(("sleep", "5")).complaint == "no answer within 0.1 s"
+    monkeypatch.setattr("clusterkit.config.init.TIMEOUT_S", 0.1)
+    assert run_command(("sleep", "5")).complaint == "sleep: no answer in 0 s"
     broken = tmp_path / "broken"
     broken.write_bytes(b"\x7fELF")
     broken.chmod(0o755)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 MISSING = 127
 TIMED_OUT = 124
 CANNOT_RUN = 126
+_SPEAKER = re.compile(r"^[a-z]+: (?:error|fatal): ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,22 @@ class Answer:
     errors: str = ""
     ran: bool = True
     """Whether there was such a program, and it was started."""
+
+    @property
+    def found(self) -> bool:
+        """Whether there is such a program."""
+        return self.ran or self.code != MISSING
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ran and ended well."""
+        return self.code == 0
+
+    @property
+    def complaint(self) -> str:
+        """The first line of what went wrong, without the name of the tool."""
+        lines = (self.errors.strip() or self.output.strip()).splitlines()
+        return _SPEAKER.sub("", lines[0].strip()) if lines else f"exit code {self.code}"
 
 
 def run_command(

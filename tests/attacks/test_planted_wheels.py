@@ -15,7 +15,7 @@ import pytest
 from clusterkit import __version__
 from clusterkit.config import load_settings
 from clusterkit.config.doctor import Condition, Machine, examine
-from clusterkit.config.init.discover import Answer
+from clusterkit.config.init import Answer
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec

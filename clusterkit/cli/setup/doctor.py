@@ -27,7 +27,7 @@ def doctor(
 ) -> None:
     """Say what this machine can and cannot do, with the fix to type."""
     from clusterkit.config.doctor import Machine, examine
-    from clusterkit.config.init.discover import run_command
+    from clusterkit.config.init import run_command
 
     settings, problems = _settings()
     machine = Machine(settings=settings, run=run_command, problems=problems)

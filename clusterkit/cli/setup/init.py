@@ -14,7 +14,7 @@ from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.config.init.discover import Found
+    from clusterkit.config.init import Found
 
 
 def init(
@@ -26,8 +26,7 @@ def init(
     json: JsonFlag = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""
-    from clusterkit.config.init.discover import discover, run_command
-    from clusterkit.config.init.starter import starter_text
+    from clusterkit.config.init import discover, run_command, starter_text
     from clusterkit.core import files
 
     if output.exists() and not force:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem, UserError
 from clusterkit.core.hosts.hostfile.entries import Contents, Entry, Line, Mark, read_entries
 from clusterkit.core.hosts.hostfile.formats import Format, HostFile, to_format
@@ -13,67 +15,10 @@ from clusterkit.core.model import Host
 _OPENMPI_ONLY = {Mark.ALIAS, Mark.SPACED, Mark.MAX_SLOTS, Mark.LOGIN, Mark.PORT, Mark.SLASHES}
 _HYDRA_ONLY = {Mark.HYDRA_USER, Mark.BINDING}
 
-_ONE_LINE_EACH = "one host a line"
-_HASH_ONLY = "begin comments with '#'"
-
-_HAZARDS: Mapping[Format, Mapping[Mark, tuple[str, str]]] = {
-    Format.DEEPSPEED: {
-        Mark.COLON: ("DeepSpeed refuses 'host:N'", "write 'host slots=N'"),
-        Mark.JOINED: (
-            "DeepSpeed reads only the first host of a line and drops the others silently",
-            _ONE_LINE_EACH,
-        ),
-        Mark.BRACKETS: ("DeepSpeed takes a hostlist for the name of one host", _ONE_LINE_EACH),
-        Mark.SPACED: ("DeepSpeed refuses white space around '='", "write 'slots=N'"),
-        Mark.JUNK: ("DeepSpeed ignores what follows the digits silently", "remove it"),
-        Mark.ALIAS: ("DeepSpeed knows only slots=", "write 'slots=N'"),
-        Mark.MAX_SLOTS: ("DeepSpeed ignores max_slots silently", "remove it"),
-        Mark.LOGIN: ("DeepSpeed knows no user names", "put them in ~/.ssh/config"),
-        Mark.HYDRA_USER: ("DeepSpeed knows no user names", "put them in ~/.ssh/config"),
-        Mark.PORT: ("DeepSpeed ignores port= silently", "put it in ~/.ssh/config"),
-        Mark.SLASHES: ("DeepSpeed takes only '#' lines for comments", _HASH_ONLY),
-    },
-    Format.HOROVOD: {
-        Mark.COLON: ("Horovod takes 'host:N' in -H, not in a hostfile", "write 'host slots=N'"),
-        Mark.JOINED: ("Horovod refuses several hosts on a line", _ONE_LINE_EACH),
-        Mark.BRACKETS: ("Horovod refuses hostlists", _ONE_LINE_EACH),
-        Mark.SPACED: ("Horovod refuses white space around '='", "write 'slots=N'"),
-        Mark.JUNK: ("Horovod refuses what follows the digits", "remove it"),
-        Mark.MAX_SLOTS: ("Horovod refuses max_slots", "remove it"),
-        Mark.LOGIN: ("Horovod knows no user names", "put them in ~/.ssh/config"),
-        Mark.HYDRA_USER: ("Horovod knows no user names", "put them in ~/.ssh/config"),
-        Mark.PORT: ("Horovod refuses port=", "use horovodrun -p"),
-        Mark.HASH: ("Horovod fails on comments", "remove them"),
-        Mark.SLASHES: ("Horovod fails on comments", "remove them"),
-        Mark.BLANK: ("Horovod fails on empty lines", "remove them"),
-    },
-    Format.OPENMPI: {
-        Mark.COLON: (
-            "Open MPI takes 'host:N' in -host; in a hostfile it is a host of that name, silently",
-            "write 'host slots=N'",
-        ),
-        Mark.JOINED: ("Open MPI does not take several hosts on a line", _ONE_LINE_EACH),
-        Mark.BRACKETS: ("Open MPI does not take hostlists", _ONE_LINE_EACH),
-        Mark.JUNK: ("Open MPI refuses what follows the digits", "remove it"),
-        Mark.HYDRA_USER: ("Open MPI refuses user=", "write 'username=NAME'"),
-    },
-    Format.HYDRA: {
-        Mark.BARE: ("Hydra counts a host without ':N' as one process", "write 'host:N'"),
-        Mark.SLOTS: ("Hydra and Intel MPI refuse slots=", "write 'host:N'"),
-        Mark.ALIAS: ("Hydra and Intel MPI know only 'host:N'", "write 'host:N'"),
-        Mark.JOINED: ("Hydra does not take several hosts on a line, silently", _ONE_LINE_EACH),
-        Mark.BRACKETS: ("Hydra does not take hostlists", _ONE_LINE_EACH),
-        Mark.JUNK: ("Hydra ignores what follows the digits silently", "remove it"),
-        Mark.MAX_SLOTS: ("Hydra refuses max_slots", "remove it"),
-        Mark.LOGIN: ("Hydra takes a user as user=NAME", "write 'host:N user=NAME'"),
-        Mark.PORT: ("Hydra refuses port=", "put it in ~/.ssh/config"),
-        Mark.SLASHES: ("Hydra takes only '#' for comments", _HASH_ONLY),
-    },
-    Format.HOSTLIST: {},
-    Format.NAMES: {},
+_HAZARDS: Mapping[tuple[Format, Mark], tuple[str, str]] = {
+    (Format(row["format"]), Mark[row["mark"]]): (row["message"], row["hint"])
+    for row in read_table(Path(__file__).with_name("hazards.tsv"))
 }
-"""What a tool makes of each way of writing that is not its own, and what to write instead."""
-
 _BINDING = ("binding= is Hydra's own and is not kept", None)
 
 
@@ -168,15 +113,13 @@ def _without_slots(entries: list[Entry], decided: Format) -> Iterator[Problem]:
 
 def _warnings(contents: Contents, decided: Format) -> Iterator[Problem]:
     """Yield each hazard once, at its first place, with the number of its other places."""
-    hazards = _HAZARDS[decided]
-    if decided is Format.HOROVOD and _is_dash_h(contents):
-        hazards = {}
+    dash_h = decided is Format.HOROVOD and _is_dash_h(contents)
     found: dict[tuple[str, str | None], list[tuple[Line, int]]] = {}
     marks = [(mark, entry.line, at) for entry in contents.entries
              for mark, at in entry.marks.items()]  # fmt: skip
     for mark, line, column in contents.layout + marks:
-        hazard = _BINDING if mark is Mark.BINDING else hazards.get(mark)
-        if hazard is not None:
+        hazard = _BINDING if mark is Mark.BINDING else _HAZARDS.get((decided, mark))
+        if hazard is not None and (mark is Mark.BINDING or not dash_h):
             found.setdefault(hazard, []).append((line, column))
     problems = []
     for (message, hint), places in found.items():

@@ -1,21 +1,22 @@
-"""What this machine can tell about the clusters around it: one runner, and parsers of its answers.
+"""A first `clusterkit.yaml`: what this machine can tell about the clusters around it, as its text.
 
 Everything takes the runner as an argument, so that recorded answers can stand in for the tools.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clusterkit.config.document import read_text
+from clusterkit.core import commands
+from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostfile
+from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.model import GpuRequest, Host
 from clusterkit.core.ownership import find_foreign
 
@@ -32,33 +33,7 @@ SYSTEM_HOSTFILES = (Path("/job/hostfile"), Path("/etc/mpi/hostfile"), Path("/etc
 """Where DeepSpeed looks, where Kubeflow's MPI operator writes, and where people put one."""
 
 _TRES_GPU = re.compile(r"\bgres/gpu(?::([^=,]+))?=(\d+)")
-_SPEAKER = re.compile(r"^[a-z]+: (?:error|fatal): ")
 _GPU = re.compile(r"gpu:(?:(?P<type>[^:,()]+):)?(?P<count>\d+)(?:\([^()]*\))?(?=,|$)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of running a command."""
-
-    found: bool
-    """Whether there is such a command."""
-    code: int | None = None
-    """Its exit code; None where it was not found or did not end in time."""
-    output: str = ""
-    errors: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether it ran and ended well."""
-        return self.code == 0
-
-    @property
-    def complaint(self) -> str:
-        """The first line of what went wrong, without the name of the tool."""
-        if self.found and self.code is None:
-            return f"no answer within {TIMEOUT_S} s"
-        lines = (self.errors.strip() or self.output.strip()).splitlines()
-        return _SPEAKER.sub("", lines[0].strip()) if lines else f"exit code {self.code}"
 
 
 Run = Callable[[Sequence[str]], Answer]
@@ -103,29 +78,8 @@ class Found:
 
 
 def run_command(argv: Sequence[str]) -> Answer:
-    """Run a command without a shell, in the C locale, for at most `TIMEOUT_S`."""
-    path = shutil.which(argv[0])
-    if path is None:
-        return Answer(found=False)
-    try:
-        done = subprocess.run(
-            [path, *argv[1:]],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            env={**os.environ, "LC_ALL": "C"},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(found=True)
-    except OSError as error:
-        return Answer(found=True, code=126, errors=str(error))
-    return Answer(
-        found=True,
-        code=done.returncode,
-        output=done.stdout.decode(errors="replace"),
-        errors=done.stderr.decode(errors="replace"),
-    )
+    """Run a command of this machine, in the C locale, for at most `TIMEOUT_S`."""
+    return commands.run_command(argv, timeout_s=TIMEOUT_S)
 
 
 def discover(run: Run, *, cwd: Path, system: Sequence[Path] = SYSTEM_HOSTFILES) -> Found:
@@ -241,3 +195,133 @@ def _hostfiles(cwd: Path, system: Sequence[Path]) -> tuple[tuple[Hostfile, ...],
             continue  # `clusterkit hostfile FILE` says what is wrong; here it is no find
         found.append(Hostfile(path=path, hosts=hosts))
     return tuple(found), tuple(left_out)
+
+
+_COMMENT_COLUMN = 34
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./~-]*", re.ASCII)
+_WORDS_OF_YAML = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+
+_HEAD = """\
+# clusterkit.yaml: the machines that jobs can run on. Written by `clusterkit init`.
+#   every key:        clusterkit explain config
+#   one key:          clusterkit explain gpu_request
+#   what holds now:   clusterkit config show --origin
+"""
+
+
+def starter_text(found: Found, *, folder: Path) -> str:
+    """Return a commented configuration that is to lie in `folder`; it loads without errors."""
+    racks = _named(found)
+    names = [found.cluster_name] if found.partitions else []
+    default = [*names, *(racks), "local"][0]
+    lines = [
+        *_HEAD.splitlines(),
+        "",
+        _line(f"default_cluster: {_text(default)}", "what commands use without --cluster"),
+        "",
+        "clusters:",
+    ]
+    if found.partitions:
+        lines += [*_slurm(found), ""]
+    for name, rack in racks.items():
+        lines += [*_ssh(name, rack, folder), ""]
+    lines += _local(found)
+    # YAML refuses control characters even in comments, and names come from elsewhere.
+    return "".join(f"{''.join(c if c.isprintable() else '?' for c in line)}\n" for line in lines)
+
+
+def chosen_partition(partitions: Sequence[Partition]) -> Partition:
+    """Return the partition for training: with GPUs before without, the default one first."""
+    return max(partitions, key=lambda p: (p.gpus > 0, p.default, p.nodes))
+
+
+def _slurm(found: Found) -> Iterator[str]:
+    partition = chosen_partition(found.partitions)
+    others = [p for p in found.partitions if p is not partition]
+    has = _size(partition, found)
+    yield f"  # Slurm, as it shows itself: partition {partition.name} has {has}."
+    for other in others:
+        yield f"  # There is also {other.name} with {_size(other, found)}."
+    yield f"  {_text(found.cluster_name)}:"
+    yield _line("    kind: slurm", "jobs go to sbatch")
+    yield _line(f"    partition: {_text(partition.name)}", "sbatch --partition")
+    if partition.gpus:
+        yield _line(f"    gpus_per_node: {partition.gpus}", "slots a job gets on each node")
+        why = (
+            "cons_tres: --gpus-per-node works"
+            if found.gpu_request is GpuRequest.GPUS_PER_NODE
+            else "gres works everywhere"
+        )
+        yield _line(f"    gpu_request: {found.gpu_request}", why)
+    elif found.no_sinfo:
+        yield _line("    # gpus_per_node: 8", "sinfo does not tell of nodes; ask your site")
+    else:
+        yield _line("    gpus_per_node: 1", "CPU processes a job gets on each node")
+        yield _line("    gpu_request: none", "the partition has no GPUs to ask for")
+    if len(partition.gpu_types) > 1:
+        types = ", ".join(partition.gpu_types)
+        yield _line(f"    # gpu_type: {partition.gpu_types[0]}", f"there are {types}")
+    yield _line("    # account: ml-research", "sacctmgr show associations user=$USER")
+    limit = "no limit" if partition.time == "infinite" else f"the partition's: {partition.time}"
+    yield _line("    # time: 4:00:00", f"limit of a job that sets none; {limit}")
+    yield _line("    # network_interface: ib0", "traffic between nodes; `ip -brief link` there")
+    yield _line("    # modules: [cuda]", "loaded on every node before the job")
+    yield _line("    # python: /path/to/python", "interpreter of the training environment")
+    yield _line("    # run_dir: /scratch/me/runs", "every node must see it; ~/.clusterkit/runs")
+
+
+def _ssh(name: str, rack: Hostfile, folder: Path) -> Iterator[str]:
+    path = rack.path
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    slots = sorted({host.slots for host in rack.hosts if host.slots})
+    yield f"  # Hosts reached by SSH: {fold_set(host.name for host in rack.hosts)}"
+    yield f"  {_text(name)}:"
+    yield _line("    kind: ssh", "bare metal, no scheduler")
+    yield _line(f"    hostfile: {_text(str(shown))}", "or hosts: n[1-4]")
+    if slots:
+        listed = ", ".join(map(str, slots))
+        yield _line(f"    gpus_per_node: {slots[0]}", f"slots in the hostfile: {listed}")
+    else:
+        yield _line("    # gpus_per_node: 8", "slots a job gets on each host")
+    yield _line("    # user: train", "else ssh's own configuration decides")
+
+
+def _local(found: Found) -> Iterator[str]:
+    kinds = ", ".join(f"{found.gpus.count(name)} x {name}" for name in dict.fromkeys(found.gpus))
+    yield f"  # This machine: {kinds or 'no GPU found by nvidia-smi'}."
+    yield "  local:"
+    yield _line("    kind: local", "always there, also without this entry")
+    if found.gpus:
+        yield _line(f"    gpus_per_node: {len(found.gpus)}", "slots a job gets by default")
+    else:
+        yield _line("    # gpus_per_node: 2", "CPU processes a job gets by default; else 1")
+
+
+def _named(found: Found) -> dict[str, Hostfile]:
+    racks: dict[str, Hostfile] = {}
+    for rack in found.hostfiles:
+        stem = re.sub(r"[^A-Za-z0-9_-]", "-", rack.path.stem).strip("-_") or "rack"
+        taken = {*racks, "local", *([found.cluster_name] if found.partitions else [])}
+        name = next(
+            candidate
+            for candidate in (stem, *(f"{stem}-{number}" for number in range(2, 1000)))
+            if candidate not in taken
+        )
+        racks[name] = rack
+    return racks
+
+
+def _size(partition: Partition, found: Found) -> str:
+    nodes = f"{partition.nodes} node{'s' if partition.nodes != 1 else ''}"
+    none = "GPUs unknown" if found.no_sinfo else "no GPUs"
+    gpus = f"{partition.gpus} GPUs each" if partition.gpus else none
+    return f"{nodes}, {gpus}, {partition.cpus} CPUs"
+
+
+def _line(setting: str, comment: str) -> str:
+    return f"{setting:<{_COMMENT_COLUMN}}# {comment}"
+
+
+def _text(value: str) -> str:
+    plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS_OF_YAML
+    return value if plain else json.dumps(value)

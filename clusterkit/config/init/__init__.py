@@ -1,1 +1,0 @@
-"""Look at a machine and write its first `clusterkit.yaml`."""
