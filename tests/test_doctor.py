@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from clusterkit.cli.frame.main import app
 from clusterkit.config import load_settings
 from clusterkit.config.doctor import _MAKE_STORE, Condition, Item, Machine, examine
-from clusterkit.config.init import Answer
+from clusterkit.core.commands import Answer
 
 
 def _items(

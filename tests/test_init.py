@@ -18,7 +18,6 @@ from clusterkit.config.init import (
     PARTITIONS,
     SCONTROL_CONFIG,
     SINFO,
-    Answer,
     Run,
     discover,
     parse_gres,
@@ -26,6 +25,7 @@ from clusterkit.config.init import (
     run_command,
     starter_text,
 )
+from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest
 

@@ -14,7 +14,7 @@ import pytest
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
-from clusterkit.jobs.submit.packages import require_package
+from clusterkit.jobs.submit.hand_over import require_package
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 

@@ -4,10 +4,10 @@ Each function is the verb of the same name, and its result holds the document th
 Errors are `clusterkit.UserError` and `clusterkit.RemoteError`, whose text ends with what to do.
 """
 
+from clusterkit.api.arguments import ClusterkitWarning
 from clusterkit.api.estimating import Estimate, estimate
 from clusterkit.api.jobs import JobHandle, Rendered, find_job, render, submit
 from clusterkit.api.preflighting import Preflight, preflight
-from clusterkit.api.results import ClusterkitWarning
 
 __all__ = [
     "ClusterkitWarning",

@@ -1,16 +1,14 @@
-"""What the functions take, as data: each list of arguments stands once.
-
-A function that is decorated with `takes(Words)` has the arguments of the dataclass `Words`, for
-type checkers, `help()` and the completion of a notebook alike.
-"""
+"""What the functions have in common: arguments, warnings, and results as a notebook shows them."""
 
 from __future__ import annotations
 
 import dataclasses
+import html
 import inspect
 import os
 import typing
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from clusterkit.launch.jobfile import checked_values
@@ -80,3 +78,30 @@ def as_text(value: Any) -> Any:
     if isinstance(value, str | os.PathLike) or not isinstance(value, Sequence):
         return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
     return [as_text(item) for item in value]
+
+
+class ClusterkitWarning(UserWarning):
+    """What the command line would print on stderr, beside the answer."""
+
+
+def warn(text: str) -> None:
+    """Warn whoever called into clusterkit."""
+    warnings.warn(text, ClusterkitWarning, stacklevel=_outside())
+
+
+def html_table(rows: Iterable[tuple[str, object]]) -> str:
+    """Return two columns, the first one bold."""
+    style = "style='text-align:left'"
+    cells = (
+        f"<tr><th {style}>{html.escape(name)}</th><td {style}>{html.escape(str(text))}</td></tr>"
+        for name, text in rows
+    )
+    return f"<table>{''.join(cells)}</table>"
+
+
+def _outside() -> int:
+    """Return the level of the caller's first frame that is none of ours, as `warnings` counts."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("clusterkit."):
+        frame, level = frame.f_back, level + 1
+    return max(level, 1)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit.api.arguments import RenderOptions, given, several, takes
-from clusterkit.api.results import html_table, warn
+from clusterkit.api.arguments import RenderOptions, given, html_table, several, takes, warn
 from clusterkit.config import load_settings
 from clusterkit.core.errors import UserError
 from clusterkit.core.files import versioned

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit.api.arguments import several, takes
-from clusterkit.api.results import warn
+from clusterkit.api.arguments import several, takes, warn
 from clusterkit.config import load_settings
 from clusterkit.core.errors import UserError
 from clusterkit.core.files import versioned

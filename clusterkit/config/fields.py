@@ -105,14 +105,6 @@ def _pairs(value: Any) -> Any:
     return dict(item.split("=", 1) for item in value)
 
 
-def _env_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueProblemError(
-            f"{name!r} is no name for an environment variable", "letters, digits and _ only"
-        )
-    return name
-
-
 def _options(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
@@ -248,7 +240,9 @@ Texts = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
 ShellLines = Annotated[tuple[Lines, ...], BeforeValidator(_as_list)]
 Words = Annotated[tuple[Lines, ...], BeforeValidator(_as_words)]
 Mounts = Annotated[tuple[Annotated[Text, AfterValidator(_mount)], ...], BeforeValidator(_as_list)]
-VariableName = Annotated[str, AfterValidator(_env_name)]
+VariableName = Annotated[
+    str, _matching(_NAME, "is no name for an environment variable", "letters, digits and _ only")
+]
 VariableNames = Annotated[tuple[VariableName, ...], BeforeValidator(_as_list)]
 Environment = Annotated[dict[VariableName, Lines], BeforeValidator(_pairs)]
 Options = Annotated[dict[str, Lines], BeforeValidator(_options)]

@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from clusterkit.config import sources
-from clusterkit.config.build import build_cluster, kinds_of
 from clusterkit.config.document import (
     LARGEST,
     Document,
@@ -22,7 +21,7 @@ from clusterkit.config.document import (
     read_text,
 )
 from clusterkit.config.fields import MAX_HOSTS
-from clusterkit.config.merge import Given, Merge, lay_file
+from clusterkit.config.merge import Given, Merge, build_cluster, kinds_of, lay_file
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
 from clusterkit.config.validate import complaint, validate

@@ -1,4 +1,9 @@
-"""Ports for a job: groups of `PORT_STRIDE` in the cluster's range, in an order of its own."""
+"""Names and ports that one process of this machine alone can hold, until it ends however it ends.
+
+Names are in the abstract namespace of unix sockets (unix(7)), of which every network namespace has
+its own: nothing is left behind, and no user needs a right to anything. Ports of a job are groups of
+`PORT_STRIDE` in the cluster's range, in an order of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,31 @@ from dataclasses import dataclass
 
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import PORT_STRIDE
-from clusterkit.core.name_locks import hold
+
+
+def hold(name: str) -> socket.socket | None:
+    """Return the socket that holds a name of at most 107 bytes; None where another process does.
+
+    Raises:
+        RemoteError: the machine has no room for it.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(b"\0" + name.encode())
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise RemoteError(f"cannot hold {name}: {error.strerror}") from error
+    return held
+
+
+def is_held(name: str) -> bool:
+    """Tell whether a process holds this name."""
+    held = hold(name)
+    if held is not None:
+        held.close()
+    return held is None
 
 
 def groups(low: int, high: int, *, seed: str) -> Iterator[int]:

@@ -15,7 +15,7 @@ import pytest
 from clusterkit import __version__
 from clusterkit.config import load_settings
 from clusterkit.config.doctor import Condition, Machine, examine
-from clusterkit.config.init import Answer
+from clusterkit.core.commands import Answer
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec
@@ -337,7 +337,7 @@ def test_no_hint_tells_anybody_to_fetch_the_name(tmp_path: Path) -> None:
             hints += [ruling.summary, ruling.hint or "", ruling.command or ""]
             assert ruling.command
     machine = Machine(
-        settings=load_settings(cwd=tmp_path, environ={}), run=lambda _: Answer(found=False)
+        settings=load_settings(cwd=tmp_path, environ={}), run=lambda _: Answer(code=127, ran=False)
     )
     hints += [f"{item.summary} {item.fix}" for item in examine(machine)]
     assert [hint for hint in hints if ASKS.search(hint)] == []
@@ -354,7 +354,11 @@ def test_doctor_names_a_foreign_project_over_ours(
     (tmp_path / "clusterkit.yaml").write_text("clusters: {a: {kind: local, python: /opt/p}}\n")
     machine = Machine(
         settings=load_settings(cwd=tmp_path, environ={}),
-        run=lambda argv: Answer(found=argv[0] == "/opt/p", code=0, output='{"clusterkit": "7"}'),
+        run=lambda argv: Answer(
+            code=0 if argv[0] == "/opt/p" else 127,
+            ran=argv[0] == "/opt/p",
+            output='{"clusterkit": "7"}',
+        ),
     )
     named = [item for item in examine(machine) if item.name == "clusterkit"]
     assert [item.condition for item in named] == [Condition.OK, Condition.FAIL, Condition.FAIL]

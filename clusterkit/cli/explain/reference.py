@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from clusterkit.cli.explain.topic import Topic, first_sentence, paragraphs, table
-from clusterkit.config.build import kinds_of
 from clusterkit.config.load import SCALAR_KEYS
+from clusterkit.config.merge import kinds_of
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.config.sources import variable
 from clusterkit.core.model import ClusterKind, ClusterSpec

@@ -18,8 +18,13 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text.listing import cut, table
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency
-from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable, tied
-from clusterkit.jobs.submit.packages import require_package
+from clusterkit.jobs.submit.hand_over import (
+    conditions_of,
+    hand_over,
+    require_package,
+    require_runnable,
+    tied,
+)
 from clusterkit.jobs.submit.preflight import chosen_mode, pass_gate
 from clusterkit.launch.array.spec import Element, Sweep, fold_numbers
 from clusterkit.launch.render import render, summary

@@ -20,7 +20,7 @@ from clusterkit.core.hosts.hostfile import (
     to_format,
     write,
 )
-from clusterkit.core.hosts.hostfile.formats import MAX_SLOTS
+from clusterkit.core.hosts.hostfile.entries import MAX_SLOTS
 from clusterkit.core.hosts.hostlist import expand
 from clusterkit.core.model import ClusterSpec, Host
 

@@ -25,7 +25,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from clusterkit.core.errors import RemoteError
-from clusterkit.core.name_locks import hold, is_held
+from clusterkit.core.ports import hold, is_held
 
 _SPACE = "clusterkit"
 _NAMES = Path("/proc/net/unix")

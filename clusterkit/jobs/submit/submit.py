@@ -14,8 +14,12 @@ from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
 from clusterkit.jobs import cancel, list_runs, run_roots
-from clusterkit.jobs.submit.hand_over import conditions_of, hand_over, require_runnable
-from clusterkit.jobs.submit.packages import require_package
+from clusterkit.jobs.submit.hand_over import (
+    conditions_of,
+    hand_over,
+    require_package,
+    require_runnable,
+)
 from clusterkit.jobs.submit.preflight import Listener, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 

@@ -6,16 +6,17 @@ either a text that the tool reads back as exactly the same hosts, or a `UserErro
 throughout: nothing here opens a file or runs a command.
 """
 
-from clusterkit.core.hosts.hostfile.formats import Format, HostFile, to_format
-from clusterkit.core.hosts.hostfile.ranks import Rank, assign_ranks
+from clusterkit.core.hosts.hostfile.entries import Format, HostFile, to_format
 from clusterkit.core.hosts.hostfile.reader import parse
 from clusterkit.core.hosts.hostfile.slots import (
+    Rank,
+    assign_ranks,
     filter_hosts,
     filter_slots,
+    hosts_of_allocation,
     pool_of_unnamed,
     slot_pool,
 )
-from clusterkit.core.hosts.hostfile.slurm import hosts_of_allocation
 from clusterkit.core.hosts.hostfile.writer import write
 
 __all__ = [

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem, UserError
-from clusterkit.core.hosts.hostfile.entries import Contents, Entry, Line, Mark, read_entries
-from clusterkit.core.hosts.hostfile.formats import Format, HostFile, to_format
+from clusterkit.core.hosts.hostfile.entries import (
+    Contents,
+    Entry,
+    Format,
+    HostFile,
+    Line,
+    Mark,
+    read_entries,
+    to_format,
+)
 from clusterkit.core.hosts.hostlist import MAX_NAMES
 from clusterkit.core.model import Host
 

@@ -1,12 +1,16 @@
-"""Choose hosts and slots in the way of DeepSpeed's `--include` and `--exclude`."""
+"""The slots of hosts: chosen as by DeepSpeed's filters, ranked as by Horovod, told by Slurm."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint
-from clusterkit.core.hosts.hostfile.formats import is_host_name
+from clusterkit.core.hosts.hostfile.entries import MAX_SLOTS, is_host_name
+from clusterkit.core.hosts.hostlist import expand, parse_tasks_per_node
 from clusterkit.core.model import Host
 
 _UNKNOWN = -1
@@ -171,3 +175,122 @@ def _slot_problem(number: str, host: str, slots: tuple[int, ...]) -> tuple[str, 
         known = ",".join(map(str, slots)) or "none"
         return f"host {host!r} has no slot {int(number)}", f"it has {known}"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process: its place among all, on its host, and among those of equal local rank."""
+
+    host: str
+    rank: int
+    local_rank: int
+    cross_rank: int
+    size: int
+    local_size: int
+    cross_size: int
+
+
+def assign_ranks(hosts: Iterable[Host], processes: int | None = None) -> tuple[Rank, ...]:
+    """Return one `Rank` a process, hosts filled one after the other.
+
+    `processes` is the exact number of processes, None for one a slot. (Horovod's own static
+    launcher takes it for a minimum and starts one process a slot: horovod 0.28.1,
+    runner/gloo_run.py.)
+
+    Raises:
+        UserError: `processes` is less than 1 or more than the slots, or the slots of a host are
+            unknown.
+    """
+    capacity = {name: len(slots) for name, slots in slot_pool(hosts).items()}
+    size = sum(capacity.values()) if processes is None else processes
+    if size < 1:
+        raise UserError(f"{size} processes cannot be started", hint="ask for at least 1")
+    if size > sum(capacity.values()):
+        raise UserError(
+            f"{size} processes need {size} slots, and there are {sum(capacity.values())}",
+            hint="ask for fewer processes, or add hosts",
+        )
+    local_sizes: dict[str, int] = {}
+    left = size
+    for host, slots in capacity.items():
+        local_sizes[host] = min(slots, left)
+        left -= local_sizes[host]
+    cross_sizes = Counter(local for count in local_sizes.values() for local in range(count))
+    cross_ranks: Counter[int] = Counter()
+    ranks: list[Rank] = []
+    for host, local_size in local_sizes.items():
+        for local_rank in range(local_size):
+            ranks.append(
+                Rank(
+                    host=host,
+                    rank=len(ranks),
+                    local_rank=local_rank,
+                    cross_rank=cross_ranks[local_rank],
+                    size=size,
+                    local_size=local_size,
+                    cross_size=cross_sizes[local_rank],
+                )
+            )
+            cross_ranks[local_rank] += 1
+    return tuple(ranks)
+
+
+_NODES = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+_TASKS = "SLURM_TASKS_PER_NODE"
+_COUNT = re.compile(r"(?:[^,:]+:)*([0-9]{1,9})", re.ASCII)
+
+
+def hosts_of_allocation(
+    environment: Mapping[str, str], slots: int | None = None
+) -> tuple[Host, ...] | None:
+    """Return the hosts of the allocation in rank order, or None outside an allocation.
+
+    A host has as many slots as GPUs (`SLURM_GPUS_PER_NODE`, else what this node has,
+    `SLURM_GPUS_ON_NODE`), and where there are none as many as Slurm would start tasks there;
+    `slots` beats both. Variables as in "OUTPUT ENVIRONMENT VARIABLES" of man sbatch.
+
+    Raises:
+        UserError: a variable does not hold what Slurm puts there, or the GPUs were asked for as a
+            total (`--gpus`) and are spread unevenly.
+    """
+    variable = next((name for name in _NODES if environment.get(name, "").strip()), None)
+    if variable is None:
+        return None
+    names = expand(environment[variable], source=variable)
+    gpus = slots or _gpus(environment, len(names))
+    counts = [gpus] * len(names)
+    if gpus is None and environment.get(_TASKS):
+        tasks = parse_tasks_per_node(environment[_TASKS], source=_TASKS)
+        if len(tasks) != len(names):
+            raise UserError(
+                f"{_TASKS} is about {len(tasks)} nodes, {variable} about {len(names)}",
+                hint="inside a job step they may differ; say --slots N",
+            )
+        counts = list(tasks)
+    return tuple(Host(name=name, slots=count) for name, count in zip(names, counts, strict=True))
+
+
+def _gpus(environment: Mapping[str, str], nodes: int) -> int | None:
+    per_node = _count(environment, "SLURM_GPUS_PER_NODE")
+    if per_node:
+        return per_node
+    here = _count(environment, "SLURM_GPUS_ON_NODE")
+    total = _count(environment, "SLURM_GPUS")
+    if here and total and here * nodes != total:
+        raise UserError(
+            f"this node has {here} of the {total} GPUs that {nodes} nodes share: not evenly spread",
+            hint="ask Slurm for --gpus-per-node, or say --slots N",
+        )
+    return here or None
+
+
+def _count(environment: Mapping[str, str], variable: str) -> int:
+    value = environment.get(variable) or "0"
+    match = _COUNT.fullmatch(value)
+    if match is None or int(match[1]) > MAX_SLOTS:
+        raise UserError(
+            f"{value!r} is no number of GPUs",
+            hint="such as '8' or 'a100:8'; or say --slots N",
+            position=Position(source=variable, line=1, column=1, text=value),
+        )
+    return int(match[1])

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
-from clusterkit.core.hosts.hostfile.entries import KEYS
-from clusterkit.core.hosts.hostfile.formats import (
+from clusterkit.core.hosts.hostfile.entries import (
+    KEYS,
     MAX_SLOTS,
     Format,
     is_host_name,
