@@ -69,6 +69,7 @@ from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import clusterkit_failure
 from torch.distributed import TCPStore
@@ -137,10 +138,10 @@ def tell(error):
 
 def tell_of_ends(watched=SubprocessContext):
     """Have each look of the agent at its ranks note which have ended by themselves, and well."""
-    look = getattr(watched, "_poll", None)  # a later torch may call it otherwise
+    look: Any = getattr(watched, "_poll", None)  # a later torch may call it otherwise
 
     def looked(ranks):
-        running = getattr(ranks, "_running_local_ranks", set())
+        running: set[int] = getattr(ranks, "_running_local_ranks", set())
         before = set(running)
         result = look(ranks)
         for local_rank in sorted(before - running):
