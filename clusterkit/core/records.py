@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Annotated, Any, TypeVar
 
@@ -47,18 +47,17 @@ def text_of(document: Mapping[str, Any], key: str) -> str | None:
 
 def counts_of(document: Mapping[str, Any], key: str) -> tuple[int, ...]:
     """Return the numbers of the list under `key`; none where one of them counts nothing."""
-    found = document.get(key)
-    values = found if isinstance(found, list) else ()
-    known = tuple(value for value in values if type(value) is int and 0 <= value < _MOST)
-    return known if len(known) == len(values) else ()
+    return _all_of(document, key, lambda value: type(value) is int and 0 <= value < _MOST)
 
 
 def texts_of(document: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return the texts of the list under `key`; none where one of them is something else."""
+    return _all_of(document, key, lambda value: isinstance(value, str) and is_sane(value))
+
+
+def _all_of(document: Mapping[str, Any], key: str, known: Callable[[Any], bool]) -> tuple[Any, ...]:
     found = document.get(key)
-    values = found if isinstance(found, list) else ()
-    known = tuple(value for value in values if isinstance(value, str) and is_sane(value))
-    return known if len(known) == len(values) else ()
+    return tuple(found) if isinstance(found, list) and all(map(known, found)) else ()
 
 
 def object_of(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -111,7 +111,7 @@ def hand_over(
         plan,
         rendered,
         run,
-        secrets=_secrets(plan),
+        secrets={n: Secret(os.environ[n]) for n in plan.secrets if n in os.environ},
         command_line=command_line,
         documents=passed.documents,
         dependencies=dependencies,
@@ -149,10 +149,6 @@ def _require_script(script: str, workdir: Path) -> None:
         hint=f"did you mean {path.parent / close[0]}?" if close else f"looked in {Path.cwd()}",
         key="script",
     )
-
-
-def _secrets(plan: LaunchPlan) -> dict[str, Secret]:
-    return {name: Secret(os.environ[name]) for name in plan.secrets if name in os.environ}
 
 
 _TIMEOUT_S = 20

@@ -74,7 +74,8 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
         UserError, RemoteError: the nodes cannot be asked.
     """
     force = bool(request.get("force"))
-    if mode == "off" or not _has_something_to_ask(plan, mode):
+    something_to_ask = plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
+    if mode == "off" or not (mode == "full" or something_to_ask):
         return Passed(plan=plan, checks_limits=mode != "off")
     # Checks take a tenth of a second to load.
     from clusterkit.preflight.gate import Mode, examine, node_checks  # noqa: PLC0415
@@ -103,10 +104,6 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
         documents=documents,
         without=without,
     )
-
-
-def _has_something_to_ask(plan: LaunchPlan, mode: str) -> bool:
-    return mode == "full" or plan.nodes > 1 or bool(plan.env) or gpu_use(plan) is not None
 
 
 def _remark(report: Report, without: tuple[str, ...], listener: Listener) -> None:
