@@ -59,8 +59,8 @@ def prepare(
     )
     if spec.shared_filesystem:
         console.note(
-            f"note: {spec.name} shares a file system, so its agents use this machine's Python; "
-            "the environment is used only where `python:` names it"
+            f"note: {spec.name} shares a file system, so its node agents use this machine's "
+            "Python; the environment is used only where `python:` names it"
         )
     prepared = prepare_nodes(spec, names, ingredients)
     if json:
