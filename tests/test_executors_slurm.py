@@ -521,11 +521,13 @@ def test_limits_name_the_figures() -> None:
     assert limits(nodes=2, directives={"gpus-per-node": "4"}) == []
     assert limits(nodes=2, directives={"gpus-per-node": "a100:8"}) == [
         (
-            "8 GPUs a node asked for on 2 nodes, but 1 of the 3 nodes of partition gpu have that "
+            "8 GPUs per node asked for on 2 nodes, but 1 of the 3 nodes of partition gpu have that "
             "many (most: 8)"
         )
     ]
-    assert limits(nodes=1, directives={"gres": "gpu:a100:9,shard:2"})[0].startswith("9 GPUs a node")
+    assert limits(nodes=1, directives={"gres": "gpu:a100:9,shard:2"})[0].startswith(
+        "9 GPUs per node"
+    )
     assert limits(nodes=1, time_limit_s=200_000) == [
         "2-07:33:20 asked for, but partition gpu allows 1-02:00:00"
     ]

@@ -19,8 +19,9 @@ from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.supervisor import BLOCKED
 from clusterkit.executors.node.task import run_node, say
-from clusterkit.executors.node.watch import WATCHED, Timeouts
+from clusterkit.executors.node.watch import Timeouts
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
     """Run the command of this node, tell submitit, and return the command's exit code."""
     # From the first line on, and to the last: what is sent before the command starts waits for
     # it, and what is sent after its end must not spoil the exit code.
-    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
     require_utf8()
     run = RunFolder(Path(arguments[0]).absolute())
     try:

@@ -178,12 +178,21 @@ class Supervisor:
                 processes.send(worker.pid, signum)
 
     def _sweep(self) -> None:
-        def leftovers() -> set[int]:
-            # Orphans come back to this process, so its tree also holds what hid its environment.
-            below = processes.descendants(os.getpid()) - self._spared
-            return processes.marked(self.marker, prefix=True) | below
+        sweep(self.marker, prefix=True, spared=self._spared)
 
-        processes.kill_all(leftovers)
+
+def sweep(marker: str, *, prefix: bool = False, spared: set[int] | None = None) -> None:
+    """Kill what carries the marker, and what stands below this process but is not `spared`.
+
+    Orphans come back to this process, so its tree also holds what hid its environment. Without
+    `spared`, what stands below it is left alone.
+    """
+
+    def leftovers() -> set[int]:
+        below = set() if spared is None else processes.descendants(os.getpid()) - spared
+        return processes.marked(marker, prefix=prefix) | below
+
+    processes.kill_all(leftovers)
 
 
 def _reap_orphans(workers: list[subprocess.Popen[bytes]]) -> None:

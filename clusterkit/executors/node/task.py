@@ -18,15 +18,8 @@ from clusterkit.core.records import texts_of
 from clusterkit.executors.node.coordinator import in_touch
 from clusterkit.executors.node.failure import VARIABLE, Ending, explain
 from clusterkit.executors.node.identity import Identity
-from clusterkit.executors.node.watch import (
-    WATCHED,
-    Timeouts,
-    Watch,
-    blocked,
-    may_requeue,
-    requeue,
-    sweep,
-)
+from clusterkit.executors.node.supervisor import BLOCKED, sweep
+from clusterkit.executors.node.watch import Timeouts, Watch, blocked, may_requeue, requeue
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -60,7 +53,7 @@ class LaunchTask:
 def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
     """Run the command of this node to its end; write and return how it ended."""
     marker, agent = run.marker(me.rank), os.getppid()
-    with blocked(WATCHED):
+    with blocked(BLOCKED):
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()

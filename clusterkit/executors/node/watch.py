@@ -21,12 +21,12 @@ from clusterkit.core import files, processes
 from clusterkit.core.commands import run_command
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 
 TERMINATION = frozenset({signal.SIGTERM, signal.SIGINT})
 NOTICES = frozenset({signal.SIGUSR1, signal.SIGUSR2})
-WATCHED = TERMINATION | NOTICES | {signal.SIGCHLD}
 
 _EARLY_S = 60.0
 """How much earlier than it was asked to Slurm may announce a time limit (sbatch(1), --signal)."""
@@ -77,7 +77,7 @@ class Watch:
     def until_end(self) -> tuple[int, str | None]:
         """Wait for the command; return its exit code and why it ended, if not by itself."""
         while True:
-            self._heed(processes.await_signal(WATCHED, self._next_look_s()))
+            self._heed(processes.await_signal(BLOCKED, self._next_look_s()))
             code = _reap(self.pid)
             if code is not None:
                 if code != 0 and self.reason is None:
@@ -198,8 +198,7 @@ class Watch:
         return limit is not None and time.time() - self.began >= max(limit - _LATE_S, limit / 2)
 
     def _sweep(self) -> None:
-        # Orphans come back to this process, so the tree also holds what hid its environment.
-        sweep(self.run.marker(self.me.rank), tree=os.getpid(), spared=self.spared)
+        sweep(self.run.marker(self.me.rank), spared=self.spared)
 
     def _failed_peer(self) -> NodeResult | None:
         failure = node_results.first_failure(self.run, self.me.attempt)
@@ -226,18 +225,6 @@ def blocked(signals: frozenset[signal.Signals]) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def sweep(
-    marker: str, *, tree: int | None = None, spared: set[int] | frozenset[int] = frozenset()
-) -> None:
-    """Kill what carries the marker, and what stands below process `tree` but is not spared."""
-
-    def leftovers() -> set[int]:
-        below = processes.descendants(tree) - spared if tree is not None else set()
-        return processes.marked(marker) | below
-
-    processes.kill_all(leftovers)
 
 
 def _reap(pid: int) -> int | None:

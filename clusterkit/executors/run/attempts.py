@@ -79,7 +79,7 @@ def choose_nodes(
         have = f"{len(free)} spare{'s' * (len(free) != 1)}" if spares else "no spares"
         raise RemoteError(
             f"{', '.join(gone)} cannot be used, and the job has {have} left",
-            hint="mend the node, or submit again with --spares or --exclude",
+            hint="fix the node, or submit again with --spares or --exclude",
         )
     return tuple(free.pop(0) if name in without else name for name in names)
 

@@ -105,7 +105,7 @@ def _too_many_gpus(plan: LaunchPlan, nodes: list[Node], where: str) -> list[Prob
     most = max((node.gpus for node in nodes), default=0)
     return [
         Problem(
-            message=f"{gpus} GPUs a node asked for on {asked} nodes, but {len(able)} of "
+            message=f"{gpus} GPUs per node asked for on {asked} nodes, but {len(able)} of "
             f"the {len(nodes)} nodes of {where} have that many (most: {most})",
             hint=f"--gpus-per-node {most}" if most else "`gpu_request: none` for CPU nodes",
         )

@@ -10,52 +10,14 @@ import re
 from pathlib import Path
 
 from clusterkit.core.commands import TIMED_OUT, Answer
+from clusterkit.core.data import read_table
 from clusterkit.core.model import LaunchPlan
 from clusterkit.executors.base import RefusalError
 from clusterkit.launch.sbatch_options import OURS
 
-_GPU_STYLES = "gpus-per-node, gres, gpus-per-task or none"
-
-_HINTS: tuple[tuple[str, str], ...] = (
-    (
-        r"max ?submit|max ?jobs|job count limit|temporarily unable to accept",
-        "you have as many jobs as you may: wait for some to end, or cancel some",
-    ),
-    (
-        r"invalid partition|partition name",
-        "set `partition` of cluster {cluster} to one that `sinfo -s` lists (now: {partition})",
-    ),
-    (
-        r"group not permitted|not permitted to use this partition|access/permission denied",
-        "you may not use partition {partition}: choose another one, or ask its administrators",
-    ),
-    (
-        r"account",
-        "set `account` of cluster {cluster}; yours: sacctmgr show assoc user=$USER format=account",
-    ),
-    (r"qos", "set `qos` of cluster {cluster}; yours: sacctmgr show assoc user=$USER format=qos"),
-    (
-        r"gres|generic resource|gpus|trackable resource",
-        "set `gpu_request` of cluster {cluster} to what this site accepts: " + _GPU_STYLES,
-    ),
-    (
-        r"time limit|maxtime|time specification",
-        "ask for less with --time; `sinfo -o '%P %l'` lists what each partition allows",
-    ),
-    (r"memory", "set `memory` of cluster {cluster}; `sinfo -o '%P %m'` lists what nodes have (MB)"),
-    (
-        r"feature|constraint",
-        "set `constraint` of cluster {cluster}; `sinfo -o '%P %f'` lists features",
-    ),
-    (
-        r"node count|node configuration|more processors|too many (nodes|cpus|tasks)|cpu count",
-        "ask for fewer nodes or GPUs; `sinfo -N -o '%N %c %m %G'` lists what there is",
-    ),
-    (
-        r"unrecognized option|invalid option|invalid --|unknown option",
-        "this Slurm does not know the option: name it in `skip_directives` of cluster {cluster}",
-    ),
-    (r"wckey", "set one with --set sbatch.wckey=NAME"),
+_HINTS = tuple(
+    (re.compile(row["pattern"], re.IGNORECASE), row["hint"])
+    for row in read_table(Path(__file__).with_name("refusal_hints.tsv"))
 )
 
 
@@ -154,10 +116,6 @@ def _hint(words: str, plan: LaunchPlan) -> str | None:
     asked_for = _asked_for(words, plan)
     if asked_for is not None:
         return asked_for
-    for pattern, hint in _HINTS:
-        if re.search(pattern, words, re.IGNORECASE):
-            partition = plan.directives.get("partition") or plan.cluster.partition
-            return hint.format(
-                cluster=plan.cluster.name, partition=partition or "the site's default"
-            )
-    return None
+    partition = plan.directives.get("partition") or plan.cluster.partition or "the site's default"
+    hint = next((hint for pattern, hint in _HINTS if pattern.search(words)), None)
+    return hint and hint.format(cluster=plan.cluster.name, partition=partition)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -29,31 +29,18 @@ SCRIPT = "job.sbatch"
 """The rendered file that is submitted, word for word."""
 
 _STATES = {
-    "PENDING": JobState.PENDING,
-    "CONFIGURING": JobState.PENDING,
-    "RUNNING": JobState.RUNNING,
-    "COMPLETING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING,
-    "SUSPENDED": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "COMPLETED": JobState.SUCCEEDED,
-    "FAILED": JobState.FAILED,
-    "NODE_FAIL": JobState.FAILED,
-    "OUT_OF_MEMORY": JobState.FAILED,
-    "BOOT_FAIL": JobState.FAILED,
-    "LAUNCH_FAILED": JobState.FAILED,
-    "RECONFIG_FAIL": JobState.FAILED,
-    "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT,
-    "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED,
-    "PREEMPTED": JobState.PREEMPTED,
-    "REQUEUED": JobState.REQUEUED,
-    "REQUEUE_FED": JobState.REQUEUED,
-    "REQUEUE_HOLD": JobState.REQUEUED,
-    "SPECIAL_EXIT": JobState.REQUEUED,
+    word: state
+    for state, words in (
+        (JobState.PENDING, "PENDING CONFIGURING"),
+        (JobState.RUNNING, "RUNNING COMPLETING STAGE_OUT SUSPENDED STOPPED SIGNALING RESIZING"),
+        (JobState.SUCCEEDED, "COMPLETED"),
+        (JobState.FAILED, "FAILED NODE_FAIL OUT_OF_MEMORY BOOT_FAIL LAUNCH_FAILED RECONFIG_FAIL"),
+        (JobState.TIMEOUT, "TIMEOUT DEADLINE"),
+        (JobState.CANCELLED, "CANCELLED REVOKED"),
+        (JobState.PREEMPTED, "PREEMPTED"),
+        (JobState.REQUEUED, "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT"),
+    )
+    for word in words.split()
 }
 """Every state of squeue(1) and sacct(1), Slurm 20.11 to 25.05."""
 
@@ -138,30 +125,28 @@ def exit_code_of(job_id: str) -> int | None:
 
 def parse_squeue(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Read `squeue -h -t all -o "%A|%T|%r|%o"`; lines that are no rows are passed over."""
-    found = {}
-    for line in text.splitlines():
-        parts = line.split("|", 3)
-        if len(parts) != 4 or parts[0] not in queries:
-            continue
-        job_id, word, reason, command = (part.strip() for part in parts)
-        if is_script(command, queries[job_id].script):
-            found[job_id] = state_of(word, reason=reason)
-    return found
+    return {
+        job_id: state_of(word, reason=reason.strip())
+        for job_id, word, reason, command in _rows(text, queries)
+        if is_script(command.strip(), queries[job_id].script)
+    }
 
 
 def parse_sacct(text: str, queries: Mapping[str, Query]) -> dict[str, SchedulerState]:
     """Read `sacct -n -X -P -o JobIDRaw,State,ExitCode,JobName`."""
     found = {}
-    for line in text.splitlines():
-        parts = line.split("|", 3)
-        if len(parts) != 4 or parts[0] not in queries:
-            continue
-        job_id, word, code, name = parts
+    for job_id, word, code, name in _rows(text, queries):
         if name == queries[job_id].name:
             status, _, signum = code.partition(":")
             known = status.isdigit() and signum.isdigit()
             found[job_id] = state_of(word, code=shell_code(status, signum) if known else None)
     return found
+
+
+def _rows(text: str, queries: Mapping[str, Query]) -> Iterator[list[str]]:
+    """Yield the four fields of each line about a job that was asked for."""
+    rows = (line.split("|", 3) for line in text.splitlines())
+    return (row for row in rows if len(row) == 4 and row[0] in queries)
 
 
 def is_script(command: str, script: Path) -> bool:

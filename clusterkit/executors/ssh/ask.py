@@ -276,7 +276,7 @@ def _on_enough(
     if len(wanted) < least:
         raise RemoteError(
             f"{', '.join(sorted(without))} cannot be used, and the job needs {least} nodes",
-            hint="mend the node, or submit again with --exclude",
+            hint="fix the node, or submit again with --exclude",
         )
     refusals = ask(run, layout, wanted)
     names = tuple(name for name in wanted if name not in refusals)

@@ -52,27 +52,17 @@ def relative(name: str, *, node: str) -> PurePosixPath:
     """
     path = PurePosixPath(name)
     parts = path.parts
-    length = len(os.fsencode(name)) if _is_decoded(name) else _LONGEST + 1
     good = parts and not path.is_absolute() and ".." not in parts and len(parts) <= _MOST_PARTS
-    if not good or length > _LONGEST or not _is_printable(name):
-        raise Nonsense(f"a file of the name {name[:80]!r}", node=node)
-    if max(len(os.fsencode(part)) for part in parts) > _LONGEST_PART:
+    # Bytes that are no text are no control characters.
+    printable = all(char.isprintable() or "\udc80" <= char <= "\udcff" for char in name)
+    try:
+        length = len(os.fsencode(name))
+        good = good and max(len(os.fsencode(part)) for part in parts) <= _LONGEST_PART
+    except UnicodeEncodeError:  # it is not what `os.fsdecode` makes of some bytes
+        good = False
+    if not good or length > _LONGEST or not printable:
         raise Nonsense(f"a file of the name {name[:80]!r}", node=node)
     return path
-
-
-def _is_decoded(name: str) -> bool:
-    """Tell whether a text is what `os.fsdecode` makes of some bytes."""
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _is_printable(name: str) -> bool:
-    """Tell whether a name holds no control characters; bytes that are no text are none."""
-    return all(char.isprintable() or "\udc80" <= char <= "\udcff" for char in name)
 
 
 class Inbox:

@@ -52,15 +52,10 @@ _GONE = frozenset({Life.GONE, Life.REBOOTED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAgent:
+class NodeAgent(AgentFile):
     """What stands in the files of one node agent."""
 
     rank: int
-    node: str
-    attempt: int
-    pid: int
-    start_time: str
-    boot_id: str
     ended_as: JobState | None = None
     exit_code: int | None = None
 
@@ -86,7 +81,16 @@ def read_agents(run: RunFolder) -> tuple[NodeAgent, ...]:
         if match is None or agent is None or (known is not None and agent.node not in known):
             continue
         last = files.read_json(run.ends / name, own=True) if name in ended else None
-        found.append(_agent_of(int(match["rank"]), agent, record_of(EndFile, last)))
+        end = record_of(EndFile, last)
+        of_this = end is not None and end.attempt == agent.attempt  # else of the attempt before
+        found.append(
+            NodeAgent(
+                **{f.name: getattr(agent, f.name) for f in dataclasses.fields(agent)},
+                rank=int(match["rank"]),
+                ended_as=end.state if end is not None and of_this else None,
+                exit_code=end.exit_code if end is not None and of_this else None,
+            )
+        )
     return tuple(sorted(found, key=lambda agent: agent.rank))
 
 
@@ -275,8 +279,13 @@ def _of_attempt(
     results = node_results.read_results(run)
     here = results.nodes if results.attempt == attempt else ()
     done = {r.node: r.exit_code for r in here if r.exit_code == 0 or r.unwritten is not None}
+    ended_as = {node: _WORST[0] if code else JobState.SUCCEEDED for node, code in done.items()}
     agents = [
-        _done(k, done[k.node]) if k.node in done and lives.get(k) in _GONE else k for k in agents
+        # Its node says how it ended; its own last word got lost.
+        dataclasses.replace(k, ended_as=ended_as[k.node], exit_code=done[k.node])
+        if k.node in done and lives.get(k) in _GONE
+        else k
+        for k in agents
     ]
     open_ended = {agent.node: lives.get(agent) for agent in agents if agent.ended_as is None}
     strange = "; ".join(f"{node}: {what}" for node, what in problems.items()) or None
@@ -333,12 +342,6 @@ def _silent_for_s(path: Path) -> float | None:
     return 0.0 if age_s < _LATE_S else age_s
 
 
-def _done(agent: NodeAgent, exit_code: int) -> NodeAgent:
-    """Return a node agent whose node says how it ended, and whose own last word got lost."""
-    state = JobState.FAILED if exit_code else JobState.SUCCEEDED
-    return dataclasses.replace(agent, ended_as=state, exit_code=exit_code)
-
-
 def _together(
     submission: Submission, agents: Sequence[NodeAgent], strange: str | None
 ) -> SchedulerState:
@@ -389,18 +392,4 @@ def _is_there(agent: NodeAgent) -> str:
     return (
         f"set -- $(sed 's/.*) //' /proc/{agent.pid}/stat 2>/dev/null);"
         f' [ "${{20:-}}" = {quote(agent.start_time)} ] && [ "$1" != Z ]'
-    )
-
-
-def _agent_of(rank: int, agent: AgentFile, end: EndFile | None) -> NodeAgent:
-    of_this = end is not None and end.attempt == agent.attempt  # else of the attempt before
-    return NodeAgent(
-        rank=rank,
-        node=agent.node,
-        attempt=agent.attempt,
-        pid=agent.pid,
-        start_time=agent.start_time,
-        boot_id=agent.boot_id,
-        ended_as=end.state if end is not None and of_this else None,
-        exit_code=end.exit_code if end is not None and of_this else None,
     )
