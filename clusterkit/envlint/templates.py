@@ -10,7 +10,8 @@ from clusterkit.envlint.setting import Format, Setting, Slip
 
 _EXPRESSION = re.compile(
     r"\$?\{\{(?:[^{}\n]|\{[^{}\n]*\})*\}\}"  # no line end: a shell has {{ and }} of its own
-    r"|\{\{-?\s?/\*[^*]*\*/\s?-?\}\}|\{%[-+]?\s[^{}]{0,2000}?%\}|\{#-?\s[^#]*#\}|<%[^\n]*?%>"
+    r"|\{\{-?\s?/\*[^*]*\*/\s?-?\}\}|\{%[-+]?\s[^{}]{0,2000}?%\}|\{#-?\s[^#]*#\}"
+    r"|<%(?:[^%\n<]|%(?!>)|<(?!%))*+%>"
 )
 _HIDDEN = "\ue000"
 """A private character of Unicode: YAML allows it, and no value has it."""
