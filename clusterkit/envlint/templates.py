@@ -20,7 +20,6 @@ _FILLED = {
     Format.TOML: re.compile(r"[$%]\{"),
 }
 """What Kubernetes, compose, envsubst and Terraform put values in for."""
-_COMMENT = re.compile(r"^[ \t]*#[^\n]*$", re.MULTILINE)
 
 
 def hide(text: str) -> str:
@@ -53,6 +52,6 @@ def without_comments(text: str) -> str:
     """
     lines = text.split("\n")
     for index in range(1, len(lines)):
-        if lines[index - 1].rstrip().endswith("\\") and _COMMENT.match(lines[index]):
+        if lines[index - 1].rstrip().endswith("\\") and lines[index].lstrip(" \t").startswith("#"):
             lines[index] = "\\"
     return "\n".join(lines)
