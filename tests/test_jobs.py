@@ -186,6 +186,23 @@ def test_a_node_without_a_word_is_named_where_the_others_were_told_to_end() -> N
     assert (node_results.silence_of(told[:2]) or "").startswith("n[2-3] have left no word: ")
 
 
+@pytest.mark.parametrize("said", [None, SchedulerState(state=JobState.FAILED, word="FAILED")])
+def test_a_node_that_ended_well_has_left_its_word(said: SchedulerState | None) -> None:
+    """The others were told to end: it is none that has gone."""
+    other = dataclasses.replace(node(1, 1, "terminated"), among="n[0-1]")
+    evidence = Evidence(
+        submission=Submission(
+            run_id="r", name="toy", cluster="c", kind=ClusterKind.SLURM, framework="torchrun",
+            nodes=2, tasks=2, submitted_at=0.0, job_id="7",
+        ),
+        results=Results(attempt=0, of=2, nodes=(node(0), other)),
+        first_failure=None, cancelled=False, scheduler=said, silence=None, handing=None,
+        under_way=False, now=1e6,
+    )  # fmt: skip
+    status = judge(evidence)
+    assert (status.state, status.reason) == (JobState.FAILED, "it was told to end (SIGTERM)")
+
+
 def test_a_job_is_over_when_all_but_a_node_that_has_gone_have_ended() -> None:
     running, gone = says(JobState.RUNNING), node_results.lost(1, "n1", "no longer answers")
     ended = node(0, 255, "peer")

@@ -7,7 +7,7 @@ What its nodes reported counts first, then what the scheduler says. A job that n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,9 +24,7 @@ from clusterkit.executors.run.submit_journal import Handing
 _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
-
 _TERMINATED = "terminated"
-_TOLD_TO_END = "it was told to end (SIGTERM)"
 _BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
 """How nodes end that are told so one after the other."""
 
@@ -191,13 +189,8 @@ def _why_it_failed(evidence: Evidence, said: SchedulerState) -> tuple[JobState, 
     reasons = {result.reason for result in evidence.results.nodes if result.exit_code != 0}
     if reasons == {"cancelled"} or (evidence.cancelled and reasons and reasons <= _BY_CANCEL):
         return JobState.CANCELLED, None
-    if _taken(reasons):
-        return JobState.PREEMPTED, None
-    if reasons == {"timeout"}:  # it left between Slurm's notice and the limit
-        return JobState.TIMEOUT, None
-    if reasons != {_TERMINATED}:
-        return JobState.FAILED, said.reason
-    return JobState.FAILED, node_results.silence_of(evidence.results.nodes) or _TOLD_TO_END
+    # A time limit as well: a node may have left between Slurm's notice and the limit.
+    return _as_nodes_say(evidence.results.nodes) or (JobState.FAILED, said.reason)
 
 
 def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
@@ -207,21 +200,23 @@ def _from_results(evidence: Evidence) -> tuple[JobState, str | None]:
     if evidence.cancelled:
         return JobState.CANCELLED, None
     if failed:
-        return _as_nodes_say(failed)
+        said = _as_nodes_say(evidence.results.nodes)
+        return said or (JobState.FAILED, node_results.failure_text(failed[0]))
     count = len(evidence.results.nodes)
     who = executor_for(evidence.submission.kind).absence
     return JobState.UNKNOWN, f"{who}, and {count} of {_expected(evidence)} nodes have reported"
 
 
-def _as_nodes_say(failed: list[NodeResult]) -> tuple[JobState, str | None]:
-    reasons = {result.reason for result in failed}
+def _as_nodes_say(results: Sequence[NodeResult]) -> tuple[JobState, str | None] | None:
+    """Return what the reasons of those that failed come to; None where they tell no more."""
+    reasons = {result.reason for result in results if result.exit_code != 0}
     if reasons == {"timeout"}:
         return JobState.TIMEOUT, None
     if _taken(reasons):
         return JobState.PREEMPTED, None
     if reasons == {_TERMINATED}:  # the exit code of a rank that obeys is no cause
-        return JobState.FAILED, node_results.silence_of(failed) or _TOLD_TO_END
-    return JobState.FAILED, node_results.failure_text(failed[0])
+        return JobState.FAILED, node_results.silence_of(results) or "it was told to end (SIGTERM)"
+    return None
 
 
 def _taken(reasons: Set[str | None]) -> bool:

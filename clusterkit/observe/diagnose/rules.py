@@ -152,7 +152,7 @@ class Rule(BaseModel):
         if not any(need in text for need in self.needs):
             return None
         found = next((match for p in self.patterns if (match := p.search(text))), None)
-        if found is None or any(pattern.search(text) for pattern in (*self.unless, _WARNED)):
+        if found is None or _WARNED.search(text) or any(p.search(text) for p in self.unless):
             return None
         return found
 

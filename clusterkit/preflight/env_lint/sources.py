@@ -48,7 +48,6 @@ _FILLED = {
     Format.TOML: re.compile(r"[$%]\{"),
 }
 """What Kubernetes, compose, envsubst and Terraform put values in for."""
-_COMMENT = re.compile(r"^[ \t]*#[^\n]*$", re.MULTILINE)
 
 
 def read_source(text: str, name: str, as_format: Format | None = None) -> Source:
@@ -208,6 +207,6 @@ def _without_comments(text: str) -> str:
     """
     lines = text.split("\n")
     for index in range(1, len(lines)):
-        if lines[index - 1].rstrip().endswith("\\") and _COMMENT.match(lines[index]):
+        if lines[index - 1].rstrip().endswith("\\") and lines[index].lstrip(" \t").startswith("#"):
             lines[index] = "\\"
     return "\n".join(lines)
