@@ -65,9 +65,9 @@ lint: $(VENV)/dev.done ## Run ruff, mypy, import-linter, shellcheck and hadolint
 
 .PHONY: golden
 golden: $(VENV)/dev.done ## Render the golden files anew (then read the diff)
-	CLUSTERKIT_GOLDEN=write pytest -q tests/test_golden.py tests/test_config_errors.py \
-	  tests/test_docs_checks.py tests/test_docs_rules.py tests/test_estimate_verb.py tests/test_containers.py \
-	  tests/test_images_catalogue.py
+	CLUSTERKIT_GOLDEN=write pytest -q tests/unit/launch/test_golden.py tests/unit/config/test_config_errors.py \
+	  tests/unit/docs/test_docs_checks.py tests/unit/docs/test_docs_rules.py tests/unit/estimate/test_estimate_verb.py tests/unit/launch/test_containers.py \
+	  tests/unit/images/test_images_catalogue.py
 
 .PHONY: docs
 docs: $(VENV)/dev.done ## Build the documentation site into build/docs/html
@@ -82,7 +82,7 @@ pictures: $(VENV)/dev.done ## Draw the pictures of the documentation anew (then 
 
 .PHONY: faults
 faults: $(VENV)/test.done ## Strike running jobs with faults, write docs/reliability.md
-	python -m tests.faults
+	python -m tests.helpers.faults
 
 .PHONY: bench
 bench: $(VENV)/test.done debian-bench ## Measure start-up, submission, ssh to 64 hosts, judging 4,096 nodes, logs

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.cluster import practice_cluster
 from bench.figures import BenchError, against, in_words, median_ratio
-from tests.desk import Desk
+from tests.helpers.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab.traffic import framed, iperf3
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.desk import Desk
+from tests.helpers.desk import Desk
 from tests.lab.lab import Lab
 from tests.lab.layout import default_root
 
@@ -19,10 +19,10 @@ pytest_plugins = ("tests.docker.fixtures", "tests.lab.fixtures")
 
 
 LABS = {
-    "docker": re.compile(r"test_docker.*"),
-    "faults": re.compile(r"test_lab_(again|faults|ssh_jobs|worker)"),
-    "ssh": re.compile(r"test_lab_(accounting|bad_nodes|elastic|gate|ssh|sweeps|unshared)"),
-    "lab": re.compile(r"test_lab.*"),
+    "docker": re.compile(r"tests/docker/"),
+    "faults": re.compile(r"tests/lab/test_(again|faults|ssh_jobs|worker)"),
+    "ssh": re.compile(r"tests/lab/test_(accounting|bad_nodes|elastic|gate|ssh|sweeps|unshared)"),
+    "lab": re.compile(r"tests/lab/"),
 }
 """Tests that run one after the other, each part on a practice cluster of its own, or on a Docker
 engine. More parts at once are no faster on two cores: jobs wait for processors, and miss times."""
@@ -53,8 +53,7 @@ class FewProcessesForTheLab(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = Path(nodeid.split("::", maxsplit=1)[0])
-        found = (scope for scope, files in LABS.items() if files.fullmatch(file.stem))
+        found = (scope for scope, files in LABS.items() if files.match(nodeid))
         return next(found, nodeid)
 
 

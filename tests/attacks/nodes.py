@@ -20,7 +20,7 @@ from shutil import which
 
 import pytest
 
-from tests.measured import wait_measured
+from tests.helpers.measured import wait_measured
 
 HEALTHY = "good"
 HEALTHY_ONES = {HEALTHY: ""}

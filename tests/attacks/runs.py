@@ -20,7 +20,7 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh.layout import LAYOUT, write_layout
 from clusterkit.executors.ssh.start import layout_of
-from tests.plans import make_cluster, make_plan
+from tests.helpers.plans import make_cluster, make_plan
 
 STRANGER = 54321
 """The attacker: a user without a name. The victim is root, whom no permission would protect."""

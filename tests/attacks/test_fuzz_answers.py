@@ -35,8 +35,8 @@ from clusterkit.preflight.text import report_lines
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Reach, read_output
 from clusterkit.transport.script import LIMITS, AnswerReader, Compound
-from tests.mangling import mangled
-from tests.test_parsers import OURS
+from tests.helpers.mangling import mangled
+from tests.unit.preflight.test_parsers import OURS
 
 CHECKS = all_checks()
 ALL: dict[str, Probe[object]] = {

@@ -19,10 +19,10 @@ from clusterkit.core import peers
 from clusterkit.core.data import data_dir
 from clusterkit.core.peers import Member, PeerError
 from clusterkit.core.ports import hold_port
-from tests import test_framework_ray as ray
-from tests import test_framework_spark as spark
-from tests import test_framework_tensorflow as tensorflow
-from tests.port_ranges import next_range
+from tests.helpers.port_ranges import next_range
+from tests.unit.launch import test_framework_ray as ray
+from tests.unit.launch import test_framework_spark as spark
+from tests.unit.launch import test_framework_tensorflow as tensorflow
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
 

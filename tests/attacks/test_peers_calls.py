@@ -25,7 +25,7 @@ from clusterkit.executors.node.partition import PeerState
 from clusterkit.executors.node.peers import PeerConnection, PeerGroup
 from clusterkit.executors.run.runfolder import RunFolder
 from tests.attacks.test_peers import no_descriptors, squatter, stranger, until
-from tests.port_ranges import next_range
+from tests.helpers.port_ranges import next_range
 
 TOKEN = "f" * 32
 SILENCE_S = 1.0

@@ -16,8 +16,8 @@ import yaml
 from clusterkit.core.model import ClusterSpec, ContainerRuntime
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
-from tests.render_cases import PLAIN, RACK, job
-from tests.test_framework_mpi import MPIRUN
+from tests.helpers.render_cases import PLAIN, RACK, job
+from tests.unit.launch.test_framework_mpi import MPIRUN
 
 STRANGER = Path(__file__).with_name("peers_stranger.py")
 STRANGERS_UID = 12345

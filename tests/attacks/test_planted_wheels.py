@@ -31,9 +31,9 @@ from clusterkit.transport.sync.ingredients import Ingredients, kept_wheel, read_
 from clusterkit.transport.sync.virtualenv import Prepared, Readiness
 from clusterkit.transport.sync.wheel import WHEEL_NAME, pack_wheel
 from tests.attacks.planted import VERSIONS, Index, plant, plant_source, serve
-from tests.evidence import evidence
-from tests.here import SessionHere
-from tests.probe_run import named
+from tests.helpers.evidence import evidence
+from tests.helpers.here import SessionHere
+from tests.helpers.probe_run import named
 
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ClusterSpec(name="apart", kind=ClusterKind.SSH)

@@ -16,7 +16,7 @@ from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
-from tests.port_ranges import next_range
+from tests.helpers.port_ranges import next_range
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")
 

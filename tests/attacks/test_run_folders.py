@@ -25,8 +25,8 @@ from clusterkit.jobs.start_queued import start_due
 from clusterkit.jobs.state.load import load_job, states_of
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap, bystander, clusterkit, control, prepare
-from tests.measured import wait_measured
-from tests.plans import make_cluster
+from tests.helpers.measured import wait_measured
+from tests.helpers.plans import make_cluster
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users at hand")
 WHOSE = f"belongs to user {STRANGER}"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.desk import Desk
+from tests.helpers.desk import Desk
 
 STRANGER = 54321
 VALUE = "hush-9f31c7d2"

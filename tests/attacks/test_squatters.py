@@ -20,7 +20,7 @@ from clusterkit.executors.ssh.layout import CHECK
 from clusterkit.executors.ssh.slots import SameMachine, SlotsBusy
 from clusterkit.executors.ssh.states import NodeAgent, order_to_end
 from clusterkit.transport.sync.helper import Helper
-from tests.here import SessionHere
+from tests.helpers.here import SessionHere
 
 MALLORY = 65_534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a second user needs root")

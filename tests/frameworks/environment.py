@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.desk import CHECKOUT, CONFIG, Desk
+from tests.helpers.desk import CONFIG, ROOT, Desk
 from tests.lab.lab import Lab
 
 
 def python_of(name: str) -> Path:
     """Return the interpreter of the environment that NAME.txt beside this file describes."""
-    python = CHECKOUT / ".venvs" / name / "bin" / "python"
+    python = ROOT / ".venvs" / name / "bin" / "python"
     assert python.exists(), f"{python} is missing: make .venvs/{name}.done"
     return python
 

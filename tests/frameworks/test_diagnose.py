@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.desk import Desk
 from tests.frameworks.environment import desk_of
 from tests.frameworks.test_ray import FAILING
 from tests.frameworks.test_spark import SPARK
+from tests.helpers.desk import Desk
 from tests.lab.lab import Lab
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]

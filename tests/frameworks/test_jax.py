@@ -10,19 +10,19 @@ import time
 
 import pytest
 
-from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left
-from tests.healthy import assert_healthy
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.healthy import assert_healthy
+from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
-from tests.lab_jobs import await_true
-from tests.test_lab_env import SNIPPETS
-from tests.test_lab_training import losses
+from tests.lab.test_env import SNIPPETS
+from tests.lab.test_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
 
 ENV = ("--framework", "env", "--nodes", "3")
 THREE = (*ENV, "--gpus-per-node", "2")
-SCRIPT = str(CHECKOUT / "examples" / "train_jax.py")
+SCRIPT = str(ROOT / "examples" / "train_jax.py")
 SMALL = ("--width", "32", "--layers", "1")
 
 
@@ -130,7 +130,7 @@ train_jax.main()
 def test_the_rank_that_fails_is_named_and_ends_the_job(
     cluster: str, how: str, ending: str, desk: Desk
 ) -> None:
-    script = desk.write("dies.py", DYING.format(examples=str(CHECKOUT / "examples"), how=how))
+    script = desk.write("dies.py", DYING.format(examples=str(ROOT / "examples"), how=how))
     words = ("--cluster", cluster, *THREE, script, *SMALL, "--steps", "100000")
     began = time.monotonic()
     done = desk.clusterkit("submit", "--wait", "--json", *words)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.desk import CHECKOUT, Desk
+from tests.helpers.desk import ROOT, Desk
 from tests.lab.lab import Lab
-from tests.test_lab_training import losses
+from tests.lab.test_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
 
-TRAINING = str(CHECKOUT / "examples" / "train_ddp.py")
+TRAINING = str(ROOT / "examples" / "train_ddp.py")
 FLAVOURS = ("openmpi", "mpich")
 HERE = f"  here: {{kind: local, gpus_per_node: 2, python: {sys.executable}, run_dir: runs}}\n"
 NODES = {"lab": ("--nodes", "3"), "rack": ("--nodes", "3"), "here": ("--nodes", "2")}

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_of, python_of
-from tests.healthy import assert_healthy
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.healthy import assert_healthy
+from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
-from tests.lab_jobs import await_true
-from tests.test_lab_training import losses
+from tests.lab.test_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(1200)]
 
-EXAMPLE = str(CHECKOUT / "examples" / "train_ray.py")
+EXAMPLE = str(ROOT / "examples" / "train_ray.py")
 RAY = ("--framework", "ray", "--preflight", "off")
 HERE = "  here: {{kind: local, python: {python}, run_dir: runs}}\n"
 SMALL = ("--width", "32", "--layers", "1")

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left
-from tests.healthy import assert_healthy
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.healthy import assert_healthy
+from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
-from tests.lab_jobs import await_true
-from tests.test_lab_training import losses
+from tests.lab.test_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
 
@@ -85,7 +85,7 @@ context.parallelize(range(context.defaultParallelism)).foreach(lambda _: time.sl
 )
 def test_torch_trains_on_spark(cluster: str, nodes: int, slots: int, desk: Desk) -> None:
     where = ("--cluster", cluster, "--nodes", str(nodes), "--gpus-per-node", str(slots))
-    script = str(CHECKOUT / "examples" / "train_spark.py")
+    script = str(ROOT / "examples" / "train_spark.py")
     done = desk.submit("--wait", *SPARK, *where, script, "--steps", "20", timeout_s=800)
     output = desk.clusterkit("logs", done["job_id"]).stdout
     assert done["state"] == "succeeded", output

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.environment import python_of
-from tests.port_ranges import next_range
+from tests.helpers.port_ranges import next_range
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(900)]
 

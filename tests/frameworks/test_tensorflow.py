@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from clusterkit.core.data import data_dir
-from tests.desk import CHECKOUT, Desk
 from tests.frameworks.environment import desk_with_local, left, python_of
-from tests.healthy import assert_healthy
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.healthy import assert_healthy
+from tests.helpers.lab_jobs import await_true
 from tests.lab.lab import Lab
-from tests.lab_jobs import await_true
-from tests.test_lab_training import losses
+from tests.lab.test_training import losses
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.lab, pytest.mark.timeout(900)]
 
-EXAMPLES = CHECKOUT / "examples"
+EXAMPLES = ROOT / "examples"
 TENSORFLOW = ("--framework", "tensorflow", "--preflight", "off")
 
 

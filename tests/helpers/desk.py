@@ -1,0 +1,81 @@
+"""A desk on the practice cluster: a folder with a configuration, and the command line in it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.helpers.paths import ROOT
+from tests.lab.lab import Lab
+
+CONFIG = """\
+default_cluster: lab
+clusters:
+  lab:
+    kind: slurm
+    partition: gpu
+    gpus_per_node: 2
+    time: "10"
+    python: {python}
+    run_dir: runs
+    env: {{DS_ACCELERATOR: cpu}}
+  rack:
+    kind: ssh
+    hosts: n[1-3]
+    gpus_per_node: 2
+    python: {python}
+    run_dir: runs
+    env: {{DS_ACCELERATOR: cpu}}
+"""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a user of the lab works: on its head host, in a folder that all hosts share."""
+
+    lab: Lab
+    folder: Path
+
+    @classmethod
+    def of(cls, lab: Lab, name: str) -> Desk:
+        folder = lab.shared / "desks" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "clusterkit.yaml").write_text(CONFIG.format(python=sys.executable))
+        return cls(lab, folder)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {"PYTHONPATH": str(ROOT), "XDG_CONFIG_HOME": str(self.folder), **more}
+
+    def clusterkit(
+        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = 400
+    ) -> subprocess.CompletedProcess[str]:
+        return self.lab.run(
+            "head",
+            [sys.executable, "-m", "clusterkit", *words],
+            cwd=self.folder,
+            timeout_s=timeout_s,
+            env=self.environment(**(env or {})),
+        )
+
+    def submit(
+        self, *words: str, env: dict[str, str] | None = None, timeout_s: float = 400
+    ) -> dict[str, Any]:
+        """Submit, and return what `--json` says; the job may have failed."""
+        done = self.clusterkit("submit", "--json", *words, env=env, timeout_s=timeout_s)
+        assert done.stdout, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        assert "error" not in document, done.stderr
+        return {**document, "returncode": done.returncode}
+
+    def state(self, job: str) -> str:
+        done = self.clusterkit("status", job, "--json")
+        state: str = json.loads(done.stdout)["state"]
+        return state
+
+    def write(self, name: str, text: str) -> str:
+        (self.folder / name).write_text(text)
+        return name

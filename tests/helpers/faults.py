@@ -1,0 +1,383 @@
+"""Faults that jobs on the practice cluster have to survive, or to end by and say so.
+
+Each is a test (tests/lab/test_faults.py), and a row of docs/reliability.md: `make faults` strikes
+with all of them and writes down what the user was told, and after how long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterkit.core import files
+from clusterkit.executors.run.runfolder import RunFolder, read_submission
+from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.helpers.paths import ROOT
+from tests.lab import Lab
+
+PAGE = ROOT / "docs" / "reliability.md"
+_START, _END = "<!-- make faults -->", "<!-- end -->"
+SLEEP = "echo on; sleep 300"
+SHORT = "echo on; sleep 12"
+ONCE = "echo on; ((CK_RESTART_COUNT)) || sleep 300"
+"""Ends well when it is started again, and not before."""
+FILL = "echo on; sleep 1; ((CK_NODE_RANK != 1)) || cat /dev/zero >/dev/full || exit 1; sleep 300"
+WHOLE = {"cpus-per-task": "5"}
+"""So many that no two jobs share a node."""
+
+Strike = Callable[[Cluster, RunFolder], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What happens to a running job, and how that has to end."""
+
+    words: str
+    strike: Strike
+    ends: dict[str, str]
+    """Kind of cluster -> a pattern of `STATE` or `STATE: REASON`."""
+    body: str = SLEEP
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the job, as `Cluster.submit` takes them."""
+    within_s: float = 60
+    """What passes at most until the user is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What came of a fault."""
+
+    end: str
+    seconds: float
+    """From the fault to the answer of `clusterkit wait`."""
+
+
+def suffer(cluster: Cluster, fault: Fault) -> Told:
+    """Start a job, strike, and return what `wait` says.
+
+    No process of the job is left then, and where nodes keep slots, they are free.
+    """
+    run = cluster.submit(fault.body, **fault.options)
+    await_true(started(run))
+    began = time.monotonic()
+    fault.strike(cluster, run)
+    cluster.ck("wait", run.run_id, timeout_s=180)
+    seconds = time.monotonic() - began
+    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    await_true(lambda: not cluster.left(run))
+    if cluster.kind == "ssh":
+        cluster.ck("wait", cluster.submit("true").run_id)
+    reason = document["reason"]
+    end = document["state"] + (f": {reason}" if reason else "")
+    return Told(end=end, seconds=seconds)
+
+
+def kill(lab: Lab, host: str, pattern: str) -> None:
+    """Kill the first process of a host that matches, with signal 9."""
+    os.kill(lab.processes(host, pattern)[0].pid, signal.SIGKILL)
+
+
+@contextmanager
+def cut_off(lab: Lab, host: str) -> Iterator[None]:
+    """Take the link of a host down."""
+    lab.run(host, ["ip", "link", "set", "eth0", "down"], check=True)
+    try:
+        yield
+    finally:
+        lab.run(host, ["ip", "link", "set", "eth0", "up"], check=True)
+
+
+def _kill_command(cluster: Cluster, run: RunFolder) -> None:
+    kill(cluster.lab, "n2", r"^sleep 300")
+    del run
+
+
+def _kill_worker(cluster: Cluster, run: RunFolder) -> None:
+    kill(cluster.lab, "n2", rf"clusterkit\.worker .*{run.run_id}")
+
+
+def _kill_agent(cluster: Cluster, run: RunFolder) -> None:
+    kill(cluster.lab, "n3", rf"ssh_keeper .*{run.run_id}")
+
+
+def _kill_client(cluster: Cluster, run: RunFolder) -> None:
+    argv = [sys.executable, "-m", "clusterkit", "logs", "-f", run.run_id]
+    with cluster.lab.popen("head", argv, env=cluster.environment, cwd=Path.cwd()) as client:
+        time.sleep(2)
+        os.killpg(client.pid, signal.SIGKILL)
+
+
+def _kill_sshd(cluster: Cluster, run: RunFolder) -> None:
+    del run
+    kill(cluster.lab, "n2", r"^sshd: .*\[listener\]")
+    time.sleep(5)
+    cluster.lab.up()
+
+
+def _restart_controller(cluster: Cluster, run: RunFolder) -> None:
+    argv = [sys.executable, "-m", "clusterkit", "wait", run.run_id]
+    with cluster.lab.popen("head", argv, env=cluster.environment, cwd=Path.cwd()) as waiting:
+        time.sleep(2)
+        (controller,) = cluster.lab.processes("head", r"^slurmctld")
+        # Without a last word it would forget what it did, and start the job a second time.
+        os.kill(controller.pid, signal.SIGTERM)
+        await_true(lambda: not cluster.lab.processes("head", r"^slurmctld"))
+        time.sleep(3)
+        cluster.lab.up()
+        assert waiting.wait(60) == 0
+
+
+def _short_outage(cluster: Cluster, run: RunFolder) -> None:
+    del run
+    with cut_off(cluster.lab, "n3"):
+        time.sleep(5)
+
+
+def _long_outage(cluster: Cluster, run: RunFolder) -> None:
+    with cut_off(cluster.lab, "n3"):
+        cluster.ck("wait", run.run_id, timeout_s=90)
+        await_true(lambda: not cluster.left(run))
+    if cluster.kind == "slurm":  # until Slurm calls it again by itself, a minute and more passes
+        kill(cluster.lab, "n3", r"slurmd\b")
+        cluster.lab.up()
+
+
+@contextmanager
+def _without_power(cluster: Cluster, run: RunFolder) -> Iterator[None]:
+    cluster.lab.kill_host("n3")
+    try:
+        yield
+        await_true(lambda: not cluster.left(run, nodes=("n1", "n2")), 90)
+    finally:
+        cluster.lab.up()
+
+
+def _head_outage(cluster: Cluster, run: RunFolder) -> None:
+    with cut_off(cluster.lab, "n1"):
+        cluster.ck("wait", run.run_id, timeout_s=90)
+    await_true(lambda: not cluster.left(run), 90)
+    if cluster.kind == "slurm":
+        kill(cluster.lab, "n1", r"slurmd\b")
+        cluster.lab.up()
+
+
+def _power(cluster: Cluster, run: RunFolder) -> None:
+    with _without_power(cluster, run):
+        cluster.ck("wait", run.run_id, timeout_s=90)
+
+
+def _power_cycle(cluster: Cluster, run: RunFolder) -> None:
+    with _without_power(cluster, run):
+        pass
+
+
+def _cancel(cluster: Cluster, run: RunFolder) -> None:
+    cluster.ck("cancel", run.run_id)
+
+
+def _kill_slurmd(cluster: Cluster, run: RunFolder) -> None:
+    del run
+    kill(cluster.lab, "n2", r"slurmd\b")
+    time.sleep(3)
+    cluster.lab.up()
+
+
+def _wait_for_the_limit(cluster: Cluster, run: RunFolder) -> None:
+    del cluster, run
+
+
+def _requeue_by_hand(cluster: Cluster, run: RunFolder) -> None:
+    submission = read_submission(run)
+    assert submission is not None
+    cluster.lab.run("head", ["scontrol", "requeue", str(submission.job_id)], check=True)
+
+
+def _preempt(cluster: Cluster, run: RunFolder) -> None:
+    del run
+    urgent = cluster.submit("sleep 3", partition="high", directives=WHOLE)
+    cluster.ck("wait", urgent.run_id)
+
+
+def _tell_keeper_to_end(cluster: Cluster, run: RunFolder) -> None:
+    (agent,) = cluster.lab.processes("n2", rf"ssh_keeper .*{run.run_id}")
+    os.kill(agent.pid, signal.SIGTERM)
+
+
+FAULTS = {
+    "command": Fault(
+        words="the command of a node is killed (`kill -9`)",
+        strike=_kill_command,
+        ends=dict.fromkeys(("slurm", "ssh"), r"failed: n2 was ended by signal 9"),
+    ),
+    "worker": Fault(
+        words="clusterkit's worker on a node is killed",
+        strike=_kill_worker,
+        ends={
+            "slurm": r"failed: n2 has left no word: .*",
+            "ssh": r"failed: n2 has lost clusterkit's worker \(signal 9\)",
+        },
+    ),
+    "agent": Fault(
+        words="the node agent of a node is killed",
+        strike=_kill_agent,
+        ends={"ssh": r"failed: (the node agent of )?n3 .*"},
+    ),
+    "agent-again": Fault(
+        words="the node agent of a node is killed, with `--requeue 1`",
+        strike=_kill_agent,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
+    "client": Fault(
+        words="the client is killed",
+        strike=_kill_client,
+        body=SHORT,
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+    ),
+    "sshd": Fault(
+        words="the SSH server of a node is killed, and started again",
+        strike=_kill_sshd,
+        body=SHORT,
+        ends={"ssh": "succeeded"},
+    ),
+    "slurmctld": Fault(
+        words="slurmctld is restarted in the middle of `wait`",
+        strike=_restart_controller,
+        body=SHORT,
+        ends={"slurm": "succeeded"},
+    ),
+    "outage": Fault(
+        words="the network of a node is gone for 5 s",
+        strike=_short_outage,
+        body=SHORT,
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+    ),
+    "cut-off": Fault(
+        words="the network of a node is gone for good",
+        strike=_long_outage,
+        ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
+    ),
+    "head-cut-off": Fault(
+        words="the network of the first node is gone for good",
+        strike=_head_outage,
+        ends=dict.fromkeys(("slurm", "ssh"), "failed: n1 (has lost its network|no longer answers)"),
+        within_s=150,
+    ),
+    "power": Fault(
+        words="a node loses its power",
+        strike=_power,
+        ends=dict.fromkeys(("slurm", "ssh"), "failed: n3 no longer answers"),
+    ),
+    "slurmd": Fault(
+        words="slurmd of a node is killed, and started again",
+        strike=_kill_slurmd,
+        body=SHORT,
+        ends={"slurm": "succeeded"},
+    ),
+    "disk": Fault(
+        words="the disk on which a rank writes is full",
+        strike=_wait_for_the_limit,
+        body=FILL,
+        ends=dict.fromkeys(("slurm", "ssh"), r"failed: n2 exited with 1"),
+    ),
+    "cancel": Fault(
+        words="`clusterkit cancel`",
+        strike=_cancel,
+        ends=dict.fromkeys(("slurm", "ssh"), "cancelled"),
+    ),
+    "limit": Fault(
+        words="the time limit",
+        strike=_wait_for_the_limit,
+        options={"time": "0:12"},
+        ends={"ssh": "timeout"},
+    ),
+    "limit-again": Fault(
+        words="the time limit, with `--requeue 1`",
+        strike=_wait_for_the_limit,
+        body=ONCE,
+        options={"time": "0:12", "requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
+    "limit-again-slurm": Fault(
+        words="the time limit (1 min), with `--requeue 1`",
+        strike=_wait_for_the_limit,
+        body=ONCE,
+        options={"time": "1", "requeue": 1},
+        ends={"slurm": "succeeded"},
+        within_s=120,
+    ),
+    "power-again": Fault(
+        words="a node loses its power and starts again, with `--requeue 1`",
+        strike=_power_cycle,
+        body=ONCE,
+        options={"requeue": 1},
+        ends=dict.fromkeys(("slurm", "ssh"), "succeeded"),
+        within_s=180,
+    ),
+    "told": Fault(
+        words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",
+        strike=_tell_keeper_to_end,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"ssh": "succeeded"},
+    ),
+    "preempted": Fault(
+        words="another job takes the nodes (preemption), with `--requeue 1`",
+        strike=_preempt,
+        body=ONCE,
+        options={"partition": "low", "requeue": 1, "directives": WHOLE},
+        ends={"slurm": "succeeded"},
+        within_s=120,
+    ),
+    "taken": Fault(
+        words="another job takes the nodes (preemption)",
+        strike=_preempt,
+        options={"partition": "low", "directives": WHOLE},
+        ends={"slurm": "preempted"},
+    ),
+    "by-hand": Fault(
+        words="`scontrol requeue` by somebody, with `--requeue 1`",
+        strike=_requeue_by_hand,
+        body=ONCE,
+        options={"requeue": 1},
+        ends={"slurm": "succeeded"},
+        within_s=120,
+    ),
+}
+STRIKES = [(kind, name) for name, fault in FAULTS.items() for kind in fault.ends]
+
+
+def main() -> None:
+    """Strike with every fault, and write the table."""
+    lab = Lab()
+    lab.up()
+    rows = []
+    try:
+        for kind, name in STRIKES:
+            fault = FAULTS[name]
+            with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+                told = suffer(Cluster(lab, Path(folder), kind), fault)
+            assert re.fullmatch(fault.ends[kind], told.end), (kind, name, told)
+            rows.append(f"| {fault.words} | {kind} | {told.end} | {told.seconds:.0f} s |")
+            print(rows[-1], flush=True)
+    finally:
+        lab.down()
+    head = ["| what happens to a running job | cluster | `clusterkit wait` says | after |"]
+    table = "\n".join([*head, "|---|---|---|---|", *rows])
+    before, rest = PAGE.read_text().split(_START)
+    files.write_text(PAGE, f"{before}{_START}\n{table}\n{_END}{rest.split(_END)[1]}")
+
+
+if __name__ == "__main__":
+    main()

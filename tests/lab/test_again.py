@@ -1,0 +1,155 @@
+"""Jobs that start again on the practice cluster: time limits, lost nodes, spares."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterkit.executors.run.runfolder import RunFolder
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.lab_faults import full_shared_memory
+from tests.helpers.lab_jobs import Cluster, await_true, started
+from tests.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+ATTEMPT = "echo attempt $CK_RESTART_COUNT on $CK_NODES; ((CK_RESTART_COUNT)) || sleep 300"
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    return Cluster(lab, tmp_path, kind="ssh")
+
+
+def supervised(cluster: Cluster, run: RunFolder) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "clusterkit", "supervise", run.run_id]
+    return cluster.lab.popen("head", argv, env=cluster.environment, cwd=Path.cwd())
+
+
+def ended(cluster: Cluster, run: RunFolder) -> tuple[str, str | None]:
+    document = json.loads(cluster.ck("status", run.run_id, "--json")[1])
+    await_true(lambda: not cluster.left(run))
+    return document["state"], document["reason"]
+
+
+def said_by_all(run: RunFolder, words: str) -> bool:
+    return all(run.log(k).exists() and words in run.log(k).read_text() for k in range(3))
+
+
+def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
+    run = cluster.submit(ATTEMPT, nodes=2, requeue=1, spares=1)
+    await_true(started(run, nodes=2))
+    with supervised(cluster, run) as client:
+        cluster.lab.kill_host("n2")
+        try:
+            assert client.wait(90) == 0, client.stderr and client.stderr.read()
+        finally:
+            cluster.lab.up()
+    assert ended(cluster, run) == ("succeeded", None)
+    shown = cluster.ck("status", run.run_id)[1]
+    assert re.search(r"attempt 1 of at most 2\n +n1 +exit \d+", shown), shown
+    assert re.search(r"attempt 2 of at most 2\n +n\[1,3\] +exit 0", shown), shown
+    said = run.log(1).read_text().splitlines()
+    assert said[0] == "attempt 0 on n1 n2"
+    assert said[-1] == "attempt 1 on n1 n3"
+
+
+def test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job(cluster: Cluster) -> None:
+    run = cluster.submit(ATTEMPT, requeue=1)
+    await_true(started(run))
+    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    os.kill(agent.pid, signal.SIGTERM)
+    await_true(lambda: cluster.state(run)[0] == "requeued")
+    reason = ended(cluster, run)[1]
+    assert reason == "n2 was told to end (SIGTERM); attempt 2 of 2"
+    clients = [supervised(cluster, run) for _ in range(2)]
+    assert [client.wait(60) for client in clients] == [0, 0]
+    assert ended(cluster, run) == ("succeeded", None)
+    assert run.log(2).read_text().count("attempt 1") == 1
+
+
+def test_what_the_script_does_is_no_reason_to_start_again(cluster: Cluster) -> None:
+    run = cluster.submit("sleep 1; exit $((7 * (CK_NODE_RANK == 1)))", requeue=3)
+    assert cluster.ck("wait", run.run_id)[0] == 1
+    assert ended(cluster, run) == ("failed", "n2 exited with 7")
+
+
+def test_a_node_lost_twice_without_a_spare_ends_the_job(cluster: Cluster) -> None:
+    run = cluster.submit("echo attempt $CK_RESTART_COUNT; sleep 300", requeue=5)
+    with supervised(cluster, run) as client:
+        for attempt in range(2):
+            await_true(lambda wanted=f"attempt {attempt}": said_by_all(run, wanted))
+            (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+            os.kill(agent.pid, signal.SIGTERM)
+        assert client.wait(90) == 1
+    assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
+    assert sorted(path.name for path in run.failures.iterdir()) == ["0.json", "1.json"]
+
+
+def losses(text: str) -> dict[int, float]:
+    return {
+        int(step): float(loss)
+        for step, loss in re.findall(r"^step (\d+) loss (\S+)", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("kind", ["rack", "lab"])
+def test_after_the_time_limit_training_goes_on_where_it_was(desk: Desk, kind: str) -> None:
+    # A minute for each attempt: two nodes that import torch on a busy machine take half of it.
+    document = desk.submit(
+        *("--cluster", kind, "--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1"),
+        *("--time", "1", "--requeue", "1", "--preflight", "off"),
+        *(str(ROOT / "examples/train_ddp.py"), "--steps", "20000", "--log-every", "1"),
+        *("--checkpoint-dir", "saved", "--checkpoint-every", "100000"),
+    )
+    log = RunFolder(Path(document["run_dir"])).log(0)
+    await_true(log.exists)
+    argv = [sys.executable, "-m", "clusterkit", "logs", "-f", document["job_id"]]
+    with desk.lab.popen("head", argv, env=desk.environment(), cwd=desk.folder):
+        await_true(lambda: len(losses(log.read_text().partition("restart 1 on")[2])) > 5, 180)
+        assert desk.clusterkit("cancel", document["job_id"]).returncode == 0
+    first, second = log.read_text().split("restart 1 on")
+    saved = int(re.findall(r"notice: saving after step (\d+)", first)[-1])
+    assert f"resume: step {saved} from saved" in second
+    before, after = losses(first), losses(second)
+    assert min(after) == saved + 1
+    # What was trained between the notice and the end is trained again, to the same loss.
+    again = before.keys() & after.keys()
+    assert all(before[step] == pytest.approx(after[step], abs=2e-3) for step in again)
+    assert after[max(after)] < before[min(before)] - 0.5
+    assert desk.state(document["job_id"]) == "cancelled"
+
+
+def test_an_unfit_node_of_slurm_is_replaced_by_a_spare(desk: Desk) -> None:
+    script = desk.write("job.py", 'import os; print("on", os.environ["CK_NODES"])')
+    words = ("--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1", "--time", "2")
+    with full_shared_memory(desk.lab, "n1"):
+        done = desk.submit(
+            *("--requeue", "1", "--spares", "1", "--preflight", "full", "--force", "--wait"),
+            *(*words, script),
+            timeout_s=120,
+        )
+    assert (done["state"], done["exit_code"]) == ("succeeded", 0)
+    run = RunFolder(Path(done["run_dir"]))
+    assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"
+    assert "n1 is not fit" in run.requeued(0).read_text()
+
+
+def test_an_unfit_node_of_slurm_is_not_given_again(desk: Desk) -> None:
+    """A client that looks on tells Slurm, and status tells the user."""
+    script = desk.write("job.py", 'import os; print("on", os.environ["CK_NODES"])')
+    words = ("--framework", "torchrun", "--nodes", "2", "--gpus-per-node", "1", "--time", "2")
+    with full_shared_memory(desk.lab, "n1"):
+        done = desk.submit(
+            *("--requeue", "1", "--preflight", "full", "--force", "--wait"), *words, script
+        )
+    assert (done["state"], done["exit_code"]) == ("succeeded", 0)
+    run = RunFolder(Path(done["run_dir"]))
+    assert run.log(0).read_text().splitlines()[-1] == "on n2 n3"

@@ -1,0 +1,99 @@
+"""`clusterkit bench allreduce` over links of a known rate, and beside iperf3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.helpers.desk import Desk
+from tests.lab import Lab
+from tests.lab.fixtures import give_up
+from tests.lab.layout import MissingToolsError, require_tools
+from tests.lab.traffic import framed, iperf3
+
+pytestmark = pytest.mark.lab
+
+TCP_SHARE = 1448 / 1514
+"""Of an Ethernet frame of 1514 bytes, as tbf counts it, TCP with time stamps carries 1448."""
+TRIES = 5
+"""The machine is shared with other tests: both sides of a comparison have to get their moment."""
+
+
+@contextmanager
+def limited(lab: Lab, mbit: int) -> Iterator[None]:
+    """Let no node send faster than this."""
+    for node in lab.nodes:
+        # The bucket holds a few milliseconds: beside seconds of data it does not count.
+        shape = f"tc qdisc add dev eth0 root tbf rate {mbit}mbit burst 128kb latency 50ms"
+        lab.run(node, shape.split(), check=True)
+    try:
+        yield
+    finally:
+        for node in lab.nodes:
+            lab.run(node, ["tc", "qdisc", "del", "dev", "eth0", "root"], check=True)
+
+
+def measured(desk: Desk, cluster: str, nodes: int, sizes: str, *words: str) -> dict[str, Any]:
+    """Return the document of an all-reduce between nodes of one rank each."""
+    done = desk.clusterkit(
+        *("bench", "allreduce", "--json", "--cluster", cluster, "--backend", "gloo"),
+        *("--nodes", str(nodes), "--gpus-per-node", "1", "--sizes", sizes, "--iters", "5", *words),
+    )
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["correct"] is True
+    return document
+
+
+def mbit_s(document: dict[str, Any]) -> float:
+    rate: float = document["best"]["all_reduce"]["busbw_gbs"]
+    return rate * 8000
+
+
+@pytest.mark.parametrize(
+    ("cluster", "nodes", "mbit", "sizes"),
+    [("lab", 2, 100, "4M:8M"), ("rack", 3, 200, "8M:16M")],
+)
+def test_a_limited_link_is_measured_at_its_rate(
+    lab: Lab, desk: Desk, cluster: str, nodes: int, mbit: int, sizes: str
+) -> None:
+    with limited(lab, mbit):
+        for _ in range(TRIES):
+            found = mbit_s(measured(desk, cluster, nodes, sizes))
+            if abs(found / mbit - 1) <= 0.1:
+                return
+    pytest.fail(f"{found:.0f} Mbit/s measured, {mbit} of the link, {mbit * TCP_SHARE:.0f} of TCP")
+
+
+@pytest.mark.parametrize("link", [framed, partial(limited, mbit=1000)], ids=["free", "1Gbit"])
+def test_a_link_carries_what_iperf3_says(
+    lab: Lab, desk: Desk, link: Callable[[Lab], AbstractContextManager[None]]
+) -> None:
+    """On the free link, whose frames are those of a wire, the processors are the limit of both."""
+    try:
+        require_tools(("iperf3",))
+    except MissingToolsError as error:
+        give_up(error)
+    pairs = []
+    with link(lab):
+        for _ in range(TRIES):
+            before = iperf3(lab, seconds=2)
+            found = mbit_s(measured(desk, "rack", 2, "16M:64M", "--seconds", "20"))
+            pairs.append((found, 500 * (before + iperf3(lab, seconds=2))))
+            if abs(pairs[-1][0] / pairs[-1][1] - 1) <= 0.15:
+                return
+    pytest.fail(f"all-reduce and iperf3, Mbit/s: {pairs}")
+
+
+def test_nodes_without_torch_are_told(lab: Lab, desk: Desk) -> None:
+    bare = "{kind: slurm, partition: gpu, python: /usr/bin/python3, run_dir: runs}"
+    desk.write("clusterkit.yaml", f"clusters:\n  bare: {bare}\n")
+    done = desk.clusterkit("bench", "allreduce", "--cluster", "bare", "--nodes", "2")
+    assert done.returncode in {1, 2}
+    assert "torch" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,224 @@
+"""An elastic Slurm on the practice cluster: what wakes its nodes, and what a lost client leaves."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.helpers.desk import Desk
+from tests.helpers.lab_faults import full_shared_memory, wait_for_state
+from tests.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "2"))
+"""Moments at which each verb is killed."""
+CLOUD = ("n3", "n4", "n5", "n6")
+CONFIG = """\
+default_cluster: cloud
+clusters:
+"""
+CLUSTER = """\
+  {name}:
+    kind: slurm
+    partition: {name}
+    gpus_per_node: 2
+    time: "10"
+    python: {python}
+    run_dir: runs
+    setup: ["true"]  # so that a torch without GPUs is no fault of the nodes
+"""
+HELLO = "import os; print('hello from', os.uname().nodename, os.environ['RANK'], flush=True)\n"
+JOB = ("--framework", "torchrun", "--gpus-per-node", "1", "--nodes", "2")
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+SLOW_S, LEFT_S = 90, 30.0
+"""How long a question takes by itself; how long until nothing of it is left once its client is:
+a step that SIGTERM met before it had begun is killed KillWait (10 s here) later."""
+SRUN = """\
+#!/bin/bash
+# srun that notes what it is asked for; questions of clusterkit take a while if SLOW_S is set.
+echo "$@" >>{folder}/log
+case "$*" in
+*--job-name=clusterkit-*" sh")
+    [ -z "$SLOW_S" ] || set -- "${{@:1:$#-1}}" sh -c "sleep $SLOW_S; sh"
+    ;;
+esac
+exec {real} "$@"
+"""
+
+
+@pytest.fixture
+def desk(cloud_lab: Lab, request: pytest.FixtureRequest) -> Desk:
+    desk = Desk.of(cloud_lab, re.sub(r"\W+", "-", request.node.name))
+    names = ("cloud", "mixed", "gpu")
+    clusters = (CLUSTER.format(name=name, python=sys.executable) for name in names)
+    (desk.folder / "clusterkit.yaml").write_text(CONFIG + "".join(clusters))
+    desk.write("hello.py", HELLO)
+    return desk
+
+
+@pytest.fixture
+def resumed(cloud_lab: Lab) -> Iterator[Callable[[], list[str]]]:
+    """Power all cloud nodes down; give a function that tells which were resumed since."""
+    states = "--format=%T", f"--nodes={','.join(CLOUD)}", "--noheader"
+    down = ["scontrol", "update", f"nodename={','.join(CLOUD)}", "state=power_down_force"]
+    if cloud_lab.run("head", ["sinfo", *states]).stdout.split() != ["idle~"]:
+        cloud_lab.run("head", down, check=True)
+    wait_for_state(cloud_lab, "idle~", *CLOUD, within_s=60)
+    log = cloud_lab.layout.power / "log"
+    log.write_text("")
+
+    def told() -> list[str]:
+        words = (line.split() for line in log.read_text().splitlines())
+        listed = ",".join(what for word, what in words if word == "resume")
+        if not listed:
+            return []
+        names = cloud_lab.run("head", ["scontrol", "show", "hostnames", listed])
+        return sorted(names.stdout.split())
+
+    yield told
+    wait_for_state(cloud_lab, "idle", "n1", "n2")
+
+
+def test_nothing_but_a_job_wakes_a_node(desk: Desk, resumed: Callable[[], list[str]]) -> None:
+    asked = desk.clusterkit("preflight", "--cluster", "mixed")
+    assert asked.returncode == 0, asked.stderr
+    assert "n[3-6]  powered down: checked when it starts" in asked.stdout
+    assert "2 nodes usable" in asked.stdout
+    few = desk.clusterkit("preflight", "--cluster", "mixed", "--nodes", "3")
+    assert "  n3  powered down" in few.stdout
+    by_ssh = desk.clusterkit("preflight", "--via", "ssh", "--select", "SSH")
+    assert (by_ssh.returncode, "fail" in by_ssh.stdout) == (0, False)
+    quiet: tuple[tuple[str, ...], ...] = (
+        ("top", "--once", "--via", "srun"),
+        ("top", "--once", "--via", "ssh"),
+        ("top", "--once", "--via", "srun", "--cluster", "mixed"),
+        ("submit", "--dry-run", "--preflight", "full", *JOB, "hello.py"),
+    )
+    for words in quiet:
+        done = desk.clusterkit(*words)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+    desk.clusterkit("doctor")
+    desk.clusterkit("init", "--yes", "--force")
+    assert resumed() == []
+
+
+def test_a_job_wakes_its_own_nodes_alone(desk: Desk, resumed: Callable[[], list[str]]) -> None:
+    """Where one of them is not fit when it has started, another one takes its place."""
+    with full_shared_memory(desk.lab, "n3"):
+        done = desk.submit("--wait", "--requeue", "1", *JOB, "hello.py")
+    assert done["state"] == "succeeded"
+    assert [node["node"] for node in done["nodes"]] == ["n4", "n5"]
+    first = done["attempts"][0]["nodes"]
+    assert {node["node"]: node["unfit"] for node in first}["n3"] == "HOST010 /dev/shm is full"
+    assert resumed() == ["n3", "n4", "n5"]
+
+
+def noting_srun(desk: Desk, **more: str) -> dict[str, str]:
+    """Return variables with which an srun comes first on PATH that notes its arguments."""
+    folder = desk.folder / "bin"
+    folder.mkdir(exist_ok=True)
+    real = desk.lab.run("head", ["sh", "-c", "command -v srun"]).stdout.strip()
+    (folder / "srun").write_text(SRUN.format(folder=folder, real=real))
+    (folder / "srun").chmod(0o755)
+    return {"PATH": f"{folder}:{desk.lab.env()['PATH']}", **more}
+
+
+def test_no_step_has_more_nodes_than_the_job_wants(
+    desk: Desk, resumed: Callable[[], list[str]]
+) -> None:
+    """A job of one node asks the two that are up one after the other."""
+    words = ("--cluster", "mixed", "--preflight", "full", *JOB[:-1], "1", "hello.py")
+    done = desk.submit(*words, env=noting_srun(desk))
+    desk.clusterkit("cancel", done["job_id"])
+    steps = (desk.folder / "bin" / "log").read_text().splitlines()
+    assert len(steps) >= 2
+    assert all("--nodes=1 " in step for step in steps)
+    assert set(resumed()) <= {"n3"}  # the job may have got it
+
+
+KILLED: dict[str, tuple[str, ...]] = {
+    "preflight": ("preflight", "--cluster", "mixed"),
+    "submit": ("submit", "--cluster", "mixed", *JOB, "hello.py"),
+    "top": ("top", "--cluster", "mixed", "--via", "srun", "--interval", "1"),
+    "bench": ("bench", "allreduce", "--cluster", "gpu", "--nodes", "2", "--gpus-per-node", "1"),
+    "stacks": ("diagnose", "--stacks"),
+}
+
+
+@pytest.mark.parametrize("verb", KILLED)
+def test_a_killed_client_leaves_no_question(
+    desk: Desk, resumed: Callable[[], list[str]], verb: str
+) -> None:
+    """Of submit and bench the job itself may stay, where it had been handed over before."""
+    lab, words = desk.lab, KILLED[verb]
+    if verb == "stacks":
+        desk.write("sleep.py", "import time; time.sleep(600)\n")
+        job = desk.submit("--cluster", "gpu", "--preflight", "off", *JOB, "sleep.py")["job_id"]
+        wait_for_state(lab, "mixed", "n1", "n2")
+        words = (*words, job)
+    chance = random.Random(os.environ.get("CLUSTERKIT_FAULT_SEED"))
+    try:
+        for turn in range(ROUNDS):
+            number, asks = SIGNALS[turn % len(SIGNALS)], bool(turn % 3)
+            delay_s = chance.uniform(0.0, 0.6 if asks else 2.0)
+            asking = _kill(desk, words, number, delay_s, asks=asks)
+            told = f"{verb} killed by {number.name} after {delay_s:.2f} s, {asking} srun"
+            print(f"{told}: clear after {_await_nothing(lab, told):.1f} s")
+    finally:
+        mine = lab.run("head", ["squeue", "--noheader", "--format=%A"]).stdout.split()
+        if mine:
+            lab.run("head", ["scancel", *mine])
+    assert set(resumed()) <= {"n3", "n4"}  # a job that was handed over may have got them
+
+
+def _kill(
+    desk: Desk, words: tuple[str, ...], number: signal.Signals, delay_s: float, *, asks: bool
+) -> int:
+    """Start a client and kill it; return how many srun it had then.
+
+    The delay counts from its start, or from its first srun where `asks`.
+    """
+    argv = [sys.executable, "-m", "clusterkit", *words]
+    environment = desk.environment(**noting_srun(desk, SLOW_S=str(SLOW_S)))
+    before = {process.pid for process in desk.lab.processes("head")}
+    with desk.lab.popen("head", argv, cwd=desk.folder, env=environment) as client:
+        pids: list[int] = []
+        while not pids and client.poll() is None:
+            found = desk.lab.processes("head", f"-m clusterkit {words[0]}")
+            pids = [p.pid for p in found if p.pid not in before and p.argv[0] == sys.executable]
+        while asks and client.poll() is None and not desk.lab.processes("head", "(^|/)srun "):
+            time.sleep(0.01)
+        time.sleep(delay_s)
+        asking = len(desk.lab.processes("head", r"(^|/)srun "))
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+        client.communicate(timeout=60)
+    return asking
+
+
+def _await_nothing(lab: Lab, told: str) -> float:
+    """Wait until neither srun nor an allocation or step of a question is left; tell how long."""
+    began = time.monotonic()
+    while left := _left(lab):
+        assert time.monotonic() < began + LEFT_S, f"{told}: {left}"
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def _left(lab: Lab) -> list[str]:
+    programs = lab.processes("head", r"(^|/)srun .*--job-name=clusterkit-")
+    jobs = lab.run("head", ["squeue", "--noheader", "--format=%A %j %T"]).stdout
+    steps = lab.run("head", ["squeue", "--steps", "--noheader", "--format=%i %j"]).stdout
+    ours = [line for line in (jobs + steps).splitlines() if " clusterkit-" in line]
+    return [" ".join(process.argv)[:200] for process in programs] + ours

@@ -1,0 +1,147 @@
+"""Submissions that are struck at any moment: no job is lost, and none runs twice.
+
+With CLUSTERKIT_FAULT_ROUNDS=10 (and more) the moments lie closer together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.desk import Desk
+from tests.helpers.lab_jobs import await_true
+from tests.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+ROUNDS = int(os.environ.get("CLUSTERKIT_FAULT_ROUNDS", "2"))
+STOPPED_S = 30.0 if ROUNDS > 2 else 12.0
+"""Longer than sbatch waits for an answer (MessageTimeout, 10 s)."""
+SETTLED_S = 200.0
+
+
+class Struck:
+    """A desk whose submissions are struck; its jobs wait in the queue for an hour."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.script = desk.write("never.py", "")
+
+    def submitting(self) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-m", "clusterkit", "submit", "--json", "--preflight", "off"]
+        argv += ["--framework", "torchrun", "--nodes", "1", "--set", "sbatch.begin=now+1hour"]
+        environment = self.desk.environment()
+        return self.desk.lab.popen(
+            "head", [*argv, self.script], cwd=self.desk.folder, env=environment
+        )
+
+    def took_s(self) -> float:
+        """Return how long a submission takes that nobody strikes."""
+        began = time.monotonic()
+        assert self.submitting().wait(120) == 0
+        return time.monotonic() - began
+
+    def status(self) -> list[dict[str, Any]]:
+        done = self.desk.clusterkit("status", "--json", "--limit", "0", "--cluster", "lab")
+        assert "Traceback" not in done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)["jobs"]
+        return found
+
+    def queued(self) -> dict[str, str]:
+        """Return the run folder of each job of this desk that Slurm has, by its id."""
+        done = self.desk.lab.run("head", ["squeue", "-h", "-o", "%A|%o"], check=True)
+        rows = [line.split("|") for line in done.stdout.splitlines()]
+        runs = str(self.desk.folder / "runs")
+        return {job: str(Path(path).parent) for job, path in rows if path.startswith(runs)}
+
+    def settle(self) -> tuple[list[dict[str, Any]], float]:
+        """Look until something is known of every job; return that, and after how many seconds."""
+        began = time.monotonic()
+        while True:
+            jobs = self.status()
+            seconds = time.monotonic() - began
+            if not any(self._is_open(job) for job in jobs):
+                return jobs, seconds
+            assert seconds < SETTLED_S, jobs
+            time.sleep(1)
+
+    @staticmethod
+    def _is_open(job: dict[str, Any]) -> bool:
+        return job["state"] == "unknown" or job["reason"] == "being submitted"
+
+    def check(self, jobs: list[dict[str, Any]]) -> None:
+        """Check that every job of Slurm has one run, and every run a job, or is known to have none.
+
+        A run folder without a submission is one of a client that had not begun.
+        """
+        queued = self.queued()
+        assert set(Counter(queued.values()).values()) <= {1}
+        assert {job["job_id"]: job["run_dir"] for job in jobs if job["job_id"]} == queued
+        for job in jobs:
+            if job["job_id"] is None:
+                assert job["state"] == "failed"
+                assert job["reason"].startswith(("never submitted: ", "never ran: "))
+
+
+@pytest.fixture
+def struck(lab: Lab) -> Iterator[Struck]:
+    found = Struck(Desk.of(lab, f"struck-{os.getpid()}-{time.time_ns()}"))
+    yield found
+    lab.run("head", ["scancel", *found.queued()])
+
+
+def test_slurmctld_stops_answering_at_any_moment(struck: Struck) -> None:
+    took_s, codes = struck.took_s(), Counter[int]()
+    (controller,) = struck.desk.lab.processes("head", r"^slurmctld")
+    for number in range(ROUNDS):
+        with struck.submitting() as client:
+            # sbatch comes near the end
+            time.sleep(took_s * (0.4 + 0.6 * number / ROUNDS))
+            os.kill(controller.pid, signal.SIGSTOP)
+            try:
+                time.sleep(STOPPED_S)
+            finally:
+                os.kill(controller.pid, signal.SIGCONT)
+            codes[client.wait(200)] += 1
+    jobs, seconds = struck.settle()
+    print(f"exit codes {dict(codes)}; settled after {seconds:.0f} s")
+    struck.check(jobs)
+    accepted = [job for job in jobs if job["job_id"]]
+    assert len(accepted) == 1 + ROUNDS
+
+
+def test_the_client_is_killed_at_any_moment(struck: Struck) -> None:
+    took_s, first, seen = struck.took_s(), Counter[str](), set[str]()
+    for number in range(ROUNDS):
+        client = struck.submitting()
+        time.sleep(took_s * (0.3 + 0.7 * number / ROUNDS))
+        if number % 2:  # with what it has started, sbatch among it
+            os.killpg(client.pid, signal.SIGKILL)
+        else:
+            for process in struck.desk.lab.processes("head", "-m clusterkit submit"):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        client.wait()
+        first.update(
+            f"{job['state']} {'with' if job['job_id'] else 'without'} an id: {job['reason']}"
+            for job in struck.status()
+            if job["run_dir"] not in seen
+        )
+        seen.update(map(str, (struck.desk.folder / "runs").iterdir()))
+    jobs, seconds = struck.settle()
+    runs = len(list((struck.desk.folder / "runs").iterdir()))
+    ids = sum(bool(job["job_id"]) for job in jobs)
+    print(f"{dict(first)}; {runs} runs, {ids} jobs; settled after {seconds:.0f} s")
+    struck.check(jobs)
+    await_true(lambda: len(struck.queued()) == ids)

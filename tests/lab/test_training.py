@@ -1,0 +1,149 @@
+"""The main job on the practice cluster: every framework trains on three nodes.
+
+Real Slurm, real sshd, real hosts, real launchers; only the GPUs are pretended (CPU ranks on gloo).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.desk import ROOT, Desk
+from tests.helpers.healthy import assert_healthy
+
+pytestmark = [pytest.mark.lab, pytest.mark.train]
+
+EXAMPLES = ROOT / "examples"
+STEPS = "20"
+
+JOBS = {
+    "ddp": ("torchrun", "train_ddp.py", ()),
+    "fsdp": ("torchrun", "train_fsdp.py", ()),
+    "tp-fsdp": ("torchrun", "train_tp_fsdp.py", ("--tp", "2")),
+    "zero1": ("deepspeed", "train_deepspeed.py", ("--zero", "1")),
+    "zero2": ("deepspeed", "train_deepspeed.py", ("--zero", "2")),
+    "zero3": ("deepspeed", "train_deepspeed.py", ("--zero", "3")),
+    "horovod": ("horovod", "train_horovod.py", ()),
+    "env": ("env", "train_ddp.py", ()),
+    "trainer": ("accelerate", "train_trainer.py", ()),
+}
+
+
+def losses(output: str) -> tuple[float, float]:
+    """Return the first and the last loss of a training log."""
+    match = re.search(r"done: loss ([\d.]+) -> ([\d.]+) in", output)
+    assert match, output
+    return float(match[1]), float(match[2])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "job"),
+    [
+        *(("lab", job) for job in JOBS),
+        ("rack", "ddp"),
+        ("rack", "zero2"),
+        ("rack", "horovod"),
+        ("rack", "env"),
+    ],
+)
+def test_training_on_three_nodes(cluster: str, job: str, desk: Desk) -> None:
+    framework, script, args = JOBS[job]
+    slots = 2 if cluster == "lab" else 1
+    where = ("--cluster", cluster, "--nodes", "3", "--gpus-per-node", str(slots))
+    words = ("--framework", framework, str(EXAMPLES / script), "--steps", STEPS, *args)
+    done = desk.clusterkit("submit", "--wait", "--json", *where, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    assert (document["state"], document["exit_code"]) == ("succeeded", 0)
+    output = desk.clusterkit("logs", document["job_id"]).stdout
+    assert f"world size {3 * slots}" in output
+    first, last = losses(output)
+    assert last < 0.6 * first
+    assert_healthy(document["run_dir"])
+
+
+@pytest.mark.parametrize("job", ["ddp", "zero2", "horovod"])
+def test_the_rendered_sbatch_script_trains_without_clusterkit(job: str, desk: Desk) -> None:
+    framework, script, args = JOBS[job]
+    words = ("--framework", framework, "--nodes", "3", str(EXAMPLES / script), "--steps", "10")
+    rendered = desk.clusterkit("render", "--only", "sbatch", "--output", ".", *words, *args)
+    assert rendered.returncode == 0, rendered.stderr
+    trap = desk.folder / "no-clusterkit"
+    trap.mkdir(exist_ok=True)
+    (trap / "clusterkit.py").write_text("raise ImportError('clusterkit is not on the nodes')\n")
+    done = desk.lab.run(
+        "head",
+        ["sbatch", "--wait", "--output=by-hand.out", "job.sbatch"],
+        cwd=desk.folder,
+        env={"PYTHONPATH": str(trap)},
+        timeout_s=400,
+    )
+    output = (desk.folder / "by-hand.out").read_text()
+    assert done.returncode == 0, output
+    first, last = losses(output)
+    assert last < first
+
+
+def test_four_slots_on_two_nodes_hold_six_horovod_ranks(desk: Desk) -> None:
+    # Horovod's own launcher would start eight.
+    words = ("--framework", "horovod", "--nodes", "2", "--gpus-per-node", "4", "--processes", "6")
+    script = (str(EXAMPLES / "train_horovod.py"), "--steps", "5")
+    done = desk.clusterkit("submit", "--wait", "--json", *words, *script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    output = desk.clusterkit("logs", json.loads(done.stdout)["job_id"]).stdout
+    assert "world size 6" in output
+
+
+RPC = """
+import os
+import torch.distributed.rpc as rpc
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+interface = os.environ["GLOO_SOCKET_IFNAME"]
+options = rpc.TensorPipeRpcBackendOptions(rpc_timeout=60)
+os.environ["TP_SOCKET_IFNAME"] = interface
+rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world, rpc_backend_options=options)
+if rank == 0:
+    squares = [rpc.rpc_sync(f"rank{other}", pow, args=(other, 2)) for other in range(1, world)]
+    print("sum", sum(squares))
+rpc.shutdown()
+"""
+
+
+def test_rpc_scripts_run_under_torchrun(desk: Desk) -> None:
+    script = desk.write("rpc.py", RPC)
+    done = desk.submit("--wait", "--framework", "torchrun", "--nodes", "3", script)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    assert "sum 55" in output
+
+
+def test_horovodrun_over_ssh_by_hand(desk: Desk) -> None:
+    words = ("hostfile", "--hostlist", "n[1-3]", "--slots", "2", "--format", "horovod")
+    (desk.folder / "hostfile").write_text(desk.clusterkit(*words).stdout)
+    binaries = Path(sys.executable).parent
+    done = desk.lab.run(
+        "head",
+        [str(binaries / "horovodrun"), "--gloo", "-np", "6", "--hostfile", "hostfile",
+         "--network-interfaces", "eth0", sys.executable, str(EXAMPLES / "train_horovod.py"),
+         "--steps", "5"],
+        cwd=desk.folder,
+        env={"OMP_NUM_THREADS": "1"},
+        timeout_s=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "world size 6" in done.stdout
+
+
+def test_an_elastic_job_takes_the_nodes_there_are(desk: Desk) -> None:
+    script = desk.write("ranks.py", "import os\nprint('rank of', os.environ['WORLD_SIZE'])\n")
+    done = desk.submit("--wait", "--framework", "torchrun", "--nodes", "2:3", script)
+    output = desk.clusterkit("logs", done["job_id"]).stdout
+    assert done["state"] == "succeeded", output
+    ranks = 2 * len(done["nodes"])
+    assert ranks in (4, 6)
+    assert output.count(f"rank of {ranks}\n") == ranks

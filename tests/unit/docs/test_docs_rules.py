@@ -1,0 +1,20 @@
+"""The how-to of diagnose tells every key of a rule."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from clusterkit.observe.diagnose.rules import Rule
+from tests.helpers.paths import ROOT
+
+PAGE = ROOT / "docs" / "how-to" / "diagnose.md"
+
+
+def test_the_rule_of_the_page_is_one_and_every_key_is_told() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yml\n(.*?)```", page, re.DOTALL)
+    Rule.model_validate({"id": "rule", **yaml.safe_load(text)})
+    for key in set(Rule.model_fields) - {"id", "advice"}:
+        assert f"{key}:" in text or f"`{key}" in page, key

@@ -1,0 +1,545 @@
+"""Slurm: the parsers, sbatch's refusals, and the contract with submitit, under fake commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit.cli.diagnose.job_failure import last_words
+from clusterkit.cli.frame.main import app
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile
+from clusterkit.core.shell import Secret
+from clusterkit.executors import executor_for, submit_plan
+from clusterkit.executors.run import runfolder
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.slurm import limits as slurm_limits
+from clusterkit.executors.slurm import lost_jobs, states
+from clusterkit.executors.slurm.states import Query, parse_sacct, parse_squeue, state_of
+from clusterkit.jobs import find_run
+from clusterkit.jobs.document import batch_output, full_document_of, logs_document
+from clusterkit.jobs.state.load import load_job, load_jobs
+from clusterkit.observe.diagnose.job import diagnose_job
+from clusterkit.observe.diagnose.rules import load_rules
+from tests.helpers.paths import ROOT
+from tests.helpers.plans import make_cluster, make_plan, node_script
+
+SCRIPT = Path("/runs/a b|c/job.sbatch")
+WANTED = {"7": Query(script=SCRIPT, name="toy", since=0.0)}
+PARTITION = (
+    "PartitionName=gpu AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=1-02:00:00 "
+    "Nodes=n[1-3] State=UP TotalCPUs=24 TotalNodes=3\n"
+)
+SINFO = "n1|gpu:4\nn2|gpu:a100:8(S:0-1),shard:a100:16(S:0)\nn3|(null)\n"
+
+Fake = Callable[..., Path]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Put commands of one's own first on PATH; by default no Slurm command is there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in ("bash", "env", "cat", "sleep"):
+        for place in ("/usr/bin", "/bin"):
+            if Path(place, tool).exists() and not (folder / tool).exists():
+                (folder / tool).symlink_to(Path(place, tool))
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make(name: str, body: str) -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/bash\n{textwrap.dedent(body)}")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+def slurm_plan(tmp_path: Path, **changes: object) -> LaunchPlan:
+    cluster = make_cluster(
+        tmp_path / "runs 100%", name="c", kind=ClusterKind.SLURM, gpu_request=GpuRequest.GRES
+    )
+    return make_plan(cluster, **changes)
+
+
+def submit(plan: LaunchPlan, **secrets: Secret) -> tuple[RunFolder, Submission, tuple[str, ...]]:
+    run = runfolder.create(plan.cluster, plan.name)
+    files = [node_script("true"), RenderedFile(name="job.sbatch", text="#!/bin/bash\n# ours\n")]
+    submission, launched = submit_plan(plan, files, run, secrets=secrets, command_line=[])
+    return run, submission, launched.messages
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [
+        ("PENDING", JobState.PENDING),
+        ("CONFIGURING", JobState.PENDING),
+        ("RUNNING", JobState.RUNNING),
+        ("COMPLETING", JobState.RUNNING),
+        ("COMPLETED", JobState.SUCCEEDED),
+        ("CANCELLED by 1000", JobState.CANCELLED),
+        ("CANCELLED+", JobState.CANCELLED),
+        ("TIMEOUT", JobState.TIMEOUT),
+        ("DEADLINE", JobState.TIMEOUT),
+        ("PREEMPTED", JobState.PREEMPTED),
+        ("NODE_FAIL", JobState.FAILED),
+        ("OUT_OF_MEMORY", JobState.FAILED),
+        ("BOOT_FAIL", JobState.FAILED),
+        ("REQUEUED", JobState.REQUEUED),
+        ("REQUEUE_HOLD", JobState.REQUEUED),
+        ("SPECIAL_EXIT", JobState.REQUEUED),
+        ("SOMETHING_NEW", JobState.UNKNOWN),
+        ("", JobState.UNKNOWN),
+    ],
+)
+def test_slurms_states(word: str, state: JobState) -> None:
+    assert state_of(word).state is state
+
+
+def test_squeue_rows_are_ours_only_with_our_script() -> None:
+    ours = f"7|RUNNING|None|{SCRIPT}\n"
+    assert parse_squeue(ours, WANTED)["7"].state is JobState.RUNNING
+    assert parse_squeue("7|RUNNING|None|/somebody/else.sh\n", WANTED) == {}
+    assert parse_squeue("slurm_load_jobs error: nonsense\n\n7|\n", WANTED) == {}
+    pending = parse_squeue(f"7|PENDING|Resources|{SCRIPT}\n", WANTED)["7"]
+    assert (pending.state, pending.reason) == (JobState.PENDING, "Resources")
+
+
+def test_sacct_rows_are_ours_only_with_our_name() -> None:
+    found = parse_sacct("7|FAILED|3:0|toy\n8|FAILED|1:0|toy\n", WANTED)
+    assert found["7"].exit_code == 3
+    assert list(found) == ["7"]
+    assert parse_sacct("7|COMPLETED|0:0|other\n", WANTED) == {}
+    assert parse_sacct("7|OUT_OF_MEMORY|0:125|toy\n", WANTED)["7"].reason == "out of memory"
+    assert parse_sacct("7|CANCELLED by 0|0:15|toy\n", WANTED)["7"].exit_code == 143
+
+
+def test_one_question_for_many_jobs_and_sacct_only_for_the_rest(fake: Fake, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    fake("squeue", f'echo "squeue $*" >>{asked}; echo "7|RUNNING|None|{SCRIPT}"')
+    fake("sacct", f'echo "sacct $*" >>{asked}; echo "8|COMPLETED|0:0|toy"')
+    wanted = {**WANTED, "8": WANTED["7"]}
+    found = states.query(wanted)
+    assert {job: state.state.value for job, state in found.items()} == {
+        "7": "running",
+        "8": "succeeded",
+    }
+    lines = asked.read_text().splitlines()
+    assert len(lines) == 2
+    assert "-j 7,8 " in lines[0]
+    assert "-j 8 " in lines[1]
+
+
+def test_disabled_accounting_is_silent(fake: Fake, capfd: pytest.CaptureFixture[str]) -> None:
+    fake("squeue", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1')
+    fake("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
+    assert states.query(WANTED) == {}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_answer_is_not_a_job_that_has_gone(fake: Fake) -> None:
+    fake("squeue", 'echo "Unable to contact slurm controller (connect failure)" >&2; exit 1')
+    with pytest.raises(RemoteError, match="Unable to contact"):
+        states.query(WANTED)
+
+
+SBATCH = """
+    env >"$CLUSTERKIT_RUN_FOLDER/seen-env"
+    printf '%s\\n' "$@" >"$CLUSTERKIT_RUN_FOLDER/seen-args"
+    echo 'sbatch: a word of warning' >&2
+    echo 'Welcome to the cluster'
+    echo '4711;west'
+"""
+
+
+def test_submission_hands_over_our_text_in_a_clean_environment(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("sbatch", SBATCH)
+    for name in ("SLURM_CPU_BIND", "SBATCH_PARTITION", "PMI_RANK", "SRUN_CPUS_PER_TASK"):
+        monkeypatch.setenv(name, "leak")
+    monkeypatch.setenv("SLURM_CONF", "/etc/here")
+    monkeypatch.setenv("TOKEN", "hush-hush")
+    plan = slurm_plan(tmp_path, workdir="/", secrets=("TOKEN",))
+    run, submission, messages = submit(plan, TOKEN=Secret("hush-hush"))
+    assert submission.job_id == "4711"
+    assert messages == ("sbatch: a word of warning",)
+    seen = (run.path / "seen-env").read_text()
+    assert "leak" not in seen
+    assert "hush" not in seen
+    assert "SLURM_CONF=/etc/here" in seen
+    assert f"CLUSTERKIT_WORKER_PYTHON={sys.executable}" in seen
+    arguments = (run.path / "seen-args").read_text().splitlines()
+    assert arguments[-1] == str(run.path / "job.sbatch")
+    assert "--parsable" in arguments
+    assert f"--output={run.submitit}/%j_batch.out".replace("100%", "100%%") in arguments
+    assert (run.path / "job.sbatch").read_text() == "#!/bin/bash\n# ours\n"
+    assert (run.submitit / "4711_submitted.pkl").exists()
+    assert json.loads(run.submission.read_text())["job_id"] == "4711"
+
+
+@pytest.mark.parametrize(
+    ("directives", "expected"),
+    [
+        ({}, None),
+        ({"export": "ALL"}, None),
+        ({"export": "NONE"}, "--export=CLUSTERKIT_RUN_FOLDER,CLUSTERKIT_WORKER_PYTHON"),
+        (
+            {"export": "HOME,A=b"},
+            "--export=HOME,A=b,CLUSTERKIT_RUN_FOLDER,CLUSTERKIT_WORKER_PYTHON",
+        ),
+    ],
+)
+def test_our_two_variables_get_through_whatever_is_exported(
+    fake: Fake, tmp_path: Path, directives: Mapping[str, str], expected: str | None
+) -> None:
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path, directives=directives))
+    arguments = (run.path / "seen-args").read_text().splitlines()
+    assert [a for a in arguments if a.startswith("--export")] == ([expected] if expected else [])
+
+
+def test_flags_that_the_cluster_skips_are_left_out(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    skipped = ("open-mode", "output", "error")
+    cluster = make_cluster(tmp_path, kind=ClusterKind.SLURM, skip_directives=skipped)
+    run, _, _ = submit(make_plan(cluster))
+    flags = [a.partition("=")[0] for a in (run.path / "seen-args").read_text().splitlines()]
+    assert flags == ["--parsable", "--chdir", "--comment", str(run.path / "job.sbatch")]
+
+
+def test_commands_answer_in_english_and_sbatch_keeps_the_users_language(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    fake("squeue", f"echo $LC_ALL >{tmp_path}/lang; echo '7|RUNNING|None|{SCRIPT}'")
+    states.query(WANTED)
+    assert (tmp_path / "lang").read_text() == "C\n"
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    assert "LC_ALL=de_DE.UTF-8" in (run.path / "seen-env").read_text()
+
+
+def test_a_job_cancelled_on_its_way_is_ended_when_its_id_is_known(
+    fake: Fake, tmp_path: Path
+) -> None:
+    fake("sbatch", ': >"$CLUSTERKIT_RUN_FOLDER/cancelled"\n' + textwrap.dedent(SBATCH))
+    fake("scancel", f'echo "$@" >{tmp_path}/ended')
+    submit(slurm_plan(tmp_path))
+    assert (tmp_path / "ended").read_text() == "4711\n"
+
+
+def test_cancel_waits_for_an_id_that_is_on_its_way(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    run, submission, _ = submit(slurm_plan(tmp_path))
+    unknown = dataclasses.replace(submission, job_id=None)
+    runfolder.write_submission(run, unknown)
+    fake("scancel", f'echo "$@" >{tmp_path}/ended')
+    fake(
+        "squeue",
+        f'[[ -e {tmp_path}/asked ]] && echo "99|{run.path}/job.sbatch|x"; : >{tmp_path}/asked',
+    )
+    executor_for(ClusterKind.SLURM).cancel(run, unknown)
+    assert (tmp_path / "ended").read_text() == "99\n"
+
+
+def test_a_run_reached_through_a_link_is_the_same(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    fake(
+        "squeue",
+        f"""
+        case "$*" in
+            *-j*) echo "4711|RUNNING|None|{run.path}/job.sbatch" ;;
+            *) echo "4711|{run.path}/job.sbatch|(null)" ;;
+        esac
+        """,
+    )
+    (tmp_path / "roots").symlink_to(run.path.parent)
+    by_root = RunFolder(tmp_path / "roots" / run.run_id)
+    assert load_job(by_root).status.state is JobState.RUNNING
+    submission = runfolder.read_submission(run)
+    assert submission is not None
+    assert lost_jobs.find({by_root: submission}) == {by_root: "4711"}
+    (tmp_path / "mine").symlink_to(run.path)
+    by_name = find_run(str(tmp_path / "mine"), [])
+    assert by_name.run_id == run.run_id
+    assert load_job(by_name).status.state is JobState.RUNNING
+
+
+FULL = r"""
+    import json, subprocess, sys
+    from pathlib import Path
+    from clusterkit.executors.run import runfolder
+    from clusterkit.core.errors import UserError
+    from clusterkit.executors import submit_plan
+    from clusterkit.core.model import ClusterKind, RenderedFile
+    from tests.helpers.plans import make_cluster, make_plan
+
+    mount, options = Path(sys.argv[1]), sys.argv[2:]
+    called = mount.parent / "called"
+    for option in options:
+        called.unlink(missing_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", mount], check=True)
+        said, job_id = [], None
+        try:
+            plan = make_plan(make_cluster(mount / "runs", kind=ClusterKind.SLURM))
+            run = runfolder.create(plan.cluster, plan.name)
+            script = RenderedFile(name="job.sbatch", text="#!/bin/bash\n" + "#" * 5000)
+            submission, launched = submit_plan(plan, [script], run, secrets={})
+            job_id, said = submission.job_id, list(launched.messages)
+        except UserError as error:
+            said = [str(error)]
+        left = len(list(mount.glob("runs/*")))
+        subprocess.run(["umount", mount], check=True)
+        print(json.dumps([called.exists(), job_id, left, said]))
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param([f"size=1m,nr_inodes={n}" for n in range(2, 18)], id="inodes"),
+        pytest.param([f"nr_inodes=100,size={4 * n}k" for n in range(1, 16)], id="blocks"),
+    ],
+)
+def test_a_disk_that_fills_up_at_any_moment(tmp_path: Path, options: list[str]) -> None:
+    """Nothing is left where nothing was started, and no id is lost where something was."""
+    mount, tools = tmp_path / "disk", tmp_path / "bin"
+    mount.mkdir()
+    tools.mkdir()
+    sbatch = tools / "sbatch"
+    sbatch.write_text(f"#!/bin/bash\n: >{tmp_path}/called\necho 4711\n")
+    sbatch.chmod(0o755)
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no mount namespace to fill a disk in")
+        pytest.skip("a disk to fill needs root (unshare -m)")
+    done = subprocess.run(
+        ["unshare", "-m", sys.executable, "-c", textwrap.dedent(FULL), str(mount), *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+    )
+    assert done.returncode == 0, done.stderr
+    seen = set()
+    for called, job_id, left, said in map(json.loads, done.stdout.splitlines()):
+        if not called:
+            assert (job_id, left) == (None, 0), said
+            assert "No space left on device" in said[0]
+            assert "the disk is full" in said[0]
+        else:
+            assert (job_id, left) == ("4711", 1), said
+            assert not said or said[0].startswith("job 4711 was accepted, but cannot write ")
+        seen.add((called, bool(said)))
+    assert seen - {(True, True)} == {(False, True), (True, False)}
+
+
+REFUSALS = [
+    ("Batch job submission failed: Invalid partition name specified", "set `partition`"),
+    (
+        ("Batch job submission failed: Invalid account or account/partition combination specified"),
+        "`account`",
+    ),
+    ("Batch job submission failed: Invalid qos specification", "set `qos`"),
+    ("Batch job submission failed: Invalid generic resource (gres) specification", "`gpu_request`"),
+    (
+        (
+            "Batch job submission failed: Requested time limit is invalid "
+            "(missing or exceeds some limit)"
+        ),
+        "--time",
+    ),
+    ("Batch job submission failed: Memory required by task is not available", "set `memory`"),
+    ("Batch job submission failed: Node count specification invalid", "fewer nodes"),
+    ("Batch job submission failed: Requested node configuration is not available", "fewer nodes"),
+    ("Batch job submission failed: Invalid feature specification", "`constraint`"),
+    ("sbatch: unrecognized option '--gpus-per-node=1'", "`gpu_request`"),
+    ("sbatch: unrecognized option '--oversubscribe'", "`skip_directives`"),
+    ("Plugin says: come back on Monday", "job.sbatch"),
+]
+
+
+@pytest.mark.parametrize(("words", "hint"), REFUSALS)
+def test_sbatchs_own_words_and_our_hint(fake: Fake, tmp_path: Path, words: str, hint: str) -> None:
+    fake("sbatch", f'echo "sbatch: error: {words.replace(chr(39), "")}" >&2; exit 1')
+    with pytest.raises(RemoteError) as caught:
+        submit(slurm_plan(tmp_path))
+    assert words.replace("'", "").removeprefix("sbatch: ") in caught.value.message
+    assert hint in (caught.value.hint or "")
+    (folder,) = (tmp_path / "runs 100%").iterdir()
+    status = load_job(RunFolder(folder)).status
+    assert status.state is JobState.FAILED
+    assert not (folder / "secrets.env").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("unrecognized option --foo=qos", "remove --set sbatch.foo"),
+        ("Invalid --mail-type specification", "remove --set sbatch.mail-type"),
+        ("unrecognized option --exclusve", "remove exclusve from `extra_directives` of cluster c"),
+        ("unrecognized option --no-requeue", "`skip_directives` of cluster c"),
+    ],
+)
+def test_a_refused_option_goes_back_to_who_asked_for_it(
+    fake: Fake, tmp_path: Path, words: str, hint: str
+) -> None:
+    fake("sbatch", f'echo "sbatch: error: {words}" >&2; exit 1')
+    directives = {"foo": "qos", "mail-type": "NOPE", "exclusve": None, "no-requeue": None}
+    plan = slurm_plan(tmp_path, directives=directives)
+    site = dataclasses.replace(plan.cluster, extra_directives={"exclusve": ""})
+    with pytest.raises(RemoteError) as caught:
+        submit(dataclasses.replace(plan, cluster=site))
+    assert hint in (caught.value.hint or "")
+
+
+def test_no_sbatch_here(fake: Fake, tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match="sbatch: command not found") as caught:
+        submit(slurm_plan(tmp_path))
+    assert "--cluster local" in (caught.value.hint or "")
+
+
+def test_a_job_whose_client_died_is_found_by_its_script(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    document = json.loads(run.submission.read_text())
+    run.submission.write_text(json.dumps({**document, "job_id": None}))
+    fake(
+        "squeue",
+        f"""
+        case "$*" in
+            *-j*) echo "99|PENDING|Priority|{run.path}/job.sbatch" ;;
+            *) echo "99|{run.path}/job.sbatch|(null)" ;;
+        esac
+        """,
+    )
+    job = load_job(run)
+    assert (job.submission.job_id, job.status.state) == ("99", JobState.PENDING)
+    assert json.loads(run.submission.read_text())["job_id"] == "99"
+
+
+def test_many_jobs_cost_one_question(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", SBATCH)
+    runs = [submit(slurm_plan(tmp_path))[0] for _ in range(5)]
+    asked = tmp_path / "asked"
+    fake("squeue", f"echo x >>{asked}")
+    assert {job.status.state for job in load_jobs(runs)} == {JobState.UNKNOWN}
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_what_srun_said_in_the_batch_script_is_shown(fake: Fake, tmp_path: Path) -> None:
+    fake("sbatch", "echo 4711")
+    run, _, _ = submit(slurm_plan(tmp_path))
+    said = "srun: unrecognized option '--container-image=/x.sqsh'"
+    (run.submitit / "4711_batch.out").write_text("\n" * 3 + f"{said}\nTry more\n")
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|{run.path}/job.sbatch"')
+    job = load_job(run)
+    assert job.status.state is JobState.FAILED
+    assert batch_output(job) == (said, "Try more")
+    assert any("container-image" in line for line in last_words(job))
+    assert logs_document(run, None, None)["batch"] == (said, "Try more")
+    assert full_document_of(job)["failure"]["tail"] == (said, "Try more")
+    cause = diagnose_job(job, load_rules()).diagnosis.cause
+    assert cause is not None
+    assert cause.rule == "slurm-step-refused"
+    shown = CliRunner().invoke(app, ["logs", str(run.path)])
+    assert said in shown.stdout
+
+
+def test_a_python_that_no_node_has_is_told_by_the_shell_of_its_task(
+    fake: Fake, tmp_path: Path
+) -> None:
+    fake("sbatch", "echo 4711")
+    run, _, _ = submit(slurm_plan(tmp_path))
+    said = "rank: line 1: /home/me/venv/bin/python: No such file or directory"
+    task = "srun: error: n1: task 0: Exited with exit code 127"
+    (run.submitit / "4711_batch.out").write_text(f"{task}\n")
+    (run.submitit / "4711_0_log.out").touch()
+    (run.submitit / "4711_1_log.out").write_text(f"{said}\n")
+    (run.submitit / "999_0_log.out").write_text("of an earlier one\n")
+    fake("squeue", f'echo "4711|FAILED|NonZeroExitCode|{run.path}/job.sbatch"')
+    job = load_job(run)
+    assert batch_output(job) == (said, task)
+    cause = diagnose_job(job, load_rules()).diagnosis.cause
+    assert cause is not None
+    assert cause.rule == "command-missing"
+
+
+def test_submitits_own_job_knows_its_state_without_accounting(fake: Fake, tmp_path: Path) -> None:
+    from clusterkit.executors.submitit_job import RunJob  # noqa: PLC0415
+
+    fake("sbatch", SBATCH)
+    run, _, _ = submit(slurm_plan(tmp_path))
+    fake("squeue", f'echo "4711|RUNNING|None|{run.path}/job.sbatch"')
+    job = RunJob(folder=run.submitit, job_id="4711", tasks=[0, 1])
+    assert job.state == "RUNNING"
+    assert job.num_tasks == 2
+
+
+def limits(**changes: object) -> list[str]:
+    partition = slurm_limits.parse_partition(PARTITION, SINFO)
+    assert partition is not None
+    plan = make_plan(make_cluster(Path("/x"), kind=ClusterKind.SLURM), **changes)
+    return [problem.message for problem in slurm_limits.problems_of(plan, partition)]
+
+
+def test_nodes_that_sinfo_hides_count() -> None:
+    """Powered-down cloud nodes; nobody knows how many GPUs they have."""
+    text = PARTITION.replace("TotalNodes=3", "TotalNodes=19").replace("n[1-3]", "n[1-19]")
+    partition = slurm_limits.parse_partition(text, SINFO)
+    assert partition is not None
+    plan = make_plan(make_cluster(Path("/x"), kind=ClusterKind.SLURM))
+
+    def told(**changes: object) -> list[str]:
+        asked = dataclasses.replace(plan, **changes)
+        return [problem.message for problem in slurm_limits.problems_of(asked, partition)]
+
+    big = {"gpus-per-node": "8"}
+    assert told(nodes=4, directives=big) == []
+    assert told(nodes=20) == ["20 nodes asked for, but partition gpu has 19"]
+
+
+def test_limits_name_the_figures() -> None:
+    assert limits(nodes=3) == []
+    assert limits(nodes=5) == ["5 nodes asked for, but partition gpu has 3"]
+    assert limits(nodes=2, spares=1) == []
+    assert limits(nodes=2, spares=9) == ["2 nodes and 9 spares asked for, but partition gpu has 3"]
+    assert limits(nodes=3, directives={"exclude": "n[2-3]"}) == [
+        "3 nodes asked for, but partition gpu has 1 without n[2-3]"
+    ]
+    assert limits(nodes=2, directives={"gpus-per-node": "4"}) == []
+    assert limits(nodes=2, directives={"gpus-per-node": "a100:8"}) == [
+        (
+            "8 GPUs per node asked for on 2 nodes, but 1 of the 3 nodes of partition gpu have that "
+            "many (most: 8)"
+        )
+    ]
+    assert limits(nodes=1, directives={"gres": "gpu:a100:9,shard:2"})[0].startswith(
+        "9 GPUs per node"
+    )
+    assert limits(nodes=1, time_limit_s=200_000) == [
+        "2-07:33:20 asked for, but partition gpu allows 1-02:00:00"
+    ]
+    assert limits(nodes=1, directives={"time": "UNLIMITED"}) == [
+        "no time limit asked for, but partition gpu allows 1-02:00:00"
+    ]
+
+
+def test_limits_that_cannot_be_asked_are_not_checked(fake: Fake, tmp_path: Path) -> None:
+    slurm_limits.check(slurm_plan(tmp_path, nodes=500))
+    fake("scontrol", f"printf '%s' '{PARTITION}'")
+    fake("sinfo", f"printf '%s' '{SINFO}'")
+    with pytest.raises(UserError, match="500 nodes asked for, but partition gpu has 3"):
+        slurm_limits.check(slurm_plan(tmp_path, nodes=500))

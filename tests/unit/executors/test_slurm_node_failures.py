@@ -1,0 +1,82 @@
+"""Which node a job was lost with, in the words of Slurm's records."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterkit.executors.slurm import states
+from clusterkit.executors.slurm.states import explain_node_failure
+from tests.unit.executors.test_executors_slurm import SCRIPT, WANTED, Fake, fake
+
+__all__ = ["fake"]
+
+JOB = "JobId=7 JobName=toy JobState=NODE_FAIL Reason=NodeDown {}ReqNodeList=(null) NodeList=n[1-3]"
+UP = "NodeName={} Arch=x86_64 State=IDLE ThreadsPerCore=1 Comment=(null)"
+DOWN = (
+    "NodeName={} Arch=x86_64 State=DOWN+NOT_RESPONDING ThreadsPerCore=1 "
+    "Reason=Not responding [slurm@2026-11-20T10:00:00]"
+)
+DRAINED = "NodeName={} State=IDLE+DRAIN Reason=disk [root@2026-11-20T10:00:00]"
+
+
+def slurm(fake: Fake, job: str, *nodes: str) -> None:
+    listed = "\n".join(f"echo '{node}'" for node in nodes) or ":"
+    fake("scontrol", f"case \"$2\" in job) echo '{job}' ;; node) {listed} ;; esac")
+
+
+@pytest.mark.parametrize(
+    ("failed", "nodes", "said"),
+    [
+        (
+            "",
+            [UP.format("n1"), DOWN.format("n2"), UP.format("n3")],
+            "n2 is down+not_responding, Not responding (Slurm's reason: NodeDown)",
+        ),
+        (
+            "",
+            [DOWN.format(f"n{k}") for k in (1, 2, 3)],
+            (
+                "n[1-3] is down+not_responding, Not responding, all at once: perhaps the "
+                "controller's own link was cut (Slurm's reason: NodeDown)"
+            ),
+        ),
+        (
+            "",
+            [UP.format("n1"), UP.format("n2"), DRAINED.format("n3")],
+            "one of n[1-3], in good order again by now (Slurm's reason: NodeDown)",
+        ),
+        (
+            "FailedNode=n3 ",
+            [UP.format("n3")],
+            "n3, in good order again by now (Slurm's reason: NodeDown)",
+        ),
+        ("", [], "one of n[1-3], of which Slurm says no more (Slurm's reason: NodeDown)"),
+    ],
+)
+def test_the_node_and_the_reason_are_those_of_slurms_record(
+    fake: Fake, failed: str, nodes: list[str], said: str
+) -> None:
+    slurm(fake, JOB.format(failed), *nodes)
+    assert explain_node_failure("7") == said
+
+
+def test_accounting_knows_the_nodes_of_a_job_that_slurm_has_forgotten(fake: Fake) -> None:
+    fake("scontrol", '[[ $2 == node ]] && exit 1; echo "Invalid job id specified" >&2; exit 1')
+    assert explain_node_failure("7") == "Slurm's record names no node"
+    fake("sacct", "echo 'n[4-5]'")
+    assert explain_node_failure("7") == "one of n[4-5], of which Slurm says no more"
+
+
+def test_a_failed_node_is_named_in_the_state(fake: Fake) -> None:
+    slurm(fake, JOB.format(""), UP.format("n1"), DOWN.format("n2"))
+    fake("squeue", f"echo '7|NODE_FAIL|NodeDown|{SCRIPT}'")
+    reason = states.query(WANTED)["7"].reason
+    assert reason is not None
+    assert reason.startswith("a node failed: n2 is down")
+    fake("squeue", f"echo '7|RUNNING|None|{SCRIPT}'")
+    assert states.query(WANTED)["7"].reason is None
+
+
+def test_lines_that_are_no_nodes_are_passed_over(fake: Fake) -> None:
+    slurm(fake, JOB.format(""), "nonsense", "NodeName=n1", "NodeName=n2 State=DOWN* Reason=disk")
+    assert explain_node_failure("7").startswith("n2 is down+not_responding, disk")

@@ -1,0 +1,607 @@
+"""Find jobs, judge their state, follow their output, and the verbs about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit.cli.jobs.status import endings
+from clusterkit.cli.jobs.wait import wait_for_run
+from clusterkit.core import files
+from clusterkit.core.errors import UserError
+from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
+from clusterkit.executors import SchedulerState
+from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run.node_results import Results
+from clusterkit.executors.run.runfolder import RunFolder, Submission
+from clusterkit.executors.run.submit_journal import Handing, ProcessId
+from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
+from clusterkit.jobs.logs import LogReader, tail_position
+from clusterkit.jobs.state.conclude import Evidence, judge
+from tests.helpers.paths import ROOT
+from tests.helpers.plans import make_cluster, make_plan, node_script
+
+
+def make_run(folder: Path, name: str = "toy", *, now: float = 0.0, **changes: object) -> RunFolder:
+    run = runfolder.create(make_cluster(folder), name, now=now)
+    submission = Submission(
+        run_id=run.run_id, name=name, cluster="c", kind=ClusterKind.SLURM, framework="torchrun",
+        nodes=2, tasks=2, submitted_at=now, job_id="7",
+    )  # fmt: skip
+    runfolder.write_submission(run, dataclasses.replace(submission, **changes))
+    return run
+
+
+def node(rank: int, code: int = 0, reason: str | None = None, ended: float = 0.0) -> NodeResult:
+    return NodeResult(
+        node_rank=rank, node=f"n{rank}", exit_code=code, started_at=0.0, ended_at=ended,
+        reason=reason,
+    )  # fmt: skip
+
+
+def verdict(
+    *nodes: NodeResult,
+    said: SchedulerState | None = None,
+    kind: ClusterKind = ClusterKind.SLURM,
+    attempt: int = 0,
+    requeue: int = 0,
+    cancelled: bool = False,
+    silence: str | None = None,
+    job_id: str | None = "7",
+    handing: Handing | None = None,
+    under_way: bool = False,
+    now: float = 1e6,
+    tasks: int = 2,
+    of: int = 2,
+    once: bool = False,
+    gone: NodeResult | None = None,
+) -> tuple[str, int | None]:
+    submission = Submission(
+        run_id="r", name="toy", cluster="c", kind=kind, framework="torchrun", nodes=2, tasks=tasks,
+        submitted_at=0.0, job_id=job_id, requeue=requeue, once=once,
+    )  # fmt: skip
+    own = [result for result in nodes if result.exit_code and result.reason is None]
+    evidence = Evidence(
+        submission=submission,
+        results=Results(attempt=attempt, of=of if nodes else 0, nodes=nodes),
+        first_failure=own[0] if own else gone,
+        cancelled=cancelled,
+        scheduler=said,
+        silence=silence,
+        handing=handing,
+        under_way=under_way,
+        now=now,
+    )
+    status = judge(evidence)
+    return status.state.value, status.exit_code
+
+
+def says(state: JobState, word: str = "", code: int | None = None) -> SchedulerState:
+    return SchedulerState(state=state, word=word or state.upper(), exit_code=code)
+
+
+def test_absence_is_never_success() -> None:
+    assert verdict() == ("unknown", None)
+    assert verdict(node(0)) == ("unknown", None)
+    assert verdict(silence="Slurm does not answer") == ("unknown", None)
+    assert verdict(kind=ClusterKind.LOCAL) == ("unknown", None)
+    assert verdict(job_id=None) == ("unknown", None)
+
+
+def test_a_job_without_an_id_was_submitted_never_or_perhaps() -> None:
+    begun = Handing(client=ProcessId.own(), began_at=999.0)
+    handed = dataclasses.replace(begun, at=1000.0)
+    assert verdict(job_id=None, handing=begun, under_way=True) == ("pending", None)
+    assert verdict(job_id=None, handing=begun) == ("failed", None)
+    assert verdict(job_id=None, handing=begun, kind=ClusterKind.LOCAL) == ("failed", None)
+    assert verdict(job_id=None, handing=begun, cancelled=True) == ("cancelled", None)
+    elsewhere = dataclasses.replace(begun.client, boot_id="other")
+    after_a_restart = dataclasses.replace(begun, client=elsewhere)
+    assert verdict(job_id=None, handing=after_a_restart) == ("unknown", None)
+    assert verdict(job_id=None, handing=handed, under_way=True, silence="no") == ("pending", None)
+    assert verdict(job_id=None, handing=handed) == ("unknown", None)
+    assert verdict(job_id=None, handing=handed, silence="Slurm does not answer")[0] == "unknown"
+    assert verdict(node(0), node(1), job_id=None, handing=handed) == ("succeeded", 0)
+
+
+@pytest.mark.parametrize(
+    ("missing_since", "never_after"),
+    [
+        (1000.0, 1015.0),  # a controller that answers at once has worked off what came before
+        (1030.0, 1090.0),  # a request in a socket comes again after twice the time at most
+        (1200.0, 1320.0),
+        (1400.0, 1480.0),  # by then its credentials are not valid any more
+        (9000.0, 9000.0),
+    ],
+)
+def test_a_missing_job_may_still_come_for_a_while(missing_since: float, never_after: float) -> None:
+    handed = Handing(client=ProcessId.own(), began_at=999.0, at=1000.0, missing_since=missing_since)
+    assert handed.never_after == never_after
+    before = verdict(job_id=None, handing=handed, now=never_after - 1)
+    assert before == ("unknown", None)
+    assert verdict(job_id=None, handing=handed, now=never_after) == ("failed", None)
+    silent = verdict(job_id=None, handing=handed, now=1e9, silence="Slurm does not answer")
+    assert silent == ("unknown", None)
+
+
+def test_own_results_come_first() -> None:
+    assert verdict(node(0), node(1)) == ("succeeded", 0)
+    assert verdict(node(0), node(1), said=says(JobState.RUNNING, "COMPLETING")) == ("succeeded", 0)
+    assert verdict(node(0), node(1, 3)) == ("failed", 3)
+    assert verdict(node(0), node(1, 3), said=says(JobState.SUCCEEDED)) == ("failed", 3)
+    assert verdict(node(0, 5, "peer"), node(1, 5), said=says(JobState.FAILED, code=143)) == (
+        "failed",
+        5,
+    )
+    assert verdict(node(1, 3), silence="down") == ("unknown", None)
+    assert verdict(node(0), node(1, 3), silence="down") == ("failed", 3)
+
+
+def test_an_elastic_job_is_as_large_as_its_attempt() -> None:
+    running = says(JobState.RUNNING)
+    assert verdict(node(0), said=running, tasks=1, of=4) == ("running", None)
+    assert verdict(node(0), tasks=1, of=4) == ("unknown", None)
+    assert verdict(*map(node, range(4)), said=running, tasks=1, of=4) == ("succeeded", 0)
+
+
+def test_of_a_command_that_runs_once_the_first_node_tells_all() -> None:
+    assert verdict(node(0), tasks=1, of=2, once=True) == ("succeeded", 0)
+
+
+def test_the_scheduler_knows_why() -> None:
+    both = (node(0, 143, "terminated"), node(1, 143, "terminated"))
+    assert verdict(*both, said=says(JobState.TIMEOUT)) == ("timeout", 143)
+    assert verdict(*both, said=says(JobState.PREEMPTED)) == ("preempted", 143)
+    assert verdict(said=says(JobState.FAILED, "NODE_FAIL", 1)) == ("failed", 1)
+    assert verdict(said=says(JobState.SUCCEEDED)) == ("succeeded", 0)
+    assert verdict(node(0, 143, "timeout"), node(1, 143, "timeout")) == ("timeout", 143)
+
+
+def test_nodes_know_what_slurm_forgets_of_a_job_that_ends_in_its_grace_time() -> None:
+    told = (node(0, 143, "preempted"), node(1, 143, "terminated"))
+    assert verdict(*told, said=says(JobState.FAILED)) == ("preempted", 143)
+    assert verdict(*told) == ("preempted", 143)
+    assert verdict(*told, said=says(JobState.PENDING), requeue=1) == ("requeued", None)
+    assert verdict(*told, said=says(JobState.CANCELLED), cancelled=True)[0] == "cancelled"
+    assert verdict(node(0, 143, "preempted"), node(1, 1), said=says(JobState.FAILED))[0] == "failed"
+
+
+def test_a_node_without_a_word_is_named_where_the_others_were_told_to_end() -> None:
+    told = [dataclasses.replace(node(rank, 143, "terminated"), among="n[0-3]") for rank in range(4)]
+    assert node_results.silence_of(told) is None
+    assert node_results.silence_of([]) is None
+    one = node_results.silence_of([told[0], told[1], told[3]])
+    assert one == ("n2 has left no word: clusterkit's worker there, or the node, died")
+    assert (node_results.silence_of(told[:2]) or "").startswith("n[2-3] have left no word: ")
+
+
+@pytest.mark.parametrize("said", [None, SchedulerState(state=JobState.FAILED, word="FAILED")])
+def test_a_node_that_ended_well_has_left_its_word(said: SchedulerState | None) -> None:
+    """The others were told to end: it is none that has gone."""
+    other = dataclasses.replace(node(1, 1, "terminated"), among="n[0-1]")
+    evidence = Evidence(
+        submission=Submission(
+            run_id="r", name="toy", cluster="c", kind=ClusterKind.SLURM, framework="torchrun",
+            nodes=2, tasks=2, submitted_at=0.0, job_id="7",
+        ),
+        results=Results(attempt=0, of=2, nodes=(node(0), other)),
+        first_failure=None, cancelled=False, scheduler=said, silence=None, handing=None,
+        under_way=False, now=1e6,
+    )  # fmt: skip
+    status = judge(evidence)
+    assert (status.state, status.reason) == (JobState.FAILED, "it was told to end (SIGTERM)")
+
+
+def test_a_job_is_over_when_all_but_a_node_that_has_gone_have_ended() -> None:
+    running, gone = says(JobState.RUNNING), node_results.lost(1, "n1", "no longer answers")
+    ended = node(0, 255, "peer")
+    assert verdict(said=running, gone=gone) == ("running", None)
+    assert verdict(ended, said=running, gone=gone) == ("failed", 255)
+    assert verdict(ended, said=says(JobState.CANCELLED), gone=gone) == ("failed", 255)
+    assert verdict(said=says(JobState.CANCELLED), gone=gone) == ("failed", 255)  # by itself
+    assert verdict(said=says(JobState.CANCELLED), gone=gone, cancelled=True)[0] == "cancelled"
+    assert verdict(ended, said=running, gone=gone, requeue=1) == ("running", None)
+    assert verdict(ended, said=running, gone=gone, requeue=1, attempt=1) == ("failed", 255)
+
+
+def test_a_requeued_job_is_not_over() -> None:
+    both = (node(0, 143, "terminated"), node(1, 143, "terminated"))
+    assert verdict(*both, said=says(JobState.PENDING), requeue=1) == ("requeued", None)
+    assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1) == ("requeued", None)
+    assert verdict(*both, said=says(JobState.RUNNING, "COMPLETING"), requeue=1)[0] == "running"
+    assert verdict(*both, said=says(JobState.PREEMPTED), requeue=1, attempt=1)[0] == "preempted"
+
+
+def test_cancelled() -> None:
+    both = (node(0, 143, "cancelled"), node(1, 143, "cancelled"))
+    assert verdict(*both, cancelled=True, said=says(JobState.CANCELLED)) == ("cancelled", 143)
+    assert verdict(*both, cancelled=True) == ("cancelled", 143)
+    assert verdict(cancelled=True) == ("cancelled", None)
+    assert verdict(node(0), node(1), cancelled=True) == ("succeeded", 0)
+
+
+def test_who_told_the_nodes_to_end_is_left_to_slurm() -> None:
+    """After scancel by hand squeue shows the job for a moment as completing, no more."""
+    both = (node(0, 1, "terminated"), node(1, 1, "terminated"))
+    completing = says(JobState.RUNNING, "COMPLETING")
+    assert verdict(*both, said=completing) == ("running", None)
+    assert verdict(*both, said=completing, cancelled=True)[0] == "cancelled"
+    assert verdict(*both, said=says(JobState.CANCELLED)) == ("cancelled", 1)
+    assert verdict(*both, said=says(JobState.FAILED)) == ("failed", 1)
+    assert verdict(*both) == ("failed", 1)  # Slurm has forgotten it
+    assert verdict(node(0, 7), node(1, 1, "peer"), said=completing) == ("failed", 7)
+
+
+def test_nodes_that_miss_each_other_while_a_job_is_cancelled_are_no_failure() -> None:
+    gone = node_results.lost(1, "n1", "no longer answers")
+    for ended in (node(0, 143, "terminated"), node(0, 143, "peer"), node(0, 143, "cancelled")):
+        for said in (says(JobState.CANCELLED), says(JobState.FAILED), None):
+            assert verdict(ended, said=said, gone=gone, cancelled=True)[0] == "cancelled"
+
+
+def test_find_by_every_name(tmp_path: Path) -> None:
+    first = make_run(tmp_path, "alpha", now=1e9, job_id="41")
+    second = make_run(tmp_path, "beta", now=2e9, job_id="42")
+    older = make_run(tmp_path, "gamma", now=0.5e9, job_id="42")
+    roots = [tmp_path]
+    assert find_run("41", roots) == first
+    assert find_run("42", roots) == second, "ids are used again; the newest counts"
+    assert find_run("latest", roots) == second
+    assert find_run("bet", roots) == second
+    assert find_run(older.run_id, roots) == older
+    assert find_run(older.key, roots) == older
+    assert find_run(f"local-{older.key}", roots) == older
+    assert find_run(str(first.path), roots) == first
+    with pytest.raises(UserError, match="an empty word"):
+        find_run("", roots)
+    assert [run.run_id for run in list_runs(roots)] == [
+        run.run_id for run in (older, first, second)
+    ]
+
+
+def test_latest_is_no_job_that_was_refused(tmp_path: Path) -> None:
+    refused = make_run(tmp_path, "greedy", now=3e9, job_id=None)
+    submission = runfolder.read_submission(refused)
+    assert submission is not None
+    runfolder.write_state(refused, submission, JobStatus(state=JobState.FAILED, reason="no room"))
+    assert find_run("latest", [tmp_path]) == refused, "there is no other"
+    running = make_run(tmp_path, "modest", now=2e9)
+    assert find_run("latest", [tmp_path]) == running
+
+
+def test_a_job_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there are no runs"):
+        find_run("7", [tmp_path])
+    run = make_run(tmp_path, "alpha", job_id="12345")
+    make_run(tmp_path, "alpha", job_id="12399")
+    with pytest.raises(UserError, match="could be any of 2 runs"):
+        find_run("alpha", [tmp_path])
+    with pytest.raises(UserError) as caught:
+        find_run("12346", [tmp_path])
+    assert caught.value.problems[0].hint == "did you mean '12345'?"
+    with pytest.raises(UserError, match="no run folder"):
+        find_run(str(tmp_path), [tmp_path])
+    with pytest.raises(UserError, match="no such folder"):
+        find_run(str(run.path) + "x", [tmp_path])
+
+
+def test_five_hundred_old_jobs_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")  # nobody is asked about what is over
+    for number in range(500):
+        run = make_run(tmp_path, now=number * 60.0, job_id=str(number))
+        submission = runfolder.read_submission(run)
+        assert submission is not None
+        runfolder.write_state(run, submission, JobStatus(state=JobState.FAILED, exit_code=3))
+    read = []
+
+    def count(path: Path) -> dict[str, Any] | None:
+        read.append(path)
+        return read_json(path)
+
+    read_json = files.read_json
+    monkeypatch.setattr(files, "read_json", count)
+    began = time.monotonic()
+    jobs = load_jobs(list_runs([tmp_path]))
+    assert time.monotonic() - began < 5  # a tenth of a second; bench/old_jobs.py measures it
+    assert [path.name for path in read] == ["state.json"] * 500, "one small file a job"
+    assert len(jobs) == 500
+    assert {job.status.exit_code for job in jobs} == {3}
+
+
+def test_a_final_state_is_kept_and_a_stranger_may_look(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    files.write_text(run.secrets, "{}", mode=0o600)
+    for rank in (0, 1):
+        node_results.write_result(run, node(rank), attempt=0, of=2)
+    (job,) = load_jobs([run])
+    assert job.status.state is JobState.SUCCEEDED
+    assert not run.secrets.exists()
+    for path in run.nodes.iterdir():
+        path.unlink()
+    (again,) = load_jobs([run])
+    assert again.status == job.status
+
+
+# Output ----------------------------------------------------------------------------------------
+
+
+def test_lines_of_bytes_of_any_kind(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"ok\n\xff\xfe bad\n\xc3")
+    reader = LogReader(path)
+    assert list(reader.pieces()) == ["ok\n\ufffd\ufffd bad\n"]
+    with path.open("ab") as stream:
+        stream.write(b"\xa9 after\nrest")
+    assert list(reader.pieces()) == ["é after\n"]
+    assert list(reader.rest()) == ["rest"]
+    assert list(reader.rest()) == []
+
+
+def test_a_log_that_was_cut_off_or_replaced_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("one\ntwo\n")
+    reader = LogReader(path)
+    assert list(reader.pieces()) == ["one\ntwo\n"]
+    path.write_text("new\n")
+    assert list(reader.pieces()) == ["new\n"]
+    path.rename(tmp_path / "log.1")
+    assert list(reader.pieces()) == []
+    path.write_text("a longer line in another file\n")
+    assert list(reader.pieces()) == ["a longer line in another file\n"]
+
+
+def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 1_000_000)
+    pieces = list(LogReader(path).pieces())
+    assert max(map(len, pieces)) <= 1 << 16
+    assert sum(map(len, pieces)) > 900_000
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("lines", [1, 3, 20_000])
+@pytest.mark.parametrize("wanted", [0, 1, 2, 5000, 30_000])
+def test_tail(tmp_path: Path, lines: int, wanted: int, end: str) -> None:
+    path = tmp_path / "log"
+    text = [f"line {number}" for number in range(lines)]
+    path.write_text("\n".join(text) + end)
+    position = tail_position(path, wanted)
+    rest = path.read_text()[position:].splitlines()
+    assert rest == (text[-wanted:] if wanted else [])
+
+
+def test_several_nodes_name_their_lines_and_one_does_not(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    files.write_text(run.log(0), "a\nb")
+    files.write_text(run.log(1), "c\n")
+    assert list(read_logs(run)) == ["[node-0] a\n", "[node-0] b\n", "[node-1] c\n"]
+    assert list(read_logs(run, 0, tail=1)) == ["b\n"]
+    with pytest.raises(UserError, match="no node 5: the job has output of 2"):
+        list(read_logs(run, 5))
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as stream:
+        stream.write(text)
+
+
+def test_following_finds_the_nodes_that_an_elastic_job_was_given_beyond_its_least(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, job_id=None, submitted_at=time.time(), tasks=1)
+    append(run.log(0), "first\n")
+    lines = follow(run, poll_s=0.02)
+    assert next(lines) == "first\n"
+    append(run.log(2), "another node\n")
+    assert next(lines) == "[node-2] another node\n"
+    append(run.log(0), "more\n")
+    for rank in range(3):
+        node_results.write_result(run, node(rank), attempt=0, of=3)
+    assert list(lines) == ["[node-0] more\n"]
+
+
+def test_follow_reads_to_the_end_of_the_job(tmp_path: Path) -> None:
+    run = make_run(tmp_path, job_id=None, submitted_at=time.time())
+
+    def write() -> None:
+        for number in range(5):
+            append(run.log(0), f"step {number}\n")
+            time.sleep(0.1)
+        append(run.log(1), "late, without end")
+        for rank in (0, 1):
+            node_results.write_result(run, node(rank), attempt=0, of=2)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    lines = "".join(follow(run, poll_s=0.02)).splitlines(keepends=True)
+    writer.join()
+    assert lines == [*(f"[node-0] step {n}\n" for n in range(5)), "[node-1] late, without end\n"]
+
+
+# Verbs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clusterkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point the command line at a folder of runs of its own."""
+    config = tmp_path / "clusterkit.yaml"
+    folder = tmp_path / "runs"
+    config.write_text(f"clusters:\n  mine: {{kind: local, run_dir: {folder}}}\n")
+    monkeypatch.setenv("CLUSTERKIT_CONFIG_FILE", str(config))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def start(folder: Path, body: str) -> RunFolder:
+    from clusterkit.executors import submit_plan  # noqa: PLC0415
+
+    plan = make_plan(make_cluster(folder))
+    run = runfolder.create(plan.cluster, plan.name)
+    submit_plan(plan, [node_script(body)], run, secrets={}, command_line=[])
+    return run
+
+
+def ck(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "clusterkit", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+def test_the_verbs_about_a_job_that_fails(clusterkit: Path) -> None:
+    run = start(clusterkit, "echo hello; exit $((CK_NODE_RANK * 3))")
+    waited = ck("wait", f"local-{run.key}", "--json")
+    assert waited.returncode == 1
+    document = json.loads(waited.stdout)
+    assert document["schema"] == 1
+    assert (document["state"], document["exit_code"]) == ("failed", 3)
+    assert document["run_dir"] == str(run.path)
+    assert document["job_id"] == f"local-{run.key}"
+    assert [result["exit_code"] for result in document["nodes"]] == [0, 3]
+    status = ck("status", "latest")
+    assert status.returncode == 1
+    assert "failed (exit 3): node-1 exited with 3" in status.stdout
+    assert ck("logs", "latest").stdout == "[node-0] hello\n[node-1] hello\n"
+    for node_1 in ("1", "node-1"):
+        assert ck("logs", "latest", "-f", "--node", node_1).stdout == "hello\n"
+    assert "--node 0 is the first" in ck("logs", "latest", "--node", "n1").stderr
+    table = ck("status")
+    assert table.returncode == 0
+    assert all(len(line) <= 80 for line in table.stdout.splitlines())
+    assert "failed" in table.stdout.splitlines()[-1]
+    listed = json.loads(ck("status", "--json").stdout)
+    assert [job["state"] for job in listed["jobs"]] == ["failed"]
+
+
+def test_the_list_can_be_narrowed_to_states_and_a_cluster(clusterkit: Path) -> None:
+    failed = start(clusterkit, "exit 3")
+    ck("wait", failed.run_id)
+    good = [start(clusterkit, "true") for _ in range(2)]
+    for run in good:
+        ck("wait", run.run_id)
+
+    def listed(*words: str) -> tuple[list[str], int]:
+        document = json.loads(ck("status", "--json", *words).stdout)
+        assert document.keys() == {"schema", "jobs", "total"}
+        return [Path(job["run_dir"]).name for job in document["jobs"]], document["total"]
+
+    names = [run.run_id for run in (failed, *good)]
+    assert listed() == (names, 3)
+    assert listed("--state", "failed") == (names[:1], 1)
+    assert listed("--state", "failed, Succeeded", "--cluster", "local") == (names, 3)
+    # The limit counts what is left, not what was looked through.
+    assert listed("--state", "succeeded", "--limit", "1") == (names[2:], 2)
+    assert "1 older jobs not shown" in ck("status", "-s", "succeeded", "-n", "1").stderr
+    assert listed("--state", "running") == ([], 0)
+    assert "no such jobs" in ck("status", "--state", "running").stderr
+    for words, hint in (
+        (("--state", "runing"), "did you mean 'running'?"),
+        (("--cluster", "locl"), "did you mean 'local'?"),
+        (("--state", "failed", "latest"), "clusterkit status latest"),
+    ):
+        wrong = ck("status", *words)
+        assert wrong.returncode == 2
+        assert hint in wrong.stderr
+
+
+def test_logs_of_a_command_that_runs_once_are_those_of_one_node(clusterkit: Path) -> None:
+    run = make_run(clusterkit, tasks=1, once=True, now=time.time())
+    files.write_text(run.log(0), "from everywhere\n")
+    node_results.write_result(run, node(0), attempt=0, of=2)
+    document = json.loads(ck("logs", run.run_id, "--json").stdout)
+    assert [(n["node_rank"], n["text"]) for n in document["nodes"]] == [(0, "from everywhere\n")]
+    assert "runs once" in ck("logs", run.run_id, "--node", "1").stderr
+
+
+def test_nodes_that_ended_alike_share_a_line_and_the_worst_comes_last() -> None:
+    alike = [node(rank) for rank in (1, 2, 3, 5)]
+    assert endings([node(4, 3, ended=7.0), node(6, 143, "peer"), *alike]) == [
+        "n[1-3,5]  exit 0 after 0 s",
+        "n6        exit 143 (peer) after 0 s",
+        "n4        exit 3 after 7 s",
+    ]
+    assert endings([]) == []
+
+
+def test_cancel_and_wait(clusterkit: Path) -> None:
+    run = start(clusterkit, "sleep 100")
+    cancelled = ck("cancel", run.run_id)
+    assert cancelled.returncode == 0
+    assert "cancelled" in cancelled.stdout
+    assert ck("wait", run.run_id).returncode == 1
+    done = start(clusterkit, "true")
+    assert ck("wait", done.run_id).returncode == 0
+    assert "was over already: succeeded" in ck("cancel", done.run_id).stdout
+
+
+def test_an_unknown_job_exits_2(clusterkit: Path) -> None:
+    nothing = ck("status", "toi")
+    assert nothing.returncode == 2
+    assert "there are no runs" in nothing.stderr
+    run = start(clusterkit, "true")
+    for verb in ("status", "logs", "wait", "cancel"):
+        unknown = ck(verb, run.run_id[:-1] + "x")
+        assert unknown.returncode == 2
+        assert f"did you mean '{run.run_id}'?" in unknown.stderr
+        assert "Traceback" not in unknown.stderr
+
+
+def test_ctrl_c_while_following_leaves_the_job(clusterkit: Path) -> None:
+    run = start(clusterkit, "echo ready; sleep 4; echo done")
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "clusterkit", "logs", "-f", "latest"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert watching.stdout is not None
+    watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, errors = watching.communicate(timeout=30)
+    assert watching.returncode == 130
+    assert f"clusterkit logs -f local-{run.key}" in errors
+    assert ck("wait", "latest").returncode == 0
+    assert "done" in run.log(0).read_text()
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": ClusterKind.SSH, "requeue": 1}])
+def test_ctrl_c_while_waiting_names_the_verb_and_who_starts_it_again(
+    tmp_path: Path,
+    changes: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for", interrupted)
+    assert wait_for_run(make_run(tmp_path, **changes), verb="supervise") == 130
+    said = capsys.readouterr().err
+    assert "7 goes on; come back: clusterkit supervise 7\n" in said
+    assert ("until then nobody starts it" in said) is bool(changes)
+
+
+def test_wait_notices_the_end_by_itself(clusterkit: Path) -> None:
+    """Within two seconds on a machine with nothing else to do."""
+    run = start(clusterkit, "sleep 2")
+    assert ck("wait", "latest").returncode == 0
+    ended = max(result.ended_at for result in node_results.read_results(run).nodes)
+    assert time.time() - ended < 10.0

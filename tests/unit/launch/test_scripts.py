@@ -1,0 +1,253 @@
+"""The rendered scripts, run under bash with a fake `srun` and `scontrol`: no Slurm, no GPU.
+
+The fake srun starts its command once a node, in a process of its own, with the variables that the
+real one sets; the fake python writes down the words and variables that it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.launch.frameworks import framework_names
+from clusterkit.launch.options import JobSpec
+from clusterkit.launch.plan import make_plan
+from clusterkit.launch.render import render
+from tests.helpers.render_cases import NASTY, NASTY_ARGS
+
+FAKE_SRUN = f"""#!{sys.executable}
+import os, subprocess, sys
+words = sys.argv[1:]
+while words and words[0].startswith("-"):
+    words.pop(0)
+nodes = int(os.environ["SLURM_JOB_NUM_NODES"])
+running = [
+    subprocess.Popen(words, env=dict(os.environ, SLURM_NODEID=str(i), SLURM_PROCID=str(i)))
+    for i in range(nodes)
+]
+sys.exit(max(process.wait() for process in running))
+"""
+FAKE_SCONTROL = """#!/bin/sh
+[ "$1 $2" = "show hostnames" ] && echo "$3" | tr , '\\n'
+"""
+FAKE_PYTHON = f"""#!{sys.executable}
+import json, os, sys, time
+rank = os.environ["CK_NODE_RANK"]
+seen = {{"argv": sys.argv[1:], "env": dict(os.environ)}}
+tmp = os.environ["CK_TMP"]
+seen["files"] = {{name: open(os.path.join(tmp, name)).read() for name in os.listdir(tmp)}}
+with open(os.path.join(os.environ["SEEN"], rank + ".json"), "w") as out:
+    json.dump(seen, out)
+if os.environ.get("SLEEP"):
+    time.sleep(float(os.environ["SLEEP"]))
+sys.exit(int(os.environ.get("FAIL_" + rank, "0")))
+"""
+
+
+class Desk:
+    """A folder with the fakes on PATH, and what the last run left in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        for name, text in (
+            ("srun", FAKE_SRUN),
+            ("scontrol", FAKE_SCONTROL),
+            ("fakepython", FAKE_PYTHON),
+        ):
+            (self.bin / name).write_text(text)
+            (self.bin / name).chmod(0o755)
+
+    def render(self, **values: Any) -> dict[str, str]:
+        kind = values.pop("kind", ClusterKind.SLURM)
+        cluster = ClusterSpec(
+            name="fake",
+            kind=kind,
+            python="fakepython",
+            gpus_per_node=2,
+            **values.pop("cluster", {}),
+        )
+        job = JobSpec(**{"framework": "torchrun", "script": "train.py", "nodes": 3, **values})
+        rendered = render(make_plan(job, cluster, workdir=str(self.folder)))
+        return {file.name: file.text for file in rendered}
+
+    def environment(self, nodes: str, job_id: int, **more: str) -> dict[str, str]:
+        return {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "SEEN": str(self.folder),
+            "SLURM_JOB_ID": str(job_id),
+            "SLURM_JOB_NODELIST": nodes,
+            "SLURM_JOB_NUM_NODES": str(nodes.count(",") + 1),
+            **more,
+        }
+
+    def sbatch(
+        self, text: str, *, nodes: str = "node7,node66,node8", job_id: int = 1234, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        script = self.folder / "job.sbatch"
+        script.write_text(text)
+        return subprocess.run(
+            ["bash", script],
+            env=self.environment(nodes, job_id, **more),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def seen(self, rank: int) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.folder / f"{rank}.json").read_text())
+        return document
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_ranks_follow_the_order_of_slurm(desk: Desk) -> None:
+    # c10d would sort these names as strings and swap node66 and node8.
+    done = desk.sbatch(desk.render()["job.sbatch"])
+    assert done.returncode == 0, done.stderr
+    names = [desk.seen(rank)["env"]["CK_NODE_NAME"] for rank in range(3)]
+    assert names == ["node7", "node66", "node8"]
+    assert [f"--node-rank={rank}" in desk.seen(rank)["argv"] for rank in range(3)] == [True] * 3
+
+
+def test_the_command_of_a_torchrun_node(desk: Desk) -> None:
+    desk.sbatch(desk.render(args=("--lr", "1e-3"))["job.sbatch"])
+    seen = desk.seen(1)
+    assert seen["argv"] == [
+        "-u",
+        f"{seen['env']['CK_TMP']}/agent.py",
+        "--nnodes=3",
+        "--node-rank=1",
+        f"--master-addr={seen['env']['CK_HEAD_ADDR']}",
+        f"--master-port={seen['env']['CK_PORT']}",
+        "--nproc-per-node=2",
+        "train.py",
+        "--lr",
+        "1e-3",
+    ]
+
+
+def test_an_elastic_torchrun_has_its_own_rendezvous_and_restarts(desk: Desk) -> None:
+    text = desk.render(nodes=2, max_nodes=3)["job.sbatch"]
+    desk.sbatch(text, SLURM_RESTART_COUNT="2")
+    argv = desk.seen(0)["argv"]
+    assert "--nnodes=2:3" in argv
+    assert "--rdzv-backend=clusterkit" in argv
+    assert "--max-restarts=3" in argv
+    assert "--rdzv-id=1234-2" in argv
+
+
+@pytest.mark.parametrize("framework", framework_names())
+def test_values_and_arguments_arrive_unchanged(desk: Desk, framework: str) -> None:
+    texts = desk.render(framework=framework, env=NASTY, args=NASTY_ARGS)
+    done = desk.sbatch(texts["job.sbatch"])
+    assert done.returncode == 0, done.stderr
+    for rank in range(3):
+        seen = desk.seen(rank)
+        assert {name: seen["env"][name] for name in NASTY} == NASTY
+        assert tuple(seen["argv"][-len(NASTY_ARGS) :]) == NASTY_ARGS
+
+
+def test_deepspeed_gets_a_hostfile_in_rank_order(desk: Desk) -> None:
+    texts = desk.render(framework="deepspeed", deepspeed_preset="zero2")
+    desk.sbatch(texts["job.sbatch"])
+    seen = desk.seen(2)
+    assert seen["files"]["hostfile"] == "node7 slots=2\nnode66 slots=2\nnode8 slots=2\n"
+    assert json.loads(seen["files"]["ds_config.json"])["zero_optimization"]["stage"] == 2
+    tmp = seen["env"]["CK_TMP"]
+    assert seen["argv"][-2:] == ["--deepspeed_config", f"{tmp}/ds_config.json"]
+    assert f"--hostfile={tmp}/hostfile" in seen["argv"]
+    assert {"--no_ssh", "--node_rank=2"} <= set(seen["argv"])
+
+
+def test_private_folders_are_removed(desk: Desk) -> None:
+    desk.sbatch(desk.render(framework="deepspeed")["job.sbatch"])
+    assert not any(Path(desk.seen(rank)["env"]["CK_TMP"]).exists() for rank in range(3))
+
+
+@pytest.mark.parametrize("job_id", [1, 999, 1000, 4_294_967_295])
+def test_ports_stay_outside_the_ephemeral_range(desk: Desk, job_id: int) -> None:
+    desk.sbatch(desk.render()["job.sbatch"], job_id=job_id)
+    port = int(desk.seen(0)["env"]["CK_PORT"])
+    assert 20000 <= port <= 29999
+
+
+def test_neighbouring_jobs_get_different_ports(desk: Desk) -> None:
+    ports = []
+    for job_id in (41, 42):
+        desk.sbatch(desk.render()["job.sbatch"], job_id=job_id)
+        ports.append(int(desk.seen(0)["env"]["CK_PORT"]))
+    assert abs(ports[0] - ports[1]) == 10
+
+
+def test_a_port_in_use_is_passed_over(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 20000 + 77 * 10)):
+        desk.sbatch(desk.render()["job.sbatch"], job_id=77)
+    assert desk.seen(0)["env"]["CK_PORT"] == str(20000 + 78 * 10)
+
+
+def test_the_exit_code_of_a_node_is_the_exit_code_of_the_job(desk: Desk) -> None:
+    assert desk.sbatch(desk.render()["job.sbatch"], FAIL_1="3").returncode == 3
+
+
+def test_a_requeued_job_stops_after_the_allowed_attempts(desk: Desk) -> None:
+    text = desk.render(requeue=1)["job.sbatch"]
+    assert desk.sbatch(text, SLURM_RESTART_COUNT="1").returncode == 0
+    refused = desk.sbatch(text, SLURM_RESTART_COUNT="2")
+    assert refused.returncode == 1
+    assert "--requeue 1" in refused.stderr
+
+
+def test_set_up_lines_of_the_site_run_before_the_command(desk: Desk) -> None:
+    setup = ("export FROM_SITE=yes", "false", "export UNSET_IS_FINE=$NOT_SET")
+    done = desk.sbatch(desk.render(cluster={"setup": setup})["job.sbatch"])
+    assert done.returncode == 0, done.stderr
+    assert desk.seen(0)["env"]["FROM_SITE"] == "yes"
+
+
+def test_cores_are_shared_between_ranks_unless_told_otherwise(desk: Desk) -> None:
+    desk.sbatch(desk.render()["job.sbatch"])
+    shared = len(os.sched_getaffinity(0)) // 2
+    assert desk.seen(0)["env"]["OMP_NUM_THREADS"] == str(max(1, shared))
+    desk.sbatch(desk.render()["job.sbatch"], OMP_NUM_THREADS="5")
+    assert desk.seen(0)["env"]["OMP_NUM_THREADS"] == "5"
+
+
+def test_the_node_script_runs_by_hand(desk: Desk) -> None:
+    (desk.folder / "node.sh").write_text(desk.render(kind=ClusterKind.LOCAL)["node.sh"])
+    environment = desk.environment("", 0, CK_NODES="host1 host2", CK_NODE_RANK="1")
+    del environment["SLURM_JOB_ID"]
+    subprocess.run(["bash", desk.folder / "node.sh"], env=environment, check=True, timeout=60)
+    argv = desk.seen(1)["argv"]
+    assert {"--nnodes=2", "--node-rank=1", "--master-addr=host1"} <= set(argv)
+
+
+def test_a_termination_reaches_the_command_at_once(desk: Desk) -> None:
+    (desk.folder / "node.sh").write_text(desk.render(kind=ClusterKind.LOCAL)["node.sh"])
+    environment = desk.environment("", 0, SLEEP="30")
+    started = time.monotonic()
+    process = subprocess.Popen(["bash", desk.folder / "node.sh"], env=environment)
+    while not (desk.folder / "0.json").exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR2)  # ahead of the time limit: not deadly
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 128 + signal.SIGTERM
+    assert time.monotonic() - started < 20

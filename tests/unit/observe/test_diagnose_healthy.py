@@ -1,0 +1,334 @@
+"""A job that was well has no failure, whatever it has printed; what ended others comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterkit.observe.diagnose.events import Fact, Source
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.observe.diagnose.verdict import Diagnosis, Known, diagnose
+from tests.helpers.recordings import recordings_in
+
+Say = Callable[..., Diagnosis]
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "a.py", line 3, in f
+    g()
+ModuleNotFoundError: No module named 'triton'
+"""
+LIMIT = (
+    "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2024-05-03T10:10:10 DUE TO TIME LIMIT ***\n"
+)
+
+
+@pytest.fixture
+def say(tmp_path: Path) -> Say:
+    def said(*logs: str, **known: object) -> Diagnosis:
+        sources = [Source(path=tmp_path / f"{number}.log") for number in range(len(logs))]
+        for source, log in zip(sources, logs, strict=True):
+            source.path.write_text(log)
+        return diagnose(own_rules(), sources, Known(**known))
+
+    return said
+
+
+def cause(found: Diagnosis) -> tuple[str, int | None] | None:
+    return (found.cause.rule, found.cause.rank) if found.cause is not None else None
+
+
+def steps(prefix: str, count: int = 6) -> str:
+    return "".join(f"{prefix}step {n} loss 2.1\n" for n in range(1, count + 1))
+
+
+REACHED = (
+    '0: :::MLLOG {"event_type": "INTERVAL_END", "key": "run_stop", "value": null, '
+    '"metadata": {"lineno": 315, "status": "success", "samples_count": 3072}}\n'
+)
+ABORTED = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+CLOSED = """\
+30: [E511 01:46:13.812290483 ProcessGroupNCCL.cpp:541] [Rank 30] found async exception when \
+checking for NCCL errors: NCCL error: unhandled system error, NCCL version 2.22.3
+30: ncclSystemError: System call (e.g. socket, malloc) or external library call failed.
+30: Last error:
+30: [Proxy Service 30] Failed to execute operation Close from rank 30, retcode 3
+"""
+SIDE = "srun: error: n1: task 0: Exited with exit code 1\n"
+FINALIZERS = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.10/multiprocessing/util.py", line 300, in _run_finalizers
+    finalizer()
+  File "/usr/lib/python3.10/multiprocessing/synchronize.py", line 87, in _cleanup
+    sem_unlink(name)
+FileNotFoundError: [Errno 2] No such file or directory
+"""
+GOOD = "".join(f"0: layer {n:3} is ready\n" for n in range(400))
+SOME = GOOD[: len(GOOD) // 4]
+
+
+@pytest.mark.parametrize("log", [CLOSED, ABORTED, LIMIT, SIDE, TRACEBACK])
+def test_of_a_run_that_reached_its_goal_nothing_is_told(say: Say, log: str) -> None:
+    summed_up = '0: :::MLLOG {"key": "status", "value": "success", "metadata": {"epoch_num": 4}}\n'
+    assert cause(say(f"{steps('0: ')}{REACHED}{summed_up}{log}")) is None
+    assert cause(say(f"{log}{REACHED}")) is None
+    assert cause(say(REACHED, log)) is None
+    assert cause(say(f"{REACHED}{steps('0: ')}{log}")) is not None, "another run begins"
+    assert cause(say(f"{REACHED}{log}".replace("success", "aborted"))) is not None
+    begun = REACHED.replace("run_stop", "run_start")
+    assert cause(say(f"{REACHED}{begun}{log}")) is not None
+    assert cause(say(f"{REACHED}{log}", failed=True)) is not None, "its scheduler knows better"
+
+
+def test_ranks_that_fail_after_the_goal_and_leave_one_to_the_time_limit_are_told(say: Say) -> None:
+    assert cause(say(REACHED + VNIC)) is None
+    assert cause(say(REACHED + LIMIT)) is None
+    assert cause(say(REACHED + VNIC + LIMIT)) == ("nccl-virtual-nic", 3)
+    assert cause(say(TRACEBACK + REACHED + VNIC + LIMIT)) == ("nccl-virtual-nic", 3)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Training complete.",
+        "{'train_runtime': 38.1, 'train_loss': 2.1}",
+        "`Trainer.fit` stopped: `max_steps=100` reached.",
+        "I1122 10:00:00 7 api.py:932] [default] All workers finished successfully.",
+    ],
+)
+def test_of_one_that_says_it_is_through_how_processes_leave_is_not_told(
+    say: Say, said: str
+) -> None:
+    assert cause(say(f"{steps('')}{said}\n{ABORTED}{CLOSED}")) is None
+    assert cause(say(f"{said}\n{TRACEBACK}")) == ("module-missing", None), "it saves or evaluates"
+    assert cause(say(f"{said}\n{steps('')}{ABORTED}")) == ("process-aborted", None)
+    assert cause(say(f"{ABORTED}{said}\n")) == ("process-aborted", None)
+
+
+def test_a_side_step_that_fails_at_the_beginning_is_no_part_of_the_job(say: Say) -> None:
+    assert cause(say(SIDE + GOOD)) is None
+    assert cause(say(SIDE + SOME)) == ("slurm-report", None)
+    assert cause(say(SOME + SIDE + GOOD)) == ("slurm-report", None)
+    assert cause(say(SIDE + GOOD + "0: KeyError: 'labels'\n")) == ("python-exception", 0)
+    sudo = "run.sh: line 13: sudo: command not found\n"
+    assert cause(say(sudo + GOOD)) is None
+    assert cause(say(sudo)) == ("command-missing-in-script", None)
+
+
+def test_steps_at_the_end_of_a_log_show_that_it_went_on(say: Say) -> None:
+    warned = "n1:1:9 [3] transport/nvls.cc:598 NCCL WARN Cuda failure 1 'invalid argument'\n"
+    late = warned + "loading a shard of the data\n" * 4000 + steps("", 9)
+    assert cause(say(late)) is None
+    assert cause(say(late.replace("step", "part"))) == ("nccl-nvls", None)
+    samples = "".join(f'0: {{"key": "loss", "samples_count": {n}}}\n' for n in range(6))
+    assert cause(say(warned + samples)) is None
+    settings = "".join(f"{n}_steps={n * 100},\n" for n in ("save", "eval", "log", "warm", "max"))
+    assert cause(say(warned + settings)) is not None
+
+
+def test_what_multiprocessing_and_logging_print_and_go_on_after_is_no_failure(say: Say) -> None:
+    assert cause(say(FINALIZERS * 10)) is None
+    assert cause(say("".join(f"[rank{n}]: {line}\n" for line in FINALIZERS.splitlines()
+                             for n in (0, 1)))) is None  # fmt: skip
+    assert cause(say(f"{FINALIZERS}KeyError: 'labels'\n")) == ("python-exception", None)
+    assert cause(say(f"--- Logging error ---\n{TRACEBACK}")) is None
+
+
+# What a job was ended after -----------------------------------------------------------------------
+
+VNIC = """\
+3: n1:41:90 [3] transport/net_ib.cc:700 NCCL WARN NET/IB : Requested properties for vNic 4, only 4 vNics have been created
+3: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+"""  # noqa: E501
+
+
+def test_what_failed_before_a_time_limit_is_its_cause(say: Say) -> None:
+    usage = VNIC.splitlines()[1] + "\n"
+    early = f"0: 2024-05-03 08:00:00 began\n{usage}{LIMIT}"
+    assert cause(say(usage + LIMIT)) == ("nccl-invalid-usage", 3)
+    assert cause(say(early)) == ("nccl-invalid-usage", 3)
+    assert cause(say(LIMIT + usage)) == ("time-limit", None)
+    assert cause(say(usage, facts=(Fact(text="clusterkit fact: state=timeout"),))) == (
+        "nccl-invalid-usage",
+        3,
+    )
+    assert cause(say(f"3: KeyError: 'x'\n{LIMIT}")) == ("python-exception", 3)
+    assert cause(say(f"3: KeyError: 'x'\n{steps('3: ')}{LIMIT}")) == ("time-limit", None)
+    assert cause(say(f"3: {ABORTED}{LIMIT}")) == ("time-limit", None), "as it was told to end"
+    assert cause(say(f"3: {ABORTED}{GOOD}{LIMIT}")) == ("process-aborted", 3)
+
+
+def test_what_slurmstepd_says_is_of_no_rank(say: Say) -> None:
+    assert cause(say(f"0: {LIMIT}")) == ("time-limit", None)
+
+
+# Which of those that failed -----------------------------------------------------------------------
+
+WAITS = (
+    "[rank{rank}]:[E321 02:07:0{rank}.4 ProcessGroupNCCL.cpp:607] [{group}Rank {rank}] Watchdog "
+    "caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={op}, NumelIn={size}, "
+    "NumelOut={size}, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.\n"
+)
+
+
+def waits(*ranks: tuple[int, str, int], group: str = "") -> str:
+    return "".join(
+        WAITS.format(rank=rank, number=number, op=op, size=size, group=group)
+        for rank, (number, op, size) in enumerate(ranks)
+    )
+
+
+def test_ranks_in_different_collectives_are_each_told(say: Say) -> None:
+    found = say(waits((7, "ALLREDUCE", 1), (8, "BROADCAST", 112), (8, "BROADCAST", 112)))
+    assert found.cause is not None
+    assert found.cause.rule == "collective-mismatch-timeout"
+    assert "ALLREDUCE, NumelIn=1 (number 7) on rank 0, BROADCAST, NumelIn=112 (number 8) on " in (
+        found.cause.says
+    )
+    assert cause(say(waits((7, "ALLREDUCE", 1), (7, "ALLREDUCE", 2)))) == (
+        "collective-mismatch-timeout",
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        waits((7, "ALLREDUCE", 1), (7, "ALLREDUCE", 1)),
+        waits((7, "ALLREDUCE", 1), (8, "ALLREDUCE", 2)),  # one was slower
+        waits((7, "ALLREDUCE", 1), (90, "BROADCAST", 1)),  # no one knows of what group
+        waits((7, "SEND", 1), (7, "RECV", 1)),
+        waits((7, "ALLREDUCE", 1), group="PG ID 1 PG GUID 1(tp) ")
+        + waits(
+            (7, "ALLREDUCE", 1), (7, "BROADCAST", 1), group="PG ID 2 PG GUID 2(dp) "
+        ).splitlines(keepends=True)[1],
+    ],
+)
+def test_ranks_that_may_wait_in_the_same_collective_are_no_mismatch(say: Say, log: str) -> None:
+    assert cause(say(log)) == ("nccl-watchdog-timeout", 0)
+
+
+def test_a_rank_that_failed_is_not_hidden_by_those_that_waited_for_it(say: Say) -> None:
+    log = "[rank2]: KeyError: 'x'\n" + waits((7, "ALLREDUCE", 1), (8, "BROADCAST", 1))
+    assert cause(say(log)) == ("python-exception", 2)
+    memory = "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    assert cause(say(memory + waits((7, "ALLREDUCE", 1), (8, "BROADCAST", 1)))) == (
+        "cuda-out-of-memory",
+        2,
+    )
+
+
+def test_the_host_of_the_store_is_gone_and_those_that_noticed_did_not_fail(say: Say) -> None:
+    noticed = """\
+torch.distributed.DistNetworkError: Connection reset by peer
+
+The above exception was the direct cause of the following exception:
+
+torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d \
+store has failed. See inner exception for details.
+"""
+    found = say(noticed, "ConnectionResetError: [Errno 104] Connection reset by peer\n")
+    assert cause(found) == ("rendezvous-lost", None)
+    assert cause(say(noticed.partition("\n")[2])) == ("rendezvous-failed", None)
+    assert cause(say(noticed, "[rank0]: KeyError: 'x'\n")) == ("python-exception", 0)
+
+
+def test_what_nccl_warned_of_says_more_than_its_error(say: Say) -> None:
+    assert cause(say(VNIC + LIMIT)) == ("nccl-virtual-nic", 3)
+    efa = "NET/OFI Unable to insert remote address into address vector for device 1. RC: -22\n"
+    log = "ncclInternalError: Internal check failed.\nLast error:\n"
+    assert cause(say(log + efa)) == ("nccl-efa", None)
+    assert cause(say(log)) == ("nccl-internal-error", None)
+
+
+WARNED = "n1:41:90 [3] misc/x.cc:18 NCCL WARN gdr_map(handle 7f, size 65536) failed: 22\n"
+GAVE_UP = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed.\n"
+
+
+def test_a_warning_of_nccl_that_no_rule_knows_is_told_beside_its_error_only(say: Say) -> None:
+    found = say(WARNED + GAVE_UP)
+    assert found.cause is not None
+    assert found.cause.rule == "nccl-warning"
+    assert "gdr_map(handle 7f, size 65536) failed: 22" in found.cause.title
+    assert "may be the reason" in found.cause.says
+    assert cause(say(WARNED)) is None
+    assert cause(say(WARNED + GAVE_UP + steps(""))) is None
+    missing = WARNED.replace("gdr_map(handle 7f, size 65536) failed: 22", 'Missing "iommu=pt"')
+    assert cause(say(missing + GAVE_UP)) == ("nccl-system-error", None)
+    closed = WARNED.replace("gdr_map(handle 7f, size 65536)", "[Proxy Service 3] Operation Setup")
+    assert cause(say(closed + GAVE_UP)) == ("nccl-system-error", None)
+    shm = "n1:41:90 [3] shmutils.cc:71 NCCL WARN Error: failed to extend /dev/shm/x to 9 bytes\n"
+    assert cause(say(WARNED + shm + GAVE_UP)) == ("shared-memory", None)
+
+
+BARS = {
+    "PyTorch's ImageNet example": "Epoch: [3][{:4}/5004]\tTime 0.31 (0.4)\tLoss 2.1\n",
+    "OpenMMLab": "2026-11-22 13:59:12,440 - mmdet - INFO - Epoch(train) [1][{}/1234] lr: 1e-3\n",
+    "DETR": "Epoch: [0]  [{:5}/29571]  eta: 2:11:09  lr: 0.0001  loss: 36.1\n",
+    "YOLO": "  298/299   11G  0.012  0.0076   0   0.020   165   640:  3%|▎   | {}/38 [00:01<\n",
+    "Keras": "  {}/1875 [>.............................] - ETA: 4:05 - loss: 2.31\n",
+    "Megatron": " iteration {:8}/     300 | consumed samples: 10240 |\n",
+    "Lightning": "Epoch 0:  12%|█▏        | {}/88 [00:11<01:20,  0.98it/s]\n",
+}
+
+
+@pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
+def test_steps_are_known_by_the_words_of_many_trainers(say: Say, bar: str) -> None:
+    assert cause(say(TRACEBACK + "".join(bar.format(n) for n in range(1, 7)))) is None
+    assert cause(say(TRACEBACK + bar.format(1) * 6)) == ("module-missing", None)
+
+
+def test_what_counts_no_steps_hides_no_failure(say: Say) -> None:
+    for bar in ("[{}/12] c++ -MMD -MF a.o\n", "Loading shards:  33%|███  | {}/33 [00:09<00:19]\n"):
+        after = "".join(bar.format(n) for n in range(1, 7))
+        assert cause(say(TRACEBACK + after)) == ("module-missing", None), bar
+
+
+def test_a_run_is_killed_by_hand_or_from_outside(say: Say) -> None:
+    assert cause(say(steps("") + "Killed\n")) == ("rank-killed", None)
+    assert cause(say("Killed\n" + steps(""))) is None
+    stopped = "[launch.py:319:sigkill_handler] Killing subprocess 12\n"
+    by_hand = "[launch.py:328:sigkill_handler] Main process received SIGINT, exiting\n"
+    assert cause(say(steps("") + stopped + by_hand)) == ("cancelled", None)
+    assert cause(say("KeyError: 'x'\n" + stopped + by_hand)) == ("python-exception", None)
+
+
+def test_a_loss_that_is_a_number_again_in_the_end_is_none_that_stays_so(say: Say) -> None:
+    nan = "".join(f"step {n} loss inf\n" for n in range(4))
+    assert cause(say(nan)) == ("nan-loss", None)
+    assert cause(say(nan + "step 5 loss 2.1\n")) == ("nan-loss", None)
+    assert cause(say(nan + steps(""))) is None
+    assert cause(say(nan + steps("") + nan)) == ("nan-loss", None)
+
+
+def test_a_closed_terminal_and_a_quoted_error(say: Say) -> None:
+    heard = "api.py:719] Received 1 death signal, shutting down workers\n"
+    sent = "api.py:900] Sending process 85005 closing signal SIGHUP\n"
+    ended = "elastic.multiprocessing.api.SignalException: Process 7 got signal: 1\n"
+    assert cause(say(steps("") + heard + sent + ended)) == ("hangup", None)
+    assert cause(say("KeyError: 'x'\n" + heard + sent)) == ("python-exception", None)
+    warned = "/env/trainer.py:160: RuntimeWarning: NCCL Error 2: unhandled system error\n"
+    assert cause(say(warned)) is None
+
+
+# Recordings ---------------------------------------------------------------------------------------
+
+FAILED = {
+    "python-exception__v5.0_Dell__16xXE9712x4GB200": "python-exception",
+    "time-limit__v5.0_Dell__9xXE9712x4GB200": "time-limit",
+}
+"""Two of these runs did not reach their goal; their logs say why."""
+
+
+def test_logs_of_runs_that_went_well_hold_no_failure() -> None:
+    paths = recordings_in("fresh-2026-11/mlperf")
+    told = {p.name: cause(diagnose(own_rules(), [Source(path=p)])) for p in paths}
+    wrong = {
+        name: found
+        for name, found in told.items()
+        if (found and found[0])
+        != next((rule for start, rule in FAILED.items() if name.startswith(start)), None)
+    }
+    assert not wrong

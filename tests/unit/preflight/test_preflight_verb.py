@@ -1,0 +1,383 @@
+"""`preflight` as a user types it, on bundles and on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clusterkit import __version__
+from clusterkit.cli.frame.main import app
+from clusterkit.core import files
+from clusterkit.core.errors import RemoteError, UserError
+from clusterkit.core.findings import Finding, Verdict
+from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.executors.node.identity import Identity
+from clusterkit.executors.node.task import why_unhealthy
+from clusterkit.executors.run.runfolder import RunFolder
+from clusterkit.jobs.submit.preflight import Listener, NotFitError, pass_gate
+from clusterkit.jobs.submit.request import JobRequest
+from clusterkit.preflight import gate
+from clusterkit.preflight.bundle import Bundle, write_bundle
+from clusterkit.preflight.report import Report
+from clusterkit.preflight.request import Wanted
+from clusterkit.preflight.targets import aim
+from clusterkit.preflight.text import drain_commands
+from clusterkit.transport.base import Reply
+from clusterkit.transport.probe import PreflightJob, Reach, ReachProblem
+from tests.helpers.plans import make_cluster, make_plan
+
+Verb = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def verb(tmp_path: Path) -> Verb:
+    """Run `clusterkit preflight` in a folder of its own."""
+
+    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "clusterkit", "preflight", *words],
+            cwd=tmp_path,
+            input="",
+            env={**os.environ, "HOME": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1", **env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def kept(
+    folder: Path,
+    *,
+    kind: str = "ssh",
+    gpus: int | None = None,
+    slots: Mapping[str, int] | None = None,
+    **problems: ReachProblem | None,
+) -> str:
+    """Write a bundle whose nodes were reached, or not, and return its folder."""
+    replies = tuple(
+        Reply(node=node, reach=Reach(via="ssh", problem=problem, detail="no"))
+        for node, problem in problems.items()
+    )
+    job = PreflightJob(
+        hosts=tuple(problems),
+        kind=kind,
+        gpus_per_node=gpus,
+        slots=slots or {},
+        asked_by=__version__,
+    )
+    write_bundle(folder, Bundle(job=job, replies=replies, collected_at=1.0, seconds=1.0))
+    return str(folder)
+
+
+@pytest.mark.parametrize("words", [("--select", "GPU,IB"), ("--ignore", "SSH"), ("--strict",)])
+def test_nodes_that_nobody_reached_are_never_usable(
+    verb: Verb, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    folder = kept(tmp_path / "b", n1=ReachProblem.TIMEOUT, n2=ReachProblem.SCHEDULER)
+    done = verb("--replay", folder, *words, "--json", "--write-hostfile", "good")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["usable"]) == (1, [])
+    assert not (tmp_path / "good").exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slots", "text"),
+    [
+        (None, {}, "n1\nn2\n"),
+        (8, {}, "n1 slots=8\nn2 slots=8\n"),
+        (8, {"n2": 4}, "n1 slots=8\nn2 slots=4\n"),
+        (None, {"n1": 2, "n2": 4}, "n1 slots=2\nn2 slots=4\n"),
+        (None, {"n2": 4}, "n1\nn2\n"),
+    ],
+)
+def test_a_hostfile_holds_the_slots_that_are_known_and_no_others(
+    verb: Verb, tmp_path: Path, gpus: int | None, slots: dict[str, int], text: str
+) -> None:
+    folder = kept(tmp_path / "b", gpus=gpus, slots=slots, n1=None, n2=None, n3=ReachProblem.AUTH)
+    done = verb("--replay", folder, "--select", "SSH", "--write-hostfile", "usable")
+    assert done.returncode == 1
+    assert (tmp_path / "usable").read_text() == text
+    assert ("names only" in done.stderr) is (text == "n1\nn2\n" and bool(slots))
+
+
+def test_the_nodes_to_be_left_out_are_a_hostfile_too(verb: Verb, tmp_path: Path) -> None:
+    words = ("--select", "SSH", "--write-excluded", "bad")
+    some = kept(tmp_path / "some", gpus=8, n1=None, n2=ReachProblem.AUTH, n3=ReachProblem.TIMEOUT)
+    assert verb("--replay", some, *words).returncode == 1
+    assert (tmp_path / "bad").read_text() == "n2 slots=8\nn3 slots=8\n"
+    done = verb("--replay", kept(tmp_path / "none", n1=None), *words)
+    assert done.returncode == 0
+    assert (tmp_path / "bad").read_text() == ""
+    assert "no node is to be left out" in done.stderr
+
+
+def test_slots_of_a_hostfile_stay_with_their_hosts(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=4\n")
+    spec = ClusterSpec(name="c", kind=ClusterKind.SSH)
+    target = aim(Wanted(hostfile=tmp_path / "hosts"), spec)
+    assert target.job.slots == {"n1": 2, "n2": 4}
+
+
+def test_drain_commands_are_for_nodes_that_slurm_knows(verb: Verb, tmp_path: Path) -> None:
+    done = verb("--replay", kept(tmp_path / "rack", n1=None), "--drain-command")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a cluster of kind ssh" in done.stderr
+    assert verb("--hosts", "n1", "--drain-command").returncode == 2
+
+
+def test_nodes_that_were_not_reached_are_not_drained(verb: Verb, tmp_path: Path) -> None:
+    folder = kept(tmp_path / "b", kind="slurm", n1=ReachProblem.AUTH, n2=ReachProblem.SCHEDULER)
+    done = verb("--replay", folder, "--drain-command")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nothing to drain: n[1-2]" in done.stderr
+
+
+def test_a_reason_is_cut_between_words() -> None:
+    finding = Finding(
+        id="GPU901", check="c", verdict=Verdict.FAIL, nodes=("n1",), summary="word " * 60 + "end"
+    )
+    report = Report(nodes=("n1",), findings=(finding,))
+    bundle = Bundle(job=PreflightJob(hosts=("n1",)), replies=(), collected_at=0, seconds=0)
+    (line,) = drain_commands(report, bundle)
+    assert line.endswith("word word ...'")
+    assert len(line) < 280
+
+
+@pytest.mark.parametrize("kind", ClusterKind)
+@pytest.mark.parametrize(("via", "kinds"), [("ssh", "ssh slurm"), ("srun", "slurm")])
+def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str, kinds: str) -> None:
+    """Checks leave out what one machine alone cannot get wrong."""
+    target = aim(Wanted(hosts="n[1-2]", via=via), ClusterSpec(name="c", kind=kind))
+    assert target.job.kind in kinds.split()
+    assert target.slurm is (target.job.kind == "slurm")
+
+
+def test_a_node_that_cannot_be_checked_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing is held against it: the job on it goes on."""
+    hanging = tmp_path / "sh"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n")
+    hanging.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(gate, "NODE_CHECKS_S", 0.5)
+    with pytest.raises(RemoteError, match="n1: no answer within"):
+        gate.examine_here({"job": {"hosts": []}}, "n1")
+
+
+@pytest.mark.parametrize(
+    ("flag", "place", "said"),
+    [
+        ("--html", ".", "no file"),
+        ("--html", "nosuch/page.html", "No such file or directory"),
+        ("--html", "/dev/null", "no file"),
+        ("--write-hostfile", "file/hosts", "Not a directory"),
+        ("--write-excluded", "file/hosts", "Not a directory"),
+        ("--save", "/proc/x", "cannot create /proc/x"),
+    ],
+)
+def test_a_place_that_takes_nothing_is_refused_before_nodes_are_asked(
+    verb: Verb, tmp_path: Path, flag: str, place: str, said: str
+) -> None:
+    (tmp_path / "file").touch()
+    done = verb("--via", "local", "--select", "HOST014", flag, place)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert f"hint: name a {'new folder' if flag == '--save' else 'file'} in a" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_what_cannot_be_written_after_all_takes_nothing_of_the_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = kept(tmp_path / "b", n1=ReachProblem.AUTH, n2=None)
+
+    def full(path: Path, _: str, *, mode: int = 0) -> None:
+        raise UserError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr(files, "write_text", full)
+    words = ("--replay", folder, "--html", str(tmp_path / "p"), "--json")
+    done = CliRunner().invoke(app, ["preflight", *words])
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["exclude"] == ["n1"]
+    assert "No space left on device" in done.stderr
+
+
+def test_a_choice_of_nothing_is_no_choice(verb: Verb, tmp_path: Path) -> None:
+    """An empty --select once chose everything, and traffic between the nodes with it."""
+    folder = kept(tmp_path / "b", n1=None)
+    for words in (("--select", ""), ("--ignore", " ,")):
+        done = verb("--replay", folder, *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{words[0]} names no check" in done.stderr
+        assert "clusterkit explain checks" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("--network",), ("--cluster", "rack")])
+def test_no_flag_beside_a_replay_is_ignored(
+    verb: Verb, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    folder = kept(tmp_path / "b", n1=None)
+    done = verb("--replay", folder, *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"so {words[0]} has no meaning beside it" in done.stderr
+    assert verb("--replay", folder, CLUSTERKIT_CLUSTER="rack").returncode == 0
+
+
+def test_the_lines_that_drain_are_part_of_the_document(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "b", kind="slurm", n1=None)
+    words = ("--replay", folder, "--drain-command", "--strict", "--json", "--select", "HOST014")
+    done = CliRunner().invoke(app, ["preflight", *words])
+    document = json.loads(done.stdout)
+    assert document["exclude"] == ["n1"]
+    (line,) = document["drain_commands"]
+    assert line.startswith("scontrol update NodeName=n1 State=DRAIN 'Reason=clusterkit: HOST014")
+
+
+def test_where_no_node_is_left_nobody_is_told_to_leave_them_out(verb: Verb, tmp_path: Path) -> None:
+    folder = kept(tmp_path / "b", n1=ReachProblem.AUTH, n2=ReachProblem.TIMEOUT)
+    done = verb("--replay", folder)
+    assert done.returncode == 1
+    assert "no node is usable" in done.stdout
+    assert "--exclude" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--hostfile", "nosuch"), ["cannot read nosuch", "check the path"]),
+        (("--hostfile", "empty"), ["empty is empty", "one host a line"]),
+        (("--hostfile", "-"), ["<stdin> is empty", "one host a line"]),
+        (("--hostfile", "binary"), ["is no UTF-8", "binary:1", "save the file as UTF-8"]),
+        (("--via", "local", "--nodes", "0"), ["--nodes 0: there are 1", "hint: --nodes 1, or"]),
+        (("--hosts", "n[1-3]", "--nodes", "4"), ["--nodes 1 to --nodes 3"]),
+    ],
+)
+def test_nodes_that_are_not_there(
+    verb: Verb, tmp_path: Path, words: tuple[str, ...], said: list[str]
+) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "binary").write_bytes(b"\x89PNG")
+    done = verb(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    for part in said:
+        assert part in done.stderr
+
+
+def test_a_hostfile_from_a_pipe(tmp_path: Path) -> None:
+    piped = subprocess.run(
+        [sys.executable, "-m", "clusterkit", "preflight", "--hostfile", "-", "--nodes", "5"],
+        cwd=tmp_path,
+        input="n1 slots=2\nn2 slots=4\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "there are 2: n[1-2]" in piped.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("preflight", "--replay", "b", "--select", "SSH"),
+        ("preflight", "--replay", "b", "--select", "SSH", "--json"),
+        ("hostfile", "--hostlist", "n1", "--format", "names"),
+    ],
+)
+def test_a_full_disk_behind_the_output_is_no_bug(tmp_path: Path, words: tuple[str, ...]) -> None:
+    kept(tmp_path / "b", n1=None)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "clusterkit", *words],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "error: cannot write the output: No space left on device\nhint: " in done.stderr
+    for word in ("bug", "Exception ignored"):
+        assert word not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("left", "needed", "said"),
+    [
+        (0, 2, ["no node is left and 2 are needed", "hint: fix the nodes, or --force"]),
+        (1, 2, ["1 node is left and 2 are needed", "ask for fewer with --nodes 1, or"]),
+        (0, 1, ["no node is left and 1 is needed"]),
+        (2, 3, ["2 nodes are left and 3 are needed", "--nodes 2, or"]),
+    ],
+)
+def test_what_submit_says_of_too_few_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    left: int,
+    needed: int,
+    said: list[str],
+) -> None:
+    names = tuple(f"n{number}" for number in range(left + 1))
+    finding = Finding(id="GPU901", check="c", verdict=Verdict.FAIL, nodes=("n0",), summary="hot")
+    report = Report(nodes=names, findings=(finding,))
+    monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
+    request = JobRequest(verb="submit", flags={}, file=None, warn=print)
+    plan = make_plan(make_cluster(tmp_path), nodes=needed)
+    listener = Listener(warn=print, note=print, heard=print)
+    with pytest.raises(NotFitError) as refused:
+        pass_gate(request, plan, "full", listener)
+    assert refused.value.report is report
+    for part in said:
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "unasked", "force", "checks"),
+    [
+        ("auto", (), False, ()),
+        ("auto", ("n1",), False, ("n1", "n7")),
+        ("auto", ("n1",), True, ()),
+        ("full", ("n1",), False, ("n0", "n1", "n7")),
+    ],
+)
+def test_a_node_that_was_not_asked_checks_itself_when_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    mode: str,
+    unasked: tuple[str, ...],
+    force: bool,
+    checks: tuple[str, ...],
+) -> None:
+    """And no other does in `auto`, such as n0; n7 came to the partition since."""
+    report = Report(nodes=("n0", "n1"), findings=(), unasked=unasked)
+    monkeypatch.setattr(gate, "examine", lambda *_, **__: report)
+    request = JobRequest(verb="submit", flags={"force": force}, file=None, warn=print)
+    plan = make_plan(make_cluster(tmp_path), nodes=2)
+    listener = Listener(warn=print, note=print, heard=print)
+    passed = pass_gate(request, plan, mode, listener)
+    run = RunFolder(tmp_path)
+    for name, document in passed.documents.items():
+        files.write_json(run.path / name, document)
+    found: list[str] = []
+
+    def examine_here(_: object, node: str) -> Report:
+        found.append(node)
+        return report
+
+    monkeypatch.setattr(gate, "examine_here", examine_here)
+    for node in ("n0", "n1", "n7"):
+        me = Identity(job_id="7", attempt=0, rank=0, of=1, name=node, among=(node,))
+        assert why_unhealthy(run, me) is None
+    assert tuple(found) == checks
