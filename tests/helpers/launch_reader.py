@@ -11,7 +11,6 @@ from typing import Any
 
 from clusterkit.core.errors import UserError, choices_hint, did_you_mean
 from clusterkit.estimate.advice import launch
-from clusterkit.estimate.advice.megatron import RANKS
 from clusterkit.estimate.machines.gpus import Gpu
 from clusterkit.estimate.setup import (
     Adapter,
@@ -30,6 +29,12 @@ _ENUMS: Mapping[str, type[StrEnum]] = {
     "checkpointing": Checkpointing,
     "loss": Loss,
     "optimizer": Optimizer,
+}
+_FSDP1 = {
+    Sharding.NONE: "NO_SHARD",
+    Sharding.GRADIENTS: "SHARD_GRAD_OP",
+    Sharding.FULL: "FULL_SHARD",
+    Sharding.HYBRID: "HYBRID_SHARD",
 }
 _OTHER_KEYS = frozenset(
     {"model", "parameter_dtype", "optimizer_copies_in_fp32", "autocast", "products"}
@@ -149,7 +154,7 @@ def _fsdp(document: Mapping[str, Any], training: Mapping[str, Any]) -> dict[str,
     offloaded = arguments["offload_policy" if second else "cpu_offload"] is not None
     group = mesh["dp_shard"] if "dp_replicate" in mesh else None
     if not second:
-        named = {name: sharding for sharding, name in launch.FSDP1_STRATEGIES.items()}
+        named = {name: sharding for sharding, name in _FSDP1.items()}
         sharding = named.get(arguments["sharding_strategy"])
         if sharding is None:
             name = str(arguments["sharding_strategy"])
@@ -204,7 +209,7 @@ def _deepspeed_precision(document: Mapping[str, Any], training: Mapping[str, Any
 def settings_of(arguments: Sequence[str], gpus: int) -> Mapping[str, Any]:
     """Return the fields of a `Setup` that arguments of Megatron-LM stand for."""
     given = dict(zip(arguments, (*arguments[1:], ""), strict=True))
-    ranks = {name: _number(given, flag, 1) for name, flag in RANKS.items()}
+    ranks = {name: _number(given, flag, 1) for name, flag in launch.RANKS.items()}
     micro = _number(given, "--micro-batch-size", 1)
     copies = max(gpus // (ranks["tp"] * ranks["pp"] * ranks["cp"]), 1)
     method = (given.get("--recompute-granularity"), given.get("--recompute-method"))

@@ -1,31 +1,22 @@
 """The `clusterkit submit` line of a setup, and the files that hold the rest of it.
 
-Each fact has one home: machines stand in the submit line; batch, ZeRO stage, offloading and
-precision in `ds_config.json` (DeepSpeed's documented keys) or `fsdp.json` (arguments of
-`fully_shard` or `FullyShardedDataParallel`); Megatron-LM takes everything as arguments; and what
-only the training script can do in `training.json`.
+What the files and the arguments of Megatron-LM say is `templates/frameworks/estimate`.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import jinja2
 import yaml
 
-from clusterkit.estimate.advice.megatron import arguments_of, beyond_arguments
-from clusterkit.estimate.setup import (
-    Checkpointing,
-    Library,
-    Offload,
-    Optimizer,
-    Precision,
-    Setup,
-    Sharding,
-)
+from clusterkit.core.data import read_template
+from clusterkit.estimate.refusals import last_stage
+from clusterkit.estimate.setup import Library, Loss, Optimizer, Precision, Setup, Sharding
 from clusterkit.launch.deepspeed_presets import preset_text
 
 SUBMIT = "submit.sh"
@@ -52,20 +43,26 @@ STAGES: Mapping[Sharding, int] = {
     Sharding.GRADIENTS: 2,
     Sharding.FULL: 3,
 }
-FSDP1_STRATEGIES: Mapping[Sharding, str] = {
-    Sharding.NONE: "NO_SHARD",
-    Sharding.GRADIENTS: "SHARD_GRAD_OP",
-    Sharding.FULL: "FULL_SHARD",
-    Sharding.HYBRID: "HYBRID_SHARD",
+RANKS = {
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "vpp": "--num-virtual-stages-per-pipeline-rank",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
 }
+"""The argument of Megatron-LM for each number of ranks."""
 
-
-IN_COMMAND = frozenset(
-    {"model", "gpu", "gpus", "gpus_per_node", "interconnect", "library", "sharding", "shard_group"}
-    | {"precision", "offload_optimizer", "offload_params"}
-)
+_MACHINES = frozenset({"model", "gpu", "gpus", "gpus_per_node", "interconnect", "library"})
+IN_COMMAND = _MACHINES | {
+    *("sharding", "shard_group", "precision", "offload_optimizer", "offload_params")
+}
 """Fields of a setup that the submit line or the configuration of FSDP holds, or nobody."""
 IN_DS_CONFIG = IN_COMMAND | {"micro_batch", "accumulation", "tp", "cp"}
+_IN_ARGUMENTS = _MACHINES | {
+    *("sharding", "seq", "sequence_parallel", "micro_batch", "accumulation", "precision", *RANKS),
+    *("optimizer", "loss", "fp32_gradients", "checkpointing", "flash_attention"),
+}
+"""Fields that arguments of Megatron-LM hold, for all that it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,188 +81,92 @@ def launch_of(
     setup: Setup, *, folder: str = ".", cluster: str | None = None, script: str | None = None
 ) -> Launch:
     """Return what starts `setup` with its files in `folder`."""
-    files: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
-    if setup.library is Library.MEGATRON:
-        script, arguments = script or "pretrain_gpt.py", arguments_of(setup)
-        notes = ("add data, tokenizer, learning rate and checkpoints to Megatron's arguments",)
-        rest = beyond_arguments(setup)
-        if rest:
-            files[TRAINING] = _json(rest)
-            notes += (f"{script} has no argument for what {TRAINING} says: {', '.join(rest)}",)
-    else:
-        script, arguments = script or "train.py", ()
-        files[TRAINING] = _json(_training(setup))
-        files[ACCELERATE] = _yaml(_accelerate(setup, folder))
-        if setup.library is Library.DEEPSPEED:
-            files[DS_CONFIG] = _json(_ds_config(setup))
-            arguments = ("--deepspeed_config", f"{folder}/{DS_CONFIG}")
-            notes = (f"{script} passes --deepspeed_config to deepspeed.initialize",)
-            if Offload.NVME in {setup.offload_optimizer, setup.offload_params}:
-                notes += (f"nvme_path in {DS_CONFIG} is /local_nvme: make it a fast local disk",)
-        elif setup.library in {Library.FSDP1, Library.FSDP2}:
-            files[FSDP] = _json(_fsdp(setup))
-            notes = (f"{script} shards its model as {FSDP} says",)
-        notes += (f"{script} does what {TRAINING} says (sequence length, checkpointing ...)",)
+    found = _rendered(setup, folder, script)
+    documents = found["files"]
+    if DS_CONFIG in documents:
+        documents[DS_CONFIG] = _over_preset(setup, documents[DS_CONFIG])
+    files = {name: json.dumps(text, indent=2) + "\n" for name, text in documents.items()}
+    if ACCELERATE in documents:
+        files[ACCELERATE] = yaml.safe_dump(documents[ACCELERATE], sort_keys=False)
+    arguments = ((flag, value) for flag, value in found["arguments"].items())
     command = (
         *("clusterkit", "submit"),
         *(("--cluster", cluster) if cluster else ()),
         *("--framework", "deepspeed" if setup.library is Library.DEEPSPEED else "torchrun"),
         *("--nodes", str(setup.nodes)),
         *("--gpus-per-node", str(min(setup.gpus_per_node, setup.gpus))),
-        script,
-        *arguments,
+        found["script"],
+        *(str(word) for argument in arguments for word in argument if word is not None),
     )
     files[SUBMIT] = f"#!/bin/sh\nexec {_folded(command)}\n"
-    return Launch(folder=folder, command=command, files=files, notes=notes)
+    return Launch(folder=folder, command=command, files=files, notes=tuple(found["notes"]))
 
 
-def _folded(command: tuple[str, ...]) -> str:
+def _rendered(setup: Setup, folder: str, script: str | None) -> dict[str, Any]:
+    # JSON is YAML: as such a value is what it was, whatever is in it.
+    environment = jinja2.Environment(  # noqa: S701
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=json.dumps,
+    )
+    cpu, nvme = (json.loads(preset_text(f"zero3-{where}")) for where in ("offload", "nvme"))
+    template = environment.from_string(read_template("frameworks/estimate/launch.yaml.j2"))
+    text = template.render(
+        setup=setup,
+        rest=_rest(setup),
+        folder=folder,
+        script=script,
+        dtypes=DTYPES,
+        ranks=RANKS,
+        stage=STAGES.get(setup.sharding),
+        last_stage=last_stage(setup),
+        presets={"cpu": cpu, "nvme": nvme},
+    )
+    return dict(yaml.safe_load(text))
+
+
+def _rest(setup: Setup) -> Mapping[str, Any]:
+    """Return the fields of a setup that have no other place: the training script has to do it.
+
+    Of Megatron-LM, those only that its arguments cannot say and that are not as usual.
+    """
+    values = {field.name: getattr(setup, field.name) for field in fields(Setup)}
+    values["adapter"] = asdict(setup.adapter) if setup.adapter else None
+    if setup.library is not Library.MEGATRON:
+        elsewhere = IN_DS_CONFIG if setup.library is Library.DEEPSPEED else IN_COMMAND
+        rest = {name: value for name, value in values.items() if name not in elsewhere}
+        return {"model": setup.model.name, **rest}
+    usual = {field.name: field.default for field in fields(Setup)}
+    unsaid = {
+        name: value
+        for name, value in values.items()
+        if name not in _IN_ARGUMENTS and value != usual[name]
+    }
+    if setup.loss not in {Loss.EAGER, Loss.FUSED}:
+        unsaid["loss"] = setup.loss
+    if setup.tp == 1 and not setup.sequence_parallel:
+        unsaid["sequence_parallel"] = False
+    return unsaid
+
+
+def _over_preset(setup: Setup, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return DeepSpeed's configuration: the preset of the stage with the setup's numbers."""
+    preset = json.loads(preset_text(f"zero{max(STAGES[setup.sharding], 1)}"))
+    # DeepSpeed has only this optimizer of ours: the script passes any other by itself.
+    replaced = {"bf16"} | (set() if setup.optimizer is Optimizer.ADAMW else {"optimizer"})
+    kept = {name: value for name, value in preset.items() if name not in replaced}
+    zero = {**preset["zero_optimization"], **changes["zero_optimization"]}
+    return {**kept, **changes, "zero_optimization": zero}
+
+
+def _folded(command: Sequence[str]) -> str:
     """Return the command; each option, and the script, on a line of its own."""
-    start, words = command[:2], command[2:]
-    lines: list[list[str]] = [list(start)]
-    for word in words:
+    lines: list[list[str]] = [list(command[:2])]
+    for word in command[2:]:
         takes_it = len(lines[-1]) == 1 and lines[-1][0].startswith("--")
         if word.startswith("--") or not takes_it:
             lines.append([word])
         else:
             lines[-1].append(word)
     return " \\\n  ".join(shlex.join(line) for line in lines)
-
-
-def _json(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, indent=2) + "\n"
-
-
-def _yaml(document: Mapping[str, Any]) -> str:
-    return str(yaml.safe_dump(document, sort_keys=False))
-
-
-def _training(setup: Setup) -> Mapping[str, Any]:
-    """Return what no configuration of a library holds: the training script has to do it.
-
-    The keys are the fields of `Setup`; all that have no place elsewhere.
-    """
-    parameters, products, copies = DTYPES[setup.precision]
-    elsewhere = IN_DS_CONFIG if setup.library is Library.DEEPSPEED else IN_COMMAND
-    document: dict[str, Any] = {"model": setup.model.name}
-    document |= {
-        field.name: getattr(setup, field.name)
-        for field in fields(Setup)
-        if field.name not in elsewhere
-    }
-    document["adapter"] = asdict(setup.adapter) if setup.adapter else None
-    if setup.library is not Library.DEEPSPEED:
-        document |= {"parameter_dtype": parameters, "optimizer_copies_in_fp32": copies}
-        if setup.library is Library.DDP:
-            document["autocast"] = None if parameters == products else products
-            document["zero_redundancy_optimizer"] = setup.sharding is Sharding.OPTIMIZER
-    elif setup.precision is Precision.FP8:
-        document["products"] = products
-    return document
-
-
-def _ds_config(setup: Setup) -> Mapping[str, Any]:
-    """Return DeepSpeed's configuration: the preset of the stage with the setup's numbers."""
-    stage = STAGES[setup.sharding]
-    document: dict[str, Any] = json.loads(preset_text(f"zero{max(stage, 1)}"))
-    document["train_micro_batch_size_per_gpu"] = setup.micro_batch
-    document["gradient_accumulation_steps"] = setup.accumulation
-    del document["bf16"]
-    document.update(_ds_precision(setup.precision))
-    if setup.optimizer is not Optimizer.ADAMW:
-        del document["optimizer"]  # DeepSpeed has no such one: the script passes its own
-    zero = document["zero_optimization"]
-    zero["stage"] = stage
-    nvme = json.loads(preset_text("zero3-nvme"))
-    cpu = json.loads(preset_text("zero3-offload"))["zero_optimization"]
-    for key, where in (
-        ("offload_optimizer", setup.offload_optimizer),
-        ("offload_param", setup.offload_params),
-    ):
-        if where is not Offload.NONE:
-            zero[key] = (cpu if where is Offload.CPU else nvme["zero_optimization"])[key]
-    if Offload.NVME in {setup.offload_optimizer, setup.offload_params}:
-        document["aio"] = nvme["aio"]
-    if setup.tp > 1:
-        document["tensor_parallel"] = {"autotp_size": setup.tp}
-    if setup.cp > 1:
-        document["sequence_parallel_size"] = setup.cp
-    return document
-
-
-def _ds_precision(precision: Precision) -> Mapping[str, Any]:
-    if precision in {Precision.AMP_BF16, Precision.AMP_FP16}:
-        return {"torch_autocast": {"enabled": True, "dtype": DTYPES[precision][1]}}
-    if precision is Precision.FP16:
-        return {"fp16": {"enabled": True}}
-    if precision is Precision.PURE_BF16:
-        kept = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
-        return {"bf16": {"enabled": True, **kept}}
-    return {"bf16": {"enabled": precision is not Precision.FP32}}
-
-
-def _fsdp(setup: Setup) -> Mapping[str, Any]:
-    """Return the arguments of `fully_shard` or `FullyShardedDataParallel`, dtypes by name."""
-    ranks = setup.dp * setup.cp
-    group = setup.shard_group if setup.sharding is Sharding.HYBRID else None
-    mesh = {"dp_replicate": ranks // group, "dp_shard": group} if group else {"dp_shard": ranks}
-    parameters, products, _ = DTYPES[setup.precision]
-    mixed = None
-    if products != parameters or setup.precision is not Precision.FP32:
-        mixed = {"param_dtype": products, "reduce_dtype": "float32"}
-    offload = setup.offload_params is not Offload.NONE
-    if setup.library is Library.FSDP2:
-        arguments: dict[str, Any] = {
-            "mesh": mesh,
-            "reshard_after_forward": setup.sharding is not Sharding.GRADIENTS,
-            "mp_policy": mixed,
-            "offload_policy": {"pin_memory": True} if offload else None,
-        }
-        return {"fully_shard": arguments}
-    return {
-        "FullyShardedDataParallel": {
-            "sharding_strategy": FSDP1_STRATEGIES[setup.sharding],
-            "device_mesh": mesh,
-            "mixed_precision": mixed,
-            "cpu_offload": {"offload_params": True} if offload else None,
-        }
-    }
-
-
-def _accelerate(setup: Setup, folder: str) -> Mapping[str, Any]:
-    """Return the same for `accelerate launch --config_file` (its documented keys)."""
-    kind = {Library.DEEPSPEED: "DEEPSPEED", Library.DDP: "MULTI_GPU" if setup.gpus > 1 else "NO"}
-    products = DTYPES[setup.precision][1]
-    short = {"bfloat16": "bf16", "float16": "fp16", "float8": "fp8", "float32": "no"}
-    document: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": kind.get(setup.library, "FSDP"),
-        "num_machines": setup.nodes,
-        "num_processes": setup.gpus,
-    }
-    if setup.library is Library.DEEPSPEED:  # it refuses `mixed_precision` beside the file
-        return {**document, "deepspeed_config": {"deepspeed_config_file": f"{folder}/{DS_CONFIG}",
-                "zero3_init_flag": setup.sharding is Sharding.FULL}}  # fmt: skip
-    document["mixed_precision"] = short[products]
-    if setup.library is Library.DDP:
-        return document
-    full = setup.checkpointing is Checkpointing.FULL
-    settings: dict[str, Any] = {
-        "fsdp_version": 2 if setup.library is Library.FSDP2 else 1,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_offload_params": setup.offload_params is not Offload.NONE,
-        "fsdp_activation_checkpointing": full,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    }
-    if setup.library is Library.FSDP2:
-        settings["fsdp_reshard_after_forward"] = setup.sharding is not Sharding.GRADIENTS
-    else:
-        settings["fsdp_sharding_strategy"] = FSDP1_STRATEGIES[setup.sharding]
-    document["fsdp_config"] = settings
-    if setup.sharding is Sharding.HYBRID and setup.library is Library.FSDP2 and setup.shard_group:
-        document["parallelism_config"] = {
-            "parallelism_config_dp_replicate_size": setup.dp // setup.shard_group,
-            "parallelism_config_dp_shard_size": setup.shard_group,
-        }
-    return document
