@@ -17,6 +17,10 @@ class DockerTrouble:
     hint: str | None = None
 
 
+_KNOWN = tuple(
+    (re.compile(row["said"]), DockerTrouble(message=row["message"], hint=row["hint"]))
+    for row in read_table(Path(__file__).with_name("docker_errors.tsv"))
+)
 _PREFIX = re.compile(r"^(Error( response from daemon)?|docker): ", re.IGNORECASE)
 
 
@@ -25,8 +29,8 @@ def docker_trouble(said: str) -> DockerTrouble:
 
     What `docker_errors.tsv` does not know is given as it was said, its last line that is not blank.
     """
-    for known in read_table(Path(__file__).with_name("docker_errors.tsv")):
-        if re.search(known["said"], said):
-            return DockerTrouble(message=known["message"], hint=known["hint"])
+    for pattern, trouble in _KNOWN:
+        if pattern.search(said):
+            return trouble
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return DockerTrouble(message=_PREFIX.sub("", lines[-1]) if lines else "docker says nothing")

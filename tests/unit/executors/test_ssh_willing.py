@@ -232,7 +232,7 @@ def test_a_client_that_dies_while_it_starts_leaves_nothing_to_start_again(
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(start, "tell_keepers", dies)
+    monkeypatch.setattr(start, "ask_agents", dies)
     with pytest.raises(KeyboardInterrupt):
         ssh.EXECUTOR.start_queued(run, submission)
     assert not run.queued.exists()

@@ -120,9 +120,9 @@ def test_what_is_shown_is_what_is_collected() -> None:
     assert {name for name in asked if name.startswith("DCGM_")} == fields
     ours = set(re.findall(r"`(clusterkit_\w+)`", (ROOT / "docs/how-to/metrics.md").read_text()))
     assert {name for name in asked if name.startswith("clusterkit_")} <= ours
-    written = [ROOT / "clusterkit" / name for name in ("metrics.py", "node_metrics.py")]
+    written = (ROOT / "clusterkit/observe/prometheus").glob("[jn]*.*")
     assert ours == {
-        name for path in written for name in re.findall(r'"(clusterkit_\w+)"', path.read_text())
+        name for path in written for name in re.findall(r"\b(clusterkit_\w+)", path.read_text())
     }
 
 
