@@ -15,7 +15,7 @@ from clusterkit.preflight.checks.results import (
     skip,
     unknown,
 )
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import system
 from clusterkit.preflight.probes.host.container import PROBE, Container, is_file
 from clusterkit.transport.probe import PreflightJob
@@ -28,14 +28,6 @@ def _no_container(job: PreflightJob) -> str | None:
 
 
 @check("ENV001", "env-runtime", PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_container)
-@about(
-    what="The container runtime of the job is installed, answers, and is the same on all nodes.",
-    why="A node without it, or with a daemon that does not answer or let you in, ends the job at"
-    " its start.",
-    how="docker version (the server's part), apptainer --version, or enroot version.",
-    fix="Install or start it there; for Docker your account has to be in the group `docker`.",
-    source="Docker, post-installation steps; NVIDIA pyxis needs enroot on every node",
-)
 def _runtime(evidence: Evidence) -> Results:
     tool = evidence.job.container_runtime or ""
     name = "enroot, which pyxis needs," if tool == "pyxis" else tool
@@ -59,15 +51,6 @@ def _no_toolkit(job: PreflightJob) -> str | None:
 
 
 @check("ENV002", "env-toolkit", PROBE, system.PROBE, skip_if=_no_toolkit)
-@about(
-    what="NVIDIA's container toolkit is on every node with NVIDIA GPUs.",
-    why="Without it `docker run --gpus` ends with `could not select device driver`, and enroot"
-    " starts containers that see no GPU. Apptainer's --nv needs no toolkit.",
-    how="nvidia-container-cli --version, else nvidia-ctk --version.",
-    fix="Install nvidia-container-toolkit, nvidia-ctk runtime configure --runtime=docker, restart"
-    " Docker.",
-    source="NVIDIA Container Toolkit, installation guide",
-)
 @each_machine
 def _toolkit(node: NodeFacts) -> Result:
     if node.need(system.PROBE).nvidia_gpus == 0:
@@ -92,17 +75,6 @@ def _no_image(job: PreflightJob) -> str | None:
 
 
 @check("ENV003", "env-image", PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_image)
-@about(
-    what="The image of the job is on every node, with the same digest.",
-    why="A tag that was pulled on different days is different software on different nodes. A node"
-    " that has to pull first keeps the others waiting, and a thousand at once bring down a"
-    " registry.",
-    how="docker image inspect, on the nodes and where preflight is run; of an image file its size"
-    " and the hash of its first and last MiB; enroot list for unpacked images. Nothing is pulled.",
-    fix="`clusterkit images distribute` brings this machine's build to all nodes; or pull it by"
-    " digest before the job, or keep one image file on a shared path.",
-    source="Docker documentation on image digests; apptainer and enroot on image files",
-)
 def _image(evidence: Evidence) -> Results:
     job, here = evidence.job, evidence.job.image_digest
     facts = known(evidence, PROBE)[0].values()

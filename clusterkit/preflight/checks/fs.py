@@ -16,9 +16,9 @@ from clusterkit.preflight.checks.results import (
     skip,
     unknown,
 )
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import job_python
-from clusterkit.preflight.probes.host.shared_folders import HANG_S, PROBE, Folder
+from clusterkit.preflight.probes.host.shared_folders import PROBE, Folder
 from clusterkit.transport.probe import Missing, PreflightJob
 
 V = TypeVar("V", int, str)
@@ -48,16 +48,6 @@ _STATES = {
 
 
 @check("FS001", "fs-alive", PROBE, skip_if=_no_folder)
-@about(
-    what="The run folder, the working directory and the data of the job are there on every node,"
-    " and answer.",
-    why="A process that touches a dead network file system cannot even be killed: the rank hangs,"
-    " then the job, then the node.",
-    how=f"One stat of each folder on each node, given up on after {HANG_S} s and not waited for.",
-    fix="Mount what is missing; on a hung mount look at the server and the network, then umount -f"
-    " -l and mount it again (root).",
-    source="leptonai/gpud checks NFS mounts under 5 s; nfs(5)",
-)
 def _alive(evidence: Evidence) -> Results:
     paths = evidence.job.paths
 
@@ -84,15 +74,6 @@ def _nothing_shared(job: PreflightJob) -> str | None:
 
 
 @check("FS002", "fs-shared", PROBE, tier=Tier.ROUND_TRIP, skip_if=_nothing_shared)
-@about(
-    what="The run folder is one and the same on all nodes, and so are the other folders.",
-    why="Where each node has a folder of its own under the same name, results and checkpoints end"
-    " up on the wrong disk, and nobody finds the job's state again.",
-    how="A marker file is written into the first folder and looked for on every node; of the other"
-    " folders the inode numbers are compared, by majority.",
-    fix="Name a folder on a file system that all nodes mount: `run_dir:` of the cluster.",
-    source="NFS, Lustre, GPFS and CephFS give a file one number for all clients (stat(2), st_ino)",
-)
 def _shared(evidence: Evidence) -> Results:
     inodes = _usual(evidence, _inode)
     return each(evidence, PROBE, lambda folders: _same(folders, evidence.job, inodes))
@@ -127,15 +108,6 @@ def _other(path: str) -> Advice:
 
 
 @check("FS003", "fs-writable", PROBE, skip_if=_no_folder)
-@about(
-    what="The run folder can be written from every node.",
-    why="Each node writes its log, its state and its result there; where it cannot, the job looks"
-    " as if it had vanished. Working directory and data may well be read-only.",
-    how="access(2) on each node: the mode bits, and whether the mount is read-only. Nothing is"
-    " written.",
-    fix="Mend owner and mode, or mount it for writing; NFS servers export read-only by default.",
-    source="access(2); exports(5)",
-)
 def _writable(evidence: Evidence) -> Results:
     path = evidence.job.paths[0]
 
@@ -169,16 +141,6 @@ _MOUNT = Advice(
 
 
 @check("FS004", "fs-mounts", PROBE, job_python.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="The job's folders are mounted from one source with sound options, and the Python"
-    " environment from a mount that lets libraries load.",
-    why="A soft NFS mount loses data when the server is slow, nolock makes locks of rendezvous and"
-    " cache files worthless, and under noexec torch's libraries do not load.",
-    how="The line of the folder in /proc/self/mounts, its source by majority vote; statvfs of the"
-    " interpreter's prefix for noexec.",
-    fix="Mount with hard, and without nolock, noac and noexec; the same line on all nodes.",
-    source="nfs(5), on soft, nolock and noac; mount(8), on noexec",
-)
 def _mounts(evidence: Evidence) -> Results:
     paths = evidence.job.paths
     sources = _usual(evidence, _source)
@@ -219,16 +181,6 @@ _FAIL_INODES = 1000
 
 
 @check("FS005", "fs-space", PROBE, skip_if=_no_folder)
-@about(
-    what="The file system of the run folder has room and inodes left.",
-    why="Logs, state and checkpoints go there; a checkpoint that does not fit is lost, with the"
-    " hours since the one before it.",
-    how="df -Pk and df -Pi of the run folder on each node.",
-    fix="Remove old runs and checkpoints, or name another folder: `run_dir:` of the cluster. df"
-    " does not show quotas: quota -s, or lfs quota -h on Lustre.",
-    source="95 % as imbue-ai/cluster-health and oci-hpc have it, only as a warning and where less"
-    " than 50 GiB are left: a checkpoint of a 7B model with its optimizer has 84 GB",
-)
 def _space(evidence: Evidence) -> Results:
     path = evidence.job.paths[0]
     advice = Advice(

@@ -6,7 +6,7 @@ from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Part, each_node, known, same_on_all, uniform
 from clusterkit.preflight.checks.each_gpu import gpus
 from clusterkit.preflight.checks.results import Advice, Result, Results, fail, ok, skip
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.amd_gpus import AmdGpus
 
@@ -15,13 +15,6 @@ _PART = Part(name="AMD GPU", hint=_HINT, command="lspci -d 1002:")
 
 
 @check("GPU023", "gpu-amd", amd_gpus.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every node has the AMD GPUs that the job wants, or the same as most nodes.",
-    why="A rank without a GPU dies at its first HIP call, and the job with it.",
-    how="`amd-smi static --json`, else `rocm-smi --showproductname --json`, counted.",
-    fix="Take the node out of the job, or ask for fewer GPUs a node.",
-    source="Majority vote over the nodes of the job; no list to keep.",
-)
 def _amd(evidence: Evidence) -> Results:
     probe, required = amd_gpus.PROBE, evidence.job.gpus_per_node
     if required is None:
@@ -45,14 +38,6 @@ def _models(facts: AmdGpus) -> str:
 
 
 @check("GPU024", "gpu-amd-driver", amd_gpus.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All nodes run the same amdgpu driver.",
-    why="With mixed drivers RCCL may choose different features on each side.",
-    how="`amd-smi static --driver`, else `rocm-smi --showdriverversion`, by majority over the"
-    " nodes of the job.",
-    fix="Update the odd nodes and reboot them.",
-    source="Majority vote over the nodes of the job; no list to keep.",
-)
 @same_on_all(
     amd_gpus.PROBE,
     "amdgpu driver",
@@ -70,14 +55,6 @@ _NEAR_C = 10.0
 
 
 @check("GPU025", "gpu-amd-temperature", amd_gpus.PROBE)
-@about(
-    what="No AMD GPU is above 85 C or within 10 C of the temperature at which it slows down.",
-    why="A GPU that is hot before the job starts will be slowed down in it.",
-    how="`amd-smi metric --temperature` and `amd-smi static --limit`, else `rocm-smi --showtemp`:"
-    " the junction (hotspot), else the edge. At the slowdown limit it fails.",
-    fix="Mend the cooling; leave the node out until then.",
-    source="The same limit as for NVIDIA GPUs.",
-)
 @each_node(amd_gpus.PROBE)
 def _amd_temperature(facts: AmdGpus) -> Result:
     known = {gpu.index: gpu.junction_c for gpu in facts.gpus if gpu.junction_c is not None}
@@ -97,13 +74,6 @@ def _amd_temperature(facts: AmdGpus) -> Result:
 
 
 @check("GPU028", "gpu-amd-ecc", amd_gpus.PROBE)
-@about(
-    what="No AMD GPU has met a memory error that ECC could not correct.",
-    why="The process that reads such a cell is killed, and the job with it.",
-    how="`total_uncorrectable_count` of `amd-smi metric --ecc`; rocm-smi alone does not tell.",
-    fix="Reset the GPU (`amd-smi reset --gpureset`, root) or reboot; replace it if they recur.",
-    source="AMD SMI documentation, metric --ecc; the limit of GPU008.",
-)
 @each_node(amd_gpus.PROBE)
 def _amd_ecc(facts: AmdGpus) -> Result:
     known = {gpu.index: gpu.uncorrected for gpu in facts.gpus if gpu.uncorrected is not None}

@@ -17,7 +17,7 @@ from clusterkit.preflight.checks.base import (
 )
 from clusterkit.preflight.checks.each_gpu import each_gpu
 from clusterkit.preflight.checks.results import Result, Results, fail, missing, ok, skip, warn
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import (
     amd_gpus,
     nvidia_gpus,
@@ -41,15 +41,6 @@ _LOST_DRIVER = Part(
 
 
 @check("GPU001", "gpu-driver", nvidia_list.PROBE)
-@about(
-    what="The NVIDIA driver is loaded and nvidia-smi reaches every GPU it lists.",
-    why="Without the driver no process of the job starts; a lost GPU hangs all of them.",
-    how="`nvidia-smi -L`, its exit code and what it says beside GPUs. A GPU that shows on the PCI"
-    " bus on a node without nvidia-smi fails; no GPU at all is skipped, unless other nodes have"
-    " some.",
-    fix="Load or install the driver, reset the GPU, or reboot the node.",
-    source="nvidia-smi manual, RETURN VALUE: 9 driver not loaded, 14 infoROM, 15 GPU lost.",
-)
 def _driver(evidence: Evidence) -> Results:
     found, results = known(evidence, nvidia_list.PROBE, part=_LOST_DRIVER)
     without = dict(results)
@@ -107,18 +98,6 @@ _LOST_GPU = Part(
 
 
 @check("GPU002", "gpu-count", nvidia_list.PROBE, amd_gpus.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every node shows as many GPUs as the job starts processes on it; where that is not"
-    " known, as many as most nodes of the job.",
-    why="A rank without a GPU dies at its first CUDA call, and the job with it.",
-    how="Lines of `nvidia-smi -L` that begin with a GPU; a GPU in MIG mode counts as its MIG"
-    " devices. Inside a Slurm job only the job's own GPUs may be seen. A node without any is"
-    " skipped where no node has one and `--gpus-per-node` does not ask for some. Seven of those"
-    " that come eight to a board warn where nothing says how many are wanted.",
-    fix="Take the node out of the job (--exclude), or ask for fewer GPUs a node.",
-    source="Counting all lines of `nvidia-smi -L` takes MIG devices for GPUs, as several health"
-    " checks in the field do.",
-)
 def _count(evidence: Evidence) -> Results:
     found, results = known(evidence, nvidia_list.PROBE, part=_LOST_GPU)
     required = evidence.job.gpus_per_node
@@ -174,14 +153,6 @@ _ONE_KIND = (
 
 
 @check("GPU003", "gpu-model", nvidia_gpus.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All GPUs of the job are of one model.",
-    why="In data-parallel training every step waits for the slowest GPU, and the batch has to fit"
-    " the smallest memory.",
-    how="Column `name` of `nvidia-smi --query-gpu`, by majority over the nodes of the job.",
-    fix="Restrict the job to nodes of one kind, or `--ignore gpu-model` where it is meant.",
-    source="Majority vote over the nodes of the job; no list to keep.",
-)
 def _model(evidence: Evidence) -> Results:
     yield from uniform(
         evidence, nvidia_gpus.PROBE, _models, what="GPU model", odd=Verdict.FAIL, hint=_ONE_KIND
@@ -198,15 +169,6 @@ def _models(facts: NvidiaGpus) -> str | None:
 
 
 @check("GPU004", "gpu-driver-version", nvidia_gpus.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All nodes run the same NVIDIA driver, and so the same newest CUDA version.",
-    why="With mixed drivers NCCL may choose different features on each side and hang or fail while"
-    " it starts; a container may start on one node and not on the next.",
-    how="`driver_version` of `nvidia-smi --query-gpu` and CUDA Version of `nvidia-smi -q`, by"
-    " majority over the nodes of the job.",
-    fix="Update the odd nodes; a node whose update was not followed by a reboot shows too.",
-    source="Majority vote over the nodes of the job; no list to keep.",
-)
 @same_on_all(
     nvidia_gpus.PROBE,
     "driver version",
@@ -220,13 +182,6 @@ def _driver_version(facts: NvidiaGpus) -> str | None:
 
 
 @check("GPU005", "gpu-vbios", nvidia_gpus.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All GPUs have the same VBIOS.",
-    why="Firmware sets power and clock limits; one that differs makes a GPU differ.",
-    how="`vbios_version` of `nvidia-smi --query-gpu`, by majority over the nodes of the job.",
-    fix="Update the firmware of the odd nodes when work allows.",
-    source="Majority vote over the nodes of the job; no list to keep.",
-)
 @same_on_all(
     nvidia_gpus.PROBE,
     "VBIOS",
@@ -242,15 +197,6 @@ _DRIVERS = frozenset({"", "nvidia"})
 
 
 @check("GPU006", "gpu-pci", pci_gpus.PROBE, nvidia_list.PROBE)
-@about(
-    what="Every NVIDIA GPU on the PCI bus is also known to the driver.",
-    why="A GPU that fell off the bus does not come back without a power cycle.",
-    how="/sys/bus/pci/devices (vendor 10de, display class) against `nvidia-smi -L`. GPUs that"
-    " another driver holds do not count, nor those that a container or a Slurm job was not given"
-    " (no device node, or one that may not be opened).",
-    fix="Power-cycle the node; replace the GPU if it happens again.",
-    source="PCI: reads of a device that does not answer return ones; Xid 79 of NVIDIA.",
-)
 @each_machine
 def _pci(node: NodeFacts) -> Result:
     bus, listed = node.need(pci_gpus.PROBE), len(node.need(nvidia_list.PROBE).gpus)
@@ -276,14 +222,6 @@ def _pci(node: NodeFacts) -> Result:
 
 
 @check("GPU019", "gpu-mig", nvidia_gpus.PROBE)
-@about(
-    what="No GPU is in MIG mode.",
-    why="MIG devices have no NVLink and no peer-to-peer access: NCCL copies through the host, and"
-    " one process can use one device only.",
-    how="`mig.mode.current` of `nvidia-smi --query-gpu`.",
-    fix="`nvidia-smi -i N -mig 0` as root, with nothing running on the GPU.",
-    source="NVIDIA Multi-Instance GPU User Guide, limitations.",
-)
 @each_gpu("MIG is off")
 def _mig(gpu: Gpu) -> Result | None:
     if gpu.mig is None:
@@ -293,13 +231,6 @@ def _mig(gpu: Gpu) -> Result | None:
 
 
 @check("GPU020", "gpu-processes", nvidia_processes.PROBE)
-@about(
-    what="Nothing computes on the GPUs before the job starts.",
-    why="It takes memory and time from the job, which then runs out of the one or lags.",
-    how="`nvidia-smi --query-compute-apps`, and the owner from /proc. Nothing is ever killed.",
-    fix="End what is left over, or choose nodes that are free.",
-    source="As in Meta's GCM and Character.AI's slonk; theirs may kill, ours never does.",
-)
 @each_node(nvidia_processes.PROBE)
 def _processes(processes: tuple[GpuProcess, ...]) -> Result:
     if not processes:
@@ -315,14 +246,6 @@ def _processes(processes: tuple[GpuProcess, ...]) -> Result:
 
 
 @check("GPU021", "gpu-persistence", nvidia_gpus.PROBE)
-@about(
-    what="The driver stays loaded when no process uses a GPU.",
-    why="Else each first CUDA call takes seconds, ECC counts start anew with each job, and ranks"
-    " that start late run into time-outs.",
-    how="`persistence_mode` of `nvidia-smi --query-gpu`. It is never switched here.",
-    fix="Run nvidia-persistenced, or `nvidia-smi -pm 1` as root.",
-    source="NVIDIA driver persistence; DCGM's deployment test fails on it.",
-)
 @each_gpu("persistence mode is on")
 def _persistence(gpu: Gpu) -> Result | None:
     if gpu.persistence is None:

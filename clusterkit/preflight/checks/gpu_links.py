@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from clusterkit.preflight.checks.base import each_node
 from clusterkit.preflight.checks.each_gpu import by_gpu, each_gpu, together
 from clusterkit.preflight.checks.results import Advice, Result, fail, ok, skip, unknown, warn
-from clusterkit.preflight.checks.types import about, check
+from clusterkit.preflight.checks.types import check
 from clusterkit.preflight.probes.gpu import nvidia_gpus, nvidia_nvlink, nvidia_nvlink_errors
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 from clusterkit.preflight.probes.gpu.nvidia_nvlink import NvlinkGpu, NvlinkState
@@ -16,14 +16,6 @@ from clusterkit.preflight.probes.gpu.nvidia_nvlink_errors import NvlinkErrorLog,
 
 
 @check("GPU016", "gpu-pcie", nvidia_gpus.PROBE)
-@about(
-    what="The PCIe link of every GPU has all its lanes, and its generation under load.",
-    why="Half the lanes halve what goes to the host and to the network.",
-    how="`pcie.link.{width,gen}.{current,max}` of `nvidia-smi --query-gpu`. The width fails; the"
-    " generation only warns, and only where the GPU is busy.",
-    fix="Reseat the GPU, the riser or the cable; then compare with the other nodes.",
-    source="PCI Express link training: width does not change with the power state.",
-)
 @each_gpu("PCIe links have their full width")
 def _pcie(gpu: Gpu) -> Result | None:
     if gpu.pcie_width is None or gpu.pcie_width_max is None:
@@ -50,16 +42,6 @@ _LINKS = (
 
 
 @check("GPU017", "gpu-nvlink", nvidia_nvlink.PROBE)
-@about(
-    what="All NVLinks of every GPU are up: 6 on V100 SXM, 12 on A100, 18 on Hopper, Blackwell.",
-    why="NCCL goes around a missing link, at a fraction of the bandwidth, or hangs.",
-    how="`nvidia-smi nvlink -s`: link lines, <inactive>, and the message that all links are"
-    " inactive in each of its spellings. PCIe cards without a bridge are skipped; in MIG mode the"
-    " driver does not tell, which is unknown.",
-    fix="Restart nvidia-fabricmanager, reset the GPUs, reboot; then replace the board.",
-    source="NVIDIA data sheets for the number of links. Looking for `inactive` in lower case"
-    " misses what newer drivers print (leptonai/gpud#1085).",
-)
 @each_node(nvidia_nvlink.PROBE)
 def _nvlink(gpus: tuple[NvlinkGpu, ...]) -> Iterator[Result]:
     return by_gpu(((gpu.index, _links(gpu)) for gpu in gpus), ok("all NVLinks are up"))
@@ -86,14 +68,6 @@ def _links(gpu: NvlinkGpu) -> Result | None:
 
 
 @check("GPU018", "gpu-fabric", nvidia_gpus.PROBE)
-@about(
-    what="Every GPU behind NVSwitches has been registered by the fabric manager.",
-    why="Until then CUDA itself fails to start on it (error 802, system not yet initialized).",
-    how="`fabric.state` and `fabric.status` of `nvidia-smi`: Completed and Success. The service is"
-    " not asked, because in virtual machines and on GB200 it runs elsewhere.",
-    fix="Start nvidia-fabricmanager; its version has to be the driver's.",
-    source="NVIDIA Fabric Manager User Guide.",
-)
 @each_gpu("the NVLink fabric is ready")
 def _fabric(gpu: Gpu) -> Result | None:
     if gpu.fabric_state is None:
@@ -114,16 +88,6 @@ _MIN_ERRORS = 5
 
 
 @check("GPU026", "gpu-nvlink-errors", nvidia_nvlink_errors.PROBE)
-@about(
-    what="No NVLink has counted an error an hour or more since boot, five at least.",
-    why="Each is sent again, or the link is trained anew: collectives get slower with no word,"
-    " until the link fails in the middle of a job.",
-    how="`nvidia-smi nvlink -e` (replay, recovery and CRC errors; those of Blackwell that were not"
-    " corrected) over the time since boot. A total says nothing without its time.",
-    fix="Reset the GPUs and see whether they come back; then have board and switches tested.",
-    source="imbue-ai/cluster-health warns from five errors on, AWS from the first one, whatever"
-    " the time; the rate is ours.",
-)
 @each_node(nvidia_nvlink_errors.PROBE)
 def _nvlink_errors(facts: NvlinkErrorLog) -> Iterator[Result]:
     if all(gpu.links is None for gpu in facts.gpus):

@@ -17,7 +17,7 @@ from clusterkit.preflight.checks.results import (
     unknown,
     warn,
 )
-from clusterkit.preflight.checks.types import NodeFacts, about, check
+from clusterkit.preflight.checks.types import NodeFacts, check
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_gpus
 from clusterkit.preflight.probes.gpu.kernel_log import KernelLog, Xid
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
@@ -31,14 +31,6 @@ from clusterkit.transport.probe import Missing
 
 
 @check("GPU007", "gpu-recovery-action", nvidia_gpus.PROBE)
-@about(
-    what="The driver asks for no reset, reboot or drain of a GPU.",
-    why="It is the driver's own sum of all errors that it has seen: the best single field.",
-    how="`gpu_recovery_action` of `nvidia-smi --query-gpu` (driver 555 or so and later), else"
-    " `Reset Required` of `nvidia-smi -q`.",
-    fix="Do what it says: reset the GPU, drain it and reset, or reboot the node.",
-    source="NVML, nvmlDeviceGpuRecoveryAction_t: anything but None wants action.",
-)
 @each_gpu("the driver asks for no recovery")
 def _recovery_action(gpu: Gpu) -> Result | None:
     if gpu.recovery_action is None:
@@ -51,15 +43,6 @@ def _recovery_action(gpu: Gpu) -> Result | None:
 
 
 @check("GPU008", "gpu-ecc", nvidia_gpus.PROBE)
-@about(
-    what="No GPU has met a memory error that ECC could not correct.",
-    why="The process that reads such a cell is killed, and the job with it.",
-    how="`ecc.errors.uncorrected.{volatile,aggregate}.total` of `nvidia-smi --query-gpu`. `N/A` is"
-    " a GPU without ECC, not a count of 0. Since the driver was loaded fails, in the life of the"
-    " GPU warns.",
-    fix="Reset the GPU (`nvidia-smi --gpu-reset -i N`) or reboot; replace it if they return.",
-    source="NVIDIA GPU memory error management; AWS and OCI health checks use the same limits.",
-)
 @each_gpu("no uncorrected memory errors")
 def _ecc(gpu: Gpu) -> Result | None:
     command = f"nvidia-smi -q -d ECC -i {gpu.index}"
@@ -77,15 +60,6 @@ def _ecc(gpu: Gpu) -> Result | None:
 
 
 @check("GPU009", "gpu-row-remap", nvidia_gpus.PROBE)
-@about(
-    what="No GPU waits for a reset to replace a bad memory row, and none has run out of them.",
-    why="Until the reset the bad row is in use, and the next access kills the job.",
-    how="`remapped_rows.{pending,failure,uncorrectable}` of `nvidia-smi`; the values are the words"
-    " Yes and No, or N/A where there is no remapper (or in MIG mode: unknown).",
-    fix="Pending: reset the GPU or reboot. Failure: replace the GPU.",
-    source="NVIDIA GPU memory error management (A100 and later), Xid 63 and 64. The word No"
-    " compared as a number is why other health checks miss this.",
-)
 @each_gpu("no row waits to be remapped")
 def _row_remap(gpu: Gpu) -> Result | None:
     command = f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}"
@@ -110,13 +84,6 @@ _MANY_PAGES = 60
 
 
 @check("GPU010", "gpu-retired-pages", nvidia_gpus.PROBE)
-@about(
-    what="No page of GPU memory waits to be retired or was retired after a double-bit error.",
-    why="Until the reset the bad page is in use, and the next access kills the job.",
-    how="`retired_pages.*` of `nvidia-smi --query-gpu`; GPUs since Ampere remap rows instead.",
-    fix="Reset the GPU or reboot; replace a GPU with double-bit errors or 64 retired pages.",
-    source="NVIDIA Dynamic Page Retirement; limits as in AWS's GPU health check.",
-)
 @each_gpu("no retired pages to act on")
 def _retired_pages(gpu: Gpu) -> Result | None:
     command = f"nvidia-smi -q -d PAGE_RETIREMENT -i {gpu.index}"
@@ -140,18 +107,6 @@ _MILD = {XidAction.WATCH, XidAction.REPORT, XidAction.UPDATE, XidAction.ACTIVATE
 
 
 @check("GPU011", "gpu-xid", kernel_log.PROBE, nvidia_gpus.PROBE)
-@about(
-    what="The driver has logged no error (Xid) since boot that asks for a reset or a repair.",
-    why="Most Xids of hardware come back under load, within hours, and end the job.",
-    how="`dmesg`, else `journalctl -k -b`: lines `NVRM: Xid (PCI:...): N`, each code once a GPU,"
-    " and GPUs that fell off the bus or did not initialise without an Xid. What the catalogue"
-    " ignores or leaves to the application passes. Xid 45 is judged by the Xid that caused it,"
-    " NVLink's 144 to 150 by whether they say Fatal. An Xid that asks for a reset only warns where"
-    " the driver no longer names a recovery action (Xid 154, nvidia-smi). Programs that crashed in"
-    " libnccl and complaints of nvidia-peermem are told. A log that may not be read is unknown.",
-    fix="As the finding says: reset the GPU, restart the node, or have it repaired.",
-    source="NVIDIA Xid catalogue, releases 555 to 610, column of immediate actions.",
-)
 @each_machine
 def _xid(node: NodeFacts) -> list[Result]:
     log, state = node.need(kernel_log.PROBE), node.of(nvidia_gpus.PROBE)
@@ -209,13 +164,6 @@ def _bus(address: str) -> str:
 
 
 @check("GPU012", "gpu-nvswitch", kernel_log.PROBE)
-@about(
-    what="The NVSwitches of the node have logged no error since boot.",
-    why="All GPUs of an HGX node talk through them.",
-    how="Lines with `SXid` in `dmesg`, else `journalctl -k -b`; `Fatal` fails, others warn.",
-    fix="Restart nvidia-fabricmanager and reset the GPUs, or reboot the node.",
-    source="NVIDIA Fabric Manager User Guide, NVSwitch SXid errors.",
-)
 @each_node(kernel_log.PROBE)
 def _nvswitch(log: KernelLog) -> Result:
     if not log.sxids:

@@ -9,7 +9,7 @@ from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, known
 from clusterkit.preflight.checks.each_gpu import each_gpu
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown, warn
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.expected_busbw import ONE_NODE
 from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests, nvidia_gpus
 from clusterkit.preflight.probes.gpu.dcgm_diag import Diag, DiagTest
@@ -40,15 +40,6 @@ SLOWDOWNS = (
 
 
 @check("GPU013", "gpu-throttle", nvidia_gpus.PROBE)
-@about(
-    what="No GPU runs at cut clocks for heat or for want of power.",
-    why="In data-parallel training every step waits for the slowest GPU of the job.",
-    how="Bits of `clocks_event_reasons.active` (before driver 535"
-    " `clocks_throttle_reasons.active`): hardware slowdowns fail (0x8, 0x40; 0x80 with 0x8), the"
-    " software's thermal one (0x20) warns; idle, application clocks and power cap are fine.",
-    fix="Mend cooling or power of the node; leave it out of the job until then.",
-    source="nvml.h, nvmlClocksEventReasons. Azure's check of the same bits only logs them.",
-)
 @each_gpu("clocks are not held down")
 def _throttle(gpu: Gpu) -> Result | None:
     mask = gpu.clock_reasons
@@ -68,14 +59,6 @@ _NEAR_C = 10.0
 
 
 @check("GPU014", "gpu-temperature", nvidia_gpus.PROBE)
-@about(
-    what="No GPU is above 85 C or within 10 C of the temperature at which it slows down.",
-    why="A GPU that is hot before the job starts will be slowed down in it.",
-    how="`temperature.gpu`, and the distance from the slowdown by `temperature.gpu.tlimit` or"
-    " `nvidia-smi -q -d TEMPERATURE`. At the slowdown limit it fails.",
-    fix="Mend the cooling; leave the node out until then.",
-    source="The GPU's own limits, as nvidia-smi states them; 85 C where it states none.",
-)
 @each_gpu("temperatures are fine")
 def _temperature(gpu: Gpu) -> Result | None:
     if gpu.temperature_c is None:
@@ -96,13 +79,6 @@ _SLACK_W = 1.0
 
 
 @check("GPU015", "gpu-power-limit", nvidia_gpus.PROBE)
-@about(
-    what="No GPU has a power limit below its default.",
-    why="It computes more slowly than its fellows, and every step waits for it.",
-    how="`enforced.power.limit` against `power.default_limit` of `nvidia-smi --query-gpu`.",
-    fix="`nvidia-smi -i N -pl WATT` as root, unless the site lowers it on purpose.",
-    source="The GPU's own default.",
-)
 @each_gpu("power limits are not lowered")
 def _power_limit(gpu: Gpu) -> Result | None:
     limit, default = gpu.power_limit_w, gpu.default_power_limit_w
@@ -122,15 +98,6 @@ _NOT_READY = "system not yet initialized"
 
 
 @check("GPU022", "gpu-dcgm", dcgm_diag.PROBE)
-@about(
-    what="NVIDIA's own diagnosis, level 1, passes.",
-    why="It looks at libraries, permissions, settings and memory as NVIDIA's support would.",
-    how="`dcgmi diag -r 1 -j`, only where the cluster or the job sets CLUSTERKIT_DCGM_DIAG=1: it"
-    " takes up to a minute and wants idle GPUs. A skipped test is not a passed one; what DCGM"
-    " files under configuration (severity 5) only warns.",
-    fix="Read the evidence; run `dcgmi diag -r 3` on that node when it is free.",
-    source="DCGM User Guide, diagnostics; dcgm_errors.h for the severities.",
-)
 def _dcgm(evidence: Evidence) -> Results:
     if dcgm_diag.asked(evidence.job):
         yield from each(evidence, dcgm_diag.PROBE, _diagnosis)
@@ -163,17 +130,6 @@ _WARN, _FAIL = 0.85, 0.7
 
 
 @check("GPU027", "gpu-all-reduce", nccl_tests.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="An all-reduce between all GPUs of a node gives the right sums, as fast as on the"
-    f" other nodes: below {_WARN:.0%} of the job's median, or of what was published for the"
-    f" same GPUs, is a warning, below {_FAIL:.0%} a failure.",
-    why="All else can look well: only traffic shows a link that is up and slow, or corrupts.",
-    how="`all_reduce_perf -b 1G -e 4G` of nccl-tests from PATH, only where the cluster or the"
-    f" job sets {nccl_tests.ASK}=1: it keeps all GPUs busy for up to a minute. The best of the"
-    " large messages counts; the average that the program prints mixes in small ones.",
-    fix="Look at GPU017 (NVLink), GPU018 (fabric) and GPU013 (clocks) of the node.",
-    source="facebookresearch/gcm, AWS and Azure for figures; shares are ours.",
-)
 def _all_reduce(evidence: Evidence) -> Results:
     if not nccl_tests.asked(evidence.job):
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, each_machine, each_node
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, check
 from clusterkit.preflight.probes.host import disks, limits, system
 from clusterkit.preflight.probes.host.disks import Disks, Volume
 from clusterkit.preflight.probes.host.limits import Limits
@@ -17,17 +17,6 @@ _LOCKED_WARN_BYTES = 16 << 30
 
 
 @check("HOST008", "host-memlock", system.PROBE, limits.PROBE)
-@about(
-    what="The limit on locked memory is high where the node has RDMA devices.",
-    why="InfiniBand and RoCE pin every buffer. Under the usual limit of 8 MiB NCCL ends with `Call"
-    " to ibv_create_qp failed` or `Cannot allocate memory`, or falls back to sockets.",
-    how="Max locked memory of /proc/self/limits, in a process started as the job's are: over ssh,"
-    " by srun, or here; a login shell's limit may be another one.",
-    fix="`* - memlock unlimited` in /etc/security/limits.d, LimitMEMLOCK=infinity for slurmd and"
-    " sshd, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf, --ulimit memlock=-1 for Docker.",
-    source="NCCL documentation, troubleshooting (unlimited); warn under 16 GiB as"
-    " awsome-distributed-training does, fail under 64 MiB",
-)
 @each_machine
 def _memlock(node: NodeFacts) -> Result:
     machine = node.need(system.PROBE)
@@ -56,15 +45,6 @@ _FILES = Advice(
 
 
 @check("HOST009", "host-nofile", limits.PROBE)
-@about(
-    what="A process may open enough files and sockets.",
-    why="NCCL and Gloo open sockets to many peers, data loaders a file descriptor for every tensor"
-    " handed over: `Too many open files` comes hours into a job.",
-    how="Max open files of /proc/self/limits, in a process started as the job's are.",
-    fix="`* - nofile 1048576` in /etc/security/limits.d, LimitNOFILE for slurmd; or ulimit -n"
-    " $(ulimit -Hn) in the job's setup.",
-    source="4,096 for each rank of a node; NCCL documentation, troubleshooting",
-)
 def _nofile(evidence: Evidence) -> Results:
     ranks = evidence.job.gpus_per_node or 1
     # In jobs of several nodes at least the figure for one rank.
@@ -88,14 +68,6 @@ _SHM_FULL_PERCENT = 90
 
 
 @check("HOST010", "host-shm", disks.PROBE)
-@about(
-    what="/dev/shm is mounted, has at least 1 GiB, and is not full.",
-    why="Ranks of one node exchange data there, and data loaders hand over batches. Full, it ends"
-    " in `Bus error` or NCCL's `No space left on device`, often hours later.",
-    how="df -Pk /dev/shm on each node. Files of jobs that were killed stay there until removed.",
-    fix="Remove the leftovers of dead jobs; give containers --shm-size or --ipc=host.",
-    source="NCCL documentation, troubleshooting, shared memory; 64 MiB is Docker's default",
-)
 @each_node(disks.PROBE)
 def _shm(facts: Disks) -> Result:
     if facts.shm is None:
@@ -136,15 +108,6 @@ _TMP = Advice(
 
 
 @check("HOST011", "host-tmp", disks.PROBE)
-@about(
-    what="/tmp has room and inodes left.",
-    why="Compilers (Triton, torch.compile, DeepSpeed's extensions), rendezvous files and logs go"
-    " there. A node with a full disk fails when the job has long begun.",
-    how="df -Pk /tmp and df -Pi /tmp on each node.",
-    fix="Remove what old jobs have left; point TMPDIR elsewhere.",
-    source="95 % as imbue-ai/cluster-health and oci-hpc have it, only as a warning: a large disk"
-    " has room left then. Failing is by what is left: 256 MiB or 1,000 inodes",
-)
 @each_node(disks.PROBE)
 def _tmp(facts: Disks) -> Result:
     tmp = facts.tmp

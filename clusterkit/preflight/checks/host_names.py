@@ -9,22 +9,12 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import each_node, known, most, single_machine
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import names
 from clusterkit.preflight.probes.host.names import Names, asked
 
 
 @check("HOST002", "host-names", names.PROBE, tier=Tier.ROUND_TRIP, skip_if=single_machine)
-@about(
-    what="Every node resolves the names of the job's nodes, to the addresses that they have.",
-    why="All ranks look for the head by its name. One wrong line in one hosts file, and that node"
-    " waits for an address that never answers, until the rendezvous times out.",
-    how="getent ahostsv4 NAME on every node, as programs ask; compared with the addresses of the"
-    " named node (/proc/net/fib_trie there), else with what most nodes say. In jobs of more than"
-    " 64 nodes the head and a spread of the others are looked up.",
-    fix="Mend /etc/hosts or DNS of the node; `getent` and not `dig` shows what programs get.",
-    source="NVIDIA/nccl#286, #367, horovod#310: hangs from names that differ between nodes",
-)
 def _names(evidence: Evidence) -> Results:
     found, results = known(evidence, names.PROBE)
     yield from results
@@ -109,15 +99,6 @@ _OWN_NAME = Advice(
 
 
 @check("HOST003", "host-own-name", names.PROBE, skip_if=single_machine)
-@about(
-    what="A node's own name resolves to an address of its network, and that back to its name.",
-    why="Debian writes 127.0.1.1 for a machine's own name. The head then listens on loopback, and"
-    " Gloo tells its peers to come to 127.0.1.1: every other node waits or is refused.",
-    how="getent ahostsv4 $(uname -n), then getent hosts ADDRESS, on each node.",
-    fix="Put the real address before the name in /etc/hosts, or remove the 127.0.1.1 line where"
-    " DNS knows the name. Else set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME.",
-    source="Debian reference, section 5.1.1, on 127.0.1.1; NVIDIA/nccl#286, horovod#636",
-)
 @each_node(names.PROBE)
 def _own_name(facts: Names) -> Result:
     own = f"{facts.name}: {' '.join(facts.own) or 'nothing'}"

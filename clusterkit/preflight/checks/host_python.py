@@ -11,7 +11,7 @@ from clusterkit.images.packages import framework_called, image_with, package_of,
 from clusterkit.launch.frameworks import Framework
 from clusterkit.preflight.checks.base import each, known, uniform
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
 from clusterkit.transport.probe import PreflightJob
@@ -39,15 +39,6 @@ def _of_image(what: str) -> Callable[[PreflightJob], str | None]:
     tier=Tier.ROUND_TRIP,
     skip_if=_of_image("the interpreter is the image's"),
 )
-@about(
-    what="The job's interpreter is on every node, in the same version.",
-    why="A node without it ends at once and takes the job with it. Pickles and compiled packages"
-    " of one Python version do not work in another.",
-    how="The interpreter of the job is started on each node and says its version.",
-    fix="Put the environment on a file system that all nodes share, or install it on each; name it"
-    " by its whole path in `python:` of the cluster.",
-    source="Python documentation, pickle and the stable ABI; majority vote over the nodes",
-)
 def _python(evidence: Evidence) -> Results:
     job = evidence.job
     # A bare name that no node has may come from modules, which a plain shell has not loaded.
@@ -70,16 +61,6 @@ def _python(evidence: Evidence) -> Results:
     job_python.PROBE,
     tier=Tier.ROUND_TRIP,
     skip_if=_of_image("torch is the image's"),
-)
-@about(
-    what="The job's interpreter has torch on every node: the same version, built for the same CUDA"
-    " or ROCm, with the same NCCL, and with GPU support where the job uses GPUs.",
-    why="Ranks of different NCCL versions hang or end with `unhandled system error`; a build for"
-    " processors sees no GPU at all.",
-    how="Read from torch/version.py and the metadata of the NCCL wheel: importing torch would take"
-    " seconds a node.",
-    fix="Install the same environment on all nodes, or put it on a shared file system.",
-    source="NCCL documentation: all ranks of a communicator use the same version",
 )
 def torch(evidence: Evidence) -> Results:
     """Fail nodes that lack torch or differ from the others."""
@@ -128,16 +109,6 @@ _COMPARED = (DISTRIBUTION, "submitit", "deepspeed", "horovod", "accelerate")
     job_python.PROBE,
     tier=Tier.ROUND_TRIP,
     skip_if=_of_image("the packages are the image's"),
-)
-@about(
-    what="The job's framework is installed on all nodes, and has the same version there, as have"
-    " clusterkit and submitit.",
-    why="A node without it ends at once and takes the job with it. Tasks are handed over as"
-    " pickles that another version may not read, and ranks of different framework versions"
-    " disagree on what they exchange.",
-    how="Metadata of the packages in the job's interpreter on each node.",
-    fix="Install the same versions on all nodes, or put the environment on a shared file system.",
-    source="majority vote over the nodes of the job",
 )
 def _packages(evidence: Evidence) -> Results:
     job, package = evidence.job, _needed(evidence.job)
@@ -190,16 +161,6 @@ def _not_comparable(job: PreflightJob) -> str | None:
 
 
 @check("HOST016", "host-clusterkit", job_python.PROBE, skip_if=_not_comparable)
-@about(
-    what="clusterkit on the nodes has the version of the one that submits, and is not another"
-    " project of that name.",
-    why="Tasks are handed over as files and pickles that another version may read wrongly, or not.",
-    how="Metadata of the package in the job's interpreter on each node. A node without it is"
-    " passed over: with a shared file system the interpreter of the client runs there.",
-    fix="`clusterkit nodes prepare` brings the nodes the very clusterkit that submits; or put the"
-    " environment on a shared file system. No index has it: `clusterkit` there is another project.",
-    source="Python documentation, pickle: what can be pickled and unpickled",
-)
 def _clusterkit(evidence: Evidence) -> Results:
     job, here = evidence.job, evidence.job.asked_by or ""
     pip = f"{quote_path(job.python)} -m pip"

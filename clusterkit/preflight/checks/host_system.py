@@ -7,7 +7,7 @@ from statistics import median
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each_node, known, same_on_all
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown, warn
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import system
 from clusterkit.preflight.probes.host.system import System
 
@@ -20,15 +20,6 @@ _ENOUGH_TO_COMPARE = 3
 
 
 @check("HOST001", "host-clock", tier=Tier.ROUND_TRIP)
-@about(
-    what="The clocks of all nodes show the same time.",
-    why="A skewed clock breaks Slurm's credentials, certificates and file time stamps, and makes"
-    " logs of different ranks impossible to put in order.",
-    how="date +%s.%N on each node less the client's time and half of a round trip; from three"
-    " nodes on, compared with their median, so that a wrong clock of the client fails nobody.",
-    fix="Let chrony or ntpd run on the node, and step the clock once: chronyc makestep.",
-    source="munge(7): a credential lives 300 s; warn above 1 s, fail above 30 s",
-)
 def _clock(evidence: Evidence) -> Results:
     skews = {n.name: s for n in evidence.nodes if (s := n.reach.clock_skew_s) is not None}
     middle = median(skews.values()) if len(skews) >= _ENOUGH_TO_COMPARE else 0.0
@@ -62,15 +53,6 @@ def _skew(skew_s: float) -> Result:
 
 
 @check("HOST004", "host-os", system.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All nodes have the same processor architecture, kernel and operating system.",
-    why="A node with another kernel has another GPU driver build, other RDMA modules and limits;"
-    " it is the one that behaves differently, and nobody thinks of it.",
-    how="uname -r, uname -m and /etc/os-release; the value of most nodes counts as right.",
-    fix="Reinstall or reboot the odd nodes into the image of the others.",
-    source="majority vote over the nodes of the job; GoogleCloudPlatform/cluster-health-scanner"
-    " compares the same with a golden node",
-)
 @same_on_all(
     system.PROBE,
     "kernel",
@@ -82,14 +64,6 @@ def _os(facts: System) -> str:
 
 
 @check("HOST005", "host-cpus", system.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All nodes have the same number of logical processors online.",
-    why="Data loading and launching get slower on a node with fewer, and all ranks wait for it.",
-    how="Processors in /proc/cpuinfo; the count of most nodes is right.",
-    fix="Look for processors switched off (lscpu), hyper-threading that differs in the BIOS, or a"
-    " virtual machine of another size.",
-    source="majority vote over the nodes of the job; NHC check_hw_cpuinfo",
-)
 @same_on_all(
     system.PROBE,
     "processor count",
@@ -105,14 +79,6 @@ _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 
 
 @check("HOST006", "host-governor", system.PROBE)
-@about(
-    what="The frequency governor lets the processors run at full clock.",
-    why="With `powersave` of an old driver they stay at the lowest clock: kernel launches and data"
-    " loading slow down, and the GPUs wait.",
-    how="/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor and scaling_driver.",
-    fix="cpupower frequency-set -g performance (root), or the power profile of the BIOS.",
-    source="Linux, admin-guide/pm/cpufreq and intel_pstate; facebookresearch/gcm cpufreq check",
-)
 @each_node(system.PROBE)
 def _governor(facts: System) -> Result:
     if not facts.governors:
@@ -137,14 +103,6 @@ _MAX_HUGE = 0.50
 
 
 @check("HOST007", "host-memory", system.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="A node has the memory of the others, and most of it is free for the job.",
-    why="A failed module takes its memory out of the machine at boot. What another process or a"
-    " pool of huge pages holds, checkpoint loading and pinned buffers lack: the job is killed.",
-    how="MemTotal, MemAvailable and Hugetlb of /proc/meminfo, the total against the median.",
-    fix="Look for lost modules (dmidecode -t memory, the BMC's log) and for leftover processes.",
-    source="mej/nhc check_hw_physmem, 3 % tolerance; a tenth free and half in huge pages are ours",
-)
 def _memory(evidence: Evidence) -> Results:
     found, results = known(evidence, system.PROBE)
     yield from results
@@ -174,14 +132,6 @@ def _memory_of(facts: System, typical: float) -> Result:
 
 
 @check("HOST012", "host-hugepages", system.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Transparent huge pages and the pool of huge pages are the same on all nodes.",
-    why="They change how fast host memory is and how much of it is left; a node that differs is a"
-    " straggler that no GPU tool shows.",
-    how="/sys/kernel/mm/transparent_hugepage/enabled and Hugetlb of /proc/meminfo.",
-    fix="Give the odd nodes the kernel settings of the others (vm.nr_hugepages, boot line).",
-    source="Linux, admin-guide/mm/transhuge; majority vote over the nodes of the job",
-)
 @same_on_all(
     system.PROBE,
     "huge page setting",

@@ -9,7 +9,7 @@ from typing import TypeVar
 from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import Part, each_node, known, majority, most
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import gpudirect
 from clusterkit.preflight.probes.gpu.gpudirect import GpuDirect
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
@@ -36,16 +36,6 @@ _PART = Part(name="RDMA device", hint=_DEVICES.hint, command=_DEVICES.command)
 
 
 @check("IB001", "ib-devices", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every node has as many RDMA devices of each kind as most nodes, and each shows a port.",
-    why="A NIC that fell off the PCIe bus is not reported by anything else: NCCL uses what is"
-    " left, and the job runs at a fraction of its speed or hangs where ranks pair up unevenly.",
-    how="/sys/class/infiniband/*, grouped by board, chip and firmware generation; `ibstat` that"
-    " ends with `ibpanic` names a device that cannot be read.",
-    fix="`lspci -d 15b3:` shows whether the card is on the bus, `dmesg | grep mlx5` why its driver"
-    " gave up; reseat, power-cycle or replace.",
-    source="majority of the job's own nodes",
-)
 def _devices(evidence: Evidence) -> Results:
     found, results = known(evidence, rdma_ports.PROBE, part=_PART)
     yield from results
@@ -79,14 +69,6 @@ def _text(kinds: Kinds) -> str:
 
 
 @check("IB005", "ib-firmware", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All devices of one kind (board, chip, generation of the firmware) have one firmware.",
-    why="Mixed firmware behaves differently under congestion and in adaptive routing: slow or"
-    " failing collectives that depend on which nodes a job gets.",
-    how="/sys/class/infiniband/*/{fw_ver,board_id,hca_type}; boards of different kinds may differ.",
-    fix="Update the odd ones: `mlxfwmanager --query`, `flint -d DEV query`.",
-    source="majority of the job's own nodes",
-)
 def _firmware(evidence: Evidence) -> Results:
     found, results = known(evidence, rdma_ports.PROBE)
     yield from results
@@ -121,15 +103,6 @@ def _no_gpu_traffic(job: PreflightJob) -> str | None:
 
 
 @check("IB008", "ib-gpudirect", gpudirect.PROBE, skip_if=_no_gpu_traffic)
-@about(
-    what="nvidia_peermem is loaded, or the driver is NVIDIA's open one on kernel 5.12 or later"
-    " (dma-buf).",
-    why="Without either, every byte between nodes is copied through host memory: often half the"
-    " bandwidth, and CPU time.",
-    how="/proc/modules, uname -r and /proc/driver/nvidia/version. One of the two ways is enough.",
-    fix="`modprobe nvidia_peermem` (and /etc/modules-load.d), or install the open kernel module.",
-    source="NVIDIA GPU Operator, GPUDirect RDMA; NCCL source, src/transport/net_ib.cc",
-)
 @each_node(gpudirect.PROBE)
 def _gpudirect(facts: GpuDirect) -> Result:
     if facts.peermem or facts.dma_buf:
@@ -144,16 +117,6 @@ def _gpudirect(facts: GpuDirect) -> Result:
 
 
 @check("IB009", "ib-mtu", interfaces.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="An interface that is up has the MTU that the interface of the same name has on most"
-    " nodes.",
-    why="Small packets pass, large ones vanish: jobs start, then hang in the first large"
-    " collective or checkpoint.",
-    how="/sys/class/net/*/mtu of interfaces that are up; those of containers and virtual machines"
-    " are left out.",
-    fix="`ip link set dev NAME mtu N` now, and in the network configuration of the node.",
-    source="majority of the job's own nodes",
-)
 def _mtu(evidence: Evidence) -> Results:
     found, results = known(evidence, interfaces.PROBE)
     yield from results
@@ -181,15 +144,6 @@ def _other_mtu(name: str, mtu: int, usual: int | None, votes: Counter[int]) -> R
 
 
 @check("IB010", "ib-interface-speed", interfaces.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="An interface that is up has the speed that the interface of the same name has on most"
-    " nodes.",
-    why="One port that negotiated 1 Gb/s instead of 25 slows the data loading and the start of a"
-    " job, and every collective over TCP.",
-    how="/sys/class/net/*/speed; virtual machines often do not say.",
-    fix="Check cable and switch port; `ethtool NAME` shows what both sides offer.",
-    source="majority of the job's own nodes",
-)
 def _interface_speed(evidence: Evidence) -> Results:
     found, results = known(evidence, interfaces.PROBE)
     yield from results

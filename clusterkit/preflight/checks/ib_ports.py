@@ -19,7 +19,7 @@ from clusterkit.preflight.checks.results import (
     skip,
     warn,
 )
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Port, Rdma
@@ -37,18 +37,6 @@ _NO_LID = 65535
 
 
 @check("IB002", "ib-port-state", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every RDMA port that is Active on most nodes is Active on all; where the nodes do not"
-    " tell, every port of a kind of which most are Active on the same node.",
-    why="A port that is down takes its share of the bandwidth away, or hangs NCCL at start. Ports"
-    " that nobody uses, such as Ethernet side ports, are left alone.",
-    how="/sys/class/infiniband/*/ports/*/{state,phys_state}; three nodes or more vote on each port"
-    " by name, otherwise devices are compared by board, chip and link layer.",
-    fix="polling: no signal, check cable and switch port; disabled: an administrator or the driver"
-    " turned it off (`ip link set DEV up`, `mlxlink -d DEV`); init: no subnet manager has set it"
-    " up. Down with its link up and LID 65535: a virtual function that nobody has configured.",
-    source="InfiniBand architecture, port states; recordings of machines with ports down",
-)
 def _port_state(evidence: Evidence) -> Results:
     found, results = known(evidence, rdma_ports.PROBE)
     yield from results
@@ -136,17 +124,6 @@ Speed = tuple[float, int | None]
 
 
 @check("IB003", "ib-port-rate", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every active port has the rate and width that the port has on most nodes; where the"
-    " nodes do not tell, that of most ports of its kind on the same node.",
-    why="A bad cable makes a link train with fewer lanes or at a lower speed: it is Active, and"
-    " every collective of the job waits for it.",
-    how="/sys/class/infiniband/*/ports/*/rate, such as `400 Gb/sec (4X NDR)`. The rate of a port"
-    " that is down says nothing and is not looked at.",
-    fix="Clean or replace the cable or transceiver, check the speed that the switch port is set"
-    " to: `mlxlink -d DEV` shows both sides.",
-    source="majority of the job's own nodes; recordings with `Rate: 40` on disabled ports",
-)
 def _port_rate(evidence: Evidence) -> Results:
     found, results = known(evidence, rdma_ports.PROBE)
     yield from results
@@ -200,14 +177,6 @@ def _slow(slow: list[tuple[Port, Speed]]) -> Result:
 
 
 @check("IB004", "ib-sm-lid", rdma_ports.PROBE)
-@about(
-    what="Every InfiniBand port whose link is up knows its subnet manager (SM lid is not 0).",
-    why="Without one no route exists: connections fail although the link is up.",
-    how="/sys/class/infiniband/*/ports/*/sm_lid, on link layer InfiniBand only; it is 0 on"
-    " Ethernet (RoCE) by nature.",
-    fix="Start opensm on the fabric or look at the managed switch: `sminfo`, `ibstat`.",
-    source="InfiniBand architecture, PortInfo.MasterSMLID",
-)
 @each_node(rdma_ports.PROBE)
 def _sm_lid(rdma: Rdma) -> Result:
     up = [port for port in _infiniband(rdma) if port.state != "down"]
@@ -229,19 +198,6 @@ _FLAPS = 3
 
 
 @check("IB006", "ib-counters", rdma_counters.PROBE, kernel_log.PROBE)
-@about(
-    what="No error counter of a port rises between two readings one second apart or is full, and"
-    " no link flaps.",
-    why="A link that drops or corrupts packets right now will slow or abort the job. Totals since"
-    " boot say little: cables are pulled, switches restart.",
-    how="/sys/class/infiniband/*/ports/*/counters, read twice: link_downed rising is a failure,"
-    " symbol_error, port_rcv_errors and the like a warning. Counters stay at their greatest value"
-    " (link_downed 255), so that one there warns. An RDMA interface of which systemd-networkd said"
-    " three times in a day that it lost its carrier warns, too.",
-    fix="Clean or replace the cable or transceiver: `mlxlink -d DEV -c -e` shows error rates of"
-    " the link.",
-    source="InfiniBand architecture, PortCounters; NVIDIA/NVSentinel#1236 asks for the same",
-)
 def _counters(evidence: Evidence) -> Results:
     for node in evidence.nodes:
         counters, log = node.of(rdma_counters.PROBE), node.of(kernel_log.PROBE)
@@ -295,17 +251,6 @@ def _went_down(port: PortCounters) -> bool:
 
 
 @check("IB007", "ib-roce-gid", rdma_ports.PROBE)
-@about(
-    what="Every active RoCE port that NCCL may use has a routable RoCE v2 address (GID); and where"
-    " NCCL_IB_GID_INDEX is set, one of type RoCE v2 at that index.",
-    why="Connections over a missing or link-local GID, or over RoCE v1 on a routed network, time"
-    " out at start. The index of a GID often differs between nodes and changes with an IP address.",
-    how="/sys/class/infiniband/*/ports/*/gids and gid_attrs/types of ports with link layer"
-    " Ethernet, of the devices that NCCL_IB_HCA takes (all, where it is not set).",
-    fix="Give the interface its IP address. Unset NCCL_IB_GID_INDEX: NCCL 2.21 and later finds the"
-    " index by itself.",
-    source="NCCL environment reference, NCCL_IB_GID_INDEX; docs.kernel.org, sysfs-class-infiniband",
-)
 def _roce_gid(evidence: Evidence) -> Results:
     return each(evidence, rdma_ports.PROBE, lambda rdma: _gids(rdma, evidence.job))
 

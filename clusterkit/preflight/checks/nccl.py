@@ -18,7 +18,7 @@ from clusterkit.preflight.checks.results import (
     skip,
     warn,
 )
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
 from clusterkit.preflight.env_lint.rules.lists import Selection, select
@@ -66,13 +66,6 @@ def _in_force(job: PreflightJob, node: NodeFacts) -> Mapping[str, str]:
 
 
 @check("NCCL001", "nccl-job-env")
-@about(
-    what="The NCCL, PyTorch, Gloo, UCX and libfabric variables of the job and its cluster.",
-    why="NCCL ignores names that it does not know and reads `true` as 0, without a word.",
-    how="The rules of `clusterkit lint-env`, applied to `env` of the cluster and --env of the job.",
-    fix="Follow the hint; `allowed_env` of the cluster leaves names alone.",
-    source="docs/how-to/nccl-environment.md; NCCL sources, src/misc/param.cc",
-)
 def job_env(evidence: Evidence) -> Results:
     """Lint the variables that the job sets."""
     source = from_environment(evidence.job.env, "the job")
@@ -85,15 +78,6 @@ def job_env(evidence: Evidence) -> Results:
 
 
 @check("NCCL002", "nccl-node-env", ENVIRONMENT, CONF)
-@about(
-    what="The variables that a node sets by itself: its environment, ~/.nccl.conf (or"
-    " NCCL_CONF_FILE) and /etc/nccl.conf.",
-    why="NCCL reads all three, and a forgotten line on one node slows or hangs the whole job.",
-    how="env and the two files on every node; the rules of `clusterkit lint-env`. What the job"
-    " sets itself beats them, and is left to NCCL001.",
-    fix="Follow the hint; `allowed_env` of the cluster leaves names alone.",
-    source="NCCL sources, src/misc/param.cc; docs/how-to/nccl-environment.md",
-)
 def _node_env(evidence: Evidence) -> Results:
     allowed = (*evidence.job.allowed_names, *_job_settings(evidence.job))
     for node in evidence.nodes:
@@ -127,16 +111,6 @@ _EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 @check("NCCL003", "nccl-interfaces", nccl_interfaces.PROBE, ENVIRONMENT, CONF)
-@about(
-    what="Interfaces named by NCCL_SOCKET_IFNAME, NCCL_OOB_NET_IFNAME, GLOO_SOCKET_IFNAME and"
-    " TP_SOCKET_IFNAME exist on the node, are up and have an address.",
-    why="A name that a node does not have stops the job at start, or lets it hang: the others wait"
-    " for an address that never comes.",
-    how="/sys/class/net and `ip -o addr`. NCCL's names are prefixes unless the list starts with"
-    " `=`; Gloo's are exact, and all of them have to be there.",
-    fix="Name an interface that every node has, or unset the variable.",
-    source="NCCL sources, src/misc/utils.cc and socket.cc; PyTorch's documentation of Gloo",
-)
 def _interfaces(evidence: Evidence) -> Results:
     def rule(node: NodeFacts) -> Found:
         settings = _in_force(evidence.job, node)
@@ -178,15 +152,6 @@ _DEVICES = "ibv_devinfo -l"
 
 
 @check("NCCL004", "nccl-hcas", rdma_ports.PROBE, ENVIRONMENT, CONF)
-@about(
-    what="HCAs named by NCCL_IB_HCA and UCX_NET_DEVICES exist on the node, with an active port;"
-    " InfiniBand is not switched off where the node has it.",
-    why="NCCL leaves out names that match nothing, and without any HCA left falls back to TCP, ten"
-    " times slower. UCX fails.",
-    how="/sys/class/infiniband. NCCL's names are prefixes unless the list starts with `=`.",
-    fix="Name HCAs that every node has (see TOPO005), or unset the variable.",
-    source="NCCL sources, src/misc/utils.cc; NCCL environment reference",
-)
 def _hcas(evidence: Evidence) -> Results:
     names = ("NCCL_IB_HCA", "UCX_NET_DEVICES", *_unless_allowed(_SWITCHES, evidence.job))
 
@@ -245,14 +210,6 @@ _MAY_DIFFER = frozenset(
 
 
 @check("NCCL005", "nccl-uniform", ENVIRONMENT, CONF, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every node has the same NCCL, Gloo, UCX and libfabric variables; names of interfaces and"
-    " HCAs may differ.",
-    why="Ranks that disagree about algorithms, buffers or transports hang or fail at start.",
-    how="The environment and nccl.conf of every node, below what the job sets; majority vote.",
-    fix="Set the variable for the job (`env` of the cluster), or mend the odd node.",
-    source="NCCL environment reference: most variables have to be equal on all ranks",
-)
 def _uniform(evidence: Evidence) -> Results:
     known: dict[str, dict[str, str]] = {}
     for node in evidence.nodes:
@@ -287,17 +244,6 @@ _SHM = "NCCL_SHM_DISABLE"
 
 
 @check("NCCL006", "nccl-nvlink", nvidia_topo.PROBE, ENVIRONMENT, CONF)
-@about(
-    what="NCCL_P2P_DISABLE and NCCL_P2P_LEVEL do not switch off NVLink where GPUs have it, nor"
-    " NCCL_SHM_DISABLE shared memory where some pairs of them have no NVLink.",
-    why="Mostly the rest of a search for a fault long ago. Without peer-to-peer, GPUs that NVLink"
-    " joins talk through host memory, ten times slower and more; without that too, through the"
-    " network, inside of one node.",
-    how="The variables as a process of the job would see them on the node, and nvidia-smi topo -m.",
-    fix="Remove the variable. Where peer-to-peer really is broken, leave the node out.",
-    source="NCCL environment reference: SHM is used where peer-to-peer cannot happen, the network"
-    " where SHM is off too; src/graph/paths.cc",
-)
 def _nvlink(evidence: Evidence) -> Results:
     names = _unless_allowed((*_P2P, _SHM), evidence.job)
 

@@ -10,9 +10,6 @@ from clusterkit.core.shell import quote
 from clusterkit.core.text.listing import some_of
 from clusterkit.preflight.checks.net_evidence import (
     BAD,
-    FAR_TIMES,
-    FAR_US,
-    SLOW,
     Pair,
     absent,
     by_size,
@@ -24,7 +21,7 @@ from clusterkit.preflight.checks.net_evidence import (
     went_away,
 )
 from clusterkit.preflight.checks.results import Advice, Result, Results, fail, ok, unknown, warn
-from clusterkit.preflight.checks.types import Evidence, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.expected_busbw import TWO_NODES
 from clusterkit.preflight.probes.net import allreduce, links
 from clusterkit.preflight.probes.net.allreduce import AllReduceFacts
@@ -41,17 +38,6 @@ _STATUS = {
 
 
 @check("NET001", "net-rendezvous", links.PROBE, tier=Tier.NETWORK)
-@about(
-    what="Every node can open a TCP connection to the job's rendezvous port on its first node.",
-    why="torchrun, DeepSpeed and Horovod all start by meeting there; a node that cannot come makes"
-    " the whole job wait until its time-out, without a word about which node it is.",
-    how="A program on the head listens on the port, the same program on every other node connects"
-    " to it by the head's name (`clusterkit preflight --network`). The port is the first of"
-    " `port_range`; where something holds it, that is a warning, and the next few are tried.",
-    fix="Open the cluster's `port_range` between its nodes, mend the name of the head in DNS or"
-    " /etc/hosts, or end the process that holds the port.",
-    source="our own",
-)
 def _rendezvous(evidence: Evidence) -> Results:
     yield from absent(evidence, links.PROBE)
     facts = facts_of(evidence, links.PROBE)
@@ -119,15 +105,6 @@ _FIREWALL = Advice(
 
 
 @check("NET002", "net-reach", links.PROBE, tier=Tier.NETWORK)
-@about(
-    what="Every node can open a TCP connection to every other, and keeps it while data flows (of"
-    " more than 64 nodes, each to 63 others).",
-    why="Gloo and NCCL connect nodes with each other, not only with the head; one filtered pair"
-    " hangs the first collective.",
-    how="All nodes run a small program that dials all others by name, then meets them in pairs.",
-    fix="Compare firewall, routes and name resolution of the named nodes with those of another.",
-    source="our own",
-)
 def _reach(evidence: Evidence) -> Results:
     yield from absent(evidence, links.PROBE)
     seen = read_links(evidence)
@@ -165,19 +142,6 @@ _ONE_STREAM_MBIT = 25_000
 
 
 @check("NET003", "net-bandwidth", links.PROBE, links.AGAIN, tier=Tier.NETWORK)
-@about(
-    what="TCP bandwidth between each two nodes, in both directions, compared with the job's own"
-    f" median: below {SLOW:g} of it is a warning, below {BAD:g} in both of two looks a failure. A"
-    " node is named where most of its links are slow, else the link.",
-    why="A ring or a tree goes at the pace of its slowest link: one bad cable slows all nodes.",
-    how="A program on all nodes, standard library only: rounds of disjoint pairs, one TCP stream,"
-    " counted by the receiver; pairs that seem slow are measured again while all else is quiet,"
-    " and the best figure counts. This is TCP by the nodes' names or the cluster's"
-    " network_interface, not RDMA.",
-    fix="Look at the negotiated speed, errors and drops of the interface, then cable and switch"
-    " port; a node that is busy with something else is slow as well.",
-    source="our own thresholds; facts of the method: rotation over disjoint pairs",
-)
 def _bandwidth(evidence: Evidence) -> Results:
     yield from absent(evidence, links.PROBE)
     seen = read_links(evidence)
@@ -202,16 +166,6 @@ def _bandwidth(evidence: Evidence) -> Results:
 
 
 @check("NET004", "net-latency", links.PROBE, links.AGAIN, tier=Tier.NETWORK)
-@about(
-    what="The median round trip of a small TCP message between each two nodes; a warning above"
-    f" {FAR_TIMES} times the job's own median, and {FAR_US} microseconds more than it.",
-    why="Small all-reduces and pipeline stages wait for it; a far node is in another room, behind"
-    " a tunnel, or drops packets.",
-    how="40 messages of one byte to and fro, in rounds of disjoint pairs; pairs that seem far are"
-    " measured again while all else is quiet, and the lowest figure counts.",
-    fix="Trace the route between the named nodes; look for power saving of CPU or interface.",
-    source="our own threshold",
-)
 def _latency(evidence: Evidence) -> Results:
     yield from absent(evidence, links.PROBE)
     seen = read_links(evidence).latencies_us
@@ -242,17 +196,6 @@ def _latency(evidence: Evidence) -> Results:
 
 
 @check("NET005", "net-allreduce", allreduce.PROBE, allreduce.AGAIN, tier=Tier.NETWORK)
-@about(
-    what="An all-reduce through torch.distributed (NCCL where the job uses GPUs, else Gloo)"
-    " between two nodes comes to an end and gives the right sum.",
-    why="It is what training does: libraries, interfaces, HCAs, GPUs and firewalls all at once.",
-    how="All nodes in pairs; whoever is in a pair that failed is paired once more, with a node"
-    " that is known to be good, so that the bad one is told from its partner. The job's own Python"
-    " and variables; each rank is a process that is killed when it hangs.",
-    fix="Run the job with NCCL_DEBUG=INFO on the named node and a good one; compare interface,"
-    " driver and library versions with those of a good node.",
-    source="two-pass pairing as in GoogleCloudPlatform/cluster-health-scanner",
-)
 def _allreduce(evidence: Evidence) -> Results:
     yield from absent(evidence, allreduce.PROBE)
     known = facts_of(evidence, allreduce.PROBE).keys()
@@ -301,18 +244,6 @@ _ADAPTERS = Advice(
 
 
 @check("NET006", "net-busbw", allreduce.PROBE, allreduce.AGAIN, tier=Tier.NETWORK)
-@about(
-    what="Bus bandwidth of an all-reduce between two nodes, compared with the job's own median:"
-    f" below {SLOW:g} of it is a warning, below {BAD:g} in both of two looks a failure. Published"
-    f" figures for the same GPUs only lead to a warning, below {_WARN_SHARE:g} of them.",
-    why="A pair that is slow makes every step of the job slow.",
-    how="The largest of a few messages that ends in about half a second (at most 1 GiB with NCCL,"
-    " 16 MiB with Gloo), the best of three; bytes times 2 (n - 1) / n over time. Slow pairs are"
-    " measured again, and each of the two nodes with a good one.",
-    fix="NCCL_DEBUG=INFO shows which adapters and which path it takes; look at link rates, ACS,"
-    " GPUDirect RDMA.",
-    source="two-pass pairing; figures as published by NVIDIA/deepops and dstack",
-)
 def _busbw(evidence: Evidence) -> Results:
     yield from absent(evidence, allreduce.PROBE)
     first, second = _rates(evidence, allreduce.PROBE), _rates(evidence, allreduce.AGAIN)

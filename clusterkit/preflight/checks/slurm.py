@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, each_machine, same_on_all
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.host import system
 from clusterkit.transport import slurm_nodes
@@ -18,13 +18,6 @@ def _no_slurm(job: PreflightJob) -> str | None:
 
 
 @check("SLURM001", "slurm-state", slurm_nodes.PROBE, skip_if=_no_slurm)
-@about(
-    what="Slurm would start a job on the node: it is not down, drained, failing or silent.",
-    why="A job that names such a node waits for ever; the reason that was left says whom to ask.",
-    how="State and Reason of scontrol show node, asked once for all nodes.",
-    fix="Ask whoever signed the reason. Leave the node out meanwhile: --exclude.",
-    source="man scontrol and man sinfo, NODE STATE CODES, Slurm 20.11 to 25.11",
-)
 def _state(evidence: Evidence) -> Results:
     yield from each(evidence, slurm_nodes.PROBE, _state_of)
     for node in evidence.unreached:  # it was Slurm that was asked, and not the node
@@ -57,15 +50,6 @@ def _state_of(node: SlurmNode) -> Result:
 
 @check(
     "SLURM002", "slurm-gres", slurm_nodes.PROBE, system.PROBE, nvidia_list.PROBE, skip_if=_no_slurm
-)
-@about(
-    what="The node has the GPUs that Slurm believes it has, and the job's count of them.",
-    why="After a GPU has fallen off the bus Slurm still gives it away, and the job that gets it"
-    " fails at its first CUDA call.",
-    how="Gres of scontrol show node against nvidia-smi -L; in tasks of srun, which may see only"
-    " some of the GPUs, against /proc/driver/nvidia/gpus.",
-    fix="Drain the node and look at the kernel log for Xid 79; else correct gres.conf.",
-    source="man gres.conf; Xid 79, GPU has fallen off the bus (NVIDIA Xid catalogue)",
 )
 def _gres(evidence: Evidence) -> Results:
     required = evidence.job.gpus_per_node if evidence.job.uses_gpus else None
@@ -109,14 +93,6 @@ def _seen(node: NodeFacts) -> int:
 
 
 @check("SLURM003", "slurm-features", slurm_nodes.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_slurm)
-@about(
-    what="The nodes of the job are of one kind: same features, same generic resources.",
-    why="Sites tell generations of GPUs and fabrics apart by features; a job over two kinds runs"
-    " at the pace of the slower one, or not at all where the fabric ends.",
-    how="ActiveFeatures and Gres of scontrol show node, by majority vote.",
-    fix="Ask for one kind with --constraint, or leave the odd nodes out.",
-    source="man sbatch, --constraint",
-)
 @same_on_all(
     slurm_nodes.PROBE,
     "kind of node",

@@ -21,7 +21,7 @@ from clusterkit.preflight.checks.results import (
     unknown,
     warn,
 )
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.net import ssh_peer
 from clusterkit.preflight.probes.net.ssh_peer import PeerLogin
 from clusterkit.transport.probe import LATER, PreflightJob, ReachProblem, first_line
@@ -32,13 +32,6 @@ _LOGIN_FAILURES = tuple(row for row in _ROWS if row["check"] == "SSH004")
 
 
 @check("SSH001", "ssh-reachable")
-@about(
-    what="Every node of the job answers: SSH or srun gets in and runs the probes.",
-    why="A job waits for its last node: one that cannot be reached keeps all others idle.",
-    how="One connection a node, with a time-out; what ssh or srun says tells the causes apart.",
-    fix="Follow the hint of the cause. A changed host key is never accepted for you.",
-    source="OpenSSH, ssh(1) on VERIFYING HOST KEYS; srun(1)",
-)
 def reachable(evidence: Evidence) -> Results:
     """Fail the nodes that were not reached."""
     for node in evidence.nodes:
@@ -70,13 +63,6 @@ _NEVER_BELOW_S = 0.002
 
 
 @check("SSH002", "ssh-latency", tier=Tier.ROUND_TRIP)
-@about(
-    what="A small round trip over the open SSH connection is quick, and as quick as to the others.",
-    why="A node that answers late is overloaded, badly wired, or in another place than the others.",
-    how="One command that does nothing, timed after the connection stands.",
-    fix="Look at the load of the node, its network interface (speed, errors) and its route.",
-    source="ours: 50 ms is another continent, and ten times the median is a node in trouble",
-)
 def _latency(evidence: Evidence) -> Results:
     timed = {n.name: n.reach.latency_s for n in evidence.nodes if n.reach.latency_s is not None}
     typical = median(timed.values()) if timed else 0.0
@@ -99,13 +85,6 @@ def _latency(evidence: Evidence) -> Results:
 
 
 @check("SSH003", "ssh-complete")
-@about(
-    what="All probes of a node ended before the node was given up on.",
-    why="What hangs here hangs in the job too: a driver, a file system, a name server.",
-    how="The frame of every probe says when it ended; one without end hung or was cut off.",
-    fix="Run the named probe's command by hand on the node, and see what it waits for.",
-    source="leptonai/gpud and Azure NHC: nvidia-smi hangs after Xid 119, df on a dead NFS server",
-)
 def _complete(evidence: Evidence) -> Results:
     asked = dict.fromkeys(name for node in evidence.nodes for name in node.outputs)
     stuck = Advice(
@@ -130,15 +109,6 @@ def _no_peers(job: PreflightJob) -> str | None:
 
 
 @check("SSH004", "ssh-peers", ssh_peer.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_peers)
-@about(
-    what="Each node can log in to the next one by SSH, without a question.",
-    why="By hand, mpirun, horovodrun and deepspeed start the other nodes that way from the first"
-    " node; that your own machine gets in proves nothing about it. Jobs that clusterkit starts,"
-    " MPI's too, need no such login, so it is looked at only with --select SSH004.",
-    how="ssh -o BatchMode=yes -o StrictHostKeyChecking=yes NEXT true, in a ring over all nodes.",
-    fix="Give the nodes a common key and a common list of host keys.",
-    source="Open MPI, FAQ on rsh/ssh; Horovod and DeepSpeed documentation on several nodes",
-)
 @each_node(ssh_peer.PROBE)
 def peers(login: PeerLogin) -> Result:
     """Fail the nodes that cannot log in to the next."""

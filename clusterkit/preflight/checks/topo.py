@@ -9,7 +9,7 @@ from clusterkit.core.shell import quote
 from clusterkit.preflight import topology
 from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority
 from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
-from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, about, check
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
 from clusterkit.preflight.probes.host import nccl_topo_file
@@ -22,17 +22,6 @@ _PART = Part(name="NVIDIA GPU", hint=_PCIE.hint, command="lspci -d 10de:")
 
 
 @check("TOPO001", "topo-uniform", PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="All nodes have the same GPUs and NICs, and each pair is joined by PCIe in the same way.",
-    why="A step is as fast as the slowest node. A card in another slot, or a NIC that is missing,"
-    " costs one node bandwidth without any error message.",
-    how="nvidia-smi topo -m on every node; each pair of devices is compared with what most nodes"
-    " have. NVLink is judged by TOPO002.",
-    fix="Compare `lspci -tv` of the node with that of its neighbours: a card in the wrong slot, a"
-    " NIC that did not come up, another BIOS setting. In a job's allocation, check that every node"
-    " gives the job the same number of GPUs.",
-    source="majority of the job's own nodes; classes: legend of nvidia-smi topo -m",
-)
 def _uniform(evidence: Evidence) -> Results:
     found, results = known(evidence, PROBE, part=_PART)
     yield from results
@@ -66,19 +55,6 @@ _NVLINK = Advice(
 
 
 @check("TOPO002", "topo-nvlink", PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="Every GPU has the NVLinks that it has on most nodes, and on its own node no GPU is"
-    " without NVLink while the others are joined all to all.",
-    why="One GPU that falls back to PCIe makes every collective of the whole job run at PCIe"
-    " speed, five to ten times slower, with no error message.",
-    how="nvidia-smi topo -m: the NV# class of every pair of GPUs against that of most nodes, and"
-    " against the other pairs of the same machine. Bridged pairs and hybrid cube meshes are uneven"
-    " by design; they are judged against the other nodes only. Seven GPUs behind NVSwitch warn:"
-    " such boards have eight.",
-    fix="`nvidia-smi nvlink -s` names the links that are down. With NVSwitch, check"
-    " nvidia-fabricmanager and reset the GPUs or reboot; after that it is a matter for the vendor.",
-    source="facts of recorded machines: 12 links on A100, 18 on H100, H200, B200, 6 on V100",
-)
 def _nvlink(evidence: Evidence) -> Results:
     found, results = known(evidence, PROBE)
     yield from results
@@ -104,16 +80,6 @@ def _nvlink(evidence: Evidence) -> Results:
 
 
 @check("TOPO003", "topo-gpu-links", PROBE)
-@about(
-    what="At least some GPUs of a node are joined by NVLink or a PCIe switch.",
-    why="Where all pairs are PHB, NODE or SYS, every byte between GPUs passes the CPU or the link"
-    " between sockets, which all GPUs share: scaling drops after 2-4 GPUs.",
-    how="nvidia-smi topo -m: the nearest class of any pair of GPUs is farther than PXB.",
-    fix="It is how the machine is built, or how a cloud passes GPUs into a virtual machine. Use"
-    " fewer GPUs per node and more nodes, larger batches, or gradient accumulation; or ask for a"
-    " machine with NVLink.",
-    source="legend of nvidia-smi topo -m; NCCL source, src/graph/paths.cc",
-)
 @each_node(PROBE)
 def _gpu_links(matrix: Topology) -> Result:
     if len(matrix.gpus) < 2:
@@ -146,19 +112,6 @@ def _one_node(job: PreflightJob) -> str | None:
     nvidia_list.PROBE,
     nccl_topo_file.PROBE,
     skip_if=_one_node,
-)
-@about(
-    what="Every GPU shares a PCIe switch with a NIC (PIX or PXB) that has a port in state Active.",
-    why="GPUDirect RDMA moves data from the GPU to the NIC without touching the CPU only where"
-    " both are behind the same switches. Farther away, bandwidth between nodes drops, often to"
-    " half, or NCCL turns GPUDirect off for that GPU.",
-    how="nvidia-smi topo -m for the distance, /sys/class/infiniband/*/ports/*/state for the state."
-    " Where the CPU is Grace (GH200, GB200, GB10) the way leads over NVLink-C2C, whatever the"
-    " matrix says; and in a virtual machine NCCL_TOPO_FILE tells NCCL what the matrix cannot.",
-    fix="Bring the named port up. Where no NIC is near by design, expect less bandwidth;"
-    " NCCL_CROSS_NIC and PXN (NCCL 2.12 and later) soften it.",
-    source="NCCL environment reference, NCCL_NET_GDR_LEVEL: PXB is the default reach;"
-    " NCCL_TOPO_FILE",
 )
 @each_machine
 def _gpu_nic(node: NodeFacts) -> Result:
@@ -203,17 +156,6 @@ def _no_hcas(job: PreflightJob) -> str | None:
 
 
 @check("TOPO005", "topo-nccl-ib-hca", PROBE, rdma_ports.PROBE, skip_if=_no_hcas)
-@about(
-    what="The job's NCCL_IB_HCA takes the NICs that share PCIe switches with the GPUs, and no"
-    " others.",
-    why="A NIC for storage or management among them is slower, or leads to another network, where"
-    " NCCL hangs or fails. One that is left out costs its share of the bandwidth. Without `=` the"
-    " names are prefixes: mlx5_1 takes mlx5_10 too.",
-    how="nvidia-smi topo -m on every node, and the value as NCCL reads it: `^` to leave out, `=`"
-    " for exact names, name:port. Devices that are down are not recommended.",
-    fix="Set the value that the finding names, with `=`; or unset it and let NCCL choose.",
-    source="NCCL environment reference, NCCL_IB_HCA; src/misc/utils.cc, matchIfList",
-)
 def _nccl_ib_hca(evidence: Evidence) -> Results:
     value = evidence.job.env["NCCL_IB_HCA"]
     return each_machine(lambda node: _hcas(node.need(PROBE), value, _down(node)))(evidence)
@@ -241,15 +183,6 @@ _NUMA = Advice(
 
 
 @check("TOPO006", "topo-numa", PROBE, tier=Tier.ROUND_TRIP)
-@about(
-    what="The NUMA node of every GPU agrees with its PCIe links, and with that on most nodes.",
-    why="Launchers and NCCL bind processes and buffers by it. A wrong or missing one puts a"
-    " process on the far socket: slower copies, slower data loading.",
-    how="nvidia-smi topo -m, column NUMA Affinity.",
-    fix="Look at the BIOS settings for NUMA (nodes per socket, sub-NUMA clustering) and update the"
-    " BIOS; in virtual machines the host has to pass the layout on.",
-    source="legend of nvidia-smi topo -m: only SYS leaves a NUMA node",
-)
 def _numa(evidence: Evidence) -> Results:
     found, results = known(evidence, PROBE)
     yield from results

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from configparser import ConfigParser
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from clusterkit.preflight.checks.results import Results, skip
@@ -120,12 +122,16 @@ class Check:
 
 
 Evaluation = Callable[[Evidence], Results]
+Explained = tuple[About, Evaluation]
 
 
 def about(
     *, what: str, why: str, how: str, fix: str, source: str
-) -> Callable[[Evaluation], tuple[About, Evaluation]]:
-    """Return a decorator that explains a check, below `@check`; see `About`."""
+) -> Callable[[Evaluation], Explained]:
+    """Return a decorator that explains a check, below `@check`; see `About`.
+
+    Checks of this package do without it: `explanations.ini` explains them.
+    """
     texts = About(what=what, why=why, how=how, fix=fix, source=source)
     return lambda evaluate: (texts, evaluate)
 
@@ -136,14 +142,14 @@ def check(
     *probes: Probe[Any],
     tier: Tier = Tier.NODE,
     skip_if: Callable[[PreflightJob], str | None] = lambda _: None,
-) -> Callable[[tuple[About, Evaluation]], Check]:
-    """Return a decorator that makes a check of a function with `@about`; see `Check`.
+) -> Callable[[Explained | Evaluation], Check]:
+    """Return a decorator that makes a check of a function; see `Check`.
 
     Where `skip_if` returns a reason for a job, the check does not apply to it.
     """
 
-    def decorated(explained: tuple[About, Evaluation]) -> Check:
-        texts, evaluate = explained
+    def decorated(found: Explained | Evaluation) -> Check:
+        texts, evaluate = found if isinstance(found, tuple) else (_explanations()[id_], found)
 
         def judge(evidence: Evidence) -> Results:
             if reason := skip_if(evidence.job):
@@ -154,3 +160,14 @@ def check(
         return Check(id=id_, name=name, about=texts, probes=probes, judge=judge, tier=tier)
 
     return decorated
+
+
+@lru_cache
+def _explanations() -> Mapping[str, About]:
+    """Return what `explanations.ini` says of the checks of this package, by id."""
+    parser = ConfigParser(comment_prefixes=(";",), interpolation=None)
+    parser.read_string(Path(__file__).with_name("explanations.ini").read_text(encoding="utf-8"))
+    return {
+        id_: About(**{name: text.replace("\n", " ") for name, text in parser.items(id_)})
+        for id_ in parser.sections()
+    }
