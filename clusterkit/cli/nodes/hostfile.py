@@ -85,7 +85,7 @@ def _find(
         hosts, warnings = _of_cluster(cluster, slots, target)
     else:
         hosts, warnings = _of_allocation(slots), ()
-    if not target.has_slots:
+    if not target.says("slots"):
         # No file said these slots: who asks for names gets names, and nothing is lost.
         hosts = tuple(Host(name=host.name, slots=slots) for host in hosts)
     return hosts, warnings
@@ -136,17 +136,17 @@ def _logged_in(spec: ClusterSpec, target: Format) -> Found:
     hosts = tuple(
         dataclasses.replace(
             host,
-            user=(host.user or spec.user) if target.has_user else host.user,
-            port=(host.port or spec.port) if target.has_port else host.port,
+            user=(host.user or spec.user) if target.says("user") else host.user,
+            port=(host.port or spec.port) if target.says("port") else host.port,
         )
         for host in spec.hosts
     )
     lost = []
-    if spec.user is not None and not target.has_user:
+    if spec.user is not None and not target.says("user"):
         lost.append(f"user {spec.user}")
-    if spec.port is not None and not target.has_port:
+    if spec.port is not None and not target.says("port"):
         lost.append(f"port {spec.port}")
-    if not lost or not target.has_slots:
+    if not lost or not target.says("slots"):
         return hosts, ()
     message = f"{target.tool} cannot say the {' and '.join(lost)} of cluster {spec.name!r}"
     return hosts, (Problem(message=message, hint="put it in ~/.ssh/config"),)

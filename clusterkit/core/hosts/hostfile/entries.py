@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostlist import MAX_NAME_LENGTH
@@ -40,32 +42,14 @@ class Format(StrEnum):
     @property
     def tool(self) -> str:
         """Who reads it, as a sentence names it."""
-        return _TOOLS[self]
+        return _FORMATS[self]["tool"]
 
-    @property
-    def has_slots(self) -> bool:
-        """Whether the format can say how many slots a host has."""
-        return self not in {Format.HOSTLIST, Format.NAMES}
-
-    @property
-    def has_user(self) -> bool:
-        """Whether the format can say whom to log in as."""
-        return self in {Format.OPENMPI, Format.HYDRA}
-
-    @property
-    def has_port(self) -> bool:
-        """Whether the format can say on which port."""
-        return self is Format.OPENMPI
+    def says(self, what: str) -> bool:
+        """Tell whether it can say `slots`, `max_slots`, `user` or `port` of a host, or `ipv6`."""
+        return what in _FORMATS[self]["says"].split()
 
 
-_TOOLS = {
-    Format.DEEPSPEED: "DeepSpeed",
-    Format.HOROVOD: "Horovod",
-    Format.OPENMPI: "Open MPI",
-    Format.HYDRA: "MPICH's Hydra",
-    Format.HOSTLIST: "a hostlist",
-    Format.NAMES: "a list of names",
-}
+_FORMATS = {row["format"]: row for row in read_table(Path(__file__).with_name("formats.tsv"))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +143,7 @@ class Entry:
 
     line: Line
     column: int
-    names: tuple[str, ...]
-    slots: int | None
-    max_slots: int | None
-    user: str | None
-    port: int | None
+    hosts: tuple[Host, ...]
     marks: Mapping[Mark, int]
     """Each mark with the column it stands at."""
 
@@ -245,7 +225,7 @@ def _read_line(line: Line, text: str, contents: Contents) -> None:
         reader = _EntryReader(line, start, segment)
         entry = reader.read(joined=len(segments) > 1)
         contents.problems += reader.problems
-        if entry is not None and entry.names:
+        if entry is not None and entry.hosts:
             contents.entries.append(entry)
 
 
@@ -288,16 +268,12 @@ class _EntryReader:
             self._mark(Mark.BARE, lead)
         if joined:
             self._mark(Mark.JOINED, lead)
-        return Entry(
-            line=self._line,
-            column=self._start + lead + 1,
-            names=names,
-            slots=slots,
-            max_slots=limit,
-            user=self._texts.get("user"),
-            port=self._numbers.get("port"),
-            marks=self._marks,
+        user, port = self._texts.get("user"), self._numbers.get("port")
+        hosts = (
+            Host(name=name, slots=slots, max_slots=limit, user=user, port=port) for name in names
         )
+        column = self._start + lead + 1
+        return Entry(line=self._line, column=column, hosts=tuple(hosts), marks=self._marks)
 
     def _host(self, spec: str, at: int) -> tuple[str, ...]:
         user, sign, rest = spec.rpartition("@")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from clusterkit.core.hosts.hostfile.entries import (
     to_format,
 )
 from clusterkit.core.hosts.hostlist import MAX_NAMES
-from clusterkit.core.model import Host
 
 _OPENMPI_ONLY = {Mark.ALIAS, Mark.SPACED, Mark.MAX_SLOTS, Mark.LOGIN, Mark.PORT, Mark.SLASHES}
 _HYDRA_ONLY = {Mark.HYDRA_USER, Mark.BINDING}
@@ -52,7 +52,9 @@ def parse(text: str, *, source: str = "<stdin>", format: str | None = None) -> H
         )
     if problems:
         raise UserError(problems=sorted(problems, key=_place))
-    hosts = tuple(host for entry in contents.entries for host in _hosts(entry, decided))
+    hosts = tuple(host for entry in contents.entries for host in entry.hosts)
+    if decided is Format.HYDRA:
+        hosts = tuple(dataclasses.replace(host, slots=host.slots or 1) for host in hosts)
     return HostFile(hosts=hosts, format=decided, warnings=tuple(_warnings(contents, decided)))
 
 
@@ -78,28 +80,16 @@ def _is_dash_h(contents: Contents) -> bool:
     )  # fmt: skip
 
 
-def _hosts(entry: Entry, decided: Format) -> Iterator[Host]:
-    slots = 1 if entry.slots is None and decided is Format.HYDRA else entry.slots
-    for name in entry.names:
-        yield Host(
-            name=name,
-            slots=slots,
-            max_slots=entry.max_slots,
-            user=entry.user,
-            port=entry.port,
-        )
-
-
 def _collisions(entries: list[Entry]) -> Iterator[Problem]:
     first: dict[str, int] = {}
     total = 0
     for entry in entries:
-        total += len(entry.names)
+        total += len(entry.hosts)
         if total > MAX_NAMES:
             message = f"this file names more than {MAX_NAMES:,} hosts"
             yield entry.line.problem(message, column=entry.column)
             return
-        for name in entry.names:
+        for name in (host.name for host in entry.hosts):
             if name in first:
                 yield entry.line.problem(
                     f"host {name!r} stands twice, first on line {first[name]}",
@@ -115,7 +105,7 @@ def _without_slots(entries: list[Entry], decided: Format) -> Iterator[Problem]:
             yield entry.line.problem(
                 f"{decided.tool} needs the slots of every host",
                 column=entry.column,
-                hint=f"write '{entry.names[0]} slots=N'",
+                hint=f"write '{entry.hosts[0].name} slots=N'",
             )
 
 

@@ -104,7 +104,7 @@ def _host_problems(hosts: Sequence[Host], target: Format) -> Iterator[Problem]:
 
 def _can_be_named(name: str, target: Format) -> bool:
     if is_ipv6(name):
-        return target in {Format.DEEPSPEED, Format.OPENMPI, Format.NAMES}
+        return target.says("ipv6")
     if target is Format.OPENMPI:
         # Its lexer takes a bare number for an integer and so drops leading zeros.
         return name not in _PRRTE_KEYWORDS and not (name.isdigit() and name != str(int(name)))
@@ -119,23 +119,19 @@ def _unsayable(
     if target in {Format.DEEPSPEED, Format.HOROVOD, Format.HYDRA} and default is None:
         unknown = [host for host in hosts if host.slots is None]
         yield f"{tool} needs slots, and they are unknown", unknown, "say --slots N"
-    if not target.has_slots:
+    if not target.says("slots"):
         known = [host for host in hosts if host.slots not in {None, default}]
         uniform = len({host.slots for host in hosts}) == 1
         hint = f"say --slots {known[0].slots} to leave them to whoever reads it" if known else None
         yield f"{tool} cannot say slots", known, hint if uniform else None
+    for what, hint in (("max_slots", "remove it"), ("port", _SSH_CONFIG), ("user", _SSH_CONFIG)):
+        if not target.says(what):
+            said = [host for host in hosts if getattr(host, what) is not None]
+            yield f"{tool} cannot say {what}", said, hint
     if target is Format.OPENMPI:
         yield from _unsayable_to_openmpi(hosts, default)
-    else:
-        limited = [host for host in hosts if host.max_slots is not None]
-        yield f"{tool} cannot say max_slots", limited, "remove it"
-        ports = [host for host in hosts if host.port is not None]
-        yield f"{tool} cannot say port", ports, _SSH_CONFIG
-    users = [host for host in hosts if host.user is not None]
-    if not target.has_user:
-        yield f"{tool} cannot say user", users, _SSH_CONFIG
-    else:
-        odd = [host for host in users if not _can_log_in(host.user or "", target)]
+    if target.says("user"):
+        odd = [host for host in hosts if host.user and not _can_log_in(host.user, target)]
         yield f"{tool} cannot take this user name", odd, _SSH_CONFIG
 
 
