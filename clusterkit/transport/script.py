@@ -23,6 +23,7 @@ finds by a variable of theirs; otherwise they would keep GPUs, ports and a step 
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -30,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterkit.core.bounds import LATEST_S
+from clusterkit.core.data import read_template
 from clusterkit.core.shell import quote
 from clusterkit.core.untrusted import real, whole
 from clusterkit.transport.probe import Output, PreflightJob, Probe
@@ -39,53 +41,6 @@ _KILL_AFTER_S = 2.0
 _BEAT_S = 2
 PROBES_VARIABLE = "CLUSTERKIT_PROBES"
 """In the environment of all that a script starts, so that it can be ended with it."""
-
-_BEGIN = r"""main() {
-exec 3>&1
-LC_ALL=C LANG=C; export LC_ALL LANG; unset LANGUAGE
-PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH
-CLUSTERKIT_PROBES=@TOKEN@; export CLUSTERKIT_PROBES
-T="@TOKEN@ ${SLURM_PROCID:-0}"
-echo "$T - @ $(date +%s.%N) ${SLURMD_NODENAME:-$(uname -n)}"
-L() { awk -v p="$T $1 $2 " '{ print p substr($0, 1, @LINE@); fflush() }'; }
-W() { read -r w _ </proc/uptime; echo "$w"; }
-if timeout -k 1 1 true 2>/dev/null
-then B() { timeout -k @KILL@ "$@"; }
-else B() { shift; "$@"; }
-fi
-H() {
-trap '' PIPE
-while :; do
-sleep @BEAT@ >/dev/null 2>&1 3>&- || return
-echo "$T - . - -" || break
-done
-kill -s TERM $$
-}
-X() {
-trap '' INT TERM HUP
-exec 2>/dev/null
-kill -s KILL $h $j
-for s in TERM KILL; do
-for p in $(grep -zslF CLUSTERKIT_PROBES=@TOKEN@ /proc/[0-9]*/environ); do
-p=${p%/environ}; kill -s $s "${p#/proc/}"
-done
-[ $s = KILL ] || sleep 1
-done
-exit 130
-}
-P() {
-s=$(W)
-r=$({ { { B "$2" sh -c "$3" 2>&4 3>&- 4>&- 5>&-; echo "$?" >&5; } | L "$1" o >&3; } 4>&1 |
-L "$1" e >&3; } 5>&1)
-echo "$T $1 = $r $s $(W)"
-}
-"""
-_END = """[ -z "$j" ] || wait $j || X
-echo "$T - = 0 - -"
-{ kill -s KILL "$h"; wait; } 2>/dev/null
-}
-main </dev/null
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +84,20 @@ def compose(
     lanes: dict[str, list[tuple[Probe[Any], str]]] = {}
     for probe, snippet in asked:
         lanes.setdefault(probe.lane or f"only {probe.name}", []).append((probe, snippet))
-    begin = _BEGIN.replace("@TOKEN@", token).replace("@LINE@", str(_LINE))
-    begin = begin.replace("@KILL@", f"{_KILL_AFTER_S:g}").replace("@BEAT@", f"{_BEAT_S:g}")
-    lines = [begin, "H 2>/dev/null &\nh=$! j=\ntrap X INT TERM HUP\n"]
-    for lane in lanes.values():
-        steps = [f"P {p.name} {p.timeout_s:g} {quote(snippet)}" for p, snippet in lane]
-        lines.append("{\n" + "\n".join(steps) + '\n} &\nj="$j $!"\n')
+    steps = (
+        "\n".join(f"P {p.name} {p.timeout_s:g} {quote(snippet)}" for p, snippet in lane)
+        for lane in lanes.values()
+    )
+    marks = {
+        "TOKEN": token,
+        "LINE": f"{_LINE}",
+        "KILL": f"{_KILL_AFTER_S:g}",
+        "BEAT": f"{_BEAT_S:g}",
+        "LANES": "\n".join(f'{{\n{lane}\n}} &\nj="$j $!"' for lane in steps),
+    }
+    program = re.sub(r"(?m)^#.*\n", "", read_template("programs/probes/run_all.sh"))
     return Compound(
-        script="".join([*lines, _END]),
+        script=re.sub(r"@([A-Z]+)@", lambda mark: marks[mark[1]], program),
         token=token,
         names=tuple(probe.name for probe, _ in asked),
         timeout_s=max(
