@@ -1,11 +1,12 @@
-"""Find the layers, merge them, and return the settings, or everything that is wrong with them."""
+"""Find the layers, merge them key by key, return the settings or everything that is wrong."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from clusterkit.config.document import (
     read_text,
 )
 from clusterkit.config.fields import MAX_HOSTS
-from clusterkit.config.merge import Given, Merge, build_cluster, kinds_of, lay_file
-from clusterkit.config.schema import ClusterModel, ConfigModel
+from clusterkit.config.schema import ClusterModel, ConfigModel, kinds_of
 from clusterkit.config.settings import DEFAULT_ORIGIN, Layer, Origin, Settings
 from clusterkit.config.validate import complaint, validate
-from clusterkit.core.errors import Position, Problem, UserError, choices_hint
-from clusterkit.core.model import ClusterKind, ClusterSpec
+from clusterkit.core import ownership, shell
+from clusterkit.core.errors import Position, Problem, UserError, choices_hint, did_you_mean
+from clusterkit.core.hosts import hostfile
+from clusterkit.core.model import ClusterKind, ClusterSpec, Host
 
 LOCAL = "local"
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
@@ -38,6 +40,11 @@ _COMPOUND = frozenset(
 )  # fmt: skip
 SCALAR_KEYS = tuple(key for key in ClusterModel.model_fields if key not in _COMPOUND)
 """Keys of a cluster that `CLUSTERKIT_<KEY>` and flags can set."""
+_EXCLUSIVE = {"hosts": "hostfile", "hostfile": "hosts"}
+"""Keys that say the same in two ways: giving one takes back the other of a weaker layer."""
+_PATHS = ("run_dir", "templates")
+"""Keys whose relative paths count from the file that they stand in."""
+_FIELDS = frozenset(field.name for field in dataclasses.fields(ClusterSpec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +53,31 @@ class _File:
 
     path: Path
     document: Document
-    model: ConfigModel
+    model: Any
+    """A `ConfigModel`."""
+    layer: Layer
+
+    def given(self, value: Any, position: Position) -> _Given:
+        """Return a value of this file."""
+        source = self.document.source
+        origin = Origin(layer=self.layer, source=source, line=position.line)
+        base = self.path.absolute().parent
+        return _Given(value=value, origin=origin, position=position, base=base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """A value as one layer gave it."""
+
+    value: Any
     origin: Origin
+    position: Position | None
+    base: Path | None = None
+    """The folder from which a relative path counts; None for the working folder."""
+
+
+_Layers = dict[tuple[str, ...], _Given]
+"""The values of one cluster by their paths in it (`("env", "NCCL_DEBUG")`), the strongest kept."""
 
 
 def load_settings(
@@ -85,19 +115,24 @@ class _Loader:
         self.cluster = cluster
         self.problems: list[Problem] = []
         self.warnings: dict[str, tuple[Problem, ...]] = {}
-        self.merges: dict[str, Merge] = {LOCAL: Merge()}
+        self.clusters: dict[str, _Layers] = {LOCAL: {}}
 
     def merged(self, files: list[_File]) -> Settings:
         """Return the settings that these files, the environment and the flag make."""
         for file in reversed(files):
-            self._lay_clusters(file)
+            for name, model in (file.model.clusters or {}).items():
+                self._lay(name, model or ClusterModel(), file)
         default = self._default_cluster(files)
-        variables = self._lay_environment()
-        clusters: dict[str, ClusterSpec | None] = {}
+        self._lay_environment()
+        clusters: dict[str, ClusterSpec] = {}
         hosts = 0
-        for name, merge in self.merges.items():
-            spec = clusters[name] = self._build(name, merge)
-            hosts += len(spec.hosts) if spec else 0
+        for name, given in self.clusters.items():
+            kind = _kind(name, given)
+            if kind is None:
+                self._report_missing_kind(name, given)
+                continue
+            clusters[name] = self._build(name, kind, given)
+            hosts += len(clusters[name].hosts)
             if hosts > MAX_HOSTS:
                 message = f"the hostfiles of all clusters name more than {MAX_HOSTS:,} hosts"
                 raise UserError(message, key=f"clusters.{name}")
@@ -105,21 +140,29 @@ class _Loader:
             raise UserError(problems=in_order(self.problems))
         return Settings(
             default_cluster=default.value,
-            clusters={name: spec for name, spec in clusters.items() if spec is not None},
-            origins={"default_cluster": default.origin, **self._origins()},
+            clusters=clusters,
+            origins={
+                "default_cluster": default.origin,
+                **{
+                    ".".join(("clusters", name, *path)): one.origin
+                    for name, given in self.clusters.items()
+                    for path, one in given.items()
+                },
+            },
             files=tuple(file.path for file in files),
-            warnings=variables,
+            warnings=sources.unread_variables(self.environ, SCALAR_KEYS),
             cluster_warnings=self.warnings,
         )
 
     def read_files(self) -> Iterator[_File]:
         """Yield the files there are, the strongest first."""
-        project = sources.project_file(self.cwd, self.environ)
-        user = sources.user_file(self.environ)
+        named = sources.named_file(self.cwd, self.environ)
+        project = named or sources.nearest_file(self.cwd)
         if project is not None:
-            yield from self._read(project.path, Layer.PROJECT, named=project.named)
+            yield from self._read(project, Layer.PROJECT, named=named is not None)
+        user = sources.user_file(self.environ)
         # The upward search can end at the user's own file.
-        if user is not None and user.is_file() and not (project and user == project.path):
+        if user is not None and user.is_file() and user != project:
             yield from self._read(user, Layer.USER)
 
     def _read(self, path: Path, layer: Layer, *, named: bool = False) -> Iterator[_File]:
@@ -128,7 +171,11 @@ class _Loader:
             if named:
                 text = read_text(path, source=source, most=LARGEST)
             else:
-                use, hint = "read a configuration from it", sources.trust_hint(path)
+                use = "read a configuration from it"
+                hint = (
+                    f"if you trust it: clusterkit --config-file {shell.quote(str(path))} ...; "
+                    "to leave it out: --config-file /dev/null, or a file of your own"
+                )
                 text = read_own_text(path, source=source, use=use, hint=hint)
             document = parse_document(text, source=source)
         except UserError as error:
@@ -137,120 +184,189 @@ class _Loader:
         keys_at = {1: ConfigModel.model_fields, 3: ClusterModel.model_fields}
         model, problems = validate(document, ConfigModel, keys_at)
         self.problems += problems
-        origin = Origin(layer=layer, source=source)
-        yield _File(path=path, document=document, model=model, origin=origin)
+        yield _File(path=path, document=document, model=model, layer=layer)
 
-    def _lay_clusters(self, file: _File) -> None:
-        for name, model in (file.model.clusters or {}).items():
-            if not _CLUSTER_NAME.fullmatch(name):
-                message = f"{name!r} is no name for a cluster"
-                position = file.document.key_position(("clusters", name))
-                hint = "letters, digits, '.', '_' and '-' can stand in it"
-                self._wrong(message, hint, "clusters", position)
+    def _lay(self, name: str, model: Any, file: _File) -> None:
+        """Lay what a file says of a cluster over what weaker layers gave."""
+        where = ("clusters", name)
+        position = file.document.key_position
+        if not _CLUSTER_NAME.fullmatch(name):
+            hint = "letters, digits, '.', '_' and '-' can stand in it"
+            self._wrong(f"{name!r} is no name for a cluster", hint, "clusters", position(where))
+            return
+        layers = self.clusters.setdefault(name, {})
+        torn = model.hosts is not None and model.hostfile is not None
+        for key in ClusterModel.model_fields:  # the order of the schema, not of the set
+            if key not in model.model_fields_set or (torn and key == "hostfile"):
                 continue
-            merge = self.merges.setdefault(name, Merge())
-            base = file.path.absolute().parent
-            lay = lay_file(merge, name, model or ClusterModel(), file.document, file.origin, base)
-            self.problems += lay
+            path, value = (*where, key), getattr(model, key)
+            if isinstance(value, Mapping):
+                for item, text in value.items():
+                    layers[key, item] = file.given(text, position((*path, item)))
+            else:
+                _put(layers, key, file.given(value, position(path)))
+        if torn:
+            at = position((*where, "hostfile"))
+            message = "hosts and hostfile exclude each other"
+            self._wrong(message, "keep one of the two", f"clusters.{name}.hostfile", at)
 
-    def _default_cluster(self, files: list[_File]) -> Given:
+    def _default_cluster(self, files: list[_File]) -> _Given:
         given = self._named_default(files)
-        if given.value not in self.merges:
+        if given.value not in self.clusters:
             message = f"unknown cluster {given.value!r}"
-            hint = choices_hint(given.value, self.merges)
+            hint = choices_hint(given.value, self.clusters)
             self._wrong(message, hint, "default_cluster", given.position)
         return given
 
-    def _named_default(self, files: list[_File]) -> Given:
+    def _named_default(self, files: list[_File]) -> _Given:
         if self.cluster:
             origin = Origin(layer=Layer.FLAG, source="--cluster")
             position = Position(source="flag --cluster")
-            return Given(value=self.cluster, origin=origin, position=position)
+            return _Given(value=self.cluster, origin=origin, position=position)
         for name in ("CLUSTERKIT_CLUSTER", "CLUSTERKIT_DEFAULT_CLUSTER"):
             if text := self.environ.get(name):
                 return _from_variable(name, text)
         for file in files:
             if file.model.default_cluster is not None:
-                position = file.document.value_position(("default_cluster",))
-                return Given(
-                    value=file.model.default_cluster,
-                    origin=replace(file.origin, line=position.line),
-                    position=position,
-                )
-        return Given(value=LOCAL, origin=DEFAULT_ORIGIN, position=None)
+                at = file.document.value_position(("default_cluster",))
+                return file.given(file.model.default_cluster, at)
+        return _Given(value=LOCAL, origin=DEFAULT_ORIGIN, position=None)
 
-    def _lay_environment(self) -> tuple[Problem, ...]:
-        texts = {
-            key: text for key in SCALAR_KEYS if (text := self.environ.get(sources.variable(key)))
-        }
-        for key, value in self._parsed(texts).items():
-            for name, merge in self.merges.items():
-                if _kind(name, merge) in kinds_of(key):
-                    merge.put(key, _from_variable(sources.variable(key), value))
-        return sources.unread_variables(self.environ, SCALAR_KEYS)
-
-    def _parsed(self, texts: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of variables by key; none where one of them is wrong."""
+    def _lay_environment(self) -> None:
+        """Lay variables over what files gave; none where one of them is wrong."""
+        names = {key: sources.variable(key) for key in SCALAR_KEYS}
+        texts = {key: text for key, name in names.items() if (text := self.environ.get(name))}
         try:
-            model = ClusterModel.model_validate(dict(texts))
+            model = ClusterModel.model_validate(texts)
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 message, hint = complaint(detail, sources.variable(str(detail["loc"][0])))
                 self.problems.append(Problem(message=message, hint=hint))
-            return {}
-        return {key: getattr(model, key) for key in texts}
+            return
+        for key in texts:
+            given = _from_variable(names[key], getattr(model, key))
+            for name, layers in self.clusters.items():
+                if _kind(name, layers) in kinds_of(key):
+                    _put(layers, key, given)
 
-    def _build(self, name: str, merge: Merge) -> ClusterSpec | None:
-        kind = _kind(name, merge)
-        if kind is None:
-            self._report_missing_kind(name, merge)
-            return None
-        built = build_cluster(
-            name,
-            kind,
-            merge,
-            self.cwd,
-            trusted=sources.trusted_owners(self.cwd, self.environ),
-            hosts_refused=self._refused(f"clusters.{name}.hosts"),
-        )
-        self.problems += built.problems
-        self.warnings[name] = built.warnings
-        return built.spec
-
-    def _report_missing_kind(self, name: str, merge: Merge) -> None:
+    def _report_missing_kind(self, name: str, layers: _Layers) -> None:
         where = f"clusters.{name}"
         if self._refused(where, f"{where}.kind"):
             return  # it was given, and is wrong
-        first = next(merge.items(), None)
-        position = first[1].position if first else None
+        position = next((given.position for given in layers.values()), None)
         hint = f"add `kind: {' | '.join(ClusterKind)}`"
         self._wrong(f"cluster {name!r} has no kind", hint, where, position)
 
-    def _wrong(self, message: str, hint: str, key: str, position: Position | None) -> None:
+    def _build(self, name: str, kind: ClusterKind, layers: _Layers) -> ClusterSpec:
+        """Return the cluster that merged values make."""
+        where = f"clusters.{name}"
+        self._report_misplaced(where, kind, layers)
+        values: dict[str, Any] = {}
+        for path, given in layers.items():
+            if len(path) == 1:
+                values[path[0]] = given.value
+            else:
+                values.setdefault(path[0], {})[path[1]] = given.value
+        for key in _PATHS:
+            if given_path := layers.get((key,)):
+                values[key] = _anchored(given_path)
+                try:
+                    sources.expand_home(str(given_path.value))
+                except UserError as error:
+                    self._move(error, f"{where}.{key}", given_path.position)
+        try:
+            values["hosts"] = self._hosts(name, layers)
+        except UserError as error:
+            self.problems += error.problems
+            values["hosts"] = (Host(name=name),)
+        if kind.lists_hosts and not values["hosts"] and not self._refused(f"{where}.hosts"):
+            given_kind = layers.get(("kind",))
+            self._wrong(
+                f"cluster {name!r} of kind ssh has no hosts",
+                "add `hosts: n[1-4]` or `hostfile: PATH`",
+                where,
+                given_kind.position if given_kind else None,
+            )
+        known = {key: value for key, value in values.items() if key in _FIELDS}
+        return ClusterSpec(**{**known, "name": name, "kind": kind})
+
+    def _report_misplaced(self, where: str, kind: ClusterKind, layers: _Layers) -> None:
+        first = {path[0]: given.position for path, given in reversed(layers.items())}
+        for key in dict.fromkeys(path[0] for path in layers):
+            if kind in kinds_of(key):
+                continue
+            message = f"{key} does not apply to a cluster of kind {kind}"
+            fitting = [other for other in ClusterModel.model_fields if kind in kinds_of(other)]
+            kinds = " or ".join(kinds_of(key))
+            hint = did_you_mean(key, fitting) or f"remove it, or write `kind: {kinds}`"
+            self._wrong(message, hint, f"{where}.{key}", first[key])
+        runtime = layers.get(("container_runtime",))
+        if runtime is not None and runtime.value == "pyxis" and not kind.scheduled:
+            message = f"pyxis is a part of Slurm; a cluster of kind {kind} has none"
+            hint = "choose one of: docker, apptainer, enroot"
+            self._wrong(message, hint, f"{where}.container_runtime", runtime.position)
+
+    def _hosts(self, name: str, layers: _Layers) -> tuple[Host, ...]:
+        """Return the hosts of a cluster; note what is odd about the hostfile that lists them."""
+        if listed := layers.get(("hosts",)):
+            return tuple(Host(name=name) for name in listed.value)
+        named = layers.get(("hostfile",))
+        if named is None:
+            return ()
+        path = sources.expand_home(_anchored(named))
+        source = sources.display(path, self.cwd)
+        use = "take the nodes of a cluster from it"
+        hint = f"if you trust it, name a copy of your own: cp {shell.quote(str(path))} my-hosts"
+        trusted = sources.trusted_owners(self.cwd, self.environ)
+        try:
+            text = read_own_text(
+                path, source=source, use=use, hint=hint, trusted=trusted, most=ownership.LARGEST
+            )
+            read = hostfile.parse(text, source=source)
+        except UserError as error:
+            if any(problem.position is not None for problem in error.problems):
+                raise  # a place inside the hostfile says more than ours
+            self._move(error, f"clusters.{name}.hostfile", named.position)
+            return (Host(name=name),)
+        self.warnings[name] = read.warnings
+        return read.hosts
+
+    def _move(self, error: UserError, key: str, position: Position | None) -> None:
+        """Report the first problem of an error as one of the value under `key`."""
+        self._wrong(error.problems[0].message, error.problems[0].hint, key, position)
+
+    def _wrong(self, message: str, hint: str | None, key: str, position: Position | None) -> None:
         self.problems.append(Problem(message=message, hint=hint, key=key, position=position))
 
     def _refused(self, *keys: str) -> bool:
         """Tell whether something is already said against one of the keys."""
         return any(problem.key in keys for problem in self.problems)
 
-    def _origins(self) -> dict[str, Origin]:
-        return {
-            ".".join(("clusters", name, *path)): given.origin
-            for name, merge in self.merges.items()
-            for path, given in merge.items()
-        }
+
+def _put(layers: _Layers, key: str, given: _Given) -> None:
+    """Lay a value over what weaker layers gave; None goes back to the default."""
+    gone = key if given.value is None else _EXCLUSIVE.get(key)
+    for path in [path for path in layers if path[0] == gone]:
+        del layers[path]
+    if given.value is not None:
+        layers[key,] = given
 
 
-def _kind(name: str, merge: Merge) -> ClusterKind | None:
-    given = merge.get("kind")
+def _anchored(given: _Given) -> str:
+    text = str(given.value)
+    if given.base is None or text.startswith(("/", "~", "$")):
+        return text
+    return str(given.base / text)
+
+
+def _kind(name: str, layers: _Layers) -> ClusterKind | None:
+    given = layers.get(("kind",))
     if given is not None:
         return ClusterKind(given.value)
     return ClusterKind.LOCAL if name == LOCAL else None
 
 
-def _from_variable(name: str, value: Any) -> Given:
-    return Given(
-        value=value,
-        origin=Origin(layer=Layer.ENVIRONMENT, source=name),
-        position=sources.environment_position(name),
-    )
+def _from_variable(name: str, value: Any) -> _Given:
+    origin = Origin(layer=Layer.ENVIRONMENT, source=name)
+    position = Position(source=f"environment variable {name}")
+    return _Given(value=value, origin=origin, position=position)

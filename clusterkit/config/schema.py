@@ -7,6 +7,7 @@ reference page and `clusterkit explain KEY` are made from it. Defaults are those
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from clusterkit.config import fields
 from clusterkit.core.data import read_table
-from clusterkit.core.model import ClusterKind
+from clusterkit.core.model import ClusterKind, ClusterSpec
 
 _CONFIG = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -54,3 +55,14 @@ ConfigModel: Any = create_model(
         "{a100: {kind: slurm, partition: gpu}}",
     ),
 )
+
+
+def kinds_of(key: str) -> tuple[ClusterKind, ...]:
+    """Return the kinds of cluster that `key` applies to."""
+    extra: Any = ClusterModel.model_fields[key].json_schema_extra
+    return tuple(ClusterKind(kind) for kind in extra["kinds"])
+
+
+def as_mapping(spec: ClusterSpec) -> Mapping[str, Any]:
+    """Return the values of a cluster by key, in the order of the schema."""
+    return {key: getattr(spec, key) for key in ClusterModel.model_fields if hasattr(spec, key)}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from clusterkit.core import shell
-from clusterkit.core.errors import Position, Problem, UserError, did_you_mean
+from clusterkit.core.errors import Problem, UserError, did_you_mean
 
 FILE_NAME = "clusterkit.yaml"
 PREFIX = "CLUSTERKIT_"
@@ -25,47 +23,29 @@ FLAG_VARIABLES = frozenset(
 """Variables that are read elsewhere: by flags, inside a job, and by our tests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectFile:
-    """The configuration of a project, and whether the user named it outright."""
-
-    path: Path
-    named: bool
-
-
-def project_file(cwd: Path, environ: Mapping[str, str]) -> ProjectFile | None:
-    """Return the file that CLUSTERKIT_CONFIG_FILE names, or the nearest one from `cwd` upward.
+def named_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
+    """Return the file that the user named outright, by CLUSTERKIT_CONFIG_FILE; None without.
 
     Raises:
-        UserError: the named file does not exist.
+        UserError: it does not exist.
     """
-    path = _named_file(cwd, environ)
-    if path is not None:
-        if not _exists(path):
-            raise UserError(
-                f"there is no configuration file {environ[PREFIX + 'CONFIG_FILE']}",
-                hint="check --config-file and CLUSTERKIT_CONFIG_FILE",
-            )
-        return ProjectFile(path=path, named=True)
-    for folder in (cwd, *cwd.parents):
-        if (folder / FILE_NAME).is_file():
-            return ProjectFile(path=folder / FILE_NAME, named=False)
-    return None
-
-
-def _exists(path: Path) -> bool:
+    path = _named(cwd, environ)
     try:
-        return path.exists()
+        missing = path is not None and not path.exists()
     except OSError:  # a name that is too long, a folder that is closed to us
-        return False
+        missing = True
+    if missing:
+        raise UserError(
+            f"there is no configuration file {environ[PREFIX + 'CONFIG_FILE']}",
+            hint="check --config-file and CLUSTERKIT_CONFIG_FILE",
+        )
+    return path
 
 
-def trust_hint(path: Path) -> str:
-    """Return how to trust a configuration of somebody else, or to leave it out."""
-    return (
-        f"if you trust it: clusterkit --config-file {shell.quote(str(path))} ...; "
-        "to leave it out: --config-file /dev/null, or a file of your own"
-    )
+def nearest_file(cwd: Path) -> Path | None:
+    """Return the configuration in the nearest folder from `cwd` upward; None without."""
+    places = (folder / FILE_NAME for folder in (cwd, *cwd.parents))
+    return next((path for path in places if path.is_file()), None)
 
 
 def trusted_owners(cwd: Path, environ: Mapping[str, str]) -> frozenset[int]:
@@ -74,7 +54,7 @@ def trusted_owners(cwd: Path, environ: Mapping[str, str]) -> frozenset[int]:
     What else that owner has, and the configuration names (templates, a hostfile), is trusted too:
     he could as well have written it into the configuration.
     """
-    path = _named_file(cwd, environ)
+    path = _named(cwd, environ)
     try:
         return frozenset() if path is None else frozenset({path.stat().st_uid})
     except OSError:
@@ -95,7 +75,7 @@ def expand_home(text: str) -> Path:
         ) from error
 
 
-def _named_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
+def _named(cwd: Path, environ: Mapping[str, str]) -> Path | None:
     named = environ.get(PREFIX + "CONFIG_FILE")
     return cwd / expand_home(named) if named else None
 
@@ -130,11 +110,6 @@ def unread_variables(environ: Mapping[str, str], keys: Iterable[str]) -> tuple[P
         for name in sorted(environ)
         if name.startswith(PREFIX) and name not in known
     )
-
-
-def environment_position(name: str) -> Position:
-    """Return the position that stands for a variable."""
-    return Position(source=f"environment variable {name}")
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:

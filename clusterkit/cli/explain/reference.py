@@ -15,8 +15,7 @@ from pydantic import BaseModel
 
 from clusterkit.cli.explain.topic import Topic, first_sentence, paragraphs, table
 from clusterkit.config.load import SCALAR_KEYS
-from clusterkit.config.merge import kinds_of
-from clusterkit.config.schema import ClusterModel, ConfigModel
+from clusterkit.config.schema import ClusterModel, ConfigModel, kinds_of
 from clusterkit.config.sources import variable
 from clusterkit.core.model import ClusterKind, ClusterSpec
 from clusterkit.launch.jobfile import JobFile

@@ -71,7 +71,7 @@ def path(json: JsonFlag = False) -> None:
 
 
 def _document(settings: Settings, names: list[str]) -> dict[str, Any]:
-    from clusterkit.config.merge import as_mapping
+    from clusterkit.config.schema import as_mapping
 
     prefixes = tuple(f"clusters.{name}." for name in names)
     return {
@@ -93,7 +93,7 @@ def _warnings(settings: Settings, names: list[str]) -> tuple[Problem, ...]:
 
 def _rows(settings: Settings, spec: ClusterSpec) -> Iterator[Row]:
     from clusterkit.cli.explain.reference import spell
-    from clusterkit.config.merge import as_mapping, kinds_of
+    from clusterkit.config.schema import as_mapping, kinds_of
     from clusterkit.core.hosts.hostlist import fold
 
     for key, value in as_mapping(spec).items():
