@@ -97,7 +97,7 @@ class Config:
             UserError: values are missing or cannot be.
         """
         if self._problems:
-            raise UserError(problems=self._problems)
+            raise UserError(problems=tuple(dict.fromkeys(self._problems)))
 
 
 def _whole(value: object) -> int | None:
