@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
+from clusterkit.core.data import read_template
+
 _PATIENCE_S = 3.0
 """After each signal."""
 _LAST_WORDS_S = 0.5
@@ -24,24 +26,6 @@ _LAST_WORDS_S = 0.5
 _MOST_ERRORS = 4 << 20
 """Bytes of standard error that are kept, the first ones."""
 _TICK_S = 0.1
-
-_TIED = """\
-import os, signal, sys
-parent, number = int(sys.argv[1]), int(sys.argv[2])
-try:
-    import ctypes
-    ctypes.CDLL(None).prctl(1, number, 0, 0, 0)
-except (ImportError, OSError, AttributeError):
-    pass
-for ignored in signal.SIGPIPE, signal.SIGXFSZ:
-    signal.signal(ignored, signal.SIG_DFL)
-if os.getppid() == parent:
-    os.execvp(sys.argv[3], sys.argv[3:])
-"""
-"""Become a program that the kernel sends a signal when its parent ends, however that ends
-(PR_SET_PDEATHSIG, prctl(2)). Python code between fork and exec would not be safe with threads.
-Where Python has no ctypes, the program runs all the same. What Python ignores is not ignored in it
-(`restore_signals` of Popen does the same)."""
 
 Heard = Callable[[float, bytes], bool]
 """Called with each piece of standard output and when it came (epoch); false where enough came."""
@@ -118,7 +102,8 @@ def _tied(
     path = None if environment is None else environment.get("PATH")
     if shutil.which(argv[0], path=path) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
-    tie = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), str(orphaned.value))
+    program = read_template("programs/machine/end_with_parent.py")
+    tie = (sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(orphaned.value))
     return [*tie, *argv]
 
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
 from clusterkit.config import load_settings
-from clusterkit.config.doctor import _MAKE_STORE, Condition, Item, Machine, examine
+from clusterkit.config.doctor import Condition, Item, Machine, examine
 from clusterkit.core.commands import Answer
+from clusterkit.core.data import read_template
 
 
 def _items(
@@ -53,7 +54,7 @@ def test_how_a_torch_without_libuv_is_found() -> None:
     pytest.importorskip("torch")
 
     def said(before: str) -> str:
-        argv = [sys.executable, "-c", before + _MAKE_STORE]
+        argv = [sys.executable, "-c", before + read_template("programs/machine/torch_store.py")]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     refuse = "import torch.distributed as d\ndef f(*_, **k): raise RuntimeError('no libuv')\n"
