@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterkit.cli.explain.checks import WHEN
 from clusterkit.cli.explain.topic import first_sentence, texts
+from clusterkit.cli.explain.topics import WHEN
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check
 from docs.generate.page import Page, anchor, blocks, code, fenced, prose, table

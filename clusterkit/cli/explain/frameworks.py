@@ -20,16 +20,19 @@ _LEGEND = (
 )
 
 
+def listed() -> str:
+    """Return the table of frameworks."""
+    return "\n".join((*_rows(_all()), "", *_LEGEND))
+
+
 def topics() -> Iterator[Topic]:
-    """Yield the table of frameworks, and one topic for each."""
-    loaded = {name: _loaded(name) for name in framework_names()}
-    yield Topic(
-        name="frameworks",
-        summary="what can start the processes of a job (--framework)",
-        text="\n".join((*_rows(loaded), "", *_LEGEND)),
-    )
-    for name, framework in loaded.items():
+    """Yield one topic for each framework."""
+    for name, framework in _all().items():
         yield _topic(name, framework)
+
+
+def _all() -> Mapping[str, Framework | UserError]:
+    return {name: _loaded(name) for name in framework_names()}
 
 
 def _loaded(name: str) -> Framework | UserError:

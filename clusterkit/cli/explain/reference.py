@@ -103,47 +103,25 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return next((choices for choices in found if choices), ())
 
 
+def tables() -> Mapping[str, str]:
+    """Return the lists of keys, and what is known of the key `preflight`, as tables."""
+    listed = {"file_keys": file_keys(), "cluster_keys": cluster_keys(), "job_keys": job_keys()}
+    tables = {
+        name: table((doc.name, first_sentence(doc.description)) for doc in docs.values())
+        for name, docs in listed.items()
+    }
+    return {**tables, "preflight_key": table(key_facts(cluster_keys()["preflight"]))}
+
+
 def topics() -> Iterator[Topic]:
-    """Yield the lists of keys, and one topic for each key of a cluster."""
-    top, clusters = file_keys(), cluster_keys()
-    yield Topic(
-        name="config",
-        summary="the keys of clusterkit.yaml, and which layer wins",
-        text="\n\n".join(
-            (
-                paragraphs(
-                    "Flags beat CLUSTERKIT_* variables, which beat the nearest clusterkit.yaml "
-                    "from here upward, which beats ~/.config/clusterkit/config.yaml. `clusterkit "
-                    "config show --origin` tells where each value came from. A key without a "
-                    "value goes back to its default.",
-                    "A file that another user can write is refused: `--config-file FILE` names "
-                    "and trusts it.",
-                    "Keys of the file:",
-                ),
-                _listed(top),
-                paragraphs("Keys of a cluster:"),
-                _listed(clusters),
-            )
-        ),
-    )
-    yield Topic(
-        name="job-file",
-        summary="the keys of a job file (submit --job FILE)",
-        text=paragraphs("The flags of a job as YAML keys; flags win over the file.")
-        + "\n\n"
-        + _listed(job_keys()),
-    )
-    for doc in (*top.values(), *clusters.values()):
+    """Yield a topic for each key of `clusterkit.yaml`."""
+    for doc in (*file_keys().values(), *cluster_keys().values()):
         yield Topic(
             name=doc.name,
             summary=first_sentence(doc.description),
             text=paragraphs(doc.description) + "\n\n" + table(key_facts(doc)),
             group="config",
         )
-
-
-def _listed(docs: Mapping[str, KeyDoc]) -> str:
-    return table((doc.name, first_sentence(doc.description)) for doc in docs.values())
 
 
 def key_facts(doc: KeyDoc) -> Iterator[tuple[str, str]]:

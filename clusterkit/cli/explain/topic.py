@@ -34,8 +34,8 @@ def texts(listed: str) -> Mapping[str, str]:
 def one_each(rows: Mapping[str, str], group: str, *more: str) -> Iterator[Topic]:
     """Yield a topic for each word of a list: its text, and paragraphs that all of them share."""
     for name, text in rows.items():
-        summary = first_sentence(text)
-        yield Topic(name=name, summary=summary, text=paragraphs(text, *more), group=group)
+        about = paragraphs(text[:1].upper() + text[1:], *more)
+        yield Topic(name=name, summary=first_sentence(text), text=about, group=group)
 
 
 def paragraphs(*texts: str) -> str:

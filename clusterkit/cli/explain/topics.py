@@ -1,33 +1,51 @@
-"""All topics that `clusterkit explain` knows: each function of `_PROVIDERS` yields some."""
+"""All topics that `clusterkit explain` knows: the pages of `topics.md`, and one for each word."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
 
-from clusterkit.cli.explain import checks, frameworks, lists, reference, variables
-from clusterkit.cli.explain.topic import Topic
-from clusterkit.core.errors import UserError, did_you_mean
-
-_PROVIDERS = (
-    checks.topics,
-    reference.topics,
-    lists.diagnose,
-    lists.exit_codes,
-    frameworks.topics,
-    lists.links,
-    variables.rules,
-    checks.preflight,
-    lists.runtime,
-    lists.states,
-    lists.estimates,
-    variables.topics,
+from clusterkit.cli.explain import frameworks, reference
+from clusterkit.cli.explain.topic import (
+    Topic,
+    filled,
+    first_sentence,
+    one_each,
+    paragraphs,
+    summaries,
+    table,
+    texts,
 )
-"""A later one may say more of a name that an earlier one has."""
+from clusterkit.core.errors import UserError, did_you_mean
+from clusterkit.core.model import JobState
+from clusterkit.estimate.machines.gpus import GPUS, OWN_FIGURES
+from clusterkit.estimate.machines.interconnects import NETWORKS, OWN_NETWORK
+from clusterkit.estimate.models.named import preset_names
+from clusterkit.estimate.strategies import STRATEGIES
+from clusterkit.observe.diagnose.rules import own_rules
+from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks.base import Check, Tier
+from clusterkit.preflight.env_lint import RULES
+from clusterkit.preflight.env_lint.variables import NEWEST_NCCL, Kind, Variable, all_variables
+
+WHEN = {
+    Tier.NODE: "One round trip; evaluated on each node alone.",
+    Tier.ROUND_TRIP: "One round trip; nodes are compared with each other.",
+    Tier.NETWORK: "Traffic between the nodes; only with --network.",
+}
+_ALLOW = (
+    "To leave a variable alone: `--allow NAME`, or `allowed_env: [NAME]` in the cluster. "
+    "The page docs/how-to/nccl-environment.md lists all rules."
+)
 
 
 def all_topics() -> Mapping[str, Topic]:
-    """Return every topic by name, in the order of their providers."""
-    return {topic.name: topic for topics in _PROVIDERS for topic in topics()}
+    """Return every topic by name: the pages first, in their order."""
+    pages = {page.name: page for page in _pages()}
+    words = chain(_checks(), reference.topics(), frameworks.topics(), _rules(), _lists())
+    return {**pages, **{topic.name: topic for topic in chain(words, _variables())}, **pages}
 
 
 def find_topic(word: str) -> Topic:
@@ -52,3 +70,127 @@ def find_topic(word: str) -> Topic:
 
 def _fold(word: str) -> str:
     return word.strip().lower().replace("_", "-")
+
+
+def _pages() -> Iterator[Topic]:
+    values = _values()
+    text = Path(__file__).with_name("topics.md").read_text(encoding="utf-8")
+    for page in text.split("\n## ")[1:]:
+        head, *parts = page.strip().split("\n\n")
+        name, summary = head.split("\n")
+        laid_out = "\n\n".join(_laid_out(part, values) for part in parts)
+        yield Topic(name=name, summary=summary, text=laid_out)
+
+
+def _laid_out(part: str, values: Mapping[str, str]) -> str:
+    alone = re.fullmatch(r"\{([\w-]+)\}", part)
+    return values[alone[1]] if alone else filled(part.format_map(values))
+
+
+def _values() -> Mapping[str, str]:
+    """Return what the pages have in braces: tables laid out for 80 columns, and words."""
+    gpus = (
+        (gpu.name, f"{gpu.memory_gb:g} GB, {gpu.half_tflops:g} TFLOP/s in 16 bits")
+        for gpu in GPUS.values()
+    )
+    networks = (
+        (network.name, f"{network.node_gbs(8):.0f} GB/s out of a node of 8 GPUs")
+        for network in NETWORKS.values()
+    )
+    listed = ("verdicts", "modes", "exit-codes", "job-exit-codes")
+    return {
+        **{name: table(texts(name).items()) for name in listed},
+        **{name: summaries(texts(name)) for name in ("links", "runtime", "states")},
+        **reference.tables(),
+        "checks": _listed(all_checks()),
+        "diagnose": table((rule.id, f"{rule.general_title} ({rule.role})") for rule in own_rules()),
+        "frameworks": frameworks.listed(),
+        "rules": table(
+            (f"{rule.id} {rule.verdict}", f"{rule.name}: {rule.what}") for rule in RULES
+        ),
+        "strategies": table((strategy.name, strategy.summary) for strategy in STRATEGIES),
+        "gpus": table(gpus),
+        "own_figures": OWN_FIGURES,
+        "networks": table(networks),
+        "own_network": OWN_NETWORK,
+        "models": paragraphs(", ".join(preset_names())),
+        "newest_nccl": NEWEST_NCCL,
+    }
+
+
+def _lists() -> Iterator[Topic]:
+    """Yield a topic for each word of the lists that `texts.tsv` has."""
+    yield from one_each(texts("links"), "links")
+    yield from one_each(texts("runtime"), "runtime")
+    for name, text in texts("states").items():
+        ending = "The job has ended." if JobState(name).final else "The job has not ended."
+        if name == JobState.UNKNOWN:  # the one word that is a verdict, too
+            ending = "Of a check: `clusterkit explain verdicts`."
+        yield from one_each({name: text}, "states", ending)
+
+
+def _checks() -> Iterator[Topic]:
+    """Yield a topic for each verdict, each area, and each id and name of a check."""
+    checks = all_checks()
+    yield from one_each(texts("verdicts"), "verdicts")
+    for area, text in texts("areas").items():
+        about = paragraphs(f"An area of preflight (--select {area}). {text}")
+        own = _listed(check for check in checks if check.area == area)
+        summary = first_sentence(text)
+        yield Topic(name=area, summary=summary, text=f"{about}\n\n{own}", group="checks")
+    for check in checks:
+        summary = first_sentence(check.about.what)
+        for name, other in ((check.id, check.name), (check.name, check.id)):
+            yield Topic(name=name, summary=summary, text=_text(check, other), group="checks")
+
+
+def _listed(checks: Iterable[Check]) -> str:
+    return table((c.id, f"{c.name}: {first_sentence(c.about.what)}") for c in checks)
+
+
+def _text(check: Check, other: str) -> str:
+    """Return the text below the id or the name of a check; `other` is the other of the two."""
+    about = check.about
+    return paragraphs(
+        f"{other}: {about.what}",
+        f"Why it matters: {about.why}",
+        f"How it is measured: {about.how} {WHEN[check.tier]}",
+        f"How to fix it: {about.fix}",
+        f"Source: {about.source}",
+    )
+
+
+def _rules() -> Iterator[Topic]:
+    """Yield a topic for each rule of `clusterkit lint-env`."""
+    for rule in RULES:
+        first = f"{rule.name} ({rule.verdict}): {rule.what}."
+        text = paragraphs(first, rule.why, rule.fix, _ALLOW)
+        yield Topic(name=rule.id, summary=rule.what, text=text, group="lint-rules")
+
+
+def _variables() -> Iterator[Topic]:
+    """Yield a topic for each variable of NCCL and its siblings that the lint knows."""
+    families, kinds, types = texts("families"), texts("kinds"), texts("types")
+    for variable in all_variables():
+        family = families.get(variable.family, variable.family)
+        state = kinds[variable.kind].format(until=variable.until or "a while")
+        facts = table(_facts(variable, types.get(variable.type, variable.type)))
+        yield Topic(
+            name=variable.name,
+            summary=f"a variable of {family}",
+            text=paragraphs(f"A variable of {family}: {state}.") + "\n\n" + facts,
+            group="variables",
+        )
+
+
+def _facts(variable: Variable, value: str) -> Iterator[tuple[str, str]]:
+    if variable.kind not in {Kind.REMOVED, Kind.TYPO, Kind.PLUGIN}:
+        yield "value", value
+    known = {
+        "allowed": variable.allowed.replace(",", ", "),
+        "default": variable.default,
+        "write": variable.replaced_by,
+        "note": variable.note,
+        "see": "docs/how-to/nccl-environment.md",
+    }
+    yield from ((name, text) for name, text in known.items() if text)
