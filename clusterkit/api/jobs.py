@@ -13,16 +13,18 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.files import versioned
 from clusterkit.core.model import LaunchPlan, RenderedFile
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import cancel, find_run, follow, read_logs, run_roots, wait
 from clusterkit.jobs.document import document_of, full_document_of, name_of
+from clusterkit.jobs.find import find_run, run_roots
+from clusterkit.jobs.logs import follow, read_logs
 from clusterkit.jobs.state.load import load_job
 from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.request import JobRequest, read_request
 from clusterkit.jobs.submit.submit import prepare, start
+from clusterkit.jobs.watch import cancel, wait
 from clusterkit.launch.options import JobOptions, SubmitOptions
 from clusterkit.launch.render import check_kinds, write_files
 from clusterkit.launch.render import render as render_files
-from clusterkit.launch.scripts import cautions
+from clusterkit.launch.scripts.kinds import cautions
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clusterkit.config.document import read_text
 from clusterkit.core.errors import UserError
-from clusterkit.launch.rank_layout import Fabric, measured_fabric, parse_fabric
+from clusterkit.launch.rank_layout.fabric import Fabric, measured_fabric, parse_fabric
 from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.checks.net_evidence import read_links
 from clusterkit.preflight.evaluate import evidence_of

@@ -21,7 +21,7 @@ from clusterkit.core.model import (
 )
 from clusterkit.core.version import __version__
 from clusterkit.launch.sbatch_options import gpu_request
-from clusterkit.launch.scripts import gpu_use
+from clusterkit.launch.scripts.kinds import gpu_use
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.base import Check, Tier
 from clusterkit.preflight.collect import collect

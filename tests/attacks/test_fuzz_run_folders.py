@@ -31,10 +31,11 @@ from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import ClusterKind, NodeResult
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import find_run, list_runs, load_jobs, read_logs
 from clusterkit.jobs.document import full_document_of, logs_document
+from clusterkit.jobs.find import find_run, list_runs
+from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.start_queued import may_need_client
-from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.state.load import load_job, load_jobs
 from clusterkit.observe.diagnose.job import diagnose_run
 from clusterkit.observe.diagnose.rules import load_rules
 from clusterkit.observe.prometheus.jobs import write_jobs

@@ -20,9 +20,11 @@ from clusterkit.executors import executor_of
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh.states import read_agents
-from clusterkit.jobs import cancel, find_run, list_runs, load_jobs, read_logs, runs_of_others, wait
+from clusterkit.jobs.find import find_run, list_runs, runs_of_others
+from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.start_queued import start_due
-from clusterkit.jobs.state.load import load_job, states_of
+from clusterkit.jobs.state.load import load_job, load_jobs, states_of
+from clusterkit.jobs.watch import cancel, wait
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap, bystander, clusterkit, control, prepare
 from tests.helpers.measured import wait_measured
@@ -167,7 +169,7 @@ def test_words_mean_our_own_runs_first_and_never_let_us_act_on_others(
 def test_a_strangers_array_takes_in_none_of_ours(shared: Path, trap: Trap) -> None:
     own = prepare(shared, trap, ClusterKind.LOCAL, uid=0, array="array-abcdef", index=0)
     prepare(shared, trap, ClusterKind.LOCAL, array="array-abcdef", index=1)
-    from clusterkit.jobs import find_runs  # noqa: PLC0415
+    from clusterkit.jobs.find import find_runs  # noqa: PLC0415
 
     assert find_runs("array-abcdef", [shared]) == (own,)
 

@@ -19,7 +19,7 @@ from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_docum
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
-    from clusterkit.jobs import Job
+    from clusterkit.jobs.state.load import Job
     from clusterkit.observe.bench.allreduce.answer import Answer
     from clusterkit.observe.bench.allreduce.result import Result
 

@@ -23,9 +23,10 @@ from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder, listed
 from clusterkit.executors.submission import fetch
-from clusterkit.jobs import Job, cancel
-from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import name_of
+from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.watch import cancel
+from clusterkit.jobs.watch import wait as wait_for
 from clusterkit.observe.bench.allreduce.document import FILE, read_document
 from clusterkit.observe.bench.allreduce.result import (
     Operation,

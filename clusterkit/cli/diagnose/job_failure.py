@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from clusterkit.cli.frame import console
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState
-from clusterkit.jobs import Job
 from clusterkit.jobs.document import batch_output, failure_of
+from clusterkit.jobs.state.load import Job
 
 _LINES = 15
 _MARGIN = "  | "

@@ -83,7 +83,7 @@ def _run_of(words: Sequence[str]) -> RunFolder | None:
     """Return the job that is meant; None where it is files."""
     from clusterkit.cli.frame.job_args import run_named
     from clusterkit.executors.run.runfolder import RunFolder
-    from clusterkit.jobs import NoSuchJobError
+    from clusterkit.jobs.find import NoSuchJobError
 
     if "" in words:
         raise UserError(

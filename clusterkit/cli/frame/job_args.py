@@ -12,7 +12,8 @@ from clusterkit.config import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.dependencies import ARRAY_ID
 from clusterkit.executors.run.runfolder import RunFolder, only_read
-from clusterkit.jobs import Job, find_run, list_runs, run_roots, runs_of_others
+from clusterkit.jobs.find import find_run, list_runs, run_roots, runs_of_others
+from clusterkit.jobs.state.load import Job
 
 JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
 JobArgument = Annotated[str, typer.Argument(help=JOB_HELP, metavar="JOB")]

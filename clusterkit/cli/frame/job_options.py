@@ -88,7 +88,8 @@ def _warn_of_flags_behind(options: Mapping[str, Any]) -> None:
 
 def warn_of_script(plan: LaunchPlan) -> None:
     """Warn where the job's script is for another framework, or gets what is meant for us."""
-    from clusterkit.launch.scripts import cautions, strayed_flags
+    from clusterkit.launch.scripts.kinds import cautions
+    from clusterkit.launch.scripts.programs import strayed_flags
 
     for problem in (*cautions(plan), *strayed_flags(plan)):
         console.warn(str(problem))

@@ -14,9 +14,10 @@ from clusterkit.config import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.core.text.listing import table
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import Job, find_runs, load_jobs, run_roots
 from clusterkit.jobs.document import document_of, name_of
+from clusterkit.jobs.find import find_runs, run_roots
 from clusterkit.jobs.start_queued import may_need_client
+from clusterkit.jobs.state.load import Job, load_jobs
 from clusterkit.jobs.watch import wait_for_all
 
 _MOST_ROWS = 40

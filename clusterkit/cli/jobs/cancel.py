@@ -13,9 +13,9 @@ from clusterkit.cli.frame.main import EXIT_COULD_NOT
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import Job
-from clusterkit.jobs import cancel as end
 from clusterkit.jobs.document import document_of, name_of
+from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.watch import cancel as end
 
 
 def cancel(

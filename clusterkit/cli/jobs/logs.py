@@ -18,10 +18,10 @@ from clusterkit.core.model import JobState
 from clusterkit.core.ownership import find_foreign
 from clusterkit.core.text.escapes import harmless
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import Job, read_logs
-from clusterkit.jobs import follow as follow_output
 from clusterkit.jobs.document import batch_output, logs_document, name_of
-from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.logs import follow as follow_output
+from clusterkit.jobs.logs import read_logs
+from clusterkit.jobs.state.load import Job, load_job
 
 
 def logs(

@@ -32,9 +32,8 @@ from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.text.listing import cut, some_of, table
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import Job, load_jobs
 from clusterkit.jobs.document import document_of, full_document_of, name_of
-from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.state.load import Job, load_job, load_jobs
 from clusterkit.observe.prometheus import jobs as metrics
 
 _STATES = f"List only jobs in these states: {', '.join(JobState)}."

@@ -162,8 +162,8 @@ def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trou
 
 def _start_ready(runs: Sequence[RunFolder]) -> None:
     """Start what can start at once of jobs that a client has to start."""
-    from clusterkit.jobs import load_jobs
     from clusterkit.jobs.start_queued import is_queued, start_due
+    from clusterkit.jobs.state.load import load_jobs
 
     held = [job for job in load_jobs(runs) if is_queued(job)]
     if held:
@@ -178,8 +178,8 @@ def _count(done: int, of: int) -> None:
 
 
 def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
-    from clusterkit.jobs import load_jobs
     from clusterkit.jobs.document import document_of
+    from clusterkit.jobs.state.load import load_jobs
 
     return {"array": array.array, "jobs": [document_of(job) for job in load_jobs(runs)]}
 

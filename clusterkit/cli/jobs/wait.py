@@ -18,10 +18,10 @@ from clusterkit.cli.frame.job_args import (
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import Job
-from clusterkit.jobs import wait as wait_for
 from clusterkit.jobs.document import full_document_of, name_of
 from clusterkit.jobs.start_queued import may_need_client
+from clusterkit.jobs.state.load import Job
+from clusterkit.jobs.watch import wait as wait_for
 
 
 def wait(

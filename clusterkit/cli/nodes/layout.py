@@ -16,7 +16,10 @@ from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core.errors import Problem, UserError, choices_hint
 
 if TYPE_CHECKING:
-    from clusterkit.launch.rank_layout import Export, Fabric, Islands, Layout, LayoutRequest
+    from clusterkit.launch.rank_layout.exports import Export
+    from clusterkit.launch.rank_layout.fabric import Fabric
+    from clusterkit.launch.rank_layout.parallelism import LayoutRequest
+    from clusterkit.launch.rank_layout.placement import Islands, Layout
 
 EXIT_FINDINGS = 1
 
@@ -43,8 +46,10 @@ def layout(
 
     Exits with 1 where a layout slows training down.
     """
-    from clusterkit.launch.rank_layout import LayoutRequest, arrange, cautions, parse_order, place
-    from clusterkit.launch.rank_layout import export as exported
+    from clusterkit.launch.rank_layout.exports import export as exported
+    from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange, parse_order
+    from clusterkit.launch.rank_layout.placement import place
+    from clusterkit.launch.rank_layout.warnings import cautions
 
     target = _target(export)
     fabric = _fabric(topology, bundle)
@@ -96,7 +101,7 @@ def _show(found: Layout, odd: tuple[Problem, ...], *, assumed: bool) -> None:
 
 
 def _target(word: str | None) -> Export | None:
-    from clusterkit.launch.rank_layout import Export
+    from clusterkit.launch.rank_layout.exports import Export
 
     if word is None:
         return None
@@ -137,7 +142,7 @@ def _enough_nodes(model: int, dp: int | None, gpus_per_node: int) -> int:
 
 def _fabric(topology: str | None, bundle: str | None) -> Fabric | None:
     """Return what is known of the network; None where nothing is."""
-    from clusterkit.launch.rank_layout import parse_fabric
+    from clusterkit.launch.rank_layout.fabric import parse_fabric
 
     if topology is None and bundle is not None:
         from clusterkit.preflight.network_distance import measured_in
@@ -166,7 +171,7 @@ def _text(file: str, *, what: str) -> str:
 
 
 def _islands(island: str | None, request: LayoutRequest) -> Islands:
-    from clusterkit.launch.rank_layout import even_islands, islands_of_groups
+    from clusterkit.launch.rank_layout.placement import even_islands, islands_of_groups
     from clusterkit.preflight.topology import NoMatrix, islands, parse_topology
 
     if island is None or island.isdecimal():

@@ -23,7 +23,7 @@ from clusterkit.executors.run.dependencies import Dependencies, Dependency, sbat
 from clusterkit.images.packages import package_of, remedies
 from clusterkit.launch.frameworks import load_framework
 from clusterkit.launch.render import render
-from clusterkit.launch.scripts import require_python
+from clusterkit.launch.scripts.programs import require_python
 
 if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder, Submission

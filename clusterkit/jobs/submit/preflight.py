@@ -11,7 +11,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote
 from clusterkit.executors.run.runfolder import NODE_CHECKS, PREFLIGHT
-from clusterkit.launch.scripts import gpu_use
+from clusterkit.launch.scripts.kinds import gpu_use
 
 if TYPE_CHECKING:
     from clusterkit.jobs.submit.request import JobRequest

@@ -14,17 +14,11 @@ from typing import Any
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, Host, LaunchPlan
 from clusterkit.launch.options import JobSpec
-from clusterkit.launch.rank_layout import (
-    Fabric,
-    Layout,
-    LayoutRequest,
-    arrange,
-    cautions,
-    even_islands,
-    node_order,
-    place,
-    variables,
-)
+from clusterkit.launch.rank_layout.exports import variables
+from clusterkit.launch.rank_layout.fabric import Fabric
+from clusterkit.launch.rank_layout.parallelism import LayoutRequest, arrange
+from clusterkit.launch.rank_layout.placement import Layout, even_islands, node_order, place
+from clusterkit.launch.rank_layout.warnings import cautions
 
 SIZES = ("tp", "cp", "ep", "pp")
 

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from clusterkit.core.model import LaunchPlan, NodeCommand, Runtime
 from clusterkit.executors.run.dependencies import Dependencies, Dependency
 from clusterkit.executors.run.runfolder import RunFolder, Submission, read_submission
-from clusterkit.jobs import cancel, list_runs, run_roots
+from clusterkit.jobs.find import list_runs, run_roots
 from clusterkit.jobs.submit.hand_over import (
     conditions_of,
     hand_over,
@@ -22,6 +22,7 @@ from clusterkit.jobs.submit.hand_over import (
 )
 from clusterkit.jobs.submit.preflight import Listener, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
+from clusterkit.jobs.watch import cancel
 
 _CROWD = 32
 """So many processes for each CPU of this machine are a mistake."""

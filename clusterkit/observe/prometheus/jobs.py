@@ -19,7 +19,7 @@ from clusterkit.core.model import JobState
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from clusterkit.jobs import Job
+    from clusterkit.jobs.state.load import Job
     from clusterkit.preflight.report import Report
 
 _TOLD = frozenset({Verdict.WARN, Verdict.FAIL, Verdict.UNKNOWN})

@@ -15,8 +15,8 @@ from clusterkit.executors.run.runfolder import RunFolder, only_read
 from clusterkit.executors.slurm.states import nodes_of
 from clusterkit.executors.ssh.layout import read_layout
 from clusterkit.executors.ssh.states import read_agents
-from clusterkit.jobs import Job
 from clusterkit.jobs.document import name_of
+from clusterkit.jobs.state.load import Job
 from clusterkit.preflight.hosts import LOCALHOST, hosts_of
 from clusterkit.preflight.request import Wanted, refuse_nonsense
 from clusterkit.preflight.targets import via_of

@@ -27,8 +27,8 @@ from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
 from clusterkit.executors.node.watch import blocked
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.jobs import Job, cancel, wait
-from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.state.load import Job, load_job
+from clusterkit.jobs.watch import cancel, wait
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
 

@@ -25,8 +25,8 @@ from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm import limits as slurm_limits
 from clusterkit.executors.slurm import lost_jobs, states
 from clusterkit.executors.slurm.states import Query, parse_sacct, parse_squeue, state_of
-from clusterkit.jobs import find_run
 from clusterkit.jobs.document import batch_output, full_document_of, logs_document
+from clusterkit.jobs.find import find_run
 from clusterkit.jobs.state.load import load_job, load_jobs
 from clusterkit.observe.diagnose.job import diagnose_job
 from clusterkit.observe.diagnose.rules import load_rules

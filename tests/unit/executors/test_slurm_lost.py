@@ -22,8 +22,8 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
 from clusterkit.executors.slurm import lost_jobs
 from clusterkit.executors.slurm.refusals import refusal
-from clusterkit.jobs import cancel
 from clusterkit.jobs.state.load import Job, load_job
+from clusterkit.jobs.watch import cancel
 from tests.unit.executors.test_executors_slurm import SBATCH, Fake, fake, slurm_plan, submit
 
 __all__ = ["fake"]

@@ -22,10 +22,10 @@ from clusterkit.executors.ssh import states
 from clusterkit.executors.ssh.ask import NodeAnswer
 from clusterkit.executors.ssh.layout import write_layout
 from clusterkit.executors.ssh.start import layout_of
-from clusterkit.jobs import list_runs, load_jobs, read_logs
 from clusterkit.jobs.document import full_document_of
-from clusterkit.jobs.find import find_run
-from clusterkit.jobs.state.load import load_job
+from clusterkit.jobs.find import find_run, list_runs
+from clusterkit.jobs.logs import read_logs
+from clusterkit.jobs.state.load import load_job, load_jobs
 from clusterkit.transport.probe import Output
 from tests.helpers.plans import make_cluster, make_plan
 

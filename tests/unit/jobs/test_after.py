@@ -29,12 +29,12 @@ from clusterkit.executors.run.dependencies import (
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.slurm.states import parse_squeue
-from clusterkit.jobs import cancel, find_run, find_runs, wait
 from clusterkit.jobs.dependencies import conditions
+from clusterkit.jobs.find import find_run, find_runs
 from clusterkit.jobs.start_queued import is_queued, start_due
 from clusterkit.jobs.state.conclude import Evidence, explained
 from clusterkit.jobs.state.load import Job, load_job, states_of
-from clusterkit.jobs.watch import cancel_all, wait_for_all
+from clusterkit.jobs.watch import cancel, cancel_all, wait, wait_for_all
 from tests.helpers.plans import make_cluster, make_plan, node_script
 from tests.unit.jobs.test_jobs import make_run
 

@@ -25,9 +25,10 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.node_results import Results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import Handing, ProcessId
-from clusterkit.jobs import find_run, follow, list_runs, load_jobs, read_logs
-from clusterkit.jobs.logs import LogReader, tail_position
+from clusterkit.jobs.find import find_run, list_runs
+from clusterkit.jobs.logs import LogReader, follow, read_logs, tail_position
 from clusterkit.jobs.state.conclude import Evidence, judge
+from clusterkit.jobs.state.load import load_jobs
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan, node_script
 

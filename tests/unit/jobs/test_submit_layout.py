@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import clusterkit
 from clusterkit.core.data import read_template
 from clusterkit.core.model import NodeOrder
-from clusterkit.launch.rank_layout import near_first
+from clusterkit.launch.rank_layout.placement import near_first
 
 CONFIG = """\
 clusters:

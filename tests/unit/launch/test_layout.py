@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostlist import expand
-from clusterkit.launch.rank_layout import (
+from clusterkit.launch.rank_layout.exports import Export, export
+from clusterkit.launch.rank_layout.fabric import Fabric, parse_fabric
+from clusterkit.launch.rank_layout.parallelism import (
     DIMENSIONS,
-    Export,
-    Fabric,
-    Layout,
     LayoutRequest,
     Mesh,
     Parallelism,
-    Reach,
     arrange,
-    cautions,
-    even_islands,
-    export,
-    islands_of_groups,
-    parse_fabric,
     parse_order,
+)
+from clusterkit.launch.rank_layout.placement import (
+    Layout,
+    Reach,
+    even_islands,
+    islands_of_groups,
     patterns,
     place,
 )
+from clusterkit.launch.rank_layout.warnings import cautions
 
 TREE = """\
 SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-4]

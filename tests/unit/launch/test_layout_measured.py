@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from clusterkit.cli import main
 from clusterkit.core.hosts.hostlist import expand
-from clusterkit.launch.rank_layout import Fabric, measured_fabric
-from clusterkit.launch.rank_layout.fabric import Pair
+from clusterkit.launch.rank_layout.fabric import Fabric, Pair, measured_fabric
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core.model import ClusterKind
-from clusterkit.launch.scripts import cautions, gpu_use
+from clusterkit.launch.scripts.kinds import cautions, gpu_use
 from clusterkit.preflight import gate
 from clusterkit.preflight.checks.host_python import wants_gpus
 from clusterkit.transport.probe import PreflightJob

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterkit.launch.scripts import cautions, read_script, strayed_flags
+from clusterkit.launch.scripts.kinds import cautions
+from clusterkit.launch.scripts.programs import strayed_flags
+from clusterkit.launch.scripts.reading import read_script
 from tests.helpers.paths import ROOT
 from tests.helpers.plans import make_cluster, make_plan
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterkit.core.errors import UserError
-from clusterkit.launch.scripts import require_python
+from clusterkit.launch.scripts.programs import require_python
 from tests.helpers.plans import make_cluster, make_plan
 
 SHELL = (

@@ -19,7 +19,7 @@ from clusterkit.cli.frame import console
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.estimate.factors import load_calibration
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.jobs import Job
+from clusterkit.jobs.state.load import Job
 from clusterkit.observe.bench.allreduce.answer import empty_document
 from clusterkit.observe.bench.allreduce.document import FILE
 from tests.helpers.recordings import recording

@@ -15,7 +15,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.jobs import Job
+from clusterkit.jobs.state.load import Job
 from clusterkit.observe.prometheus import jobs as metrics
 from clusterkit.preflight.report import Report
 

@@ -19,12 +19,12 @@ import pytest
 from clusterkit.core import processes
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import cancel
 from clusterkit.jobs.find import list_runs
 from clusterkit.jobs.state.load import load_job
 from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.request import read_request
 from clusterkit.jobs.submit.submit import start
+from clusterkit.jobs.watch import cancel
 from clusterkit.observe.bench.scaling.measure import MeasureOptions, measure
 from clusterkit.observe.bench.scaling.rates import Bounds
 from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob, ladder

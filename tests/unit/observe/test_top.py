@@ -22,8 +22,8 @@ from clusterkit.core.findings import Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec, JobState, JobStatus
 from clusterkit.core.text.listing import cut
 from clusterkit.executors.run.runfolder import RunFolder, Submission
-from clusterkit.jobs import Job
 from clusterkit.jobs.logs import LogReader
+from clusterkit.jobs.state.load import Job
 from clusterkit.observe.prometheus.nodes import write_nodes
 from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.top.document import document_of

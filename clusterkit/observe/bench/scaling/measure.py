@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState, LaunchPlan
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs import Job, cancel
 from clusterkit.jobs.document import failure_of
+from clusterkit.jobs.state.load import Job
 from clusterkit.jobs.submit.preflight import Listener
 from clusterkit.jobs.submit.submit import ended_with_client, start_foreground
-from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch
+from clusterkit.jobs.watch import RESULTS_EVERY_S, Watch, cancel
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, NodeWatch
 from clusterkit.observe.bench.scaling.rates import (
     Bounds,
