@@ -11,19 +11,14 @@ import functools
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from clusterkit.core import ownership
 from clusterkit.core.errors import Problem, UserError, did_you_mean
@@ -82,10 +77,9 @@ _Texts = Annotated[tuple[_Text, ...], Field(min_length=1)]
 _Pattern = Annotated[re.Pattern[str], BeforeValidator(_compiled)]
 
 
-class Rule(BaseModel):
-    """One rule, as it stands in a file of its own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, config={"extra": "forbid"})
+class Rule:
+    """One rule, as it stands in a file of its own; of two that say the same, each is another."""
 
     id: str
     """The name of the file."""
@@ -102,7 +96,7 @@ class Rule(BaseModel):
     after: Annotated[int, Field(ge=0, le=20)] = 0
     says: _Text
     do: _Text
-    defaults: Mapping[str, str] = {}
+    defaults: Mapping[str, str] = field(default_factory=dict)
     advice: Literal["estimate"] | None = None
     source: _Text
     examples: _Texts
@@ -120,12 +114,6 @@ class Rule(BaseModel):
     """Whether processes print it also as they are ended, or as they leave after all went well."""
     parting: bool = False
     """Whether it is how a process ended that may have failed of what it printed just before."""
-
-    # A rule is itself alone: of two files that say the same, each is another one.
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     @model_validator(mode="after")
     def _known_groups(self) -> Rule:
@@ -145,11 +133,14 @@ class Rule(BaseModel):
     @property
     def general_title(self) -> str:
         """The title of any such failure: groups are words in capitals."""
-        return _FIELD.sub(lambda field: field[1].upper(), self.title)
+        return _FIELD.sub(lambda name: name[1].upper(), self.title)
 
     def match(self, text: str) -> re.Match[str] | None:
         """Return how the first pattern matches a clean line; None where it is not such a line."""
-        if not any(need in text for need in self.needs):
+        for need in self.needs:
+            if need in text:
+                break
+        else:
             return None
         found = next((match for p in self.patterns if (match := p.search(text))), None)
         if found is None or _WARNED.search(text) or any(p.search(text) for p in self.unless):
@@ -165,10 +156,11 @@ class Rule(BaseModel):
     def fill(self, text: str, groups: Mapping[str, str]) -> str:
         """Return `text` with `{named}` groups filled in; one with no value and no default goes."""
         known = {**self.defaults, **{name: value for name, value in groups.items() if value}}
-        filled = _FIELD.sub(lambda field: known.get(field[1], ""), text)
+        filled = _FIELD.sub(lambda name: known.get(name[1], ""), text)
         return re.sub(r" ([.,;:])(?=\s|$)", r"\1", re.sub(r"  +", " ", filled)).strip()
 
 
+_RULE = TypeAdapter(Rule)
 ENGINE_FIELDS = frozenset({"node", "rank", "job", "values"})
 """Fields that the engine knows itself; `values`: what differs, of `compare: differs`."""
 
@@ -239,7 +231,7 @@ def read_rule(path: Path) -> Rule:
     if not _ID.fullmatch(path.stem):
         raise UserError(f"{path}: a rule's name is in lower case, such as cuda-out-of-memory.yaml")
     try:
-        return Rule.model_validate(_named(path.stem, document))
+        return _RULE.validate_python(_named(path.stem, document))
     except ValidationError as error:
         raise UserError(problems=[_problem(path, detail) for detail in error.errors()]) from error
 
@@ -252,8 +244,8 @@ def _bytes_of(path: Path) -> bytes:
 
 def _problem(path: Path, detail: Any) -> Problem:
     key = ".".join(str(part) for part in detail["loc"]).removesuffix(": ")
-    if detail["type"] == "extra_forbidden":
-        known = did_you_mean(key, set(Rule.model_fields) - {"id"})
+    if detail["type"] == "unexpected_keyword_argument":
+        known = did_you_mean(key, {one.name for one in fields(Rule)} - {"id"})
         return Problem(message=f"{path}: unknown key {key!r}", hint=known)
     message = str(detail["msg"]).removeprefix("Value error, ")
     return Problem(message=f"{path}: {key}: {message}" if key else f"{path}: {message}")
