@@ -126,7 +126,7 @@ def _own(gpus: Mapping[str, str], chance: random.Random) -> Mapping[str, str]:
         own = {name: text.replace(mark, uuid) for name, text in own.items()}
     degrees = {31 + index: chance.randint(28, 62) for index in range(8)}
     own["nvidia-gpus"] = re.sub(
-        r"(0x0{15}1, |Current Temp +: |T\.Limit Temp +: )(\d\d)(, \d\d)?",
+        r"(0x0{15}1, |Current Temp +: |T\.Limit Temp +: |550\.127\.08, )(\d\d)\b",
         lambda found: _warm(found, degrees),
         own["nvidia-gpus"],
     )
@@ -135,10 +135,9 @@ def _own(gpus: Mapping[str, str], chance: random.Random) -> Mapping[str, str]:
 
 def _warm(found: re.Match[str], degrees: Mapping[int, int]) -> str:
     """Replace a temperature, or the margin to 85 C, of the double by the one of this GPU."""
-    if found[1].startswith("T."):
+    if found[1].startswith(("T.", "550.")):  # the margin's column stands behind the driver's
         return f"{found[1]}{85 - degrees[85 - int(found[2])]}"
-    now = degrees[int(found[2])]
-    return f"{found[1]}{now}" + (f", {85 - now}" if found[3] else "")
+    return f"{found[1]}{degrees[int(found[2])]}"
 
 
 def _edit(probe: str, pattern: str, by: str) -> Callable[[Outputs], Outputs]:
@@ -152,7 +151,9 @@ def _edit(probe: str, pattern: str, by: str) -> Callable[[Outputs], Outputs]:
 
 
 _FAULTS: tuple[Callable[[Outputs], Outputs | None], ...] = (
-    _edit("nvidia-gpus", r"^5(.*), 0x0{15}1, \d\d, \d\d", r"5\1, 0x0000000000000048, 93, -8"),
+    _edit(
+        "nvidia-gpus", r"^5(.*), 0x0{15}1, \d\d, (.*) \d\d$", r"5\1, 0x0000000000000048, 93, \2 -8"
+    ),
     _edit("nvidia-gpus", r"^3(.*), No, No, Completed", r"3\1, Yes, No, Completed"),
     _edit("nvidia-gpus", r"^0(.*), Enabled, 0, 0", r"0\1, Enabled, 2, 2"),
     _edit("nvidia-gpus", r"^7(.*), 5, 5, 16, 16", r"7\1, 5, 5, 8, 16"),
