@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.api.arguments import several, takes, warn
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError
 from clusterkit.core.files import versioned
 from clusterkit.core.findings import Finding

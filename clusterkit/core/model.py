@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Annotated
 
 from clusterkit.core.bounds import ExitCode, Matching, Moment, NodeName, Rank, Within
-from clusterkit.core.kinds import ClusterKind as ClusterKind  # noqa: PLC0414 - of the vocabulary
 
 PORT_STRIDE = 10
 """Ports that belong to one job; the next job gets the next ten."""
@@ -20,6 +19,55 @@ PORT_STRIDE = 10
 
 SYNC_LIMIT_MIB = 500
 """How much `--sync` sends to each node unless it is allowed more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traits:
+    """What is special about a kind of cluster.
+
+    What a kind needs beside this is an executor (`executors/KIND/executor.py`) and, where its nodes
+    are reached in a new way, a transport (`transport/base.py`).
+    """
+
+    ways: tuple[str, ...]
+    scheduled: bool = False
+    shares_machine: bool = False
+    lists_hosts: bool = False
+
+
+class ClusterKind(StrEnum):
+    """How the nodes of a cluster are reached."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    SSH = "ssh"
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The transports that reach the nodes of a job, the usual one first."""
+        return _TRAITS[self].ways
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether Slurm queues, starts, restarts and ends jobs, and speaks of their states."""
+        return _TRAITS[self].scheduled
+
+    @property
+    def shares_machine(self) -> bool:
+        """Whether all nodes are this machine."""
+        return _TRAITS[self].shares_machine
+
+    @property
+    def lists_hosts(self) -> bool:
+        """Whether nodes are the hosts of the configuration, on which clients start jobs by ssh."""
+        return _TRAITS[self].lists_hosts
+
+
+_TRAITS = {
+    ClusterKind.LOCAL: _Traits(ways=("local",), shares_machine=True),
+    ClusterKind.SLURM: _Traits(ways=("srun", "ssh"), scheduled=True),
+    ClusterKind.SSH: _Traits(ways=("ssh",), lists_hosts=True),
+}
 
 
 class GpuRequest(StrEnum):

@@ -29,8 +29,7 @@ from clusterkit.preflight.hosts import hosts_of
 from clusterkit.preflight.probes.slurm import sinfo
 from clusterkit.preflight.request import Wanted, refuse_nonsense
 from clusterkit.transport import slurm_nodes
-from clusterkit.transport.base import Reply, Transport
-from clusterkit.transport.choose import WAYS, by_shell, by_srun, by_ssh
+from clusterkit.transport.base import WAYS, Reply, Transport, by_shell, by_srun, by_ssh
 from clusterkit.transport.probe import Output, PreflightJob
 
 _ALLOCATED_WITHIN_S = 10

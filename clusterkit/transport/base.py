@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.model import ClusterSpec
 from clusterkit.transport.probe import Output, Reach, ReachProblem
 from clusterkit.transport.script import AnswerReader, Compound
+
+if TYPE_CHECKING:
+    from clusterkit.transport.local import LocalTransport
+    from clusterkit.transport.srun import SrunTransport
+    from clusterkit.transport.ssh.transport import SshTransport
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "a name has letters, digits, dots, dashes and underscores, and no dash or dot in front"
@@ -100,3 +107,46 @@ def _is_name(text: str) -> bool:
         return ipaddress.ip_address(text).version == 6
     except ValueError:
         return False
+
+
+# Each way loads what the others do not need: paramiko takes a tenth of a second.
+
+WAYS = ("ssh", "srun", "local")
+
+
+def by_ssh(cluster: ClusterSpec, *, keep: bool = False, **options: Any) -> SshTransport:
+    """Return the way by ssh; `options` are fields of `SshOptions` that differ from the cluster's.
+
+    Args:
+        cluster: How to log in.
+        keep: Whether connections stay open between questions.
+        options: Of `SshOptions`.
+
+    Raises:
+        UserError: ssh's configuration cannot be read.
+    """
+    from clusterkit.transport.ssh.config import SshOptions  # noqa: PLC0415
+    from clusterkit.transport.ssh.transport import SshTransport  # noqa: PLC0415
+
+    return SshTransport(dataclasses.replace(SshOptions.of(cluster), **options), keep=keep)
+
+
+def by_srun(cluster: ClusterSpec, **options: Any) -> SrunTransport:
+    """Return the way by srun in an allocation, with those fields of `SrunOptions`."""
+    from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
+
+    return SrunTransport(dataclasses.replace(SrunOptions.of(cluster), **options))
+
+
+def by_step(job_id: str | None, **options: Any) -> SrunTransport:
+    """Return the way by a step of srun in a job that runs, with those fields of `SrunOptions`."""
+    from clusterkit.transport.srun import SrunOptions, SrunTransport  # noqa: PLC0415
+
+    return SrunTransport(SrunOptions(job_id=job_id, **options))
+
+
+def by_shell() -> LocalTransport:
+    """Return the way to this machine."""
+    from clusterkit.transport.local import LocalTransport  # noqa: PLC0415
+
+    return LocalTransport()

@@ -13,8 +13,8 @@ import pip
 import pytest
 
 from clusterkit import __version__
-from clusterkit.config import load_settings
 from clusterkit.config.doctor import Condition, Machine, examine
+from clusterkit.config.load import load_settings
 from clusterkit.core.commands import Answer
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.errors import RemoteError, UserError

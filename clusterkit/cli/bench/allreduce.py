@@ -112,7 +112,7 @@ def allreduce(
         raise UserError("--save: estimates are of GPUs and nccl", hint="leave out one of the two")
     cluster = options.get("cluster")
     if save and cluster is not None:
-        from clusterkit.config import load_settings
+        from clusterkit.config.load import load_settings
 
         load_settings().cluster(cluster)  # a wrong name is to be told before hours of waiting
     job: Job | None = None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterkit.cli.estimate.units import gb, paragraph, rounded
 from clusterkit.cli.frame import console
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.estimate.calibration.calibrate import calibrate
 from clusterkit.estimate.calibration.measurement import Measurement, read_measurement
 from clusterkit.estimate.factors import (

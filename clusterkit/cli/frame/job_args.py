@@ -8,7 +8,7 @@ import typer
 
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.dependencies import ARRAY_ID
 from clusterkit.executors.run.runfolder import RunFolder, only_read

@@ -47,7 +47,7 @@ def distribute(
     Nodes that have this very build are left alone; the others are sent the layers that they lack.
     To run it again is safe. Exit code 1 where a node does not have it in the end.
     """
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
     from clusterkit.images.distribute.distribute import Outcome, distribute_image, require_engines
     from clusterkit.images.distribute.image_archive import find_image
     from clusterkit.preflight.hosts import hosts_of

@@ -10,7 +10,7 @@ from clusterkit.cli.diagnose.job_failure import TOLD, why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import exit_code_of, said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.core.text.listing import table
 from clusterkit.executors.run.runfolder import RunFolder

@@ -25,7 +25,7 @@ from clusterkit.cli.frame.job_args import (
     run_named,
     said,
 )
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import JobState, NodeResult

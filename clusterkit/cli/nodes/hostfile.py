@@ -111,7 +111,7 @@ def _of_allocation(slots: int | None) -> tuple[Host, ...]:
 
 
 def _of_cluster(name: str, slots: int | None, target: Format) -> Found:
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
 
     settings = load_settings(cluster=name)
     spec = settings.cluster(name)

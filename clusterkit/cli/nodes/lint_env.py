@@ -95,7 +95,7 @@ def _here() -> tuple[Source, ...]:
 
 
 def _allowed_by_site(cluster: str | None) -> tuple[str, ...]:
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
 
     settings = load_settings(cluster=cluster)
     return settings.cluster(cluster).allowed_env

@@ -48,7 +48,7 @@ def prepare(
 
     Nodes that have it already are left alone. Exit code 1 where one is not ready.
     """
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
     from clusterkit.transport.sync.ingredients import read_ingredients
     from clusterkit.transport.sync.virtualenv import Readiness, prepare_nodes
 

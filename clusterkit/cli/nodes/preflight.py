@@ -98,7 +98,7 @@ def _collected(
     *,
     to_drain: bool,
 ) -> Bundle:
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
     from clusterkit.preflight.targets import aim, gather
     from clusterkit.preflight.text import require_slurm
 

@@ -11,7 +11,7 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 
 if TYPE_CHECKING:
-    from clusterkit.config import Settings
+    from clusterkit.config.settings import Settings
     from clusterkit.core.errors import Problem
     from clusterkit.core.model import ClusterSpec
 
@@ -35,7 +35,7 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show the effective values of every cluster."""
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
 
     settings = load_settings()
     names = [settings.cluster(cluster).name] if cluster else list(settings.clusters)
@@ -58,7 +58,7 @@ def show(
 @app.command()
 def path(json: JsonFlag = False) -> None:
     """Print the files that are read, the strongest first."""
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
 
     files = load_settings().files
     if json:

@@ -13,8 +13,8 @@ from clusterkit.cli.frame.flags import JsonFlag
 from clusterkit.core.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from clusterkit.config import Settings
     from clusterkit.config.doctor import Item
+    from clusterkit.config.settings import Settings
 
 _COLOURS = {"ok": "green", "warn": "yellow", "missing": "red", "fail": "red"}
 

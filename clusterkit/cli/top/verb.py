@@ -91,7 +91,7 @@ def top(
 
 
 def _job(word: str, hosts: str | None, via: str | None) -> Subject:
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
     from clusterkit.jobs.state.load import load_job
     from clusterkit.observe.top.targets import of_job
 
@@ -103,7 +103,7 @@ def _job(word: str, hosts: str | None, via: str | None) -> Subject:
 
 
 def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
-    from clusterkit.config import load_settings
+    from clusterkit.config.load import load_settings
     from clusterkit.observe.top.targets import of_cluster
     from clusterkit.preflight.request import Wanted
 

@@ -340,7 +340,7 @@ def answer(options: EstimateOptions) -> Answer:
 
 
 def _cluster(name: str) -> ClusterSpec:
-    from clusterkit.config import load_settings  # noqa: PLC0415 - a tenth of a second: pydantic
+    from clusterkit.config.load import load_settings  # noqa: PLC0415 - a tenth of a second: pydantic
 
     return load_settings().cluster(name)
 

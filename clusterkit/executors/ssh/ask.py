@@ -21,7 +21,7 @@ from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import send
 from clusterkit.executors.ssh.layout import CHECK, SshLayout
 from clusterkit.executors.ssh.slots import Kind
-from clusterkit.transport.choose import by_ssh
+from clusterkit.transport.base import by_ssh
 from clusterkit.transport.probe import Output, PreflightJob, Probe, first_line
 from clusterkit.transport.script import PROBES_VARIABLE, compose, new_token
 

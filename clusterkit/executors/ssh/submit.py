@@ -13,7 +13,7 @@ from typing import Any
 
 from submitit.core.utils import JobPaths
 
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts import hostlist

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, LaunchPlan
 from clusterkit.core.shell import Secret

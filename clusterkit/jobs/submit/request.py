@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.errors import Position, Problem, UserError, choices_hint
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import (

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.config import Layer, Settings, load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.config.schema import ClusterModel, ConfigModel
+from clusterkit.config.settings import Layer, Settings
 from clusterkit.config.units import parse_memory, parse_port_range, parse_time_limit
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError
 from clusterkit.launch.jobfile import load_job_file
 from tests.helpers.paths import TESTS

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.config.schema import ClusterModel, ConfigModel
 from clusterkit.core.errors import UserError
 from clusterkit.launch.jobfile import JobFile, load_job_file

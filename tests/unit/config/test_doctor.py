@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
-from clusterkit.config import load_settings
 from clusterkit.config.doctor import Condition, Item, Machine, examine
+from clusterkit.config.load import load_settings
 from clusterkit.core.commands import Answer
 from clusterkit.core.data import read_template
 

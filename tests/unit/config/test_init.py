@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from clusterkit.cli.frame.main import app
 from clusterkit.cli.setup.init import _report
-from clusterkit.config import Settings, load_settings
 from clusterkit.config.init import (
     NVIDIA_SMI,
     PARTITIONS,
@@ -25,6 +24,8 @@ from clusterkit.config.init import (
     run_command,
     starter_text,
 )
+from clusterkit.config.load import load_settings
+from clusterkit.config.settings import Settings
 from clusterkit.core.commands import Answer
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import GpuRequest

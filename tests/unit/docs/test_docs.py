@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterkit.config import load_settings
+from clusterkit.config.load import load_settings
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs
 from tests.helpers.doc_blocks import PAGES, ROOT, blocks
 
