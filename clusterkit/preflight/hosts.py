@@ -13,7 +13,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostfile import hosts_of_allocation, parse
 from clusterkit.core.model import ClusterSpec, Host
 from clusterkit.preflight.request import Wanted
-from clusterkit.transport.slurm_errors import asleep_among, partition_nodes
+from clusterkit.transport.slurm_nodes import asleep_among, partition_nodes
 
 LOCALHOST = "localhost"
 

@@ -170,7 +170,7 @@ def gather(
 
 def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
     """Return the hosts that Slurm gives to jobs; all, where those are too few: to be told why."""
-    from clusterkit.transport.slurm_errors import out_of_service  # noqa: PLC0415 - as in _transport
+    from clusterkit.transport.slurm_nodes import out_of_service  # noqa: PLC0415 - as in _transport
 
     without = out_of_service(hosts) if hosts else {}
     left = tuple(host for host in hosts if host not in without)
@@ -204,7 +204,7 @@ def _transport(
     via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, wanted: Wanted
 ) -> Transport:
     if via == "ssh":
-        from clusterkit.transport.slurm_errors import AwakeTransport  # noqa: PLC0415 - as by_ssh
+        from clusterkit.transport.slurm_nodes import AwakeTransport  # noqa: PLC0415 - as by_ssh
 
         known = dataclasses.replace(cluster, hosts=tuple(hosts))
         ssh = by_ssh(known, connect_timeout_s=wanted.timeout_s)

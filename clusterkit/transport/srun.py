@@ -25,7 +25,7 @@ from clusterkit.transport.base import Reply, check_names, reply_of
 from clusterkit.transport.probe import Reach, ReachProblem, first_line
 from clusterkit.transport.process import Ended, run_fed
 from clusterkit.transport.script import AnswerReader, Compound
-from clusterkit.transport.slurm_errors import raise_if_no_node_is_to_blame, standings
+from clusterkit.transport.slurm_nodes import raise_if_no_node_is_to_blame, standings
 
 _OF_A_TASK = re.compile(r" *\d{1,7}: ")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)

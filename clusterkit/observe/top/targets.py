@@ -21,7 +21,7 @@ from clusterkit.preflight.hosts import LOCALHOST, hosts_of
 from clusterkit.preflight.request import Wanted, refuse_nonsense
 from clusterkit.preflight.targets import via_of
 from clusterkit.transport.base import Transport, by_shell, by_srun, by_ssh, by_step
-from clusterkit.transport.slurm_errors import asleep_among
+from clusterkit.transport.slurm_nodes import asleep_among
 
 _STEP = "clusterkit-top"
 _MARGIN_S = 5.0

@@ -13,7 +13,7 @@ from clusterkit.core.errors import RemoteError
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import PreflightJob, Probe, Reach, ReachProblem
 from clusterkit.transport.script import Compound, compose
-from clusterkit.transport.slurm_errors import AwakeTransport, Standing, standings
+from clusterkit.transport.slurm_nodes import AwakeTransport, Standing, standings
 from clusterkit.transport.srun import SrunOptions, SrunTransport
 
 Fake = Callable[[str, str], None]
