@@ -11,8 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from clusterkit.core.commands import MISSING, TIMED_OUT, run_command
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts.hostlist import expand, fold
 from clusterkit.transport.base import Reply, Transport
@@ -33,42 +35,27 @@ _ONE_LINE_REASON = re.compile(r"(?<=\s)Reason=(.*?\[[^\[\]@]*@[^\[\]]*\])(?=\s|$
 _OWN_LINE_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
 _SIGNED = re.compile(r"(.*)\[([^\[\]@]*)@([^\[\]]*)\]")
 _GRES = re.compile(r"([a-z_]\w*)((?::[A-Za-z_][\w.-]*)*)(?::(\d{1,9})[KMG]?)?", re.IGNORECASE)
-_SYMBOLS = {
-    "*": "NOT_RESPONDING", "~": "POWERED_DOWN", "%": "POWERING_DOWN", "#": "POWERING_UP",
-    "!": "POWER_DOWN", "^": "REBOOT_ISSUED", "@": "REBOOT_REQUESTED", "$": "MAINTENANCE",
-    "-": "PLANNED",
-}  # fmt: skip
-"""node_state_string of src/common/slurm_protocol_defs.c; "+" (completing) says nothing here."""
 
-SOON = {
-    "POWER_DOWN": "about to be powered down", "REBOOT_REQUESTED": "about to reboot",
-}  # fmt: skip
+
+def _states(*groups: str) -> dict[str, str]:
+    """Return the states of these groups in `node_states.tsv`, and what each means."""
+    return {row["state"]: row["meaning"] for row in _STATES if row["group"] in groups}
+
+
+_STATES = tuple(read_table(Path(__file__).with_name("node_states.tsv")))
+_SYMBOLS = {row["symbol"]: row["state"] for row in _STATES if row["symbol"]}
+SOON = _states("soon")
 """States of a node that is up for as long as a job has it, and not for another job."""
-ASLEEP = {
-    "POWERED_DOWN": "powered down", "POWERING_DOWN": "powering down",
-    "POWERING_UP": "powering up", "POWER_UP": "powering up", "POWER": "powered down",
-    "REBOOT_ISSUED": "rebooting", "REBOOT": "about to reboot", **SOON,
-    "HIDDEN": "hidden by PrivateData=nodes, perhaps powered down",
-}  # fmt: skip
-"""States of a node that a request for it wakes, or that is not up yet; nothing against it.
-
-`POWER` is that of Slurm before 21.08; `REBOOT` is what sinfo says of one about to, or silent;
-`HIDDEN` is our word for one of which Slurm shows nothing.
-"""
-
-BROKEN = {
-    "DOWN": "down", "ERROR": "in error", "INVAL": "registered with less than configured",
-    "INVALID_REG": "registered with less than configured",
-    "NOT_RESPONDING": "not responding", "NO_RESPOND": "not responding",
-}  # fmt: skip
-"""States (sinfo(1), NODE STATE CODES) in which jobs end with their node, and none starts there."""
-FAILING = {"FAIL": "failing", "FAILING": "failing"}
-DEAD = {**BROKEN, "FUTURE": "not there yet", "UNKNOWN": "unknown"}
-CLOSED = {**DEAD, **FAILING, "DRAIN": "drained", "DRAINED": "drained", "DRAINING": "drained"}
+ASLEEP = _states("asleep", "soon")
+"""States of a node that a request for it wakes, or that is not up yet; nothing against it."""
+BROKEN = _states("broken")
+"""States in which jobs end with their node, and none starts there."""
+FAILING = _states("failing")
+DEAD = _states("broken", "dead")
+CLOSED = _states("broken", "dead", "failing", "drained")
 """Those in which no new job starts; when failing or drained, running ones go on."""
-RESERVED = {"MAINTENANCE": "in maintenance", "MAINT": "in maintenance", "RESERVED": "reserved"}
+RESERVED = _states("reserved")
 """Those in which a node is kept for some jobs."""
-
 
 _BUSY = frozenset({"ALLOCATED", "COMPLETING"})
 _DENIED = "Access/permission denied"
