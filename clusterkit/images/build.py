@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.core.docker_errors import docker_trouble
 from clusterkit.core.errors import RemoteError
 from clusterkit.images import engine
@@ -29,28 +30,6 @@ _QUIET = re.compile(r"sha256:[0-9a-f]{64}$|\.\.\.$|transferring |extracting |res
 _KEPT_LINES = 400
 _SHOWN_LINES = 30
 _PUSH_S = 7200.0
-
-_CA = r"CERTIFICATE_VERIFY_FAILED|certificate verif\w+ failed|signed by unknown authority"
-_OFFLINE = (
-    r"Temporary failure (in name resolution|resolving)|Could not resolve|Network is unreachable"
-    r"|Name or service not known|Failed to establish a new connection"
-)
-_APT = r"Unable to locate package|has no installation candidate|Unable to fetch some archives"
-_KNOWN = {
-    r"No matching distribution found for torch==\S+\+(cpu|rocm)": "this build of torch is on "
-    "PyTorch's own index (pytorch.org, Get started): name it in a pip.conf, and give that with "
-    "--pip-conf FILE",
-    r"DO NOT MATCH THE HASHES": "the index serves another file than the lock file names: find out "
-    "why, or accept it with clusterkit images lock",
-    _CA: "behind a proxy that opens TLS, give its certificates with --ca FILE",
-    r"network bridge not found": "this engine has no bridge for containers: --network host",
-    _OFFLINE: "builds cannot reach what they download: --network host, or HTTPS_PROXY in the "
-    "environment, or mirrors with --apt-sources FILE and --pip-conf FILE",
-    _APT: "the sources of Debian packages do not have it: give others with --apt-sources FILE",
-    r"No matching distribution found for": "the package index does not have it: give another with "
-    "--pip-conf FILE",
-}
-"""What a failed step prints -> what to do; the first that fits."""
 
 _METADATA = re.compile(r"\[(\S+ )?internal\] load metadata for (?P<image>\S+)")
 
@@ -264,9 +243,9 @@ def explain_failure(name: str, progress: Progress, code: int) -> RemoteError:
 
 
 def _hint(said: str) -> str | None:
-    for pattern, hint in _KNOWN.items():
-        if re.search(pattern, said, re.IGNORECASE):
-            return hint
+    for known in read_table(Path(__file__).with_name("build_errors.tsv")):
+        if re.search(known["said"], said, re.IGNORECASE):
+            return known["hint"]
     return docker_trouble(said).hint
 
 

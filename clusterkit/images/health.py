@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterkit.core.commands import TIMED_OUT, Answer
-from clusterkit.core.data import data_dir
+from clusterkit.core.data import data_dir, read_table
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.images import engine
 from clusterkit.images.catalogue import HEALTH, Image, Variant, lineage
@@ -172,67 +172,25 @@ def explain(variant: Variant, seen: Seen) -> Problem | None:
     """Return why torch does not see the GPUs that its variant is for; None where it does."""
     if variant is Variant.CPU or (seen.count and not seen.said):
         return None
-    said = "; ".join(seen.said) or "torch sees no GPU and does not say why"
-    built_for = seen.cuda if variant is Variant.CUDA else seen.hip
-    if built_for is None:
-        return Problem(
-            message=f"torch {seen.torch} in the image is not built for {variant}",
-            hint="the lock file or an index of packages brought another build: "
-            "clusterkit images show NAME --json",
-        )
-    cases = _amd(seen, said) if variant is Variant.ROCM else _nvidia(seen, said)
-    return next(Problem(message=message, hint=hint) for so, message, hint in cases if so)
-
-
-def _nvidia(seen: Seen, said: str) -> tuple[tuple[bool, str, str], ...]:
-    """Return what may be wrong: whether it is so, what to say, and what to do; the last is so."""
     found = re.search(r"\b\d{3}(\.\d+)+\b", seen.driver)
     driver = found.group() if found else "0"
     needed = OLDEST_DRIVER.get(int((seen.cuda or "0").partition(".")[0]), 0)
-    return (
-        (not found, "this machine runs no NVIDIA driver", "nvidia-smi; modprobe nvidia"),
-        (
-            int(driver.partition(".")[0]) < needed,
-            (
-                f"the machine's NVIDIA driver {driver} is too old for CUDA {seen.cuda}, which "
-                f"torch {seen.torch} in the image is built for ({said})"
-            ),
-            (
-                f"install driver {needed} or later on the machine, or take an image with an older "
-                "CUDA; no change inside the image helps"
-            ),
-        ),
-        (
-            not seen.devices,
-            f"the container was given no GPU, though the machine has a driver ({driver})",
-            (
-                "docker run --gpus all; it needs nvidia-container-toolkit: "
-                "nvidia-ctk runtime configure --runtime=docker, then restart Docker"
-            ),
-        ),
-        (
-            seen.visible is not None and not seen.count,
-            f"CUDA_VISIBLE_DEVICES={seen.visible!r} hides all GPUs",
-            "unset it, or name devices that are there: nvidia-smi -L",
-        ),
-        (
-            any(_NOT_STARTED.search(line) for line in seen.said),
-            f"the GPUs have not joined their NVSwitch fabric ({said})",
-            "systemctl status nvidia-fabricmanager on the machine",
-        ),
-        (True, f"torch does not reach the GPUs ({said})", "nvidia-smi on the machine"),
+    nvidia = {
+        "no-driver": not found,
+        "old-driver": int(driver.partition(".")[0]) < needed,
+        "no-gpu": not seen.devices,
+        "hidden": seen.visible is not None and not seen.count,
+        "no-fabric": any(_NOT_STARTED.search(line) for line in seen.said),
+    }
+    built_for, cases = seen.cuda, nvidia
+    if variant is Variant.ROCM:
+        built_for, cases = seen.hip, {"no-amd-gpu": not seen.devices}
+    cases = {"not-built": built_for is None, **cases}
+    case = next((name for name, so in cases.items() if so), str(variant))
+    said = "; ".join(seen.said) or "torch sees no GPU and does not say why"
+    rows = {row["id"]: row for row in read_table(Path(__file__).with_name("health.tsv"))}
+    message, hint = (
+        rows[case][text].format(seen, variant=variant, said=said, driver=driver, needed=needed)
+        for text in ("message", "hint")
     )
-
-
-def _amd(seen: Seen, said: str) -> tuple[tuple[bool, str, str], ...]:
-    return (
-        (
-            not seen.devices,
-            "the container was given no AMD GPU",
-            (
-                "docker run --device /dev/kfd --device /dev/dri --group-add video; "
-                "without /dev/kfd the machine lacks the driver amdgpu"
-            ),
-        ),
-        (True, f"torch does not reach the GPUs ({said})", "rocm-smi on the machine"),
-    )
+    return Problem(message=message, hint=hint)

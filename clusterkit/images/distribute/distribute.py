@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -97,35 +97,30 @@ def distribute_image(
     options = SshOptions.of(cluster)
     watch("asking", 0, 0)
     asked = on_nodes(options, nodes, lambda node: image_nodes.look(node, reference, image))
-    done = {node: _without_sending(node, image, answer) for node, answer in asked.items()}
-    engines = {
+    lacking = {
         node: answer
         for node, answer in asked.items()
-        if isinstance(answer, EngineFacts) and done[node] is None
+        if isinstance(answer, EngineFacts)
+        and answer.architecture == image.architecture
+        and not (answer.named is not None and answer.named.is_same(image))
     }
-    if engines:
-        brought = _bring(reference, image, options, engines, watch)
-        done |= {node: _told(node, answer) for node, answer in brought.items()}
-    return tuple(one for one in done.values() if one is not None)
+    brought = _bring(reference, image, options, lacking, watch) if lacking else {}
+    return tuple(_result(node, image, brought.get(node, asked[node])) for node in asked)
 
 
-def _without_sending(
-    node: str, image: ImageFacts, answer: EngineFacts | RemoteError
-) -> Distributed | None:
-    """Return what is to be said of a node already; None where it is to get something."""
+def _result(
+    node: str, image: ImageFacts, answer: Distributed | EngineFacts | RemoteError
+) -> Distributed:
+    if isinstance(answer, Distributed):
+        return answer
     if isinstance(answer, RemoteError):
-        return _told(node, answer)
-    if answer.architecture != image.architecture:
+        why, hint = cut(answer.message, _LONGEST), answer.hint
+    elif answer.architecture != image.architecture:
         why = f"the image is for {image.architecture}, and the node is {answer.architecture}"
-        return Distributed(
-            node=node,
-            outcome=Outcome.FAILED,
-            detail=why,
-            hint=f"name an image for {answer.architecture}, for those nodes alone: --hosts LIST",
-        )
-    if answer.named is not None and answer.named.is_same(image):
+        hint = f"name an image for {answer.architecture}, for those nodes alone: --hosts LIST"
+    else:
         return Distributed(node=node, outcome=Outcome.THERE)
-    return None
+    return Distributed(node=node, outcome=Outcome.FAILED, detail=why, hint=hint)
 
 
 def _bring(
@@ -153,28 +148,23 @@ def _bring(
         return on_nodes(options, tuple(engines), work)
 
 
+@dataclass(slots=True)
 class Delivery:
-    """One archive on its way to many nodes."""
+    """One archive on its way to many nodes; `watch` is told how much of it all."""
 
-    def __init__(
-        self,
-        reference: str,
-        image: ImageFacts,
-        archive: Archive,
-        engines: Mapping[str, EngineFacts],
-        watch: Watch,
-    ) -> None:
-        """Tell `watch` how much will be sent to all `engines`."""
-        self._reference = reference
-        self._image = image
-        self._archive = archive
-        self._watch = watch
-        self._lock = threading.Lock()
-        self._sent = 0
-        self._total = sum(
-            size_of(archive.without(one.lowest)) for one in engines.values() if not one.has_it
-        )
-        watch("sending", 0, self._total)
+    reference: str
+    image: ImageFacts
+    archive: Archive
+    engines: Mapping[str, EngineFacts]
+    watch: Watch
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _sent: int = field(default=0, init=False)
+    _total: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        lacking = (one.lowest for one in self.engines.values() if not one.has_it)
+        self._total = sum(size_of(self.archive.without(lowest)) for lowest in lacking)
+        self.watch("sending", 0, self._total)
 
     def to(self, session: Session, engine: EngineFacts) -> Distributed:
         """Bring it to one node.
@@ -183,29 +173,29 @@ class Delivery:
             RemoteError: the node does not take it.
         """
         began = time.monotonic()
-        ranges = self._archive.without(engine.lowest)
+        ranges = self.archive.without(engine.lowest)
         size = size_of(ranges)
         _require_room(session.node, engine, size)
         try:
-            image_nodes.load(session, self._reference, self._image, self._pieces(ranges))
+            image_nodes.load(session, self.reference, self.image, self._pieces(ranges))
         except image_nodes.NotTaken:
             if not engine.lowest:
                 raise
             # It wants all layers in any case, or somebody has removed one since it was asked.
-            whole = self._archive.without(0)
+            whole = self.archive.without(0)
             _require_room(session.node, engine, size_of(whole))
             with self._lock:
                 self._total += size_of(whole)
-            image_nodes.load(session, self._reference, self._image, self._pieces(whole))
+            image_nodes.load(session, self.reference, self.image, self._pieces(whole))
             size += size_of(whole)
         return _arrived(session.node, engine, size=size, seconds=round(time.monotonic() - began, 1))
 
     def _pieces(self, ranges: tuple[Range, ...]) -> Iterator[bytes]:
-        for piece in chunks(self._archive, ranges, _PIECE):
+        for piece in chunks(self.archive, ranges, _PIECE):
             yield piece
             with self._lock:
                 self._sent += len(piece)
-                self._watch("sending", self._sent, self._total)
+                self.watch("sending", self._sent, self._total)
 
 
 def _arrived(node: str, engine: EngineFacts, *, size: int = 0, seconds: float = 0.0) -> Distributed:
@@ -228,10 +218,3 @@ def _require_room(node: str, engine: EngineFacts, size: int) -> None:
             node=node,
             hint="make room there: docker system df; docker image prune",
         )
-
-
-def _told(node: str, answer: Distributed | RemoteError) -> Distributed:
-    if isinstance(answer, Distributed):
-        return answer
-    why = cut(answer.message, _LONGEST)
-    return Distributed(node=node, outcome=Outcome.FAILED, detail=why, hint=answer.hint)

@@ -17,10 +17,10 @@ from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
-from clusterkit.core.commands import MISSING, run_command
 from clusterkit.core.docker_errors import docker_trouble
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.untrusted import whole
+from clusterkit.images import engine
 
 LAYERS = "{{range .RootFS.Layers}}{{.}},{{end}}"
 INSPECT = "{{.Id}} {{.Created}} {{.Architecture}} {{.Size}} " + LAYERS
@@ -88,11 +88,10 @@ def find_image(reference: str, *, hint: str | None = None) -> ImageFacts:
             f"{reference}: a digest of a registry is lost when an image is saved",
             hint="give the image a tag: docker tag; and name that",
         )
-    argv = ("docker", "image", "inspect", "--format", INSPECT, reference)
-    answer = run_command(argv)
+    answer = engine.ask("image", "inspect", "--format", INSPECT, reference)
     if answer.code == 0:
         return read_image(answer.output.strip())
-    if answer.code != MISSING and "no such image" in answer.errors.lower():
+    if "no such image" in answer.errors.lower():
         raise UserError(
             f"the Docker of this machine has no image {reference}",
             hint=hint or f"docker pull {reference}, or see what there is: docker image ls",
@@ -133,9 +132,7 @@ def save_image(reference: str, image: ImageFacts, folder: Path) -> Archive:
             hint="name a larger disk: TMPDIR=/PATH clusterkit images distribute ...",
         )
     path = folder / "image.tar"
-    answer = run_command(
-        ("docker", "save", "--output", str(path), reference), timeout_s=_SAVE_WITHIN_S
-    )
+    answer = engine.ask("save", "--output", str(path), reference, timeout_s=_SAVE_WITHIN_S)
     if answer.code:
         raise _failed(answer.errors)
     return read_archive(path)

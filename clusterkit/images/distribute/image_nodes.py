@@ -1,4 +1,4 @@
-"""What is asked of a node's Docker engine to bring an image to it: snippets of sh, and answers.
+"""What is asked of a node's Docker engine to bring an image to it: programs of sh, and answers.
 
 Nothing is written to the node's own disk: the archive goes from the connection into the engine,
 which compares each layer with the digest that the image's configuration names, and the
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
+from clusterkit.core.data import read_template
 from clusterkit.core.docker_errors import docker_trouble
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.shell import quote
@@ -26,36 +27,6 @@ from clusterkit.images.distribute.image_archive import (
 from clusterkit.transport.probe import first_line
 from clusterkit.transport.script import new_token
 from clusterkit.transport.ssh.session import BROKEN, Session, Talk
-
-_LOOK = """{
-LC_ALL=C; export LC_ALL
-docker version --format 'engine={{.Server.Arch}}' || exit
-docker image inspect --format 'named='@FORMAT@ @REFERENCE@ 2>/dev/null
-docker image inspect --format 'there='@FORMAT@ @DIGEST@ 2>/dev/null
-all=$(docker image ls --all --quiet --no-trunc | sort -u)
-[ -z "$all" ] || docker image inspect --format 'layers='@LAYERS@ $all 2>/dev/null
-root=$(docker info --format '{{.DockerRootDir}}')
-df -Pk "$root" 2>/dev/null | awk 'NR == 2 { print "free=" $4 }'
-echo end=
-exit
-}
-"""
-# All of it is read before it runs: what follows on its input is for docker. The sleep holds no
-# stream of ours, so that the session ends when docker does.
-_LOAD = """{
-LC_ALL=C; export LC_ALL
-echo @TOKEN@
-{ while sleep 5 </dev/null >/dev/null 2>&1; do echo; done; } &
-alive=$!
-said=$(docker load --quiet 2>&1 >/dev/null); code=$?
-kill $alive
-[ $code = 0 ] || { printf '%s\\n' "$said" >&2; exit 1; }
-docker image inspect --format @FORMAT@ @REFERENCE@
-exit
-}
-"""
-_TAG = "LC_ALL=C exec docker tag @DIGEST@ @REFERENCE@\n"
-
 
 _ANSWER_S = 120.0
 """For an engine to say what it has."""
@@ -92,7 +63,7 @@ def look(session: Session, reference: str, image: ImageFacts) -> EngineFacts:
     Raises:
         RemoteError: there is no engine, or it does not let us.
     """
-    talk = session.talk(_filled(_LOOK, reference, image))
+    talk = session.talk(_program("look", INSPECT, LAYERS, reference, image.digest))
     lines = _lines(talk)
     if "end=" not in lines:
         raise _failed(session.node, talk)
@@ -117,14 +88,8 @@ def load(session: Session, reference: str, image: ImageFacts, data: Iterable[byt
         RemoteError: there is no room, the connection broke, or it has made another image of it.
     """
     token = new_token()
-    talk = session.talk(_filled(_LOAD, reference, image).replace("@TOKEN@", token))
-    # Also what a login prints of its own stands before the token.
-    talk.expect(_ANSWER_S)
-    greeting = 0
-    while (line := talk.line()) is not None and line != token.encode():
-        greeting += len(line) + _A_LINE
-        if greeting > _MOST:
-            raise ValueError(f"a greeting of more than {_MOST >> 20} MiB")
+    talk = session.talk(_program("load", INSPECT, reference, token))
+    _lines(talk, until=token.encode())  # what a login prints of its own is before it
     talk.expect(_LOADED_S)
     with suppress(OSError):  # docker has ended, and says why
         for piece in data:
@@ -150,26 +115,20 @@ def tag(session: Session, reference: str, image: ImageFacts) -> None:
     Raises:
         RemoteError: the engine does not.
     """
-    talk = session.talk(_filled(_TAG, reference, image))
+    words = quote(image.digest), quote(reference)
+    talk = session.talk(f"LC_ALL=C exec docker tag {' '.join(words)}\n")
     _lines(talk)
     if talk.exit_code():
         raise _failed(session.node, talk)
 
 
-def _filled(script: str, reference: str, image: ImageFacts) -> str:
-    words = {
-        "@FORMAT@": INSPECT,
-        "@LAYERS@": LAYERS,
-        "@REFERENCE@": reference,
-        "@DIGEST@": image.digest,
-    }
-    for name, word in words.items():
-        script = script.replace(name, quote(word))
-    return script
+def _program(name: str, *arguments: str) -> str:
+    words = " ".join(map(quote, arguments))
+    return f"set -- {words}\n{read_template(f'programs/images/{name}.sh')}"
 
 
-def _lines(talk: Talk, *, within_s: float = _ANSWER_S) -> list[str]:
-    """Return the output to its end.
+def _lines(talk: Talk, *, within_s: float = _ANSWER_S, until: bytes | None = None) -> list[str]:
+    """Return the output to its end, or to the line `until`.
 
     Raises:
         ValueError: it has more than an engine has to say.
@@ -177,7 +136,7 @@ def _lines(talk: Talk, *, within_s: float = _ANSWER_S) -> list[str]:
     talk.expect(within_s)
     lines: list[str] = []
     size = 0
-    while (line := talk.line()) is not None:
+    while (line := talk.line()) is not None and line != until:
         lines.append(line.decode(errors="replace"))
         size += len(line) + _A_LINE
         if size > _MOST:
