@@ -20,6 +20,7 @@ from clusterkit.cli.images.flags import (
     PipConf,
     Registry,
     VariantFlag,
+    setting,
     size_words,
 )
 from clusterkit.core.errors import UserError
@@ -38,58 +39,35 @@ from clusterkit.images.recipe import (
     write_folder,
 )
 
+_NAMES = typer.Argument(help="Images; those they are built on come along.", metavar="NAME...")
+_PROVEN = typer.Argument(help="Images that are built here.", metavar="NAME...")
+_TIMEOUT = typer.Option("--timeout", help="Seconds for one health test.", min=1, metavar="S")
+_ROOT = "Build `base` on this image of Debian 12 instead of the pinned one."
+_CA = "Certificates (PEM) to trust while building. They are in no image."
+_APT = "Sources of Debian packages (deb822). They are in no image."
+_OUTPUT = "Build nothing: write contexts, a bake file and a script here."
+_ARGUMENT = option("--build-arg", "An argument of the Dockerfiles.", "NAME=VALUE")
+_ANEW = option("--no-cache", "Build the named images anew.")
+_VERBOSE = option("--verbose -v", "Show all that the builds print.")
+
 
 def build(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="Images; those they are built on come along.", metavar="NAME..."),
-    ],
+    names: Annotated[list[str], _NAMES],
     variant: VariantFlag = None,
-    root: Annotated[
-        str | None,
-        option(
-            "--root",
-            "Build `base` on this image of Debian 12 instead of the pinned one.",
-            "IMAGE",
-            envvar="CLUSTERKIT_IMAGES_ROOT",
-        ),
-    ] = None,
+    root: Annotated[str | None, setting("root", _ROOT, "IMAGE")] = None,
     registry: Registry = "",
     push: Annotated[bool, option("--push", "Push what was built.")] = False,
     platform: Annotated[
-        str | None,
-        option("--platform", "Such as linux/amd64.", "PLATFORM"),
+        str | None, option("--platform", "Such as linux/amd64.", "PLATFORM")
     ] = None,
-    build_arg: Annotated[
-        list[str] | None,
-        option("--build-arg", "An argument of the Dockerfiles.", "NAME=VALUE"),
-    ] = None,
-    no_cache: Annotated[bool, option("--no-cache", "Build the named images anew.")] = False,
+    build_arg: Annotated[list[str] | None, _ARGUMENT] = None,
+    no_cache: Annotated[bool, _ANEW] = False,
     network: Network = None,
-    ca: Annotated[
-        Path | None,
-        option(
-            "--ca",
-            "Certificates (PEM) to trust while building. They are in no image.",
-            "FILE",
-            envvar="CLUSTERKIT_IMAGES_CA",
-        ),
-    ] = None,
+    ca: Annotated[Path | None, setting("ca", _CA, "FILE")] = None,
     pip_conf: PipConf = None,
-    apt_sources: Annotated[
-        Path | None,
-        option(
-            "--apt-sources",
-            "Sources of Debian packages (deb822). They are in no image.",
-            "FILE",
-            envvar="CLUSTERKIT_IMAGES_APT_SOURCES",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        option("--output", "Build nothing: write contexts, a bake file and a script here.", "DIR"),
-    ] = None,
-    verbose: Annotated[bool, option("--verbose -v", "Show all that the builds print.")] = False,
+    apt_sources: Annotated[Path | None, setting("apt-sources", _APT, "FILE")] = None,
+    output: Annotated[Path | None, option("--output", _OUTPUT, "DIR")] = None,
+    verbose: Annotated[bool, _VERBOSE] = False,
     json: JsonFlag = False,
 ) -> None:
     """Build images, with those they are built on.
@@ -205,16 +183,11 @@ def _short(text: str, width: int = 56) -> str:
 
 
 def prove_images(
-    names: Annotated[
-        list[str],
-        typer.Argument(help="Images that are built here.", metavar="NAME..."),
-    ],
+    names: Annotated[list[str], _PROVEN],
     variant: VariantFlag = None,
     registry: Registry = "",
     network: Network = None,
-    timeout: Annotated[
-        int, typer.Option("--timeout", help="Seconds for one health test.", min=1, metavar="S")
-    ] = 600,
+    timeout: Annotated[int, _TIMEOUT] = 600,
     json: JsonFlag = False,
 ) -> None:
     """Run the health tests of images: torch sees the GPUs, two ranks train.
