@@ -185,7 +185,7 @@ def test_no_process_but_one_of_the_job_is_ended(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / RUN_ID)
     for argv, ended in (
         (["sleep", "60"], False),
-        (["bash", "-c", f"exec -a 'ssh_keeper {run.path}' sleep 60"], True),
+        (["bash", "-c", f"exec -a 'ssh.agent {run.path}' sleep 60"], True),
     ):
         with subprocess.Popen(argv) as process:
             agent = NodeAgent(

@@ -53,7 +53,7 @@ class Cluster:
 
     def is_quiet(self, node: str) -> bool:
         """Tell whether a node soon has no process of a job."""
-        count = "echo $(pgrep --count --full '[c]lusterkit.worker|[t]rain_ddp') left"
+        count = "echo $(pgrep --count --full '[c]lusterkit.executors.node|[t]rain_ddp') left"
         return self.until(count, "0 left", host=node) == "0 left\n"
 
 

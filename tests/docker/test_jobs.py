@@ -164,7 +164,7 @@ def test_what_a_killed_worker_started_ends(docks: Docks) -> None:
     run = docks.start(FOREVER)
     await_true(started(run, 2))
     # One that it forks for a command has its name for a moment, and may be gone by now.
-    for process in docks.lab.processes("n1", r"clusterkit\.worker "):
+    for process in docks.lab.processes("n1", r"clusterkit\.executors\.node "):
         processes.send(process.pid, signal.SIGKILL)
     docks.ck("wait", run.run_id)
     assert docks.state(run)[0] == "failed"

@@ -103,11 +103,11 @@ def _kill_command(cluster: Cluster, run: RunFolder) -> None:
 
 
 def _kill_worker(cluster: Cluster, run: RunFolder) -> None:
-    kill(cluster.lab, "n2", rf"clusterkit\.worker .*{run.run_id}")
+    kill(cluster.lab, "n2", rf"clusterkit\.executors\.node .*{run.run_id}")
 
 
 def _kill_agent(cluster: Cluster, run: RunFolder) -> None:
-    kill(cluster.lab, "n3", rf"ssh_keeper .*{run.run_id}")
+    kill(cluster.lab, "n3", rf"ssh[.]agent .*{run.run_id}")
 
 
 def _kill_client(cluster: Cluster, run: RunFolder) -> None:
@@ -208,8 +208,8 @@ def _preempt(cluster: Cluster, run: RunFolder) -> None:
     cluster.ck("wait", urgent.run_id)
 
 
-def _tell_keeper_to_end(cluster: Cluster, run: RunFolder) -> None:
-    (agent,) = cluster.lab.processes("n2", rf"ssh_keeper .*{run.run_id}")
+def _tell_agent_to_end(cluster: Cluster, run: RunFolder) -> None:
+    (agent,) = cluster.lab.processes("n2", rf"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
 
 
@@ -327,7 +327,7 @@ FAULTS = {
     ),
     "told": Fault(
         words="a node is told to end (a shutdown, an administrator), with `--requeue 1`",
-        strike=_tell_keeper_to_end,
+        strike=_tell_agent_to_end,
         body=ONCE,
         options={"requeue": 1},
         ends={"ssh": "succeeded"},

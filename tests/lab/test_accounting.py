@@ -67,7 +67,7 @@ class Accounted:
         """Kill the worker, which thereby writes no result."""
         for node in self.desk.lab.nodes:
             for process in self.desk.lab.processes(
-                node, rf"clusterkit\.worker .*{self.run.run_id}"
+                node, rf"clusterkit\.executors\.node .*{self.run.run_id}"
             ):
                 with suppress(ProcessLookupError):  # a child that went with its parent
                     os.kill(process.pid, signal.SIGKILL)

@@ -64,7 +64,7 @@ def test_a_node_without_power_is_replaced_by_a_spare(cluster: Cluster) -> None:
 def test_a_node_that_is_told_to_end_ends_the_attempt_and_not_the_job(cluster: Cluster) -> None:
     run = cluster.submit(ATTEMPT, requeue=1)
     await_true(started(run))
-    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
     await_true(lambda: cluster.state(run)[0] == "requeued")
     reason = ended(cluster, run)[1]
@@ -86,7 +86,7 @@ def test_a_node_lost_twice_without_a_spare_ends_the_job(cluster: Cluster) -> Non
     with supervised(cluster, run) as client:
         for attempt in range(2):
             await_true(lambda wanted=f"attempt {attempt}": said_by_all(run, wanted))
-            (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+            (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
             os.kill(agent.pid, signal.SIGTERM)
         assert client.wait(90) == 1
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")

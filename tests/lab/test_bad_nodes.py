@@ -28,7 +28,7 @@ def refusal(cluster: Cluster, **options: object) -> str:
     refused = cluster.client("true", **options)
     assert refused.returncode != 0
     for node in cluster.lab.nodes:
-        await_true(lambda node=node: not cluster.lab.processes(node, "ssh_keeper"))
+        await_true(lambda node=node: not cluster.lab.processes(node, "ssh[.]agent"))
     return refused.stderr
 
 

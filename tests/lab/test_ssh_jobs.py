@@ -89,9 +89,9 @@ def test_a_killed_command_is_named(cluster: Cluster) -> None:
     assert time.monotonic() - began < 30
 
 
-def test_a_keeper_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
+def test_a_node_agent_told_to_end_by_hand_is_named_and_ends_the_others(cluster: Cluster) -> None:
     run = running(cluster)
-    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
     assert ended(cluster, run) == ("failed", "n2 was told to end (SIGTERM)")
 
@@ -129,7 +129,7 @@ def test_a_heartbeat_tells_of_a_job_whose_nodes_do_not_answer(cluster: Cluster) 
         silence = "no answer from n1, n2, n3"
         assert (told["state"], told["reason"]) == ("running", f"{silence}; heartbeats go on")
         for rank, node in enumerate(cluster.lab.nodes):
-            (found,) = cluster.lab.processes(node, f"ssh_keeper {run.path} {rank}")
+            (found,) = cluster.lab.processes(node, f"ssh[.]agent {run.path} {rank}")
             os.kill(found.pid, signal.SIGSTOP)
             past = time.time() - 300
             os.utime(run.heartbeat(rank), (past, past))
@@ -137,7 +137,7 @@ def test_a_heartbeat_tells_of_a_job_whose_nodes_do_not_answer(cluster: Cluster) 
         assert told["state"] == "unknown"
         assert told["reason"].startswith(f"{silence}, nor a heartbeat for 30")
     for rank, node in enumerate(cluster.lab.nodes):
-        (found,) = cluster.lab.processes(node, f"ssh_keeper {run.path} {rank}")
+        (found,) = cluster.lab.processes(node, f"ssh[.]agent {run.path} {rank}")
         os.kill(found.pid, signal.SIGCONT)
     cluster.ck("cancel", run.run_id)
     assert ended(cluster, run) == ("cancelled", None)
@@ -201,7 +201,7 @@ def test_a_node_that_cannot_take_the_job_is_named(desk: Desk) -> None:
     assert refused.returncode == 2
     assert "nowhere: " in refused.stderr
     assert "n1: " not in refused.stderr
-    await_true(lambda: not desk.lab.processes("n1", "ssh_keeper"))
+    await_true(lambda: not desk.lab.processes("n1", "ssh[.]agent"))
     (run,) = (desk.folder / "runs").iterdir()
     assert desk.state(run.name) == "failed"
 

@@ -183,7 +183,7 @@ def test_a_job_that_cannot_be_sent_starts_nowhere(cluster: Cluster) -> None:
         assert refused.returncode != 0
         assert why in refused.stderr
     for node in cluster.lab.nodes:
-        assert not cluster.lab.processes(node, "ssh_keeper")
+        assert not cluster.lab.processes(node, "ssh[.]agent")
 
 
 def test_what_was_broken_off_is_taken_up_again(cluster: Cluster) -> None:
@@ -266,7 +266,7 @@ def test_a_spare_gets_the_folder_as_it_was(cluster: Cluster) -> None:
     run = cluster.submit("cat job.py; ((CK_RESTART_COUNT)) || sleep 300", **options, **again)
     await_true(lambda: len(said(cluster, run)) >= 2)
     (work / "job.py").write_text("changed\n")
-    (agent,) = cluster.lab.processes("n2", f"ssh_keeper .*{run.run_id}")
+    (agent,) = cluster.lab.processes("n2", f"ssh[.]agent .*{run.run_id}")
     os.kill(agent.pid, signal.SIGTERM)
     await_true(lambda: cluster.state(run)[0] == "requeued")
     with link_down(cluster, "n2"):

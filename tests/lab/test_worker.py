@@ -67,7 +67,7 @@ def test_a_rank_killed_by_a_signal(cluster: Cluster) -> None:
 def test_a_killed_worker_leaves_nothing(cluster: Cluster) -> None:
     run = cluster.submit("echo on; setsid sleep 300 & sleep 300", nodes=2)
     await_true(started(run, 2))
-    for process in cluster.lab.processes("n2", rf"clusterkit\.worker .*{run.run_id}"):
+    for process in cluster.lab.processes("n2", rf"clusterkit\.executors\.node .*{run.run_id}"):
         os.kill(process.pid, 9)
     assert cluster.ck("wait", run.run_id)[0] == 1
     assert cluster.state(run)[0] == "failed"
