@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,17 +94,10 @@ class Executor:
             UserError: the plan asks for more than there is.
         """
 
-    def launch(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        *,
-        hidden: Collection[str],
-        handing_over: Callable[[], None],
-    ) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
         """Start the job whose files stand in `run`; the variables `hidden` do not leave here.
 
-        `handing_over` is called at the last moment at which nothing can have been started.
+        `submit_journal.hand_over` notes the last moment at which nothing can have been started.
 
         Raises:
             UserError: the run folder cannot be written.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -143,12 +142,6 @@ def submit_plan(
         RefusalError: the job was refused.
         UnconfirmedError: nobody can tell whether it was accepted; `clusterkit status` will.
     """
-    handed_over = threading.Event()
-
-    def handing_over() -> None:
-        submit_journal.hand_over(run)
-        handed_over.set()
-
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
@@ -164,16 +157,14 @@ def submit_plan(
         if job_id is not None:
             launched = Launched(job_id=job_id)
         else:
-            launched = executor.launch(
-                plan, run, hidden=frozenset(secrets), handing_over=handing_over
-            )
+            launched = executor.launch(plan, run, hidden=frozenset(secrets))
         accepted = dataclasses.replace(submission, job_id=launched.job_id)
         warnings = (*_write_job_id(run, accepted), *_end_if_cancelled(executor, run, accepted))
     except RefusalError as error:
         _keep_refusal(run, submission, error)
         raise
     except BaseException as error:
-        if not handed_over.is_set():
+        if not submit_journal.is_handed_over(run):
             files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         elif not isinstance(error, UnconfirmedError):  # which has noted what was said
             why = str(error) or "interrupted"

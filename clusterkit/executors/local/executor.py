@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from clusterkit.core import files, processes, reading
@@ -32,6 +32,7 @@ from clusterkit.executors.base import (
     state_without_processes,
     tasks_of,
 )
+from clusterkit.executors.run import submit_journal
 from clusterkit.executors.run.dependencies import Dependencies
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.run.submit_journal import ProcessId
@@ -74,16 +75,9 @@ class LocalExecutor(Executor):
     unknown_timeout_s = 2.0
     absence = "its controller has gone"
 
-    def launch(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        *,
-        hidden: Collection[str],
-        handing_over: Callable[[], None],
-    ) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
         """Start the controller of this job and wait until it has begun."""
-        return _launch(run, tasks_of(plan), scrubbed_environment(hidden), handing_over)
+        return _launch(run, tasks_of(plan), scrubbed_environment(hidden))
 
     def queue(
         self,
@@ -112,7 +106,7 @@ class LocalExecutor(Executor):
             message = f"{job_id_of(run)} is to run on {host}, and this is another machine"
             raise RemoteError(message, hint=f"on {host}: clusterkit wait {run.path}")
         try:
-            _launch(run, submission.tasks, variables, lambda: files.remove(run.queued))
+            _launch(run, submission.tasks, variables)
         except (RefusalError, UserError):
             files.create_text(run.queued, "")  # its controller has gone
             raise
@@ -156,9 +150,7 @@ class LocalExecutor(Executor):
         return {run for run in runs if not _is_gone(run)}
 
 
-def _launch(
-    run: RunFolder, tasks: int, environment: dict[str, str], handing_over: Callable[[], None]
-) -> Launched:
+def _launch(run: RunFolder, tasks: int, environment: dict[str, str]) -> Launched:
     """Start the job in `run`.
 
     Raises:
@@ -168,18 +160,18 @@ def _launch(
     from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
 
     def start() -> Launched:
-        _begin(run, environment, handing_over)
+        _begin(run, environment)
         return Launched(job_id=job_id_of(run))
 
     return launch_task(run, tasks, start)
 
 
-def _begin(run: RunFolder, environment: dict[str, str], handing_over: Callable[[], None]) -> None:
+def _begin(run: RunFolder, environment: dict[str, str]) -> None:
     """Start the controller in a session of its own, so that it outlives this one."""
     log_path = run.submitit / "controller.log"
     log = files.open_for_append(log_path)
     with open(log, "ab") as stream:  # noqa: PTH123 - a descriptor, not a path
-        handing_over()
+        submit_journal.hand_over(run)
         controller = subprocess.Popen(
             [sys.executable, "-P", "-u", "-m", MODULE, str(run.path)],
             stdin=subprocess.DEVNULL,

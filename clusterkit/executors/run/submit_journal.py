@@ -121,12 +121,19 @@ def begin(run: RunFolder) -> None:
 
 
 def hand_over(run: RunFolder) -> None:
-    """Note that from now on the job may be accepted.
+    """Note that from now on the job may be accepted, and is no longer queued.
 
     Raises:
         UserError: that cannot be written; then nothing may be started.
     """
     _write(run, replace(read(run) or _begun(), at=time.time()))
+    files.remove(run.queued)
+
+
+def is_handed_over(run: RunFolder) -> bool:
+    """Tell whether the job may have been accepted; also where the note cannot be read."""
+    noted = read(run)
+    return noted.at is not None if noted is not None else run.handing.exists()
 
 
 def give_up(run: RunFolder, answer: str) -> None:

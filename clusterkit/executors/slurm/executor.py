@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
@@ -50,14 +50,7 @@ class SlurmExecutor(Executor):
             import_module("clusterkit.executors.submitit_job")  # needed next, while Slurm answers
             checking.result()
 
-    def launch(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        *,
-        hidden: Collection[str],
-        handing_over: Callable[[], None],
-    ) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
         """Hand the rendered script to sbatch.
 
         Raises:
@@ -75,7 +68,7 @@ class SlurmExecutor(Executor):
         }
 
         def start() -> Launched:
-            handing_over()
+            submit_journal.hand_over(run)
             answer = run_command(
                 sbatch_command(plan, run),
                 environment=environment,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError
@@ -30,14 +30,7 @@ class SshExecutor(Executor):
     ask_every_s = 5.0
     absence = "no node keeps it"
 
-    def launch(
-        self,
-        plan: LaunchPlan,
-        run: RunFolder,
-        *,
-        hidden: Collection[str],
-        handing_over: Callable[[], None],
-    ) -> Launched:
+    def launch(self, plan: LaunchPlan, run: RunFolder, *, hidden: Collection[str]) -> Launched:
         """Start a node agent on each node.
 
         Raises:
@@ -53,7 +46,7 @@ class SshExecutor(Executor):
             write_layout(run, layout)
             layout, refusals = ask.on_available_nodes(run, layout)
             left_out = tuple(f"left out: {line}" for line in ask.lines(refusals))
-        launched = _start_task(run, layout, handing_over)
+        launched = _start_task(run, layout)
         return dataclasses.replace(launched, messages=(*left_out, *launched.messages))
 
     def has_to_wait(self, dependencies: Dependencies) -> bool:
@@ -99,7 +92,7 @@ class SshExecutor(Executor):
         try:
             # A client that dies from there on leaves a job of which nobody can tell, and not one
             # that is started twice.
-            _start_task(run, layout, lambda: files.remove(run.queued))
+            _start_task(run, layout)
         except ask.NodesBusy:
             files.create_text(run.queued, "")
             raise
@@ -161,7 +154,7 @@ class SshExecutor(Executor):
             without = node_results.left_out(run)
             layout, _ = ask.on_available_nodes(run, read_layout(run), without=without)
             layout = dataclasses.replace(layout, attempt=attempt + 1, token=secrets.token_hex(16))
-            start.start(run, layout, handing_over=lambda: None)
+            start.start(run, layout)
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Tell the node agents to end."""
@@ -179,12 +172,12 @@ class SshExecutor(Executor):
         return ssh_states.lingering(runs)
 
 
-def _start_task(run: RunFolder, layout: SshLayout, handing_over: Callable[[], None]) -> Launched:
+def _start_task(run: RunFolder, layout: SshLayout) -> Launched:
     from clusterkit.executors.ssh import start  # noqa: PLC0415
     from clusterkit.executors.submitit_job import launch_task  # noqa: PLC0415 - loads slowly
 
     def begin() -> Launched:
-        start.start(run, layout, handing_over=handing_over)
+        start.start(run, layout)
         return Launched(job_id=layout.job_id)
 
     return launch_task(run, layout.tasks, begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from clusterkit.core import files
 from clusterkit.core.errors import RemoteError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.core.shell import quote_path
-from clusterkit.executors.run import node_results, runfolder
+from clusterkit.executors.run import node_results, runfolder, submit_journal
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import fetch, send
 from clusterkit.executors.ssh.ask import (
@@ -67,10 +67,8 @@ def _needs(plan: LaunchPlan) -> tuple[str, ...]:
     return (plan.workdir, str(Path(plan.workdir) / plan.script))
 
 
-def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]) -> None:
+def start(run: RunFolder, layout: SshLayout) -> None:
     """Start a node agent on each node, all at once; where one does not start, none is left.
-
-    `handing_over` is called at the last moment at which nothing can have been started.
 
     Raises:
         NodesBusy: others hold the slots of nodes; it is as if nothing had been started.
@@ -84,7 +82,7 @@ def start(run: RunFolder, layout: SshLayout, *, handing_over: Callable[[], None]
     if unreached:
         raise NodesRefuse(unreached, layout)
     before = {path.name: path.read_text("utf-8", "replace") for path in run.agents.glob("*.json")}
-    handing_over()
+    submit_journal.hand_over(run)
     nodes = layout.names[: layout.tasks]
     words = {name: f"{rank} {layout.attempt}" for rank, name in enumerate(nodes)}
     refusals = ask_agents(run, layout, words)

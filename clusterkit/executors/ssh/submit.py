@@ -92,7 +92,7 @@ def _start_on(
         ),
     )
     try:
-        start.start(run, layout, handing_over=lambda: None)
+        start.start(run, layout)
     except RefusalError:
         files.remove_tree(run.path)
         raise

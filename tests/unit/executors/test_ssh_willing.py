@@ -298,13 +298,13 @@ def test_a_busy_node_is_not_noted_as_lost(tmp_path: Path, machines: Machines) ->
     files.write_json(run.agent(0), old)
     machines.late["n2"] = BUSY
     with pytest.raises(NodesBusy):
-        start.start(run, layout, handing_over=lambda: None)
+        start.start(run, layout)
     assert not list(run.failures.iterdir())
     assert files.read_json(run.agent(0)) == old  # as if there had been no attempt
     machines.late["n1"] = BROKEN
     machines.late["n2"] = BUSY
     with pytest.raises(NodesRefuse):
-        start.start(run, layout, handing_over=lambda: None)
+        start.start(run, layout)
     (failure,) = node_results.read_failures(run)
     assert failure.node == "n1"
 
