@@ -20,7 +20,6 @@ from clusterkit.core.records import record_of
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import ask, fetch, states
-from clusterkit.executors.ssh.ask import NodeAnswer
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
 from clusterkit.executors.ssh.states import Life, read_agents, state_of
@@ -221,7 +220,7 @@ def test_any_answers_write_nothing_but_the_run_folder(
 def test_any_reply_to_the_offer_of_a_job_is_a_yes_or_a_refusal(
     said: str, errors: str, code: int
 ) -> None:
-    answer = NodeAnswer(output=Output(exit_code=code, stdout=said, stderr=errors))
+    answer = Output(exit_code=code, stdout=said, stderr=errors)
     refusal = ask._refusal("n2", answer, layout())
     if refusal is None:
         assert code == 0

@@ -20,7 +20,7 @@ from clusterkit.executors.run.attempts import choose_nodes
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.executors.ssh import send
 from clusterkit.executors.ssh.layout import CHECK, SshLayout
-from clusterkit.executors.ssh.slots import Kind
+from clusterkit.executors.ssh.slots import Kind, SlotsBusy
 from clusterkit.transport.base import by_ssh
 from clusterkit.transport.probe import Output, PreflightJob, Probe, first_line
 from clusterkit.transport.script import PROBES_VARIABLE, compose, new_token
@@ -37,23 +37,15 @@ _WHY = 2000
 _MODULE = "clusterkit.executors.ssh.agent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why one node does not take the job, and what to type next."""
-
-    why: str
-    hint: str | None = None
-    busy: bool = False
-    """Whether that is because others hold its slots."""
-
-
 class NodesRefuse(RefusalError):  # noqa: N818 - a state of nodes, not a mistake of anyone
     """Nodes did not take the job."""
 
-    def __init__(self, refusals: Mapping[str, Refusal], layout: SshLayout) -> None:
+    def __init__(self, refusals: Mapping[str, RemoteError], layout: SshLayout) -> None:
         """Name the nodes, with their reasons."""
         hints = dict.fromkeys(refusal.hint for refusal in refusals.values() if refusal.hint)
-        busy = [node for node, said in refusals.items() if said.busy and not said.hint]
+        busy = [
+            node for node, why in refusals.items() if isinstance(why, SlotsBusy) and not why.hint
+        ]
         if busy:
             hints[_around(busy, layout)] = None
         super().__init__("\n".join(lines(refusals)), hint="\n      ".join(hints) or None)
@@ -64,9 +56,9 @@ class NodesBusy(NodesRefuse):
     """Nodes did not take the job, all of them because others hold their slots."""
 
 
-def lines(refusals: Mapping[str, Refusal]) -> tuple[str, ...]:
+def lines(refusals: Mapping[str, RemoteError]) -> tuple[str, ...]:
     """Return one line for each node."""
-    return tuple(f"{node}: {refusal.why}" for node, refusal in refusals.items())
+    return tuple(f"{node}: {refusal.message}" for node, refusal in refusals.items())
 
 
 def _around(busy: Sequence[str], layout: SshLayout) -> str:
@@ -78,13 +70,13 @@ def _around(busy: Sequence[str], layout: SshLayout) -> str:
     return f"{wait}, or leave the nodes out: --exclude {hostlist.fold_set(busy)}"
 
 
-def refused(refusals: Mapping[str, Refusal], layout: SshLayout) -> NodesRefuse:
+def refused(refusals: Mapping[str, RemoteError], layout: SshLayout) -> NodesRefuse:
     """Return the error that says so."""
-    busy = all(refusal.busy for refusal in refusals.values())
+    busy = all(isinstance(refusal, SlotsBusy) for refusal in refusals.values())
     return (NodesBusy if busy else NodesRefuse)(refusals, layout)
 
 
-def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str, Refusal]:
+def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str, RemoteError]:
     """Ask these nodes whether they would take so many slots' worth of the job now.
 
     Nothing is started, and nothing written here: a client that dies now leaves the layout as it is.
@@ -93,7 +85,7 @@ def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str
         UserError: ssh's configuration cannot be read.
     """
     there = dataclasses.replace(layout, names=tuple(slots), tasks=len(slots))
-    unreached = bring(run, there, whole=False)
+    unreached = send.send_files(run, there, whole=False)
     words = {
         node: f"{CHECK} {shlex.quote(node)} {wanted}"
         for node, wanted in slots.items()
@@ -102,22 +94,14 @@ def ask(run: RunFolder, layout: SshLayout, slots: Mapping[str, int]) -> dict[str
     return unreached | ask_agents(run, layout, words)
 
 
-def bring(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, Refusal]:
-    """Bring the files of the job to its nodes; return those that do not have them, and why.
-
-    Raises:
-        UserError: ssh's configuration cannot be read, or a file changes while it is sent.
-    """
-    errors = send.send_files(run, layout, whole=whole)
-    return {n: Refusal(why=e.message, hint=e.hint) for n, e in errors.items()}
-
-
-def ask_agents(run: RunFolder, layout: SshLayout, words: Mapping[str, str]) -> dict[str, Refusal]:
+def ask_agents(
+    run: RunFolder, layout: SshLayout, words: Mapping[str, str]
+) -> dict[str, RemoteError]:
     """Run the program of the agents on each of these nodes; return those that refuse, and why."""
     program = f"{quote_path(layout.python)} -m {_MODULE} {quote_path(layout.folder(run))}"
     # Python looks for modules in the folder where it is started first: a home may be anybody's.
     snippets = {node: f"{_STAYS}cd / && exec {program} {more}" for node, more in words.items()}
-    answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S) if snippets else {}
+    answers = ask_nodes(layout.cluster, snippets, timeout_s=_START_S)
     said = {node: _refusal(node, answer, layout) for node, answer in answers.items()}
     return {node: refusal for node, refusal in said.items() if refusal is not None}
 
@@ -132,37 +116,35 @@ class NodeReply:
     kind: Kind = Kind.OTHER
 
 
-def _refusal(node: str, answer: NodeAnswer, layout: SshLayout) -> Refusal | None:
+def _refusal(node: str, answer: Output | RemoteError, layout: SshLayout) -> RemoteError | None:
     """Return why a node did not take the job, and what to type next; None where it did."""
-    if answer.output is None:
-        return Refusal(why=answer.problem or "no answer", hint="clusterkit preflight says more")
-    said = _last_word(answer.output.stdout)
-    if said is not None and said.refused is not None:
-        hint = _hint(said.kind, node, layout)
-        return Refusal(
-            why=" ".join(said.refused.split()), hint=hint, busy=said.kind in {Kind.BUSY, Kind.TWICE}
-        )
-    if answer.output.exit_code == 0:
-        taken = said is not None and (said.pid is not None or said.free is not None)
-        return None if taken else Refusal(why="answers nonsense: it was asked to take the job")
-    python, errors = layout.python, answer.output.stderr.strip()
+    if isinstance(answer, RemoteError):
+        return RemoteError(answer.message or "no answer", hint="clusterkit preflight says more")
+    reply = _last_reply(answer.stdout)
+    if reply is not None and reply.refused is not None:
+        refusal = SlotsBusy if reply.kind in {Kind.BUSY, Kind.TWICE} else RemoteError
+        return refusal(" ".join(reply.refused.split()), hint=_hint(reply.kind, node, layout))
+    if answer.exit_code == 0:
+        taken = reply is not None and (reply.pid is not None or reply.free is not None)
+        return None if taken else RemoteError("answers nonsense: it was asked to take the job")
+    python, errors = layout.python, answer.stderr.strip()
     last = first_line(errors.splitlines()[-1])[:_WHY] if errors else ""
-    last = last or f"exit code {answer.output.exit_code}"
+    last = last or f"exit code {answer.exit_code}"
     if _NO_MODULE in errors:
-        return Refusal(
-            why=last.removeprefix(f"{python}: "),
+        return RemoteError(
+            last.removeprefix(f"{python}: "),
             hint=f"bring its wheel there, for {python}: docs/how-to/air-gapped.md"
             if layout.shared
             else _prepare(layout),
         )
-    if answer.output.exit_code in _CANNOT_RUN:
-        return Refusal(
-            why=f"{python} cannot be run there",
+    if answer.exit_code in _CANNOT_RUN:
+        return RemoteError(
+            f"{python} cannot be run there",
             hint="put the environment into a folder that all nodes share, at the same path"
             if layout.shared
             else _prepare(layout),
         )
-    return Refusal(why=last)
+    return RemoteError(last)
 
 
 def _hint(kind: Kind, node: str, layout: SshLayout) -> str | None:
@@ -179,7 +161,7 @@ def _prepare(layout: SshLayout) -> str:
     return f"clusterkit nodes prepare --cluster {layout.cluster.name}"
 
 
-def _last_word(text: str) -> NodeReply | None:
+def _last_reply(text: str) -> NodeReply | None:
     """Return what a node's last line says; None where that is nothing of ours."""
     lines = text.strip().splitlines()
     return record_of(NodeReply, files.parse_json(lines[-1].encode())) if lines else None
@@ -188,23 +170,18 @@ def _last_word(text: str) -> NodeReply | None:
 _NAME = "command"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswer:
-    """What a command said on one node, or why there is no answer."""
-
-    output: Output | None
-    problem: str = ""
-    """Why there is no output, in the words of whoever could not reach the node."""
-
-
 def ask_nodes(
     cluster: ClusterSpec, snippets: Mapping[str, str], *, timeout_s: float
-) -> dict[str, NodeAnswer]:
-    """Run each node's own POSIX-sh snippet, all nodes at once; nobody is waited for beyond it.
+) -> dict[str, Output | RemoteError]:
+    """Return what each node's own POSIX-sh snippet printed there, or why there is no output.
+
+    All nodes are asked at once, and none is waited for longer than `timeout_s`.
 
     Raises:
         UserError: ssh's configuration cannot be read.
     """
+    if not snippets:
+        return {}
     job = PreflightJob(hosts=tuple(snippets))
     token = new_token()
     compounds = {
@@ -213,14 +190,16 @@ def ask_nodes(
         )
         for node, snippet in snippets.items()
     }
-    transport = by_ssh(cluster)
-    answers = {}
-    for reply in transport.ask_each(compounds, heard=lambda _: None):
-        output = reply.outputs.get(_NAME)
-        problem = reply.reach.detail or (str(reply.reach.problem) if reply.reach.problem else "")
-        if output is not None and output.exit_code is None:
-            output, problem = None, f"no answer within {timeout_s:g} s"
-        answers[reply.node] = NodeAnswer(output=output, problem=problem)
+    answers: dict[str, Output | RemoteError] = {}
+    for reply in by_ssh(cluster).ask_each(compounds, heard=lambda _: None):
+        output, node = reply.outputs.get(_NAME), reply.node
+        if output is None:
+            problem = str(reply.reach.problem) if reply.reach.problem else ""
+            answers[node] = RemoteError(reply.reach.detail or problem, node=node)
+        elif output.exit_code is None:
+            answers[node] = RemoteError(f"no answer within {timeout_s:g} s", node=node)
+        else:
+            answers[node] = output
     return answers
 
 
@@ -234,7 +213,7 @@ class _Planned:
 
 def on_available_nodes(
     run: RunFolder, layout: SshLayout, *, without: Collection[str] = ()
-) -> tuple[SshLayout, dict[str, Refusal]]:
+) -> tuple[SshLayout, dict[str, RemoteError]]:
     """Return the layout on nodes that take the job now, and why others do not.
 
     A spare stands in for each that does not, or that is to be left out (`without`); an elastic job
@@ -251,7 +230,7 @@ def on_available_nodes(
     pool = [name for name in (*layout.names, *layout.spares) if name not in without]
     slots = dict(zip(names[: layout.tasks], layout.slots, strict=False))
     asked: set[str] = set()
-    refusals: dict[str, Refusal] = {}
+    refusals: dict[str, RemoteError] = {}
     while slots:
         refusals |= ask(run, layout, slots)
         asked |= slots.keys()
@@ -269,7 +248,7 @@ def on_available_nodes(
 
 def _on_enough(
     run: RunFolder, layout: SshLayout, without: Collection[str], least: int
-) -> tuple[SshLayout, dict[str, Refusal]]:
+) -> tuple[SshLayout, dict[str, RemoteError]]:
     """Return the layout on all nodes that take the job now."""
     slots = dict(zip(layout.names, layout.slots, strict=True))
     wanted = {name: slots[name] for name in layout.names if name not in without}

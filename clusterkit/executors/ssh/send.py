@@ -62,7 +62,7 @@ def keep_source(run: RunFolder, layout: SshLayout) -> None:
             files.copy(manifest.source(entry), run.path / KEPT / entry.path)
 
 
-def send_files(run: RunFolder, layout: SshLayout, *, whole: bool = True) -> dict[str, RemoteError]:
+def send_files(run: RunFolder, layout: SshLayout, *, whole: bool) -> dict[str, RemoteError]:
     """Bring the files to all nodes of the layout; return those that do not have them, and why.
 
     Unless `whole`, without the folder of `--sync`: enough to ask whether a node takes the job.

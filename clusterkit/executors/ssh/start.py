@@ -18,13 +18,12 @@ from clusterkit.executors.ssh import fetch, send
 from clusterkit.executors.ssh.ask import (
     NodesBusy,
     NodesRefuse,
-    Refusal,
     ask_agents,
     ask_nodes,
-    bring,
     refused,
 )
 from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
+from clusterkit.executors.ssh.slots import SlotsBusy
 from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_agents
 from clusterkit.transport.ssh.session import Nonsense
 
@@ -78,7 +77,7 @@ def start(run: RunFolder, layout: SshLayout) -> None:
     write_layout(run, layout)
     for folder in (run.agents, run.ends):
         runfolder.create_state_folder(run, folder)
-    unreached = bring(run, layout, whole=True)
+    unreached = send.send_files(run, layout, whole=True)
     if unreached:
         raise NodesRefuse(unreached, layout)
     before = {path.name: path.read_text("utf-8", "replace") for path in run.agents.glob("*.json")}
@@ -110,7 +109,7 @@ def _withdraw(
 ) -> frozenset[str]:
     """End node agents that wait for nodes which are busy, and leave no trace of them.
 
-    Return the nodes on which one may still be. They are killed: a agent that is told to end writes
+    Return the nodes on which one may still be. They are killed: an agent that is told to end writes
     down how its attempt ended, and this one is to count as none. `before` is what stood in
     `keepers/` by the names of the files.
     """
@@ -128,7 +127,9 @@ def _withdraw(
         forget = f"cd {quote_path(layout.folder(run))} && rm -f {names}"
         snippets[agent.node] = f"{order_to_end(agent, run, signal='KILL')}; {forget}"
     answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
-    silent = started - {node for node, answer in answers.items() if answer.output is not None}
+    silent = started - {
+        node for node, answer in answers.items() if not isinstance(answer, RemoteError)
+    }
     if not silent:
         for path in (*traces, *(run.agent(agent.rank) for agent in agents)):
             files.remove(path)
@@ -138,10 +139,13 @@ def _withdraw(
 
 
 def _note_refusal(
-    run: RunFolder, layout: SshLayout, refusals: Mapping[str, Refusal], silent: Set[str]
+    run: RunFolder, layout: SshLayout, refusals: Mapping[str, RemoteError], silent: Set[str]
 ) -> None:
     """Note the first node that is to blame, which is none that others use at this moment."""
-    why = {node: "did not take the job" for node, said in refusals.items() if not said.busy}
+    why = dict.fromkeys(
+        (node for node, error in refusals.items() if not isinstance(error, SlotsBusy)),
+        "did not take the job",
+    )
     why |= dict.fromkeys(silent, "did not answer any more")
     node = min(why, key=layout.names.index)
     failure = node_results.lost(layout.names.index(node), node, why[node])
@@ -164,8 +168,8 @@ def end(run: RunFolder, layout: SshLayout) -> None:
         everywhere = not layout.shared and run.agents.is_dir()
         told = layout.names[: layout.tasks] if everywhere else snippets
         snippets = {node: note + snippets.get(node, ":") for node in told}
-    answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S) if snippets else {}
-    silent = [node for node, answer in answers.items() if answer.output is None]
+    answers = ask_nodes(layout.cluster, snippets, timeout_s=_END_S)
+    silent = [node for node, answer in answers.items() if isinstance(answer, RemoteError)]
     why = [f"no answer from {', '.join(silent)}"] if silent else []
     why += [str(e) for n, e in errors.items() if isinstance(e, Nonsense) and n not in silent]
     if why:

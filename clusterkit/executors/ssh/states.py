@@ -112,11 +112,11 @@ def look_for(cluster: ClusterSpec, agents: Iterable[NodeAgent]) -> dict[NodeAgen
     for agent in agents:
         by_node.setdefault(agent.node, []).append(agent)
     snippets = {node: "\n".join(map(question, here)) for node, here in by_node.items()}
-    answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S) if snippets else {}
+    answers = ask_nodes(cluster, snippets, timeout_s=_ASK_S)
     found = {}
     for node, here in by_node.items():
-        output = answers[node].output
-        lines = output.stdout.split() if output is not None else []
+        output = answers[node]
+        lines = [] if isinstance(output, RemoteError) else output.stdout.split()
         for number, agent in enumerate(here):
             said = lines[number] if number < len(lines) else Life.SILENT
             found[agent] = Life(said) if said in set(Life) else Life.SILENT
@@ -158,7 +158,7 @@ def states(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, SchedulerSta
 
 
 def lingering(runs: Mapping[RunFolder, Submission]) -> set[RunFolder]:
-    """Return the runs of which a agent lives on a node that answers; each cluster is asked once.
+    """Return the runs of which an agent lives on a node that answers; each cluster is asked once.
 
     Raises:
         UserError: ssh's configuration cannot be read.

@@ -23,7 +23,7 @@ from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import agent, ask, slots, start, states
 from clusterkit.executors.ssh import executor as ssh
 from clusterkit.executors.ssh import send as ssh_copy
-from clusterkit.executors.ssh.ask import NodeAnswer, NodesBusy, NodesRefuse, on_available_nodes
+from clusterkit.executors.ssh.ask import NodesBusy, NodesRefuse, on_available_nodes
 from clusterkit.executors.ssh.layout import SshLayout, read_layout, write_layout
 from clusterkit.jobs import start_queued
 from clusterkit.jobs.state.load import Job, load_job
@@ -51,12 +51,12 @@ class Machines:
 
     def answer(
         self, cluster: object, snippets: Mapping[str, str], *, timeout_s: float
-    ) -> dict[str, NodeAnswer]:
+    ) -> dict[str, Output | RemoteError]:
         del cluster, timeout_s
         self.asked.append(tuple(snippets))
         if self.dies is not None:
             raise self.dies
-        return {node: NodeAnswer(output=self._run(node, it)) for node, it in snippets.items()}
+        return {node: self._run(node, it) for node, it in snippets.items()}
 
     def _run(self, node: str, snippet: str) -> Output:
         if "ssh.agent" not in snippet:

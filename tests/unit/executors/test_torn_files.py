@@ -19,7 +19,6 @@ from clusterkit.core.model import ClusterKind, Host, JobState, NodeResult
 from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import states
-from clusterkit.executors.ssh.ask import NodeAnswer
 from clusterkit.executors.ssh.layout import write_layout
 from clusterkit.executors.ssh.start import layout_of
 from clusterkit.jobs.document import full_document_of
@@ -71,7 +70,7 @@ def _nobody_knows_more(
     (programs / "squeue").write_text(FAKE_SQUEUE)
     (programs / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    gone = NodeAnswer(output=Output(exit_code=0, stdout="gone\n" * 9, stderr="", seconds=0.0))
+    gone = Output(exit_code=0, stdout="gone\n" * 9, stderr="", seconds=0.0)
     monkeypatch.setattr(states, "ask_nodes", lambda _, asked, **__: dict.fromkeys(asked, gone))
 
 

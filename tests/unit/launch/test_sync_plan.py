@@ -23,11 +23,12 @@ from clusterkit.core.model import (
 )
 from clusterkit.executors.run import node_results
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.executors.ssh.ask import NodesBusy, Refusal, refused
+from clusterkit.executors.ssh.ask import NodesBusy, refused
 from clusterkit.executors.ssh.fetch import decide_first_failure, settle
 from clusterkit.executors.ssh.inbox import relative
 from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.node_files import NodeFiles, Progress
+from clusterkit.executors.ssh.slots import SlotsBusy
 from clusterkit.executors.ssh.states import read_agents
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
@@ -86,7 +87,7 @@ def test_what_no_copy_can_be_made_of_is_refused() -> None:
 
 
 def test_one_hint_for_all_nodes_that_are_busy() -> None:
-    taken = Refusal(why="1 slot wanted, 0 of 1 free", busy=True)
+    taken = SlotsBusy("1 slot wanted, 0 of 1 free")
     both = {"n1": taken, "n2": taken}
     one = dataclasses.replace(layout(), names=("n1",))
     error = refused(both, one)
