@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.observe.diagnose.stacks import fold_stacks
-from clusterkit.observe.vitals.rates import rates
-from clusterkit.observe.vitals.sample import ONCE, PROBES, read_samples
+from clusterkit.observe.vitals.sample import ONCE, PROBES, rates, read_samples
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
 from clusterkit.preflight.checks import all_checks

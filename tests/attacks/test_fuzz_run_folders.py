@@ -22,7 +22,7 @@ import typer
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.jobs import arrays
 from clusterkit.cli.jobs.status import status
@@ -39,7 +39,7 @@ from clusterkit.jobs.state.load import load_job, load_jobs
 from clusterkit.observe.diagnose.job import diagnose_run
 from clusterkit.observe.diagnose.rules import load_rules
 from clusterkit.observe.prometheus.jobs import write_jobs
-from clusterkit.observe.top.training import Training
+from clusterkit.observe.top.watch import Training
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap
 

@@ -193,8 +193,8 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    from clusterkit.cli.bench.allreduce_report import lines_of
     from clusterkit.cli.bench.job import tell
+    from clusterkit.cli.bench.report import allreduce_lines
     from clusterkit.core.model import JobState
     from clusterkit.jobs.document import full_document_of
     from clusterkit.observe.bench.allreduce.answer import document
@@ -204,7 +204,7 @@ def _show(
         error = {} if refused is None else {"error": error_document(refused)}
         console.json_document({**document(found), **told, **error})
         return
-    for line in lines_of(found):
+    for line in allreduce_lines(found):
         console.say(line)
     if kept is not None:
         console.say(f"kept for estimates: {kept}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.observe.bench.scaling.measure import MeasureOptions
     from clusterkit.observe.bench.scaling.rates import Bounds
-    from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling
-    from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob
+    from clusterkit.observe.bench.scaling.result import Cause, Ladder, Row, Scaling, SizedJob
 
     Causes = Mapping[int, tuple[Cause, ...]]
 
@@ -113,7 +112,7 @@ def scaling(
     from clusterkit.estimate.machines.interconnects import interconnect_named
     from clusterkit.observe.bench.scaling.causes import causes_of
     from clusterkit.observe.bench.scaling.measure import MeasureOptions
-    from clusterkit.observe.bench.scaling.sizes import ladder
+    from clusterkit.observe.bench.scaling.result import ladder
 
     _check_places(plot, html)
     network = interconnect_named(interconnect) if interconnect is not None else None
@@ -195,7 +194,7 @@ def _run(
 
 def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
     def started(job: SizedJob, run: RunFolder) -> None:
-        from clusterkit.observe.bench.scaling.sizes import in_words
+        from clusterkit.observe.bench.scaling.result import in_words
 
         console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
 
@@ -204,8 +203,7 @@ def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
 
 def _progress(jobs: Ladder, row: Row) -> None:
     from clusterkit.observe.bench.scaling.rates import UNITS
-    from clusterkit.observe.bench.scaling.result import figure
-    from clusterkit.observe.bench.scaling.sizes import in_words
+    from clusterkit.observe.bench.scaling.result import figure, in_words
 
     unit = next((unit for unit in UNITS if unit in row.rates), None)
     said = f"{figure(row.rates[unit].per_s)} {unit}/s" if unit else row.problem.splitlines()[0]
@@ -225,12 +223,12 @@ def _tell(
 
     What was measured is printed whatever comes of the files.
     """
-    from clusterkit.cli.bench.scaling_report import lines_of
+    from clusterkit.cli.bench.report import scaling_lines
     from clusterkit.observe.bench.scaling.result import document
 
     troubles = [trouble] if trouble is not None else []
     if not as_json:
-        for line in lines_of(found, causes) if found.rows else ():
+        for line in scaling_lines(found, causes) if found.rows else ():
             console.say(line)
         return [*troubles, *_write(found, causes, plot=plot, html=html)]
     try:
@@ -247,8 +245,7 @@ def _write(
     """Write each file that can be written; return why others cannot."""
     from clusterkit.core import files
     from clusterkit.core.errors import UserError
-    from clusterkit.observe.bench.scaling.page import page
-    from clusterkit.observe.bench.scaling.plot import draw
+    from clusterkit.observe.bench.scaling.page import draw, page
 
     refused = []
     for path in filter(None, (plot if found.base is not None else None, html)):

@@ -166,7 +166,7 @@ def _exit_code(found: JobDiagnosis) -> int:
 
 
 def _say_job(found: JobDiagnosis, advice: Advice | None, *, verbose: bool) -> None:
-    from clusterkit.cli.diagnose.job_failure import last_words
+    from clusterkit.cli.diagnose.report import last_words
     from clusterkit.cli.frame.job_args import said
     from clusterkit.core.model import JobState
     from clusterkit.jobs.document import name_of

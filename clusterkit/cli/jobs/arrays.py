@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from clusterkit.cli.diagnose.job_failure import TOLD, why_failed
+from clusterkit.cli.diagnose.report import TOLD, why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_args import exit_code_of, said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED

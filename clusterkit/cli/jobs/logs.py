@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, option
 from clusterkit.cli.frame.job_args import JobArgument, exit_code_of, note_owner, run_named, said

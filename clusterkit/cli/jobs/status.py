@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from clusterkit.cli.diagnose.job_failure import last_words
+from clusterkit.cli.diagnose.report import last_words
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
 from clusterkit.cli.frame.job_args import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
 from clusterkit.cli.frame.job_args import (

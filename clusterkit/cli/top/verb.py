@@ -117,8 +117,7 @@ def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
 def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:
     from clusterkit.cli.top.screen import say
     from clusterkit.core.findings import Verdict
-    from clusterkit.observe.top.document import document_of
-    from clusterkit.observe.top.snapshot import warnings_of
+    from clusterkit.observe.top.snapshot import document_of, warnings_of
 
     snapshot = watcher.refresh(timeout_s=None)
     _write(prometheus, snapshot)

@@ -15,7 +15,7 @@ from clusterkit.core.data import read_table
 from clusterkit.observe.prometheus.jobs import add_gauge, new_registry, write_registry
 from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot
-from clusterkit.observe.vitals.rates import slowdowns
+from clusterkit.observe.vitals.sample import slowdowns
 
 _TABLE = Path(__file__).with_name("nodes.tsv")
 _LABELS = {

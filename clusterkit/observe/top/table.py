@@ -12,7 +12,7 @@ from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.text import listing
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, NodeWarning, Snapshot, warnings_of
 from clusterkit.observe.vitals.host import Process
-from clusterkit.observe.vitals.rates import Traffic, slowdowns
+from clusterkit.observe.vitals.sample import Traffic, slowdowns
 from clusterkit.preflight.probes.gpu.vitals import GpuVitals
 
 STYLES = {Verdict.FAIL: "red", Verdict.UNKNOWN: "magenta", Verdict.WARN: "yellow"}

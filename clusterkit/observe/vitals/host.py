@@ -1,6 +1,6 @@
 """What a node is doing: raw counters of the kernel, and the processes of clusterkit's jobs on it.
 
-Counters mean nothing alone: `clusterkit.observe.vitals.rates` turns two readings into rates.
+Counters mean nothing alone: `clusterkit.observe.vitals.sample` turns two readings into rates.
 Sources: proc(5) (`/proc/stat`, `/proc/meminfo`, `/proc/net/dev`, `/proc/PID/stat`), the kernel's
 Documentation/ABI/stable/sysfs-class-infiniband (data counters are in units of four octets), and
 Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst (`cpu.stat`).

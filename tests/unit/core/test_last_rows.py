@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterkit.cli.diagnose.job_failure import rows
+from clusterkit.cli.diagnose.report import rows
 
 SITE = "/home/ada/miniconda3/envs/training/lib/python3.11/site-packages/"
 LONG = f"{SITE}torch/distributed/distributed_c10d.py"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from clusterkit.cli.diagnose.job_failure import last_words
+from clusterkit.cli.diagnose.report import last_words
 from clusterkit.cli.frame.main import app
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, GpuRequest, JobState, LaunchPlan, RenderedFile

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterkit.cli.diagnose.job_failure import last_words
+from clusterkit.cli.diagnose.report import last_words
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, Host, JobState, NodeResult

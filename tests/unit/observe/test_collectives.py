@@ -18,8 +18,7 @@ from clusterkit.cli.frame.main import app
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.factors import Calibration
 from clusterkit.observe.bench.allreduce.answer import answer, document, learned
-from clusterkit.observe.bench.allreduce.document import read_document, read_result
-from clusterkit.observe.bench.allreduce.nccl_output import read_nccl_tests
+from clusterkit.observe.bench.allreduce.document import read_document, read_nccl_tests, read_result
 from clusterkit.observe.bench.allreduce.result import (
     MEASURED,
     Operation,

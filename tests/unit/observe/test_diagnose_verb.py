@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from clusterkit.cli.diagnose.job_failure import why_failed
+from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame.main import app
 from clusterkit.core import files
 from clusterkit.core.errors import RemoteError, UserError

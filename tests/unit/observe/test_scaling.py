@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from clusterkit.cli.bench.report import scaling_lines
 from clusterkit.cli.bench.scaling import _exit_code, _tell
-from clusterkit.cli.bench.scaling_report import lines_of
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, LaunchPlan
 from clusterkit.core.plots import require_drawing
@@ -41,8 +41,18 @@ from clusterkit.observe.bench.scaling.rates import (
     rates,
     stalled,
 )
-from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling, document
-from clusterkit.observe.bench.scaling.sizes import By, Size, chosen_by, doubling, parse_at, sizes_of
+from clusterkit.observe.bench.scaling.result import (
+    By,
+    Cause,
+    Row,
+    Scaling,
+    Size,
+    chosen_by,
+    document,
+    doubling,
+    parse_at,
+    sizes_of,
+)
 from clusterkit.observe.throughput import Throughput, Unit
 from clusterkit.observe.top.targets import of_plan
 from clusterkit.observe.vitals.host import read_host
@@ -417,7 +427,7 @@ def test_a_size_that_gains_too_much_makes_the_smallest_doubtful() -> None:
     told = {one.size.count: causes_of(found, one) for one in found.rows}
     assert [kinds(causes) for causes in told.values()] == [[], ["base"], []]
     assert "1 node, which all is told against, was too slow" in told[2][0].summary
-    text = "\n".join(lines_of(found, told))
+    text = "\n".join(scaling_lines(found, told))
     assert "820 %" in text
     assert "no size falls short" not in text
     assert _exit_code(found, told) == 1
@@ -442,7 +452,7 @@ def test_a_job_that_failed_is_a_finding_and_nothing_measured_is_none(
 
 
 def test_the_report_fits_a_terminal_and_holds_what_matters() -> None:
-    lines = [_ANSI.sub("", line) for line in lines_of(*example())]
+    lines = [_ANSI.sub("", line) for line in scaling_lines(*example())]
     text = "\n".join(lines)
     assert "samples/s" in text
     assert " 47 %" in text
@@ -463,7 +473,7 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="--plot draws with it: pip install matplotlib")
-    from clusterkit.observe.bench.scaling.plot import draw  # noqa: PLC0415
+    from clusterkit.observe.bench.scaling.page import draw  # noqa: PLC0415
 
     found, _ = example()
     draw(tmp_path / "scaling.png", found)
@@ -490,7 +500,7 @@ def test_what_was_measured_is_printed_whatever_comes_of_the_files(
     def draw(path: Path, found: Scaling) -> None:
         raise error
 
-    monkeypatch.setattr("clusterkit.observe.bench.scaling.plot.draw", draw)
+    monkeypatch.setattr("clusterkit.observe.bench.scaling.page.draw", draw)
     page = tmp_path / "scaling.html"
     places = {"plot": tmp_path / "scaling.png", "html": page}
     if isinstance(error, UserError):

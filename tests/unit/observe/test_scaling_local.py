@@ -27,7 +27,7 @@ from clusterkit.jobs.submit.submit import start
 from clusterkit.jobs.watch import cancel
 from clusterkit.observe.bench.scaling.measure import MeasureOptions, measure
 from clusterkit.observe.bench.scaling.rates import Bounds
-from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob, ladder
+from clusterkit.observe.bench.scaling.result import Ladder, SizedJob, ladder
 
 SCRIPT = """
 import os, sys, time

@@ -26,14 +26,11 @@ from clusterkit.jobs.logs import LogReader
 from clusterkit.jobs.state.load import Job
 from clusterkit.observe.prometheus.nodes import write_nodes
 from clusterkit.observe.throughput import Throughput
-from clusterkit.observe.top.document import document_of
-from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, warnings_of
+from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, document_of, warnings_of
 from clusterkit.observe.top.table import bars, lines_of, short
 from clusterkit.observe.top.targets import Part, Subject, of_cluster, of_job
-from clusterkit.observe.top.training import LastLines, Training, latest
-from clusterkit.observe.top.watch import Watcher
-from clusterkit.observe.vitals.rates import rates
-from clusterkit.observe.vitals.sample import NodeSample
+from clusterkit.observe.top.watch import LastLines, Training, Watcher, latest
+from clusterkit.observe.vitals.sample import NodeSample, rates
 from clusterkit.preflight.request import Wanted
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem

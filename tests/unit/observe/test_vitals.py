@@ -17,8 +17,14 @@ from hypothesis import strategies as st
 
 from clusterkit.observe.vitals import host as vitals_host
 from clusterkit.observe.vitals.host import HostVitals, read_host
-from clusterkit.observe.vitals.rates import rates, slowdowns
-from clusterkit.observe.vitals.sample import NodeSample, NodeVitals, ask_vitals, read_samples
+from clusterkit.observe.vitals.sample import (
+    NodeSample,
+    NodeVitals,
+    ask_vitals,
+    rates,
+    read_samples,
+    slowdowns,
+)
 from clusterkit.preflight.probes.gpu.vitals import AMD, NVIDIA, GpuVitals
 from clusterkit.transport.local import LocalTransport
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Unparsed

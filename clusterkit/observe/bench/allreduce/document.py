@@ -24,7 +24,6 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from clusterkit.core import files
 from clusterkit.core.errors import Position, UserError
-from clusterkit.observe.bench.allreduce.nccl_output import joined, read_nccl_tests
 from clusterkit.observe.bench.allreduce.result import (
     MEASURED,
     LeftOut,
@@ -33,6 +32,7 @@ from clusterkit.observe.bench.allreduce.result import (
     Result,
     Wrong,
 )
+from clusterkit.preflight.probes.gpu.nccl_tests import NcclTest, Row, parse_each
 from clusterkit.transport.probe import Unparsed
 
 KIND = "clusterkit-collectives"
@@ -217,3 +217,159 @@ def _run(op: Operation, text: str) -> Result:
         return read_nccl_tests(text, called=op)
     except Unparsed as error:
         raise Unparsed(f"nccl_tests.{op.value}: {error}") from error
+
+
+_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "char", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2"), 1),
+    **dict.fromkeys(("half", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "int", "float"), 4),
+    **dict.fromkeys(("int64", "uint64", "double"), 8),
+}
+_MOST_TOLD = 1024
+"""Ranks up to which the ratio of two bandwidths may tell how many there were."""
+
+
+def read_nccl_tests(text: str, *, called: Operation | None = None) -> Result:
+    """Return the result that programs of nccl-tests have printed, one after the other.
+
+    Which program it was is seen from the table where the text does not say it: the reduction, the
+    root, and that elements are counted by rank where ranks share a message. With `called`, it was
+    that one.
+
+    Raises:
+        Unparsed: it is no such output, or damaged, or that of another program; or the programs ran
+            on different ranks.
+    """
+    runs = [_result(test, called) for test in parse_each(text)]
+    ranks = {run.ranks for run in runs if run.ranks is not None}
+    if len(ranks) > 1:
+        told = " and ".join(str(number) for number in sorted(ranks))
+        raise Unparsed(f"runs on {told} ranks: give one at a time")
+    return joined(runs).on(ranks=next(iter(ranks), None), node_count=None)
+
+
+def joined(runs: Sequence[Result]) -> Result:
+    """Return runs on the same ranks as one; what the first says of ranks and nodes counts."""
+    answers = [run.correct for run in runs]
+    return replace(
+        runs[0],
+        measured=tuple(one for run in runs for one in run.measured),
+        correct=False if False in answers else None if None in answers else True,
+        wrong=tuple(one for run in runs for one in run.wrong),
+        suspects=tuple(dict.fromkeys(node for run in runs for node in run.suspects)),
+        complete=all(run.complete for run in runs),
+        checked=all(run.checked for run in runs),
+        error=next((run.error for run in runs if run.error is not None), None),
+        perhaps=tuple(dict.fromkeys(op for run in runs for op in run.perhaps)),
+    )
+
+
+def _result(test: NcclTest, called: Operation | None) -> Result:
+    rows = [row for row in test.rows if row.size and row.time_us]
+    if test.rows and not rows:
+        raise Unparsed("no message in its table has a size")
+    op, *others = (called,) if called else _operations(test, rows)
+    ranks = test.ranks or (_ranks(rows, op) if rows else None)
+    all_listed = test.listed == test.ranks
+    return Result(
+        source="nccl-tests",
+        backend="nccl",
+        device=test.device,
+        ranks=ranks,
+        nodes=test.hosts if all_listed else (),
+        node_count=len(test.hosts) if all_listed and test.hosts else None,
+        measured=tuple(_as_printed(row, op, ranks) for row in rows),
+        correct=test.correct,
+        wrong=tuple(
+            Wrong(op=op, bytes=row.size, elements=row.wrong) for row in test.rows if row.wrong
+        ),
+        suspects=test.failed if test.correct is False else (),
+        complete=test.correct is not None or test.average_gb_s is not None,
+        checked=any(row.checked for row in rows),
+        error=test.error,
+        perhaps=tuple(others),
+    )
+
+
+def _as_printed(row: Row, op: Operation, ranks: int | None) -> Measured:
+    one = Measured.printed(
+        op=op,
+        size=row.size,
+        seconds=row.time_us / 1e6,
+        algbw=row.alg_gb_s * 1e9,
+        busbw=row.bus_gb_s * 1e9,
+    )
+    if ranks is None and op.bus_factor(3) == 1:
+        ranks = 3  # any number will do
+    return one if ranks is None else one.between(ranks)
+
+
+def _operations(test: NcclTest, rows: Sequence[Row]) -> tuple[Operation, ...]:
+    """Return what ran, the most likely first: by its name, or else by what its table looks like.
+
+    An all-to-all and a sendrecv are never in place, so nothing is checked there; an all-gather and
+    an all-reduce are. Since 2.13 a sendrecv names a reduction. A gather and a scatter look alike.
+    """
+    named = _named(test.program)
+    if named is None and test.program is not None:
+        known = ", ".join(op.program for op in Operation)
+        raise Unparsed(f"{test.program} is none of those that are read: {known}")
+    if named is not None or not rows:
+        return (named or Operation.ALL_REDUCE,)
+    fitting = _fitting(rows[-1], test.ranks)
+    called = _named(test.called)
+    return (called,) if called in fitting else fitting
+
+
+def _named(program: str | None) -> Operation | None:
+    name = (program or "").removesuffix("_mpi")
+    return next((op for op in Operation if op.program == name), None)
+
+
+def _fitting(row: Row, ranks: int | None) -> tuple[Operation, ...]:
+    """Return the collectives that print such a row, the most likely first."""
+    reduces, rooted = row.operation not in {None, "", "none"}, row.root is not None
+    shared = _parts(row) not in {1, None}
+    never_in_place = row.checked and not row.in_place_checked
+    if rooted and reduces:
+        return (Operation.REDUCE,)
+    if rooted:
+        return (Operation.GATHER, Operation.SCATTER) if shared else (Operation.BROADCAST,)
+    if reduces and shared:
+        return (Operation.REDUCE_SCATTER,)
+    if not shared:
+        sends = not reduces or never_in_place
+        return (Operation.SENDRECV,) if sends else _of_all_ranks(row, ranks)
+    if row.operation == "" or never_in_place:
+        return (Operation.ALLTOALL,)
+    gathers = (Operation.ALL_GATHER, Operation.ALLTOALL)
+    return gathers[:1] if row.checked or row.operation is None else gathers
+
+
+def _of_all_ranks(row: Row, ranks: int | None) -> tuple[Operation, ...]:
+    """Tell an all-reduce from a sendrecv that nobody checked; of two ranks they look alike."""
+    if row.checked or row.alg_gb_s != row.bus_gb_s or row.alg_gb_s < 1:
+        return (Operation.ALL_REDUCE,)
+    both = (Operation.ALL_REDUCE, Operation.SENDRECV)
+    return both if (ranks or 2) == 2 else both[1:]
+
+
+def _parts(row: Row) -> int | None:
+    """Return in how many parts ranks share a message; 1 where each has all of it."""
+    width = _BYTES.get(row.type)
+    held = row.count * width if width else 0
+    return row.size // held if held and row.size % held == 0 else None
+
+
+def _ranks(rows: Sequence[Row], op: Operation) -> int | None:
+    """Return how many ranks there were, as far as the table tells."""
+    peak = max(rows, key=lambda row: (row.bus_gb_s, row.alg_gb_s))
+    if op is not Operation.ALL_REDUCE:
+        return _parts(peak) if op.shared else None
+    half = 0.005  # figures have two decimals
+    low = (peak.bus_gb_s - half) / (peak.alg_gb_s + half)
+    if peak.alg_gb_s <= half:
+        return None
+    high = (peak.bus_gb_s + half) / (peak.alg_gb_s - half)
+    fit = [n for n in range(1, _MOST_TOLD + 1) if low <= op.bus_factor(n) <= high]
+    return fit[0] if len(fit) == 1 else None

@@ -11,9 +11,15 @@ from collections.abc import Iterator, Sequence
 from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.core.shell import quote
 from clusterkit.observe.bench.scaling.evidence import NodeEvidence, mean, median
-from clusterkit.observe.bench.scaling.result import Cause, Row, Scaling, in_percent, step_time
-from clusterkit.observe.bench.scaling.sizes import in_words
-from clusterkit.observe.vitals.rates import IO_WAIT_PERCENT, STEAL_PERCENT, THROTTLED_PERCENT
+from clusterkit.observe.bench.scaling.result import (
+    Cause,
+    Row,
+    Scaling,
+    in_percent,
+    in_words,
+    step_time,
+)
+from clusterkit.observe.vitals.sample import IO_WAIT_PERCENT, STEAL_PERCENT, THROTTLED_PERCENT
 
 _SLOWER = 1.5
 """A node whose microbenchmark takes so many times that of the others is a straggler."""

@@ -16,8 +16,7 @@ from clusterkit.core.data import read_template
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.model import LaunchPlan
 from clusterkit.observe.top.targets import Part, of_plan
-from clusterkit.observe.vitals.rates import NodeRates, rates, slowdowns
-from clusterkit.observe.vitals.sample import NodeSample, ask_vitals
+from clusterkit.observe.vitals.sample import NodeRates, NodeSample, ask_vitals, rates, slowdowns
 from clusterkit.preflight.probes.gpu.vitals import GpuVitals
 from clusterkit.preflight.probes.net.pairs import read_pairs, text_of
 from clusterkit.transport.probe import Missing, PreflightJob, Probe, Unparsed, read_output

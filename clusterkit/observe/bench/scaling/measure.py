@@ -25,8 +25,7 @@ from clusterkit.observe.bench.scaling.rates import (
     rates,
     stalled,
 )
-from clusterkit.observe.bench.scaling.result import Row
-from clusterkit.observe.bench.scaling.sizes import Ladder, SizedJob
+from clusterkit.observe.bench.scaling.result import Ladder, Row, SizedJob
 from clusterkit.observe.throughput import LINE
 
 _SILENT = "it printed no line that tells its throughput"
