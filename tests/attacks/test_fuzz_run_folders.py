@@ -38,7 +38,7 @@ from clusterkit.jobs.start_queued import may_need_client
 from clusterkit.jobs.state.load import load_job, load_jobs
 from clusterkit.observe.diagnose.job import diagnose_run
 from clusterkit.observe.diagnose.rules import load_rules
-from clusterkit.observe.prometheus.jobs import write_jobs
+from clusterkit.observe.prometheus import write_jobs
 from clusterkit.observe.top.watch import Training
 from tests.attacks import runs
 from tests.attacks.runs import STRANGER, Trap

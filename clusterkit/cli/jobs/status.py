@@ -34,7 +34,7 @@ from clusterkit.executors.run import node_results, runfolder
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
-from clusterkit.observe.prometheus import jobs as metrics
+from clusterkit.observe import prometheus as metrics
 
 _STATES = f"List only jobs in these states: {', '.join(JobState)}."
 _UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}

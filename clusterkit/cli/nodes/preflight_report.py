@@ -77,7 +77,7 @@ class Places:
         Raises:
             UserError: one of them cannot be written.
         """
-        from clusterkit.observe.prometheus.jobs import require_metrics
+        from clusterkit.observe.prometheus import require_metrics
         from clusterkit.preflight.bundle import prepare_folder
 
         if self.metrics is not None:
@@ -130,7 +130,7 @@ def _write_page(path: Path, bundle: Bundle, report: Report) -> None:
 
 
 def _write_metrics(path: Path, _: Bundle, report: Report) -> None:
-    from clusterkit.observe.prometheus.jobs import write_preflight
+    from clusterkit.observe.prometheus import write_preflight
 
     write_preflight(path, report, now=time.time())
     console.note(f"metrics      {path}")

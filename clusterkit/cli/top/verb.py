@@ -67,7 +67,7 @@ def top(
 
     Exit code with --once: 0, or 1 where a node does not answer or is in trouble.
     """
-    from clusterkit.observe.prometheus.jobs import require_metrics
+    from clusterkit.observe.prometheus import require_metrics
     from clusterkit.observe.top.watch import Watcher
 
     if interval is not None and not interval >= _LEAST_S:  # also where it is no number
@@ -157,7 +157,7 @@ def _look_on(
 
 
 def _write(path: Path | None, snapshot: Snapshot) -> None:
-    from clusterkit.observe.prometheus.nodes import write_nodes
+    from clusterkit.observe.prometheus import write_nodes
 
     if path is not None:
         write_nodes(path, snapshot)

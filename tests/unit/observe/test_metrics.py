@@ -16,7 +16,7 @@ from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, JobState, JobStatus
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.state.load import Job
-from clusterkit.observe.prometheus import jobs as metrics
+from clusterkit.observe import prometheus as metrics
 from clusterkit.preflight.report import Report
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

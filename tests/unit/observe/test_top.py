@@ -24,7 +24,7 @@ from clusterkit.core.text.listing import cut
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.jobs.logs import LogReader
 from clusterkit.jobs.state.load import Job
-from clusterkit.observe.prometheus.nodes import write_nodes
+from clusterkit.observe.prometheus import write_nodes
 from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, document_of, warnings_of
 from clusterkit.observe.top.table import bars, lines_of, short

@@ -1,1 +1,0 @@
-"""The figures of jobs and nodes in Prometheus' text format."""
