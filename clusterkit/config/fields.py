@@ -122,15 +122,12 @@ def _option_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _ports(value: Any) -> Any:
-    text = "-".join(value) if _is_pair(value) else value
+    is_pair = isinstance(value, list) and [*map(type, value)] == [str, str]
+    text = "-".join(value) if is_pair else value
     if not isinstance(text, str):
         return value
     with _hinted(f"write {units.PORTS_FORMS}"):
         return units.parse_port_range(text)
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)
 
 
 def _mount(text: str) -> str:

@@ -77,7 +77,7 @@ def complaint(detail: ErrorDetails, name: str) -> tuple[str, str | None]:
     """Return the message and the hint for one of pydantic's errors about the value `name`."""
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind in _CHOICES:
-        return f"{name} cannot be {shown(value)}", _choices_hint(value, str(context["expected"]))
+        return f"{name} cannot be {shown(value)}", _one_of(value, str(context["expected"]))
     if kind in _BOUNDS:
         word, bound = _BOUNDS[kind]
         return f"{name} must be at {word} {context[bound]}, not {value}", None
@@ -143,7 +143,7 @@ def _name(path: KeyPath) -> str:
     return str(index)
 
 
-def _choices_hint(value: Any, expected: str) -> str:
+def _one_of(value: Any, expected: str) -> str:
     known = [part.strip("'") for part in expected.replace(" or ", ", ").split(", ")]
     close = did_you_mean(str(value), known)
     listed = f"choose one of: {', '.join(known)}"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -44,48 +46,38 @@ def visit_all(
     visits: Sequence[Visit[T]], *, threads: int, heard: Callable[[T], None]
 ) -> tuple[T, ...]:
     """Run all visits and return what they return, in order; `heard` is called from this thread."""
-    waiting: SimpleQueue[int] = SimpleQueue()
+    waiting = deque(range(len(visits)))
     ended: SimpleQueue[_Ended[T]] = SimpleQueue()
-    for index in range(len(visits)):
-        waiting.put(index)
     for _ in range(min(threads, len(visits))):
         threading.Thread(target=_work, args=(visits, waiting, ended), daemon=True).start()
     replies: dict[int, T] = {}
     try:
         while len(replies) < len(visits):
-            for index, reply in (*_next(ended), *_given_up(visits, replies)):
+            found: list[_Ended[T]] = []
+            with suppress(Empty):
+                found.append(ended.get(timeout=_TICK_S))
+            for index, reply in (*found, *_given_up(visits, replies)):
                 if isinstance(reply, BaseException):
                     raise reply
                 if index not in replies:
                     replies[index] = reply
                     heard(reply)
     finally:
-        _empty(waiting)
+        waiting.clear()
         for index, visit in enumerate(visits):
             if index not in replies:
                 visit.cut()
     return tuple(replies[index] for index in range(len(visits)))
 
 
-def _work(
-    visits: Sequence[Visit[T]], waiting: SimpleQueue[int], ended: SimpleQueue[_Ended[T]]
-) -> None:
-    while True:
-        try:
-            index = waiting.get_nowait()
-        except Empty:
-            return
-        try:
-            ended.put((index, visits[index].run()))
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            ended.put((index, error))
-
-
-def _next(ended: SimpleQueue[_Ended[T]]) -> list[_Ended[T]]:
-    try:
-        return [ended.get(timeout=_TICK_S)]
-    except Empty:
-        return []
+def _work(visits: Sequence[Visit[T]], waiting: deque[int], ended: SimpleQueue[_Ended[T]]) -> None:
+    with suppress(IndexError):  # nobody waits any more
+        while True:
+            index = waiting.popleft()
+            try:
+                ended.put((index, visits[index].run()))
+            except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+                ended.put((index, error))
 
 
 def _given_up(visits: Sequence[Visit[T]], replies: dict[int, T]) -> list[_Ended[T]]:
@@ -100,11 +92,3 @@ def _given_up(visits: Sequence[Visit[T]], replies: dict[int, T]) -> list[_Ended[
         if now > deadline + _GRACE_S:
             lost.append((index, visit.late()))
     return lost
-
-
-def _empty(waiting: SimpleQueue[int]) -> None:
-    while True:
-        try:
-            waiting.get_nowait()
-        except Empty:
-            return

@@ -181,18 +181,16 @@ def read_output(probe: Probe[T_co], output: Output | None) -> T_co | Missing:
     if output is None or why is not None:
         return Missing(verdict=Verdict.UNKNOWN, reason=f"{probe.name} {why}")
     try:
-        _require_lines(output.stdout)
-        return probe.parse(output.stdout)
+        text = (
+            output.stdout
+        )  # a line that no snippet prints is refused before an expression meets it
+        if len(text) > _LONGEST_LINE and max(map(len, text.split("\n"))) > _LONGEST_LINE:
+            raise Unparsed(f"a line of more than {_LONGEST_LINE} characters")
+        return probe.parse(text)
     except NONSENSE as error:
         why = first_line(str(error)) if isinstance(error, Unparsed) else "a damaged answer"
         reason = f"{probe.name}: unparsed: {why}"
         return Missing(verdict=Verdict.UNKNOWN, reason=reason, unparsed=True)
-
-
-def _require_lines(text: str) -> None:
-    """Refuse an output with a line that no snippet prints, before an expression meets it."""
-    if len(text) > _LONGEST_LINE and max(map(len, text.split("\n"))) > _LONGEST_LINE:
-        raise Unparsed(f"a line of more than {_LONGEST_LINE} characters")
 
 
 def _why_unusable(probe: Probe[Any], output: Output | None) -> str | None:

@@ -186,7 +186,7 @@ class SrunTransport:
         return {
             node: answers[node].reply(node, seconds)
             if node in answers
-            else _silent(node, _words(said, ended, node, limit_s), seconds)
+            else _refused(node, *_silence(said, ended, node, limit_s), seconds)
             for node in nodes
         }
 
@@ -220,27 +220,24 @@ def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -
     return Reply(node=node, reach=reach)
 
 
-def _silent(node: str, why: str, seconds: float) -> Reply:
-    taken = _TAKEN.search(why) is not None
-    return _refused(node, ReachProblem.BUSY if taken else ReachProblem.SCHEDULER, why, seconds)
-
-
 def _of_srun(ended: Ended) -> str:
     """Return what srun itself said, without what tasks wrote to standard error."""
     lines = ended.stderr.decode(errors="replace").split("\n")
     return "\n".join(line.strip() for line in lines if not _OF_A_TASK.match(line))
 
 
-def _words(said: str, ended: Ended, node: str, limit_s: float) -> str:
+def _silence(said: str, ended: Ended, node: str, limit_s: float) -> tuple[ReachProblem, str]:
     """Return what srun said of a node, else of all of them, else what is known."""
     lines = said.splitlines()
     errors = [line.partition("error: ")[2] for line in lines if line.startswith("srun: error: ")]
     about = [line for line in errors if re.search(rf"\b{re.escape(node)}\b", line)]
     why = first_line("\n".join(about or errors))
     if ended.exit_code is None:
-        return f"no answer within {limit_s:g} s" + (f": {why}" if why else "")
-    others = "\n".join(line for line in lines if not line.startswith("srun: "))
-    return why or first_line(others) or "no task started there"
+        why = f"no answer within {limit_s:g} s" + (f": {why}" if why else "")
+    elif not why:
+        others = "\n".join(line for line in lines if not line.startswith("srun: "))
+        why = first_line(others) or "no task started there"
+    return ReachProblem.BUSY if _TAKEN.search(why) else ReachProblem.SCHEDULER, why
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:

@@ -88,7 +88,9 @@ class KnownHosts:
 
     def key_kinds(self, target: Target) -> tuple[str, ...]:
         """Return the kinds of keys known of a host, so that it is asked for one of them."""
-        return tuple(dict.fromkeys(entry.kind for entry in self._find(target)))
+        with self._lock:
+            known = [entry for entry in self._find(target) if not entry.marker]
+        return tuple(dict.fromkeys(entry.kind for entry in known))
 
     def check(self, target: Target, kind: str, key: str) -> None:
         """Accept the key of a host, `key` in base64.
@@ -101,7 +103,7 @@ class KnownHosts:
             for path in target.known_hosts:
                 if refused := self._read(path).refused:
                     raise HostKeyRefused(ReachProblem.HOST_KEY_UNKNOWN, refused)
-            found = self._find_locked(target)
+            found = self._find(target)
             same = [entry for entry in found if entry.key == key]
             if any(entry.marker == REVOKED for entry in same):
                 raise HostKeyRefused(
@@ -123,15 +125,11 @@ class KnownHosts:
 
     def _unknown(self, target: Target, kind: str, key: str) -> str:
         text = f"its {kind} key {fingerprint(key)} is not in known_hosts as {target.at_port}"
-        if any(entry.marker == _CA for entry in self._find_locked(target)):
+        if any(entry.marker == _CA for entry in self._find(target)):
             text += " (an @cert-authority is, but host certificates are not supported)"
         return text
 
     def _find(self, target: Target) -> list[_Entry]:
-        with self._lock:
-            return [entry for entry in self._find_locked(target) if not entry.marker]
-
-    def _find_locked(self, target: Target) -> list[_Entry]:
         """Return what is known of a host; without its port too, as ssh does, if only there."""
         tables = [self._read(path) for path in target.known_hosts]
         for name in dict.fromkeys((target.at_port, target.key_name)):

@@ -214,7 +214,8 @@ def _too_large(folder: Path, entries: Sequence[Entry], size: int, limit_mib: int
         parts = entry.path.split("/")
         for depth in range(1, len(parts) + 1):
             sizes["/".join(parts[:depth])] += entry.size
-    largest = [_largest_part(name, sizes) for name, _ in _tops(sizes)]
+    tops = Counter({name: size for name, size in sizes.items() if "/" not in name})
+    largest = [_largest_part(name, sizes) for name, _ in tops.most_common(_SHOWN)]
     shown = [f"  {sizes[name] / MIB:8.1f} MiB  {name}" for name in largest]
     needed = -(-size // MIB)
     what = f"{folder}: {size / MIB:.1f} MiB to send, more than {limit_mib} MiB"
@@ -222,11 +223,6 @@ def _too_large(folder: Path, entries: Sequence[Entry], size: int, limit_mib: int
         "\n".join((what, *shown)),
         hint=f"name in .gitignore what the job does not need, or allow more: --sync-limit {needed}",
     )
-
-
-def _tops(sizes: Counter[str]) -> list[tuple[str, int]]:
-    tops = Counter({name: size for name, size in sizes.items() if "/" not in name})
-    return tops.most_common(_SHOWN)
 
 
 def _largest_part(name: str, sizes: Counter[str]) -> str:

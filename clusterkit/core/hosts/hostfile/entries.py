@@ -196,15 +196,12 @@ def read_entries(text: str, source: str) -> Contents:
             contents.problems.append(
                 line.problem("this comment is never closed", column=column, hint="add '*/'")
             )
-    for line, stripped in zip(lines, _COMMENT.sub(_blank_out, text).split("\n"), strict=True):
+    bare = _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
+    for line, stripped in zip(lines, bare.split("\n"), strict=True):
         _note_layout(line, stripped, contents, last=line is lines[-1])
         if stripped.strip():
             _read_line(line, stripped, contents)
     return contents
-
-
-def _blank_out(comment: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", comment[0])
 
 
 def _note_layout(line: Line, stripped: str, contents: Contents, *, last: bool) -> None:

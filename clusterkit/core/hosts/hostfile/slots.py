@@ -211,27 +211,25 @@ def assign_ranks(hosts: Iterable[Host], processes: int | None = None) -> tuple[R
             hint="ask for fewer processes, or add hosts",
         )
     local_sizes: dict[str, int] = {}
-    left = size
     for host, slots in capacity.items():
-        local_sizes[host] = min(slots, left)
-        left -= local_sizes[host]
+        local_sizes[host] = min(slots, size - sum(local_sizes.values()))
     cross_sizes = Counter(local for count in local_sizes.values() for local in range(count))
+    places = [(host, local) for host, count in local_sizes.items() for local in range(count)]
     cross_ranks: Counter[int] = Counter()
     ranks: list[Rank] = []
-    for host, local_size in local_sizes.items():
-        for local_rank in range(local_size):
-            ranks.append(
-                Rank(
-                    host=host,
-                    rank=len(ranks),
-                    local_rank=local_rank,
-                    cross_rank=cross_ranks[local_rank],
-                    size=size,
-                    local_size=local_size,
-                    cross_size=cross_sizes[local_rank],
-                )
+    for rank, (host, local_rank) in enumerate(places):
+        ranks.append(
+            Rank(
+                host=host,
+                rank=rank,
+                local_rank=local_rank,
+                cross_rank=cross_ranks[local_rank],
+                size=size,
+                local_size=local_sizes[host],
+                cross_size=cross_sizes[local_rank],
             )
-            cross_ranks[local_rank] += 1
+        )
+        cross_ranks[local_rank] += 1
     return tuple(ranks)
 
 
