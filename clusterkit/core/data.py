@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def data_dir(name: str) -> Path:
 def read_template(path: str) -> str:
     """Return the text of a file of `templates/`, such as `pages/scaling.css`."""
     return (data_dir("templates") / path).read_text(encoding="utf-8")
+
+
+def read_snippet(name: str, **marks: str) -> str:
+    """Return a program of `programs/probes` in sh, without comments, and `marks` in place of @...@.
+
+    What is put in place of a mark is not looked at again.
+    """
+    text = re.sub(r"(?m)^#.*\n", "", read_template(f"programs/probes/{name}.sh"))
+    return re.sub(r"@([A-Z]+)@", lambda mark: marks[mark[1].lower()], text)
 
 
 def read_table(path: Path) -> Iterator[dict[str, str]]:

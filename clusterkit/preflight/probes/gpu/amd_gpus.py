@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import NONSENSE, first_json, real, whole
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.transport.probe import Probe, Unparsed, first_line
@@ -19,39 +20,21 @@ from clusterkit.transport.probe import Probe, Unparsed, first_line
 T = TypeVar("T")
 
 
-def rocm_smi(flags: str, *, missing: str) -> str:
-    """Return the end of a snippet: what `rocm-smi --json` says, else why there is nothing.
+def rocm_smi(flags: str, *, missing: str, first: str = "") -> str:
+    """Return a snippet: the snippet `first`, then what `rocm-smi --json` says with `flags`.
 
-    `missing` is said where there is none, though there is an AMD GPU.
+    `missing` is said where there is no rocm-smi, though there is an AMD GPU.
     """
-    # It answers in one line, and lines of a probe are cut at a few thousand bytes.
-    return rf"""command -v rocm-smi >/dev/null 2>&1 || {{
-has || {{ echo 'no AMD GPU'; exit 77; }}
-echo '{missing}, though there is an AMD GPU' >&2; exit 127; }}
-said=$(rocm-smi {flags} --json 2>/dev/null) || {{
-c=$?; has || {{ echo 'no AMD GPU'; exit 77; }}; exit "$c"; }}
-printf '%s\n' "$said" | short
-"""
+    return read_snippet("amd_head") + first + read_snippet("rocm_smi", flags=flags, missing=missing)
 
 
-HEAD = r"""has() { for d in /sys/bus/pci/devices/*; do
-v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
-case "$v $c" in '0x1002 0x0302'* | '0x1002 0x0380'* | '0x1002 0x12'*) return 0 ;; esac
-done; return 1; }
-short() { awk '{ gsub(/", "/, "\",\n\""); gsub(/\}, "/, "},\n\""); print }'; }
-PATH=$PATH:/opt/rocm/bin
-"""
-"""Of a snippet: `has` tells whether there is an AMD GPU, `short` breaks up the line of rocm-smi."""
-_ROCM_SMI = rocm_smi(
+_SNIPPET = rocm_smi(
     "--showproductname --showdriverversion --showtemp",
     missing="neither amd-smi nor rocm-smi answers",
+    first=read_snippet("amd_smi"),
 )
-_SNIPPET = rf"""{HEAD}if command -v amd-smi >/dev/null 2>&1 &&
-static=$(amd-smi static --asic --driver --limit --json 2>/dev/null) &&
-metric=$(amd-smi metric --temperature --ecc --json 2>/dev/null)
-then case $static in *'"gpu"'*) printf 'amd-smi\n%s\n%s\n' "$static" "$metric"; exit 0 ;; esac
-fi
-{_ROCM_SMI}"""
+
+
 _CARD = re.compile(r"card(\d{1,4})")
 _DOCUMENT = re.compile(r"[\[{]")
 _HIGHEST = 9999

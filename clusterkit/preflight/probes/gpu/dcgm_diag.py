@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.text.escapes import harmless
 from clusterkit.core.untrusted import NONSENSE, first_json
 from clusterkit.preflight.probes.gpu.nvidia import LANE, nvidia
@@ -19,11 +20,6 @@ from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
 ASK = "CLUSTERKIT_DCGM_DIAG"
 """Variable of the job or the site that asks for a diagnosis."""
 
-# dcgmi ends with 226 where a test failed; what it printed is the answer then too.
-_SNIPPET = """command -v dcgmi >/dev/null 2>&1 || { echo 'no dcgmi'; exit 77; }
-said=$(dcgmi diag -r 1 -j 2>&1) || case $said in *DCGM*Diagnostic*) ;; *) broken; esac
-printf '%s\\n' "$said"
-"""
 _CONFIGURATION_SEVERITY = 5
 """DCGM_ERROR_CONFIG of dcgm_errors.h: a setting of the node, not a broken GPU."""
 _RESULTS = frozenset({"Pass", "Fail", "Warn", "Skip", "NOT_RUN"})
@@ -174,7 +170,7 @@ def _told(test: DiagTest, name: str, said: str) -> DiagTest:
 
 
 def _command(job: PreflightJob) -> str | None:
-    return nvidia(_SNIPPET)(job) if asked(job) else None
+    return nvidia(read_snippet("dcgm_diag"))(job) if asked(job) else None
 
 
 def asked(job: PreflightJob) -> bool:

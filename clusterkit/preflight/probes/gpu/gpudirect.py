@@ -5,25 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
 from clusterkit.transport.probe import Probe, Unparsed
 
 DMA_BUF_KERNEL = (5, 12)
 """First kernel whose RDMA core takes dma-buf memory; NVIDIA's open driver exports it
 (NCCL source, src/transport/net_ib.cc, ncclIbDmaBufSupport; NVIDIA GPU Operator, GPUDirect RDMA)."""
-
-_SNIPPET = """\
-cd /sys/class/infiniband 2>/dev/null && set -- * && [ -e "$1" ] ||
-{ echo 'no RDMA device'; exit 77; }
-[ -r /proc/driver/nvidia/version ] || { echo 'no NVIDIA driver'; exit 77; }
-echo "kernel $(uname -r)"
-while read -r m _
-do case $m in nvidia_peermem | nv_peer_mem) echo "module $m";; esac
-done </proc/modules
-while IFS= read -r l
-do case $l in NVRM*) echo "$l";; esac
-done </proc/driver/nvidia/version
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +43,4 @@ def parse(text: str) -> GpuDirect:
     )
 
 
-PROBE = Probe(name="gpudirect", command=_SNIPPET, parse=parse)
+PROBE = Probe(name="gpudirect", command=read_snippet("gpudirect"), parse=parse)

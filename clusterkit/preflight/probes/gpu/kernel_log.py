@@ -11,32 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.gpu.nvidia import nvidia
 from clusterkit.preflight.probes.gpu.xid_catalog import FALLEN_OFF, NOT_INITIALISED
 from clusterkit.transport.probe import Probe, Unparsed, first_line
 
-_KEPT = 400
-"""Lines of the driver that come back; of a flood the last ones."""
-
-# dmesg first: the ring of the running kernel and nothing else. It may have wrapped, or be closed
-# to users (kernel.dmesg_restrict), where the journal may still be open to them. Links that flap
-# are told by systemd-networkd, of which only RDMA interfaces count, and a day.
-_SNIPPET = f"""log=$(dmesg 2>/dev/null) && from=dmesg || {{
-log=$(journalctl -k -b -q --no-pager -o short-monotonic 2>/dev/null); from=journalctl; }}
-case $log in *[0-9]*) ;; *)
-broken; echo 'kernel log: permission denied (dmesg and journalctl -k)' >&2; exit 1 ;; esac
-echo "log $from"
-printf '%s\n' "$log" |
-grep -E -e 'NVRM: .*Xid|SXid|fallen off the bus|NVRM: The NVIDIA GPU [0-9a-f]' \\
--e 'RmInitAdapter failed|nvidia [0-9a-f:.]+: .*device inaccessible' |
-tail -n {_KEPT}
-printf '%s\n' "$log" | grep -E 'peermem.*invalid context|segfault at .* in libnccl' | tail -n 50
-n='ib[0-9a-z_.]+'
-for d in /sys/class/infiniband/*/device/net/*; do [ -e "$d" ] && n="$n|${{d##*/}}"; done
-journalctl -b -q --no-pager -o short-monotonic --since=-24h -t systemd-networkd 2>/dev/null |
-grep -E "($n): [Ll]ost carrier" | tail -n {_KEPT}
-exit 0
-"""
 # NVRM: Xid (PCI:0000:9b:00): 119, pid=2024380, name=nvidia-smi, Timeout after 6s ...
 # NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 13, ...    in MIG mode;  Xid (0000:03:00): 6   before r300
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.*-]{1,40})[^()]*\):? (\d{1,6})\b(.*)")
@@ -168,4 +147,4 @@ def _count(
     )
 
 
-PROBE = Probe(name="kernel-log", command=nvidia(_SNIPPET), parse=parse)
+PROBE = Probe(name="kernel-log", command=nvidia(read_snippet("kernel_log")), parse=parse)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.gpu.nvidia import LANE, nvidia
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
@@ -18,16 +19,6 @@ from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
 ASK = "CLUSTERKIT_NCCL_TESTS"
 """Variable of the job or the site that asks for it."""
 
-# It ends with 1 where a sum was wrong; what it printed is the answer then too.
-_SNIPPET = """command -v all_reduce_perf >/dev/null 2>&1 || { echo 'no all_reduce_perf'; exit 77; }
-n=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
-[ "$n" -gt 1 ] || { echo 'no two GPUs'; exit 77; }
-said=$(all_reduce_perf -b 1G -e 4G -f 2 -g "$n" -w 2 -n 10 2>&1)
-c=$?
-printf '%s\\n' "$said"
-case $said in *busbw*) exit 0 ;; esac
-exit "$c"
-"""
 _PREFIX = re.compile(
     r"^(?:\[pod/[\w./-]{1,200}\] )?"
     r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? )?"
@@ -265,7 +256,7 @@ def _command(job: PreflightJob) -> str | None:
     if not asked(job):
         return None
     exports = [f"export {name}={quote(value)}\n" for name, value in job.env.items()]
-    return "".join(exports) + nvidia(_SNIPPET)(job)
+    return "".join(exports) + nvidia(read_snippet("nccl_tests"))(job)
 
 
 PROBE = Probe(name="nccl-tests", command=_command, parse=parse, timeout_s=120.0, lane=LANE)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from clusterkit.core import untrusted
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import real
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
@@ -21,21 +22,6 @@ TIMEOUT_S = 20.0
 _CACHED = 1 << 14
 """Cells of thousands of GPUs hold the same few hundred texts."""
 
-# Without a GPU an nvidia-smi on PATH means nothing: shared images have it on login nodes too. But
-# only hardware that is seen tells that something is broken where nvidia-smi fails.
-_GUARD = r"""seen() {
-[ -e /dev/nvidia0 ] && return 0
-for d in /proc/driver/nvidia/gpus/*; do [ -d "$d" ] && return 0; done
-for d in /sys/bus/pci/devices/*; do
-v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
-case "$v $c" in '0x10de 0x03'*) return 0 ;; esac
-done
-return 1
-}
-broken() { seen || { echo 'no NVIDIA GPU'; exit 77; }; }
-command -v nvidia-smi >/dev/null 2>&1 || {
-broken; echo 'nvidia-smi is not on PATH, though there is an NVIDIA GPU' >&2; exit 127; }
-"""
 
 _NOT_SUPPORTED = frozenset(
     {
@@ -56,7 +42,7 @@ def nvidia(body: str) -> Callable[[PreflightJob], str]:
 
     In `body`, `broken` ends the snippet as "does not apply" unless NVIDIA hardware can be seen.
     """
-    return for_gpu_jobs(_GUARD + body)
+    return for_gpu_jobs(read_snippet("nvidia_guard") + body)
 
 
 def nvidia_probe(

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
+from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.gpu.nvidia import cell, mask, number, nvidia_probe, switch, whole
 from clusterkit.preflight.probes.gpu.nvidia_query import (
     SLOWDOWN,
     SLOWDOWN_TLIMIT,
     Query,
+    ask_for,
     is_query,
-    known_columns,
     read_gpu_table,
     read_query,
 )
@@ -90,22 +91,6 @@ _COLUMNS = (
     *(column for column, _ in _READ.values()),
     *("driver_version", "clocks_throttle_reasons.active", "temperature.gpu.tlimit"),
 )
-# nvidia-smi says on standard output, with 14 or 15, that an infoROM is corrupt or a GPU is lost;
-# what it printed of the others counts all the same.
-_SNIPPET = f"""{known_columns(_COLUMNS)}
-if [ -n "$ask" ] && said=$(nvidia-smi --query-gpu="$ask" --format=csv)
-then printf '%s\\n' "$said"
-more=$(nvidia-smi -q -d TEMPERATURE,ROW_REMAPPER 2>/dev/null) ||
-more=$(nvidia-smi -q -d TEMPERATURE 2>/dev/null) || exit 0
-printf '%s\\n' "$more"
-exit 0
-fi
-nvidia-smi -q
-c=$?
-case $c in 0 | 14 | 15) exit "$c" ;; esac
-broken
-exit "$c"
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,4 +177,9 @@ def _margin(row: Mapping[str, str]) -> float | None:
     return None if now is None or limit is None else limit - now
 
 
-PROBE = nvidia_probe("nvidia-gpus", _SNIPPET, parse, exit_codes=(0, 14, 15))
+PROBE = nvidia_probe(
+    "nvidia-gpus",
+    ask_for(_COLUMNS) + read_snippet("nvidia_gpus"),
+    parse,
+    exit_codes=(0, 14, 15),
+)

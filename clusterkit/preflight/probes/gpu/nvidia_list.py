@@ -5,19 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.transport.probe import Unparsed, first_line
 
-# The exit code is part of the answer: 9 says that the driver does not run, 15 that a GPU is lost
-# (nvidia-smi --help, "RETURN VALUE").
-_SNIPPET = """said=$(nvidia-smi -L 2>&1)
-c=$?
-[ "$c" = 0 ] || broken
-case $c in 124 | 126 | 127 | 137) exit "$c" ;; esac
-echo "exit $c"
-printf '%s\\n' "$said"
-"""
 _GPU = re.compile(r"GPU (\d+): (.+) \(UUID: (GPU-[0-9a-fA-F-]+)\)\s*")
 _HIGHEST = 9999
 _MIG = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)\s*")
@@ -76,4 +68,4 @@ def read_list(text: str, *, exit_code: int = 0) -> NvidiaList:
     return NvidiaList(exit_code=exit_code, gpus=tuple(gpus), problems=tuple(problems))
 
 
-PROBE = nvidia_probe("nvidia-list", _SNIPPET, parse)
+PROBE = nvidia_probe("nvidia-list", read_snippet("nvidia_list"), parse)

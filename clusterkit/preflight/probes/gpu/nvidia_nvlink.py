@@ -8,18 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import real
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.transport.probe import Unparsed, first_line
 
-# Where no GPU has NVLink, nvidia-smi prints nothing at all or exits with 3 after saying so.
-_SNIPPET = """said=$(nvidia-smi nvlink -s 2>&1)
-c=$?
-[ -n "$said" ] && { printf '%s\\n' "$said"; case $said in *GPU\\ [0-9]*:*) exit 0 ;; esac; }
-[ "$c" = 0 ] && { echo 'nvidia-smi lists no NVLink'; exit 77; }
-broken
-exit "$c"
-"""
 _BLOCKS = re.compile(r"^[ \t]*GPU (\d{1,4}): (.+) \(UUID: [^()\n]*\)[ \t\r]*$", re.MULTILINE)
 _LINK = re.compile(r"Link (\d{1,4}): (?:([0-9.]+) GB/s|<inactive>)", re.IGNORECASE)
 
@@ -113,4 +106,4 @@ def _link(line: str) -> tuple[int, float | None]:
         raise Unparsed(f"no speed: {link[2][:20]!r}") from None
 
 
-PROBE = nvidia_probe("nvidia-nvlink", _SNIPPET, parse)
+PROBE = nvidia_probe("nvidia-nvlink", read_snippet("nvidia_nvlink"), parse)

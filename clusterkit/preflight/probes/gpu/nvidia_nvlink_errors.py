@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_nvlink import MESSAGES, split_gpus
 from clusterkit.preflight.probes.net.pairs import read_lines, whole_number
@@ -21,24 +22,6 @@ ERRORS = frozenset(
 """Up to Hopper the first three. Those of Blackwell that count what correction copes with (symbol
 and FEC errors), and plain traffic, are left out."""
 
-# A healthy HGX node prints hundreds of zeros: of these only the number comes back.
-_SNIPPET = """read -r up _ </proc/uptime
-said=$(nvidia-smi nvlink -e 2>&1)
-c=$?
-case $said in *'GPU '[0-9]*:*) ;; *)
-[ "$c" = 0 ] && { echo 'nvidia-smi counts no NVLink errors'; exit 77; }
-broken
-printf '%s\\n' "$said" >&2
-exit "$c" ;;
-esac
-echo "up $up"
-printf '%s\\n' "$said" | awk '
-/^GPU [0-9]+:/ { if (gpus++) print "counters " n; n = 0 }
-/Link [0-9]+: .*: / { n++; if ($0 ~ /: (0|N\\/A)[ \\r]*$/) next }
-NF
-END { print "counters " n }'
-echo end
-"""
 _UP = re.compile(r"up (\d{1,12}(?:\.\d{1,3})?)")
 _COUNTER = re.compile(r"Link (\d{1,4}): ([A-Za-z][\w ./-]*?): (\S+)(?: .*)?")
 _COUNTED = re.compile(r"counters (\d{1,6})")
@@ -95,4 +78,4 @@ def _gpu(index: int, text: str) -> NvlinkErrors:
     return NvlinkErrors(index=index, links=tuple(errors.items()))
 
 
-PROBE = nvidia_probe("nvidia-nvlink-errors", _SNIPPET, parse)
+PROBE = nvidia_probe("nvidia-nvlink-errors", read_snippet("nvidia_nvlink_errors"), parse)

@@ -5,22 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import whole
 from clusterkit.preflight.probes.gpu.nvidia import cell, nvidia_probe
 from clusterkit.transport.probe import Unparsed, first_line
 
-# pid and user first: names of processes hold anything, commas too.
-_SNIPPET = """said=$(nvidia-smi --query-compute-apps=pid,used_memory,process_name \\
---format=csv,noheader) || { c=$?; broken; printf '%s\\n' "$said" >&2; exit "$c"; }
-echo processes
-printf '%s\\n' "$said" | while IFS= read -r line
-do
-pid=${line%%,*}
-case $pid in '' | *[!0-9]*) [ -z "$line" ] || echo "? $line"; continue ;; esac
-user=$(stat -c %U "/proc/$pid" 2>/dev/null)
-echo "${user:--} $line"
-done
-"""
 _LINE = re.compile(r"(\S+) (\d+), ([^,]*), (.*)")
 
 
@@ -56,4 +45,4 @@ def parse(text: str) -> tuple[GpuProcess, ...]:
     return tuple(found.values())
 
 
-PROBE = nvidia_probe("nvidia-processes", _SNIPPET, parse)
+PROBE = nvidia_probe("nvidia-processes", read_snippet("nvidia_processes"), parse)

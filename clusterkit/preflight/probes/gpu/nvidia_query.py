@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from clusterkit.core.data import read_table
+from clusterkit.core.data import read_snippet, read_table
 from clusterkit.preflight.probes.gpu.nvidia import cell, switch, whole
 from clusterkit.transport.probe import Unparsed
 
@@ -154,15 +154,9 @@ def _uncorrected(block: dict[str, str]) -> dict[str, str]:
 _OLD_NAMES = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
 
 
-def known_columns(columns: Iterable[str]) -> str:
+def ask_for(columns: Iterable[str]) -> str:
     """Return a snippet that puts those of `columns` which the driver knows into `$ask`."""
-    return f"""known=$(nvidia-smi --help-query-gpu 2>/dev/null)
-ask=''
-for f in {" ".join(columns)}; do
-case $f in clocks_throttle*) case $ask in *clocks_event_reasons*) continue ;; esac ;; esac
-case $known in *"\\"$f\\""*) ask=$ask${{ask:+,}}$f ;; esac
-done
-"""
+    return read_snippet("nvidia_columns", columns=" ".join(columns))
 
 
 def read_gpu_table(text: str, *, needed: Collection[str]) -> tuple[dict[str, str], ...]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.topology import NoMatrix, Topology, View, parse_topology
 from clusterkit.transport.probe import Unparsed
-
-_SNIPPET = """said=$(nvidia-smi topo -m) || { c=$?; broken; printf '%s\\n' "$said" >&2; exit "$c"; }
-printf '%s\\n' "$said"
-"""
 
 
 @lru_cache(maxsize=4096)
@@ -22,4 +19,4 @@ def parse(text: str) -> Topology:
         raise Unparsed(str(error)) from None
 
 
-PROBE = nvidia_probe("nvidia-topo", _SNIPPET, parse)
+PROBE = nvidia_probe("nvidia-topo", read_snippet("nvidia_topo"), parse)

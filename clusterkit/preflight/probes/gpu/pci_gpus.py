@@ -11,31 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.gpu import for_gpu_jobs
 from clusterkit.preflight.probes.gpu.nvidia import LANE, TIMEOUT_S
 from clusterkit.transport.probe import Probe, Unparsed, first_line
 
-# sysfs shows a container or a Slurm job the whole machine, of which they may have a share: device
-# nodes are missing in the one and may not be opened in the other.
-_SNIPPET = r"""found=''
-for d in /sys/bus/pci/devices/*; do
-v='' c=''; { read -r v <"$d/vendor"; read -r c <"$d/class"; } 2>/dev/null
-case "$v $c" in '0x10de 0x03'* | '0x1002 0x03'* | '0x1002 0x12'*) ;; *) continue ;; esac
-i=''; read -r i <"$d/device" 2>/dev/null
-l=$(readlink "$d/driver" 2>/dev/null)
-b=$(od -An -tx1 -N4 "$d/config" 2>/dev/null | tr -d ' \n')
-found="$found${d##*/} $c $v:$i ${l##*/}- ${b:--}
-"
-done
-[ -n "$found" ] || { echo 'no GPU on the PCI bus'; exit 77; }
-n=0
-for f in /dev/nvidia[0-9]*; do
-[ -c "$f" ] || continue
-case $({ : <"$f"; } 2>&1) in *'not permitted'* | *denied*) ;; *) n=$((n + 1)) ;; esac
-done
-echo "pci $n"
-printf '%s' "$found"
-"""
 _LINE = re.compile(
     r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) 0x([0-9a-f]{6})"
     r" 0x([0-9a-f]{4}):0x([0-9a-f]{4}) (\S*)- ([0-9a-f]*|-)"
@@ -117,7 +97,7 @@ def _lspci_gpus(text: str) -> Iterator[PciGpu]:
 
 PROBE = Probe(
     name="pci-gpus",
-    command=for_gpu_jobs(_SNIPPET),
+    command=for_gpu_jobs(read_snippet("pci_gpus")),
     parse=parse,
     timeout_s=TIMEOUT_S,
     lane=LANE,

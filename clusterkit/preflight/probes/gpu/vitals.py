@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import NONSENSE
 from clusterkit.preflight.probes.gpu import amd_gpus
 from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
 from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, common_cells, number_in
-from clusterkit.preflight.probes.gpu.nvidia_query import known_columns, read_gpu_table
+from clusterkit.preflight.probes.gpu.nvidia_query import ask_for, read_gpu_table
 from clusterkit.transport.probe import Unparsed, first_line
 
 _MIB = 1 << 20
@@ -23,15 +24,6 @@ _COLUMNS = (
     *("power.draw", "enforced.power.limit", "clocks.current.sm", "clocks.max.sm"),
     *("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
 )
-_SNIPPET = f"""{known_columns(_COLUMNS)}
-[ -n "$ask" ] || {{ broken; nvidia-smi >&2; exit 1; }}
-said=$(nvidia-smi --query-gpu="$ask" --format=csv)
-c=$?
-case $c in 0 | 14 | 15) printf '%s\\n' "$said"; exit "$c" ;; esac
-broken
-printf '%s\\n' "$said" >&2
-exit "$c"
-"""
 _LOST = "Unable to determine the device handle"
 """How a line begins in which nvidia-smi gives a GPU up; the others follow."""
 _ROCM_SMI = amd_gpus.rocm_smi(
@@ -118,5 +110,10 @@ def _amd_gpu(index: int, card: dict[str, str]) -> GpuVitals:
     )
 
 
-NVIDIA = nvidia_probe("vitals-nvidia", _SNIPPET, _parse_nvidia, exit_codes=(0, 14, 15))
-AMD = amd_gpus.amd_probe("vitals-amd", amd_gpus.HEAD + _ROCM_SMI, _parse_amd)
+NVIDIA = nvidia_probe(
+    "vitals-nvidia",
+    ask_for(_COLUMNS) + read_snippet("nvidia_vitals"),
+    _parse_nvidia,
+    exit_codes=(0, 14, 15),
+)
+AMD = amd_gpus.amd_probe("vitals-amd", _ROCM_SMI, _parse_amd)

@@ -4,41 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.net.pairs import read_pairs
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
-
-# Nothing is pulled here: that a thousand nodes fetch an image at once is an outage of its own.
-_DOCKER = """
-if said=$(docker version --format '{{.Server.Version}}' 2>&1); then echo "version=$said"
-else echo "version="; echo "problem=$(echo "$said" | tail -n 1)"; fi
-echo "digest=$(docker image inspect --format '{{.Id}}' @IMAGE@ 2>/dev/null)"
-"""
-_OTHER = """
-echo "version=$(@TOOL@ @VERSION@ 2>/dev/null | tail -n 1)"
-"""
-# A whole image of 20 GB takes minutes to read, and from all nodes at once. Both of its ends hold
-# what tells builds apart: the identity and creation time of a SIF, the table of a squashfs.
-_FILE = """
-image=@IMAGE@
-if [ -f "$image" ]; then
-size=$(wc -c <"$image")
-sum=$({ head -c 1048576 "$image"; tail -c 1048576 "$image"; } | sha256sum | cut -c 1-16)
-echo "digest=$((size)) bytes, ends $sum"
-else echo "digest="
-fi
-"""
-_ENROOT_NAME = """
-if enroot list 2>/dev/null | grep -qxF -- @IMAGE@; then echo "digest=unpacked"; else echo "digest="
-fi
-"""
-_TOOLKIT = """
-echo "toolkit=$({ nvidia-container-cli --version || nvidia-ctk --version; } 2>/dev/null |
-sed -n '1s/.*[ :] *//p')"
-echo end
-"""
-
-_VERSION = {"apptainer": "--version", "enroot": "version"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +32,12 @@ def _command(job: PreflightJob) -> str | None:
     if tool == "pyxis":
         # srun enters the image, so there is nothing on the node but a plugin of Slurm and enroot.
         tool = "enroot"
-    body = _DOCKER if tool == "docker" else _OTHER
-    if tool != "docker" and is_file(job):
-        body += _FILE
-    elif tool == "enroot" and job.container_runtime == "enroot" and job.image:
-        body += _ENROOT_NAME
-    begin = "command -v @TOOL@ >/dev/null || { echo absent=1; echo end; exit 0; }\n"
-    text = begin + body + _TOOLKIT
-    text = text.replace("@TOOL@", quote(tool)).replace("@VERSION@", _VERSION.get(tool, "--version"))
-    return text.replace("@IMAGE@", quote(job.image or ""))
+    form = "file" if is_file(job) else ""
+    if tool == "enroot" and job.container_runtime == "enroot" and job.image and not form:
+        form = "name"
+    return read_snippet(
+        "container", tool=quote(tool), image=quote(job.image or ""), form=quote(form)
+    )
 
 
 def is_file(job: PreflightJob) -> bool:

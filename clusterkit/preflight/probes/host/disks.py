@@ -5,30 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.preflight.probes.net.pairs import read_lines
 from clusterkit.transport.probe import Probe, Unparsed
 
-VOLUME = """\
-volume() {
-row=$(df -Pk "$1" | tail -n 1) && [ -n "$row" ] || return 1
-echo "kib=$row"
-echo "inodes=$(df -Pi "$1" 2>/dev/null | tail -n 1)"
-}
-"""
-"""Prints two pairs for a folder. POSIX `df -P`; `-i` is asked apart, not every `df` has it."""
-
 _ROW = re.compile(
     r"(?>(\S++(?: ++\S++)*?) ++(\d{1,20}|-) +(\d{1,20}|-) +(-?\d{1,20}|-) +(?:-?\d+%|-) +)(/.*)"
-)
-
-_SNIPPET = (
-    VOLUME
-    + """
-for folder in /dev/shm /tmp; do
-if [ -d "$folder" ]; then volume "$folder" || exit 1; else echo kib=; echo inodes=; fi
-done
-echo end
-"""
 )
 
 
@@ -52,7 +34,9 @@ def parse(text: str) -> Disks:
     )
 
 
-PROBE = Probe(name="host-disks", command=_SNIPPET, parse=parse)
+PROBE = Probe(
+    name="host-disks", command=read_snippet("volume") + read_snippet("host_disks"), parse=parse
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet, read_template
 from clusterkit.core.distribution import DISTRIBUTION
 from clusterkit.core.shell import quote, quote_path
 from clusterkit.images.packages import framework_called, package_of
@@ -94,9 +95,12 @@ def _command(job: PreflightJob) -> str | None:
     exports = f"export {' '.join(words)}\n" if words else ""
     framework = framework_called(job.framework)
     package = package_of(framework) if framework is not None else None
-    text = exports + _SNIPPET.replace("@PYTHON@", quote_path(job.python))
-    text = text.replace("@PACKAGE@", quote(package) if package else "")
-    return text.replace("@PROGRAM@", quote(_PROGRAM.replace("@OURS@", DISTRIBUTION)))
+    return exports + read_snippet(
+        "job_python",
+        python=quote_path(job.python),
+        program=quote(read_template("programs/preflight/job_packages.py")),
+        package=f"{DISTRIBUTION} {quote(package) if package else ''}",
+    )
 
 
 def parse(text: str) -> JobPython | None:

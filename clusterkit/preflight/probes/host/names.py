@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.net.pairs import read_lines
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
@@ -15,22 +16,6 @@ _MOST = 64
 """Names that every node looks up. In a larger job it is the head and a spread of the others:
 that all of 4,096 nodes look up all others would be 16 million questions to the name server."""
 
-# fib_trie is there without any tool; a local address is the line before "/32 host LOCAL".
-_SNIPPET = r"""
-look() { getent ahostsv4 "$1" || getent ahosts "$1"; }
-one() { look "$1" | awk '!seen[$1]++ { printf "%s ", $1 }'; }
-command -v getent >/dev/null || { echo "getent: not found"; exit 127; }
-me=$(uname -n)
-echo "name $me"
-own=$(one "$me")
-echo "own $own"
-first=${own%% *}
-[ -z "$first" ] || echo "reverse $(getent hosts "$first" | tr -s ' \t\n' ' ')"
-echo "local $(awk '/\/32 host LOCAL/ && !seen[last]++ { printf "%s ", last } { last = $2 }' \
-/proc/net/fib_trie 2>/dev/null)"
-for host in @HOSTS@; do echo "host $host $(one "$host")"; done
-echo end
-"""
 
 _ADDRESS = re.compile(r"[0-9a-fA-F.:]{2,45}(?:%\w+)?")
 
@@ -60,7 +45,7 @@ def asked(hosts: tuple[str, ...]) -> tuple[str, ...]:
 def _command(job: PreflightJob) -> str | None:
     if job.kind == "local":
         return None
-    return _SNIPPET.replace("@HOSTS@", " ".join(map(quote, asked(job.hosts))))
+    return read_snippet("host_names", hosts=" ".join(map(quote, asked(job.hosts))))
 
 
 def parse(text: str) -> Names:

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.env_lint import Format, Source, from_environment, read_source
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
-_ENV_SNIPPET = """\
-env | awk '/^(NCCL|RCCL|GLOO|UCX|FI|OFI_NCCL|TORCH_NCCL|TORCH_FR|TP|RDMAV|IBV)_[A-Za-z0-9_]*=/'
-"""
-"""Only these names: the rest of an environment may hold secrets."""
-
-# NCCL reads NCCL_CONF_FILE instead of the first file, and does not expand a ~ in it.
-_CONF_SNIPPET = """\
-for f in {own} /etc/nccl.conf
-do
-[ -f "$f" ] && [ -r "$f" ] || continue
-echo "file $f"
-sed 's/^/ /' "$f"
-done
-"""
 _OWN = '"${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}"'
 
 
@@ -55,8 +42,8 @@ def parse_conf(text: str) -> tuple[Source, ...]:
 
 def _conf_snippet(job: PreflightJob) -> str:
     given = job.env.get("NCCL_CONF_FILE")
-    return _CONF_SNIPPET.format(own=quote(given) if given else _OWN)
+    return read_snippet("nccl_conf", own=quote(given) if given else _OWN)
 
 
-ENVIRONMENT = Probe(name="nccl-env", command=_ENV_SNIPPET, parse=parse_environment)
+ENVIRONMENT = Probe(name="nccl-env", command=read_snippet("nccl_env"), parse=parse_environment)
 CONF = Probe(name="nccl-conf", command=_conf_snippet, parse=parse_conf)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.transport.probe import Probe, Unparsed
 
 VIRTUAL = """\
@@ -14,18 +15,6 @@ lo | docker* | br-* | veth* | virbr* | vnet* | cni* | flannel* | cali* | lxc* | 
 """Interfaces that containers and virtual machines come with, as patterns of `case`: they differ
 from node to node and carry no traffic between nodes."""
 
-_SNIPPET = f"""\
-cd /sys/class/net 2>/dev/null || {{ echo 'no /sys/class/net'; exit 77; }}
-r() {{ v=; {{ IFS= read -r v <"$1"; }} 2>/dev/null || :; }}
-for i in *
-do
-case $i in {VIRTUAL}) continue;; esac
-r "$i/operstate"; s=$v
-case $s in up | unknown) ;; *) continue;; esac
-r "$i/mtu"; m=$v; r "$i/speed"; p=$v; r "$i/type"
-echo "$i|$m|$p|$v"
-done
-"""
 
 _LINE = re.compile(r"([^|/\s]{1,15})\|(\d{1,8})\|(-?\d{0,8})\|(\d{1,6})")
 
@@ -62,4 +51,6 @@ def parse(text: str) -> tuple[Interface, ...]:
     return tuple(found)
 
 
-PROBE = Probe(name="net-interfaces", command=_SNIPPET, parse=parse)
+PROBE = Probe(
+    name="net-interfaces", command=read_snippet("net_interfaces", virtual=VIRTUAL), parse=parse
+)

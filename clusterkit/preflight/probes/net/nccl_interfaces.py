@@ -6,21 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.transport.probe import Probe, Unparsed
-
-_SNIPPET = """\
-cd /sys/class/net 2>/dev/null || { echo 'no /sys/class/net'; exit 77; }
-for i in *
-do
-[ -e "$i/operstate" ] || continue
-v=; { IFS= read -r v <"$i/operstate"; } 2>/dev/null || :
-echo "interface|$i|$v"
-done
-if command -v ip >/dev/null
-then ip -o addr show | awk '{ print "address|" $2 "|" $4 }'
-else echo 'no ip'
-fi
-"""
 
 _UP = frozenset({"up", "unknown"})
 """Tunnels, loopback and some drivers never say more than `unknown`."""
@@ -72,4 +59,4 @@ def parse(text: str) -> tuple[NamedInterface, ...]:
     )
 
 
-PROBE = Probe(name="interfaces", command=_SNIPPET, parse=parse)
+PROBE = Probe(name="interfaces", command=read_snippet("interfaces"), parse=parse)

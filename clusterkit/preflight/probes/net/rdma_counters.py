@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from clusterkit.core.data import read_snippet
 from clusterkit.transport.probe import Probe, Unparsed
 
 COUNTERS = {
@@ -28,26 +29,6 @@ _WIDEST = 32
 _NARROW = 4
 """Bits of counters that are full on sound machines, too, soon after they have started."""
 
-_SECONDS = 1
-
-_SNIPPET = f"""\
-cd /sys/class/infiniband 2>/dev/null && set -- * && [ -e "$1" ] ||
-{{ echo 'no RDMA device'; exit 77; }}
-s() {{
-for p in */ports/*
-do
-[ -e "$p/counters/link_downed" ] || continue
-o="$1 $p"
-for n in {" ".join(COUNTERS)}
-do
-v=; {{ read -r v <"$p/counters/$n"; }} 2>/dev/null || :
-case $v in '' | 0) ;; *) o="$o $n=$v";; esac
-done
-echo "$o"
-done
-}}
-s 1; sleep {_SECONDS}; s 2
-"""
 
 _LINE = re.compile(r"([12]) ([\w.-]+)/ports/(\d{1,3})((?: \w+=\d{1,20})*)")
 
@@ -78,8 +59,6 @@ class RdmaCounters:
     """Counters of all ports that have some; virtual functions have none."""
 
     ports: tuple[PortCounters, ...]
-    seconds: float = _SECONDS
-    """Between the two readings."""
 
 
 @lru_cache(maxsize=16384)
@@ -113,4 +92,8 @@ def _rising(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[tuple[
     )
 
 
-PROBE = Probe(name="rdma-counters", command=_SNIPPET, parse=parse)
+PROBE = Probe(
+    name="rdma-counters",
+    command=read_snippet("rdma_counters", counters=" ".join(COUNTERS)),
+    parse=parse,
+)

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.probes.net.pairs import number_of, read_pairs, text_of
-from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
 _MAX_BYTES = 100_000
 """For the list of nodes; Linux takes 128 KiB as one argument (MAX_ARG_STRLEN)."""
-
-# A ring: every node proves once that it can log in and once that it can be logged in to.
-_SNIPPET = f"""
-set -- @HOSTS@
-me=${{SLURMD_NODENAME:-$(uname -n)}}
-peer=
-last=
-for host; do
-case $last in "$me"|"${{me%%.*}}") [ -n "$peer" ] || peer=$host ;; esac
-last=$host
-done
-[ -n "$peer" ] || peer=$1
-case $peer in "$me"|"${{me%%.*}}") echo "it is the only node"; exit {NOT_APPLICABLE} ;; esac
-command -v ssh >/dev/null || {{ echo "ssh: not found" >&2; exit 127; }}
-said=$(ssh -n -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes "$peer" true 2>&1)
-echo "code=$?"
-echo "peer=$peer"
-echo "said=$(echo "$said" | tail -n 1)"
-echo end
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +27,7 @@ def _command(job: PreflightJob) -> str | None:
     if not wanted(job) or len(job.hosts) < 2:
         return None
     hosts = " ".join(map(quote, job.hosts))
-    return _SNIPPET.replace("@HOSTS@", hosts if len(hosts) < _MAX_BYTES else quote(job.hosts[0]))
+    return read_snippet("ssh_peer", hosts=hosts if len(hosts) < _MAX_BYTES else quote(job.hosts[0]))
 
 
 def wanted(job: PreflightJob) -> bool:
