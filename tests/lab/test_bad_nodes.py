@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import clusterkit
+from clusterkit.core import version
 from tests.helpers.lab_faults import mounted, sshd_changed
 from tests.helpers.lab_jobs import Cluster, await_true, started
 from tests.lab import Lab
@@ -63,8 +64,8 @@ def test_a_node_whose_python_is_another_is_named(cluster: Cluster, tmp_path: Pat
 
 
 def test_a_node_with_another_clusterkit_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    ours = Path(str(clusterkit.__file__))
-    other = tmp_path / "__init__.py"
+    ours = Path(str(version.__file__))
+    other = tmp_path / "version.py"
     other.write_text(ours.read_text().replace(clusterkit.__version__, "0.0.9"))
     with mounted(cluster.lab, "n2", "--bind", str(other), str(ours)):
         said = refusal(cluster)
