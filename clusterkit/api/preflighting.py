@@ -16,10 +16,10 @@ from clusterkit.core.files import versioned
 from clusterkit.core.findings import Finding
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
-from clusterkit.preflight.collect import asks_for_peers, checks_to_ask, checks_to_judge
+from clusterkit.preflight.collect import checks_to_ask, checks_to_judge
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.request import PreflightOptions, wanted_of
+from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim, gather
 from clusterkit.preflight.text import report_lines
 
@@ -95,16 +95,11 @@ def preflight(options: PreflightOptions) -> Preflight:
         bundle = read_bundle(Path(options.replay))
         checks = checks_to_judge(select, ignore, bundle)
         return Preflight(bundle, evaluate(bundle, checks, strict=options.strict))
-    wanted = wanted_of(
-        {each.name: getattr(options, each.name) for each in dataclasses.fields(options)},
-        env={name: str(value) for name, value in options.env.items()},
-        paths=several(options.path),
-        peer_ssh=asks_for_peers(select),
-    )
+    options = dataclasses.replace(options, select=select)
     checks = checks_to_ask(select, ignore, network=options.network)
     settings = load_settings()
     cluster = settings.cluster(options.cluster)
     for problem in settings.warnings_of(cluster.name):
         warn(str(problem))
-    bundle = gather(aim(wanted, cluster), checks)
+    bundle = gather(aim(options, cluster), checks)
     return Preflight(bundle, evaluate(bundle, checks, strict=options.strict))

@@ -12,24 +12,24 @@ from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.hosts.hostfile import hosts_of_allocation, parse
 from clusterkit.core.model import ClusterSpec, Host
-from clusterkit.preflight.request import Wanted
+from clusterkit.preflight.request import PreflightOptions
 from clusterkit.transport.slurm_nodes import asleep_among, partition_nodes
 
 LOCALHOST = "localhost"
 
 
-def hosts_of(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]:
-    """Return the hosts that `wanted` names, else those of `cluster`, each once.
+def hosts_of(options: PreflightOptions, cluster: ClusterSpec, via: str) -> tuple[Host, ...]:
+    """Return the hosts that `options` name, else those of `cluster`, each once.
 
     Raises:
         UserError: there are none, fewer than wanted, or more than `via` can ask.
         RemoteError: Slurm does not say which nodes there are.
     """
-    given = [flag for flag in (wanted.hosts, wanted.hostfile) if flag is not None]
+    given = [flag for flag in (options.hosts, options.hostfile) if flag is not None]
     if len(given) > 1:
         raise UserError("--hosts and --hostfile both say which nodes", hint="keep one of them")
     if given:
-        hosts = tuple({host.name: host for host in _named(wanted, cluster)}.values())
+        hosts = tuple({host.name: host for host in _named(options, cluster)}.values())
         if via == "local" and len(hosts) > 1:
             raise UserError(
                 f"--via local looks at this machine only, and {len(hosts)} hosts are named",
@@ -39,25 +39,25 @@ def hosts_of(wanted: Wanted, cluster: ClusterSpec, via: str) -> tuple[Host, ...]
         hosts = (Host(name=LOCALHOST),)
     else:
         hosts = tuple({host.name: host for host in _of_cluster(cluster)}.values())
-    if wanted.nodes is None:
+    if options.nodes is None:
         return hosts
-    if not 1 <= wanted.nodes <= len(hosts):
+    if not 1 <= options.nodes <= len(hosts):
         raise UserError(
-            f"--nodes {wanted.nodes}: there are {len(hosts)}: "
+            f"--nodes {options.nodes}: there are {len(hosts)}: "
             f"{hostlist.fold(host.name for host in hosts)}",
             hint=_how_many(len(hosts)),
         )
     if not given and cluster.kind.scheduled:
         asleep = asleep_among([host.name for host in hosts])
         hosts = tuple(sorted(hosts, key=lambda host: host.name in asleep))
-    return hosts[: wanted.nodes]
+    return hosts[: options.nodes]
 
 
-def _named(wanted: Wanted, cluster: ClusterSpec) -> tuple[Host, ...]:
-    if wanted.hostfile is not None:
-        return _of_file(wanted.hostfile)
+def _named(options: PreflightOptions, cluster: ClusterSpec) -> tuple[Host, ...]:
+    if options.hostfile is not None:
+        return _of_file(Path(options.hostfile))
     known = {host.name: host for host in cluster.hosts}
-    names = hostlist.expand(wanted.hosts or "", source="--hosts")
+    names = hostlist.expand(options.hosts or "", source="--hosts")
     if not names:
         raise UserError("--hosts names no host", hint="such as --hosts n[1-4]")
     return tuple(known.get(name, Host(name=name)) for name in names)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from clusterkit.core.errors import Problem, UserError, choices_hint
 from clusterkit.core.model import ClusterSpec, ContainerRuntime
@@ -53,82 +52,48 @@ class PreflightOptions:
         panel="Bundle")] = None
 # fmt: on
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What was asked for; None (or empty) where the cluster decides."""
-
-    nodes: int | None = None
-    hosts: str | None = None
-    """A hostlist."""
-    hostfile: Path | None = None
-    via: str | None = None
-    timeout_s: float | None = None
-    """To reach a node, or to get an allocation."""
-    framework: str | None = None
-    gpus_per_node: int | None = None
-    paths: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    image: str | None = None
-    peer_ssh: bool = False
-    """Whether nodes are to log in to each other."""
-    step_nodes: int | None = None
-    """Most nodes that one question may hold in an allocation of its own; None for all of them."""
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The folders that all nodes must share."""
+        return (self.path,) if isinstance(self.path, str) else tuple(self.path)
 
 
-def wanted_of(
-    options: Mapping[str, Any], *, env: Mapping[str, str], paths: Sequence[str], peer_ssh: bool
-) -> Wanted:
-    """Return what these values of `PreflightOptions` ask for; those not given may be missing."""
-    names = ("nodes", "hosts", "via", "framework", "gpus_per_node", "image")
-    return Wanted(
-        **{name: options.get(name) for name in names},
-        hostfile=Path(options["hostfile"]) if options.get("hostfile") is not None else None,
-        timeout_s=options.get("timeout"),
-        paths=tuple(paths),
-        env=env,
-        peer_ssh=peer_ssh,
-    )
-
-
-def refuse_nonsense(wanted: Wanted, cluster: ClusterSpec) -> None:
+def refuse_nonsense(options: PreflightOptions, cluster: ClusterSpec) -> None:
     """Refuse what no job can want of `cluster`.
 
     Raises:
         UserError: all of it at once.
     """
-    problems = tuple(_problems(wanted, cluster))
+    problems = tuple(_problems(options, cluster))
     if problems:
         raise UserError(problems=problems)
 
 
-def _problems(wanted: Wanted, cluster: ClusterSpec) -> Iterator[Problem]:
+def _problems(options: PreflightOptions, cluster: ClusterSpec) -> Iterator[Problem]:
     known = framework_names()
-    if wanted.framework is not None and wanted.framework not in known:
+    if options.framework is not None and options.framework not in known:
         yield Problem(
-            message=f"unknown framework {wanted.framework!r}",
-            hint=choices_hint(wanted.framework, known),
+            message=f"unknown framework {options.framework!r}",
+            hint=choices_hint(options.framework, known),
         )
-    if wanted.timeout_s is not None and not wanted.timeout_s > 0:
+    if options.timeout is not None and not options.timeout > 0:
+        yield Problem(message=f"--timeout {options.timeout:g}: no time at all", hint="--timeout 10")
+    if options.gpus_per_node is not None and options.gpus_per_node < 1:
         yield Problem(
-            message=f"--timeout {wanted.timeout_s:g}: no time at all", hint="--timeout 10"
-        )
-    if wanted.gpus_per_node is not None and wanted.gpus_per_node < 1:
-        yield Problem(
-            message=f"--gpus-per-node {wanted.gpus_per_node}: must be at least 1",
+            message=f"--gpus-per-node {options.gpus_per_node}: must be at least 1",
             hint="leave it out for a job without GPUs",
         )
-    if "" in wanted.paths:
+    if "" in options.paths:
         yield Problem(message="--path names no folder", hint="such as --path /data")
-    if wanted.image == "":
+    if options.image == "":
         yield Problem(message="--image names no image", hint="such as --image /images/train.sif")
-    elif wanted.image is not None and cluster.container_runtime is None:
+    elif options.image is not None and cluster.container_runtime is None:
         yield Problem(
-            message=f"--image {wanted.image} needs a container runtime",
+            message=f"--image {options.image} needs a container runtime",
             hint=f"container_runtime: {'|'.join(ContainerRuntime)} in the configuration of "
             f"cluster {cluster.name}",
         )
-    for name in wanted.env:
+    for name in options.env:
         if not _VARIABLE.fullmatch(name):
             yield Problem(
                 message=f"--env: {name!r} is no name of an environment variable",

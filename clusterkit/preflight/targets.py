@@ -24,10 +24,10 @@ from clusterkit.launch.sbatch_options import gpu_request
 from clusterkit.launch.scripts.kinds import gpu_use
 from clusterkit.preflight.bundle import Bundle
 from clusterkit.preflight.checks.base import Check, Tier
-from clusterkit.preflight.collect import collect
+from clusterkit.preflight.collect import asks_for_peers, collect
 from clusterkit.preflight.hosts import hosts_of
 from clusterkit.preflight.probes.slurm import sinfo
-from clusterkit.preflight.request import Wanted, refuse_nonsense
+from clusterkit.preflight.request import PreflightOptions, refuse_nonsense
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.base import WAYS, Reply, Transport, by_shell, by_srun, by_ssh
 from clusterkit.transport.probe import Output, PreflightJob
@@ -48,46 +48,50 @@ class Target:
     """So many may be held at once, where they are asked through an allocation."""
 
 
-def aim(wanted: Wanted, cluster: ClusterSpec) -> Target:
-    """Return the nodes of `cluster` that `wanted` means.
+def aim(
+    options: PreflightOptions, cluster: ClusterSpec, *, step_nodes: int | None = None
+) -> Target:
+    """Return the nodes of `cluster` that `options` mean.
+
+    No more than `step_nodes` may be asked at once in an allocation of their own.
 
     Raises:
-        UserError: no such hosts, contradictions, fewer nodes than wanted.
+        UserError: no such hosts, contradictions, fewer nodes than options.
         RemoteError: Slurm does not say which nodes there are.
     """
-    refuse_nonsense(wanted, cluster)
-    via = via_of(wanted, cluster)
-    hosts = hosts_of(wanted, cluster, via)
+    refuse_nonsense(options, cluster)
+    via = via_of(options, cluster)
+    hosts = hosts_of(options, cluster, via)
     kind = _kind(cluster, via)
     # Not resolved: a link may lead elsewhere on the nodes.
-    paths = tuple(os.path.abspath(Path(path).expanduser()) for path in wanted.paths)  # noqa: PTH100
+    paths = tuple(os.path.abspath(Path(path).expanduser()) for path in options.paths)  # noqa: PTH100
     job = PreflightJob(
         hosts=tuple(host.name for host in hosts),
         kind=kind.value,
-        framework=wanted.framework,
+        framework=options.framework,
         python=cluster.job_python,
         python_is_set_up=bool(cluster.modules or cluster.setup),
-        gpus_per_node=wanted.gpus_per_node or cluster.gpus_per_node,
+        gpus_per_node=options.gpus_per_node or cluster.gpus_per_node,
         slots={host.name: host.slots for host in hosts if host.slots is not None},
-        uses_gpus=_uses_gpus(cluster, asked=wanted.gpus_per_node is not None),
-        env={**cluster.env, **wanted.env},
+        uses_gpus=_uses_gpus(cluster, asked=options.gpus_per_node is not None),
+        env={**cluster.env, **{name: str(value) for name, value in options.env.items()}},
         paths=_shared(cluster, paths, via),
         port=cluster.port_range[0],
         network_interface=cluster.network_interface,
         container_runtime=_engine(cluster.container_runtime),
-        image=wanted.image or cluster.image,
+        image=options.image or cluster.image,
         image_digest=_digest_here(
-            _engine(cluster.container_runtime), wanted.image or cluster.image, via
+            _engine(cluster.container_runtime), options.image or cluster.image, via
         ),
         allowed_names=cluster.allowed_env,
         asked_by=__version__,
-        peer_ssh=wanted.peer_ssh,
+        peer_ssh=asks_for_peers(options.select),
     )
     return Target(
         job=job,
-        transport=_transport(via, cluster, hosts, job.gpus_per_node, wanted),
+        transport=_transport(options, cluster, hosts, job.gpus_per_node, step_nodes),
         slurm=kind.scheduled,
-        most_nodes=wanted.step_nodes if via == "srun" else None,
+        most_nodes=step_nodes if via == "srun" else None,
     )
 
 
@@ -108,7 +112,8 @@ def aim_plan(plan: LaunchPlan) -> Target:
         partition=partition,
         gpus_per_node=max(plan.slots) if cluster.gpus_per_node else None,
     )
-    target = aim(Wanted(step_nodes=plan.max_nodes or plan.nodes + plan.spares), cluster)
+    most = plan.max_nodes or plan.nodes + plan.spares
+    target = aim(PreflightOptions(), cluster, step_nodes=most)
     excluded = frozenset(hostlist.expand(plan.directives.get("exclude") or ""))
     hosts = plan.node_names or tuple(h for h in target.job.hosts if h not in excluded)
     if target.slurm and not plan.node_names:
@@ -177,18 +182,18 @@ def _in_service(hosts: tuple[str, ...], needed: int) -> tuple[str, ...]:
     return left if len(left) >= needed else hosts
 
 
-def via_of(wanted: Wanted, cluster: ClusterSpec) -> str:
+def via_of(options: PreflightOptions, cluster: ClusterSpec) -> str:
     """Return how nodes are asked: as wanted, else as fits the cluster.
 
     Raises:
         UserError: there is no such way.
     """
-    if wanted.via is None:
-        named = wanted.hosts or wanted.hostfile
+    if options.via is None:
+        named = options.hosts or options.hostfile
         return "ssh" if named and cluster.kind.shares_machine else cluster.kind.ways[0]
-    if wanted.via not in WAYS:
-        raise UserError(f"--via {wanted.via}: unknown", hint=choices_hint(wanted.via, WAYS))
-    return wanted.via
+    if options.via not in WAYS:
+        raise UserError(f"--via {options.via}: unknown", hint=choices_hint(options.via, WAYS))
+    return options.via
 
 
 def _kind(cluster: ClusterSpec, via: str) -> ClusterKind:
@@ -201,20 +206,25 @@ def _kind(cluster: ClusterSpec, via: str) -> ClusterKind:
 
 
 def _transport(
-    via: str, cluster: ClusterSpec, hosts: Sequence[Host], gpus: int | None, wanted: Wanted
+    options: PreflightOptions,
+    cluster: ClusterSpec,
+    hosts: Sequence[Host],
+    gpus: int | None,
+    step_nodes: int | None,
 ) -> Transport:
+    via, timeout_s = via_of(options, cluster), options.timeout
     if via == "ssh":
         from clusterkit.transport.slurm_nodes import AwakeTransport  # noqa: PLC0415 - as by_ssh
 
         known = dataclasses.replace(cluster, hosts=tuple(hosts))
-        ssh = by_ssh(known, connect_timeout_s=wanted.timeout_s)
+        ssh = by_ssh(known, connect_timeout_s=timeout_s)
         return AwakeTransport(ssh) if cluster.kind.scheduled else ssh
     if via == "srun":
         return by_srun(
             cluster,
-            immediate_s=max(1, round(wanted.timeout_s or _ALLOCATED_WITHIN_S)),
+            immediate_s=max(1, round(timeout_s or _ALLOCATED_WITHIN_S)),
             extra=(*cluster.srun_args, *_gpu_words(cluster, gpus)),
-            most_nodes=None if "SLURM_JOB_ID" in os.environ else wanted.step_nodes,
+            most_nodes=None if "SLURM_JOB_ID" in os.environ else step_nodes,
         )
     return by_shell()
 

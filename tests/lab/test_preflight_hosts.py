@@ -197,4 +197,4 @@ def test_an_interpreter_that_one_node_lacks_is_named(lab: Lab, job: PreflightJob
     """The others have it."""
     with mounted(lab, "n3", "-t", "tmpfs", "empty", str(Path(sys.executable).parent)):
         found = faults(lab, job)
-    assert found == {"HOST013": ("fail", "n3", f"{sys.executable} is not there")}
+    assert found == {"HOST013": ("fail", "n3", f"{sys.executable} not found")}

@@ -51,14 +51,15 @@ def distribute(
     from clusterkit.images.distribute.distribute import Outcome, distribute_image, require_engines
     from clusterkit.images.distribute.image_archive import find_image
     from clusterkit.preflight.hosts import hosts_of
-    from clusterkit.preflight.request import Wanted
+    from clusterkit.preflight.request import PreflightOptions
 
     reference, is_ours = _reference(name, variant, registry)
     spec = load_settings().cluster(cluster)
     require_engines(spec)
     build = f"clusterkit images build {reference.rpartition('/')[2]}"
     image = find_image(reference, hint=build if is_ours else None)
-    nodes = tuple(host.name for host in hosts_of(Wanted(hosts=hosts), spec, "ssh"))
+    found = hosts_of(PreflightOptions(hosts=hosts), spec, "ssh")
+    nodes = tuple(host.name for host in found)
     with _progress(reference, len(nodes)) as watch:
         done = distribute_image(reference, image, spec, nodes, watch=watch)
     if json:

@@ -15,14 +15,13 @@ from clusterkit.cli.frame.job_options import takes_rows
 from clusterkit.cli.nodes import preflight_report as output
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.launch.options import rows_of
-from clusterkit.preflight.request import PreflightOptions, wanted_of
+from clusterkit.preflight.request import PreflightOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterkit.preflight.bundle import Bundle
     from clusterkit.preflight.checks import Check
-    from clusterkit.preflight.request import Wanted
 
 EXIT_FINDINGS = 1
 EXIT_COULD_NOT = 2
@@ -47,7 +46,7 @@ def preflight(
 
     Exit code: 0 all fit, 1 some are not, 2 could not do it.
     """
-    from clusterkit.preflight.collect import asks_for_peers, checks_to_ask, checks_to_judge
+    from clusterkit.preflight.collect import checks_to_ask, checks_to_judge
     from clusterkit.preflight.evaluate import evaluate
     from clusterkit.preflight.text import drain_commands, require_slurm
 
@@ -67,15 +66,9 @@ def preflight(
         places.require()
         chosen = checks_to_judge(selected, ignored, bundle)
     else:
-        wanted = wanted_of(
-            options,
-            env=_variables(options.get("env", ())),
-            paths=options.get("path", ()),
-            peer_ssh=asks_for_peers(selected),
-        )
+        given = {**options, "select": selected, "env": _variables(options.get("env", ()))}
         chosen = checks_to_ask(selected, ignored, network="network" in options)
-        cluster = options.get("cluster")
-        bundle = _collected(wanted, cluster, chosen, places, to_drain=drain_command)
+        bundle = _collected(PreflightOptions(**given), chosen, places, to_drain=drain_command)
     report = evaluate(bundle, chosen, strict="strict" in options)
     unwritten = places.fill(bundle, report)
     if json:
@@ -91,8 +84,7 @@ def preflight(
 
 
 def _collected(
-    wanted: Wanted,
-    cluster: str | None,
+    options: PreflightOptions,
     checks: Sequence[Check],
     places: output.Places,
     *,
@@ -103,10 +95,10 @@ def _collected(
     from clusterkit.preflight.text import require_slurm
 
     settings = load_settings()
-    spec = settings.cluster(cluster)
+    spec = settings.cluster(options.cluster)
     for problem in settings.warnings_of(spec.name):
         console.warn(str(problem))
-    target = aim(wanted, spec)
+    target = aim(options, spec)
     if to_drain:
         require_slurm(target.job)
     places.require()

@@ -105,13 +105,13 @@ def _job(word: str, hosts: str | None, via: str | None) -> Subject:
 def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
     from clusterkit.config.load import load_settings
     from clusterkit.observe.top.targets import of_cluster
-    from clusterkit.preflight.request import Wanted
+    from clusterkit.preflight.request import PreflightOptions
 
     settings = load_settings()
     spec = settings.cluster(name)
     for problem in settings.warnings_of(spec.name):
         console.warn(str(problem))
-    return of_cluster(spec, Wanted(hosts=hosts, via=via))
+    return of_cluster(spec, PreflightOptions(hosts=hosts, via=via))
 
 
 def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:

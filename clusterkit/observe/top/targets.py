@@ -18,7 +18,7 @@ from clusterkit.executors.ssh.states import read_agents
 from clusterkit.jobs.document import name_of
 from clusterkit.jobs.state.load import Job
 from clusterkit.preflight.hosts import LOCALHOST, hosts_of
-from clusterkit.preflight.request import Wanted, refuse_nonsense
+from clusterkit.preflight.request import PreflightOptions, refuse_nonsense
 from clusterkit.preflight.targets import via_of
 from clusterkit.transport.base import Transport, by_shell, by_srun, by_ssh, by_step
 from clusterkit.transport.slurm_nodes import asleep_among
@@ -93,8 +93,8 @@ def of_job(job: Job, cluster: ClusterSpec | None, *, via: str | None = None) -> 
     )
 
 
-def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
-    """Return the nodes of a cluster that `wanted` means.
+def of_cluster(cluster: ClusterSpec, options: PreflightOptions) -> Subject:
+    """Return the nodes of a cluster that `options` mean.
 
     Slurm shows a user only the nodes of that user's own jobs, through a step in each of them; with
     `--via srun` nodes are asked in an allocation of their own, as preflight does, but for those
@@ -104,10 +104,10 @@ def of_cluster(cluster: ClusterSpec, wanted: Wanted) -> Subject:
         UserError: there are no such nodes, or no job of the user's to look through.
         RemoteError: Slurm does not say which nodes there are.
     """
-    refuse_nonsense(wanted, cluster)
-    via = via_of(wanted, cluster)
-    nodes = tuple(host.name for host in hosts_of(wanted, cluster, via))
-    if via == "srun" and wanted.via is None and hosts_of_allocation(os.environ) is None:
+    refuse_nonsense(options, cluster)
+    via = via_of(options, cluster)
+    nodes = tuple(host.name for host in hosts_of(options, cluster, via))
+    if via == "srun" and options.via is None and hosts_of_allocation(os.environ) is None:
         return _through_own_jobs(cluster, nodes)
     on_slurm = cluster.kind.scheduled and via != "local"
     asleep = asleep_among(nodes) if on_slurm else {}

@@ -1,6 +1,6 @@
 """The checks by id: ours are the modules of this package, others come by entry point.
 
-A check is a function with `@check` in the file of its area; `explanations.ini` explains it.
+A check is a function with `@check` in the file of its area; `checks.ini` explains it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from clusterkit.preflight.checks.results import (
     Advice,
     Result,
     Results,
+    advice,
     fail,
     missing,
     ok,
@@ -90,8 +91,7 @@ class Part:
 
     name: str
     """Such as `RDMA device`."""
-    hint: str
-    command: str
+    advice: Advice
 
     def lacking(self, have: int, lack: int) -> Result:
         """Return the result for the `lack` nodes without the part; `have` nodes have it.
@@ -101,7 +101,7 @@ class Part:
         """
         verdict = Verdict.FAIL if have >= lack else Verdict.WARN
         summary = f"no {self.name}, {have} of {have + lack} nodes have one"
-        return Advice(hint=self.hint, command=self.command).result(verdict, summary)
+        return self.advice.result(verdict, summary)
 
 
 def known(
@@ -177,6 +177,14 @@ def uniform(
         else:
             summary = f"{what} is {value}, most nodes have {winner}"
             yield name, Advice(hint=hint).result(odd, summary, tally)
+
+
+def same_check(
+    id_: str, name: str, probe: Probe[T], what: str, odd: Verdict
+) -> Callable[[Callable[[T], V | None]], Check]:
+    """Return a decorator that makes a check of the value on which nodes have to agree."""
+    evaluation = same_on_all(probe, what, odd=odd, hint=advice(id_).hint)
+    return lambda key: check(id_, name, probe, tier=Tier.ROUND_TRIP)(evaluation(key))
 
 
 def same_on_all(

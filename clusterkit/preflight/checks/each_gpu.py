@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each
-from clusterkit.preflight.checks.results import Result, Results, ok
-from clusterkit.preflight.checks.types import Evidence
+from clusterkit.preflight.checks.base import each_node
+from clusterkit.preflight.checks.results import Result, ok
+from clusterkit.preflight.checks.types import Check, check
 from clusterkit.preflight.probes.gpu import nvidia_gpus
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu, NvidiaGpus
 
 GpuRule = Callable[[Gpu], Result | None]
 
 
-def each_gpu(fine: str) -> Callable[[GpuRule], Callable[[Evidence], Results]]:
-    """Return a decorator for a rule about one NVIDIA GPU; where it finds nothing, `fine` is said.
+def gpu_check(id_: str, name: str, fine: str) -> Callable[[GpuRule], Check]:
+    """Return a decorator that makes a check of a rule about one NVIDIA GPU.
+
+    Where the rule finds nothing, `fine` is the summary.
 
     Its results leave out the name of the GPU, which is put before the summary. A node whose GPUs
     are all `skip` is skipped.
     """
 
-    def decorated(rule: GpuRule) -> Callable[[Evidence], Results]:
+    def decorated(rule: GpuRule) -> Check:
         def of_node(facts: NvidiaGpus) -> Iterable[Result]:
             return by_gpu(((gpu.index, rule(gpu)) for gpu in facts.gpus), ok(fine))
 
-        return lambda evidence: each(evidence, nvidia_gpus.PROBE, of_node)
+        return check(id_, name, nvidia_gpus.PROBE)(each_node(nvidia_gpus.PROBE)(of_node))
 
     return decorated
 

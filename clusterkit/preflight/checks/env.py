@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each_machine, known, uniform
-from clusterkit.preflight.checks.results import (
-    Advice,
-    Result,
-    Results,
-    fail,
-    ok,
-    skip,
-    unknown,
-)
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import system
 from clusterkit.preflight.probes.host.container import PROBE, Container, is_file
 from clusterkit.transport.probe import PreflightJob
-
-_LOOK = {"docker": "docker version", "apptainer": "apptainer --version"}
 
 
 def _no_container(job: PreflightJob) -> str | None:
@@ -31,17 +19,14 @@ def _no_container(job: PreflightJob) -> str | None:
 def _runtime(evidence: Evidence) -> Results:
     tool = evidence.job.container_runtime or ""
     name = "enroot, which pyxis needs," if tool == "pyxis" else tool
-    advice = Advice(
-        hint="install it there, start its daemon, or let your account use it",
-        command=_LOOK.get(tool, "enroot version"),
-    )
+    wrong = advice("ENV001", tool)
 
     def version(facts: Container) -> str | Result:
         if not facts.installed:
-            return advice.fail(f"{name} is not installed")
-        return facts.version or advice.fail(f"{name} does not work", facts.problem)
+            return wrong.fail(f"{name} is not installed")
+        return facts.version or wrong.fail(f"{name} does not work", facts.problem)
 
-    hint = "install the same version on all nodes"
+    hint = advice("ENV001", "same").hint
     return uniform(evidence, PROBE, version, what=tool, odd=Verdict.WARN, hint=hint)
 
 
@@ -60,14 +45,7 @@ def _toolkit(node: NodeFacts) -> Result:
         return unknown("the runtime is not installed")
     if container.toolkit:
         return ok("the NVIDIA container toolkit is there", container.toolkit)
-    return fail(
-        "the NVIDIA container toolkit is not installed",
-        hint="install nvidia-container-toolkit and configure the runtime with nvidia-ctk",
-        command="nvidia-container-cli info",
-    )
-
-
-_DISTRIBUTE = "clusterkit images distribute"
+    return advice("ENV002").fail("the NVIDIA container toolkit is not installed")
 
 
 def _no_image(job: PreflightJob) -> str | None:
@@ -81,10 +59,7 @@ def _image(evidence: Evidence) -> Results:
     builds = {found.digest for found in facts if found.installed and found.digest}
     # Where no node has the build of this machine, it may be this machine that is behind.
     odd = Verdict.FAIL if here in builds or len(builds) > 1 else Verdict.WARN
-    theirs = Advice(
-        hint="bring that build to the nodes, or pull theirs here",
-        command=f"{_DISTRIBUTE} {shlex.quote(job.image or '')}",
-    )
+    theirs = advice("ENV003", "other", image=job.image)
 
     def build(found: Container) -> str | Result:
         if not found.installed:
@@ -98,24 +73,16 @@ def _image(evidence: Evidence) -> Results:
         summary = f"image is {found.digest}, and {here} on the machine that asks"
         return theirs.result(odd, summary)
 
-    same = "name it by digest, or by one shared file"
-    return uniform(
-        evidence,
-        PROBE,
-        build,
-        what="image file" if is_file(job) else "image",
-        odd=Verdict.FAIL,
-        hint=f"bring the same build to all nodes: {_DISTRIBUTE}, or {same}",
-    )
+    what, hint = "image file" if is_file(job) else "image", advice("ENV003").hint
+    return uniform(evidence, PROBE, build, what=what, odd=Verdict.FAIL, hint=hint)
 
 
 def _lacking(job: PreflightJob) -> Result:
     # Docker pulls what it lacks; a file that is not there, nobody brings.
-    pulled, image = job.container_runtime == "docker", shlex.quote(job.image or "")
-    look = f"ls -l {image}" if is_file(job) else "enroot list"
-    bring = f"{_DISTRIBUTE} {image}" if job.image_digest else f"docker pull {image}"
-    advice = Advice(
-        hint="bring it to the node before the job starts", command=bring if pulled else look
-    )
+    pulled = job.container_runtime == "docker"
+    if pulled:
+        case = "distribute" if job.image_digest else "pull"
+    else:
+        case = "file" if is_file(job) else "enroot"
     verdict = Verdict.WARN if pulled else Verdict.FAIL
-    return advice.result(verdict, f"image {job.image} is not there")
+    return advice("ENV003", case, image=job.image).result(verdict, f"image {job.image} not found")

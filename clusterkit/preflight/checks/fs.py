@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from clusterkit.preflight.checks.base import each, each_machine, known, majority, single_machine
-from clusterkit.preflight.checks.results import (
-    Advice,
-    Result,
-    Results,
-    fail,
-    ok,
-    skip,
-    unknown,
-)
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.shared_folders import PROBE, Folder
@@ -40,11 +31,7 @@ def _usual(evidence: Evidence, key: Callable[[Folder], V | None]) -> Sequence[V 
     return tuple(majority(values) for values in found)
 
 
-_STATES = {
-    "hung": ("hangs", "the file server or the way to it is dead", "mount | grep nfs; dmesg | tail"),
-    "absent": ("is not there", "mount it, or create it where all nodes see it", "ls -ld {path}"),
-    "denied": ("is no folder that you may enter", "look at its owner and mode", "ls -ld {path}"),
-}
+_STATES = {"hung": "hangs", "absent": "not found", "denied": "is no folder that you may enter"}
 
 
 @check("FS001", "fs-alive", PROBE, skip_if=_no_folder)
@@ -54,9 +41,8 @@ def _alive(evidence: Evidence) -> Results:
     def rule(folders: Folders) -> Result:
         for folder, path in zip(folders, paths, strict=False):
             if folder.state in _STATES:
-                what, hint, command = _STATES[folder.state]
-                command = command.format(path=shlex.quote(path))
-                return fail(f"{path} {what}", hint=hint, command=command)
+                what = f"{path} {_STATES[folder.state]}"
+                return advice("FS001", folder.state, path=path).fail(what)
         return ok("the job's folders are there")
 
     return each(evidence, PROBE, rule)
@@ -85,10 +71,12 @@ def _same(folders: Folders, job: PreflightJob, inodes: Sequence[int | None]) -> 
     if job.marker and folders and folders[0].marker != job.marker:
         seen = "does not see" if folders[0].marker is None else "sees another content of"
         path = job.paths[0]
-        return _other(path).fail(f"{path} is not shared: {seen} the file that was written there")
+        summary = f"{path} is not shared: {seen} the file that was written there"
+        return advice("FS002", path=path).fail(summary)
     for folder, path, most in zip(folders, job.paths, inodes, strict=False):
         if most is not None and _inode(folder) not in {None, most}:
-            return _other(path).warn(f"{path} is not the folder that most nodes have")
+            summary = f"{path} is not the folder that most nodes have"
+            return advice("FS002", path=path).warn(summary)
     numbered = all(folder.kind.startswith(_NETWORK) and folder.inode for folder in folders)
     if not job.marker and not (numbered and None not in inodes):
         # This machine may not have the folder; local disks then leave nothing to go by.
@@ -98,13 +86,6 @@ def _same(folders: Folders, job: PreflightJob, inodes: Sequence[int | None]) -> 
 
 def _inode(folder: Folder) -> int | None:
     return folder.inode if folder.kind.startswith(_NETWORK + _LOCAL) else None
-
-
-def _other(path: str) -> Advice:
-    return Advice(
-        hint="name a folder that all nodes mount from the same server",
-        command=f"df {shlex.quote(path)}; ls -la {shlex.quote(path)}",
-    )
 
 
 @check("FS003", "fs-writable", PROBE, skip_if=_no_folder)
@@ -118,11 +99,9 @@ def _writable(evidence: Evidence) -> Results:
         if run.writable:
             return ok("the run folder can be written")
         read_only = "ro" in run.options
-        return fail(
+        return advice("FS003", "read-only" if read_only else "", path=path).fail(
             f"{path} is mounted read-only" if read_only else f"{path} may not be written",
             " ".join((run.kind, ",".join(sorted(run.options)))).strip(),
-            hint="mount it for writing" if read_only else "look at its owner and mode",
-            command=f"ls -ld {shlex.quote(path)}; id; findmnt -T {shlex.quote(path)}",
         )
 
     return each(evidence, PROBE, rule)
@@ -134,10 +113,6 @@ _RISKY = {
     "noac": "every look at a file then asks the server, which is slow",
     "sync": "every write then waits for the server, which is slow",
 }
-_MOUNT = Advice(
-    hint="mount it as on the other nodes, with hard and without nolock, noac or noexec",
-    command="findmnt -l",
-)
 
 
 @check("FS004", "fs-mounts", PROBE, job_python.PROBE, tier=Tier.ROUND_TRIP)
@@ -148,7 +123,7 @@ def _mounts(evidence: Evidence) -> Results:
     def rule(node: NodeFacts) -> Result | None:
         python = node.of(job_python.PROBE)
         if python is not None and not isinstance(python, Missing) and python.noexec:
-            return _MOUNT.fail("the Python environment is mounted noexec")
+            return advice("FS004").fail("the Python environment is mounted noexec")
         return _mounted(node.need(PROBE), paths, sources) if paths else None
 
     yield from each_machine(rule)(evidence)
@@ -162,11 +137,11 @@ def _mounted(folders: Folders, paths: tuple[str, ...], sources: Sequence[str | N
     for folder, path, most in zip(folders, paths, sources, strict=False):
         for option in sorted(folder.options & _RISKY.keys()):
             if folder.kind.startswith("nfs"):
-                return _MOUNT.warn(f"{path} is mounted {option}: {_RISKY[option]}")
+                return advice("FS004").warn(f"{path} is mounted {option}: {_RISKY[option]}")
         source = _source(folder)
         if most is not None and source not in {None, most}:
             differs = f"{source}; most nodes: {most}"
-            return _MOUNT.warn(f"{path} comes from another source", differs)
+            return advice("FS004").warn(f"{path} comes from another source", differs)
     return ok("the job's folders are mounted soundly")
 
 
@@ -183,10 +158,7 @@ _FAIL_INODES = 1000
 @check("FS005", "fs-space", PROBE, skip_if=_no_folder)
 def _space(evidence: Evidence) -> Results:
     path = evidence.job.paths[0]
-    advice = Advice(
-        hint="remove old runs and checkpoints, or name another `run_dir:`",
-        command=f"df -h {shlex.quote(path)}; df -i {shlex.quote(path)}",
-    )
+    full = advice("FS005", path=path)
 
     def rule(folders: Folders) -> Result:
         volume = folders[0].volume if folders else None
@@ -195,11 +167,11 @@ def _space(evidence: Evidence) -> Results:
         inodes = volume.inodes_available
         free = f"{volume.available_kib >> 20} GiB free, {volume.used_percent:.0f} % used"
         if volume.available_kib < _FAIL_KIB:
-            return advice.fail(f"{path} is full", free)
+            return full.fail(f"{path} is full", free)
         if inodes is not None and inodes < _FAIL_INODES:
-            return advice.fail(f"{path} has no inodes left", f"{inodes} inodes")
+            return full.fail(f"{path} has no inodes left", f"{inodes} inodes")
         if volume.used_percent >= _WARN_PERCENT and volume.available_kib < _WARN_KIB:
-            return advice.warn(f"{path} is nearly full", free)
+            return full.warn(f"{path} is nearly full", free)
         return ok("the run folder has room")
 
     return each(evidence, PROBE, rule)

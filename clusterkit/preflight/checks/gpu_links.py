@@ -6,31 +6,28 @@ import re
 from collections.abc import Iterator
 
 from clusterkit.preflight.checks.base import each_node
-from clusterkit.preflight.checks.each_gpu import by_gpu, each_gpu, together
-from clusterkit.preflight.checks.results import Advice, Result, fail, ok, skip, unknown, warn
+from clusterkit.preflight.checks.each_gpu import by_gpu, gpu_check, together
+from clusterkit.preflight.checks.results import Result, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import check
-from clusterkit.preflight.probes.gpu import nvidia_gpus, nvidia_nvlink, nvidia_nvlink_errors
+from clusterkit.preflight.probes.gpu import nvidia_nvlink, nvidia_nvlink_errors
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
 from clusterkit.preflight.probes.gpu.nvidia_nvlink import NvlinkGpu, NvlinkState
 from clusterkit.preflight.probes.gpu.nvidia_nvlink_errors import NvlinkErrorLog, NvlinkErrors
 
 
-@check("GPU016", "gpu-pcie", nvidia_gpus.PROBE)
-@each_gpu("PCIe links have their full width")
+@gpu_check("GPU016", "gpu-pcie", "PCIe links have their full width")
 def _pcie(gpu: Gpu) -> Result | None:
     if gpu.pcie_width is None or gpu.pcie_width_max is None:
         return skip("no PCIe link is told")
-    command = f"nvidia-smi -q -i {gpu.index} | grep -A12 'GPU Link Info'"
     if gpu.pcie_width < gpu.pcie_width_max:
-        hint = "reseat the GPU or its riser; on a workstation the slot may have no more lanes"
-        return fail(f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}", hint=hint, command=command)
+        summary = f"PCIe x{gpu.pcie_width} of x{gpu.pcie_width_max}"
+        return advice("GPU016", "width", gpu=gpu.index).fail(summary)
     slow = gpu.pcie_gen and gpu.pcie_gen_max and gpu.pcie_gen < gpu.pcie_gen_max
     # An idle GPU lowers its generation to save power, and raises it under load.
     if not (slow and gpu.busy):
         return None
     summary = f"PCIe generation {gpu.pcie_gen} of {gpu.pcie_gen_max} under load"
-    hint = "check the BIOS, the riser and the kernel log for corrected PCIe errors"
-    return warn(summary, hint=hint, command=command)
+    return advice("GPU016", "generation", gpu=gpu.index).warn(summary)
 
 
 # Links of boards that always have them (NVIDIA data sheets); a PCIe card may go without a bridge.
@@ -49,10 +46,7 @@ def _nvlink(gpus: tuple[NvlinkGpu, ...]) -> Iterator[Result]:
 
 def _links(gpu: NvlinkGpu) -> Result | None:
     expected = next((links for name, links in _LINKS if name.search(gpu.name)), None)
-    down = Advice(
-        hint="restart the fabric manager and reset the GPUs; if it stays, the board is broken",
-        command=f"nvidia-smi nvlink -s -i {gpu.index}; nvidia-smi nvlink -e -i {gpu.index}",
-    )
+    down = advice("GPU017", gpu=gpu.index)
     if gpu.state is NvlinkState.MIG:
         return unknown("NVLink is not told in MIG mode")
     if gpu.state is NvlinkState.ABSENT or (gpu.state is NvlinkState.ALL_INACTIVE and not expected):
@@ -67,19 +61,14 @@ def _links(gpu: NvlinkGpu) -> Result | None:
     return None
 
 
-@check("GPU018", "gpu-fabric", nvidia_gpus.PROBE)
-@each_gpu("the NVLink fabric is ready")
+@gpu_check("GPU018", "gpu-fabric", "the NVLink fabric is ready")
 def _fabric(gpu: Gpu) -> Result | None:
     if gpu.fabric_state is None:
         return skip("no NVLink fabric")
     if gpu.fabric_state == "Completed" and gpu.fabric_status in {None, "Success"}:
         return None
     status = f" ({gpu.fabric_status})" if gpu.fabric_status else ""
-    return fail(
-        f"fabric state is {gpu.fabric_state}{status}",
-        hint="start the fabric manager of the driver's own version, then reset the GPUs",
-        command="systemctl status nvidia-fabricmanager",
-    )
+    return advice("GPU018").fail(f"fabric state is {gpu.fabric_state}{status}")
 
 
 _ERRORS_PER_HOUR = 1.0
@@ -107,9 +96,5 @@ def _errors(gpu: NvlinkErrors, hours: float) -> Result | None:
     if not bad:
         return None
     counts = ", ".join(f"GPU {gpu.index} link {link}: {count}" for link, count in bad)
-    return warn(
-        f"NVLink {','.join(str(link) for link, _ in bad)} gathers errors",
-        f"{counts} in {hours:.0f} h at most",
-        hint="a board or a switch that is about to fail: watch it, and plan to have it tested",
-        command=f"nvidia-smi nvlink -e -i {gpu.index}",
-    )
+    summary = f"NVLink {','.join(str(link) for link, _ in bad)} gathers errors"
+    return advice("GPU026", gpu=gpu.index).warn(summary, f"{counts} in {hours:.0f} h at most")

@@ -7,11 +7,11 @@ from statistics import median
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, known
-from clusterkit.preflight.checks.each_gpu import each_gpu
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown, warn
+from clusterkit.preflight.checks.each_gpu import gpu_check
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.expected_busbw import ONE_NODE
-from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests, nvidia_gpus
+from clusterkit.preflight.probes.gpu import dcgm_diag, nccl_tests
 from clusterkit.preflight.probes.gpu.dcgm_diag import Diag, DiagTest
 from clusterkit.preflight.probes.gpu.nccl_tests import NcclTest
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu
@@ -24,73 +24,62 @@ _SW_THERMAL = 0x20
 _HW_THERMAL = 0x40
 _POWER_BRAKE = 0x80
 _KNOWN = _FINE | _HW_SLOWDOWN | _SW_THERMAL | _HW_THERMAL | _POWER_BRAKE
-_COOLING = "look at fans and inlets; leave the node out until it is cool"
-_POWER = "check power supplies and cables; leave the node out until then"
 
 # The first that has all its bits. HW Slowdown is set over both of its causes: a power brake
 # without it cuts no clock.
 SLOWDOWNS = (
-    (_HW_THERMAL, Verdict.FAIL, "hardware thermal slowdown", _COOLING),
-    (_HW_SLOWDOWN | _POWER_BRAKE, Verdict.FAIL, "power brake slowdown", _POWER),
-    (_HW_SLOWDOWN, Verdict.FAIL, "hardware slowdown", _POWER),
-    (_SW_THERMAL, Verdict.WARN, "software thermal slowdown", _COOLING),
-    (_POWER_BRAKE, Verdict.WARN, "power brake, clocks not cut", _POWER),
+    (_HW_THERMAL, Verdict.FAIL, "hardware thermal slowdown", "cooling"),
+    (_HW_SLOWDOWN | _POWER_BRAKE, Verdict.FAIL, "power brake slowdown", "power"),
+    (_HW_SLOWDOWN, Verdict.FAIL, "hardware slowdown", "power"),
+    (_SW_THERMAL, Verdict.WARN, "software thermal slowdown", "cooling"),
+    (_POWER_BRAKE, Verdict.WARN, "power brake, clocks not cut", "power"),
 )
-"""Bits, what they mean, and what to do."""
+"""Bits, what they mean, and the case of GPU013 that says what to do."""
 
 
-@check("GPU013", "gpu-throttle", nvidia_gpus.PROBE)
-@each_gpu("clocks are not held down")
+@gpu_check("GPU013", "gpu-throttle", "clocks are not held down")
 def _throttle(gpu: Gpu) -> Result | None:
     mask = gpu.clock_reasons
     if mask is None:
         return skip("this driver names no clock reasons")
-    for bits, verdict, summary, hint in SLOWDOWNS:
+    for bits, verdict, summary, cause in SLOWDOWNS:
         if mask & bits == bits:
-            advice = Advice(hint=hint, command=f"nvidia-smi -q -d PERFORMANCE -i {gpu.index}")
-            return advice.result(verdict, summary, f"GPU {gpu.index}: clock reasons {mask:#x}")
+            reasons = f"GPU {gpu.index}: clock reasons {mask:#x}"
+            return advice("GPU013", cause, gpu=gpu.index).result(verdict, summary, reasons)
     return unknown(f"clock reasons {mask:#x} are not known") if mask & ~_KNOWN else None
 
 
-_WARM_C = 85.0
-"""Above this, no data-centre GPU has much left: they slow down between 87 and 98 C."""
-_NEAR_C = 10.0
+WARM_C = 85.0
+"""Above this, no data-centre GPU has much left: they slow down between 87 and 100 C."""
+NEAR_C = 10.0
 """Degrees from the GPU's own slowdown, where the driver says how far that is."""
 
 
-@check("GPU014", "gpu-temperature", nvidia_gpus.PROBE)
-@each_gpu("temperatures are fine")
+@gpu_check("GPU014", "gpu-temperature", "temperatures are fine")
 def _temperature(gpu: Gpu) -> Result | None:
     if gpu.temperature_c is None:
         return skip("no temperature sensor")
-    advice = Advice(
-        hint="look at fans, inlets and the neighbours of the node",
-        command=f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}",
-    )
+    hot = advice("GPU014", gpu=gpu.index)
     at = f"{gpu.temperature_c:.0f} C"
     if gpu.margin_c is not None and gpu.margin_c <= 0:
-        return advice.fail(f"{at}, at its slowdown limit")
-    if gpu.margin_c is not None and gpu.margin_c < _NEAR_C:
-        return advice.warn(f"{at}, {gpu.margin_c:.0f} C from its slowdown")
-    return advice.warn(at) if gpu.temperature_c > _WARM_C else None
+        return hot.fail(f"{at}, at its slowdown limit")
+    if gpu.margin_c is not None and gpu.margin_c < NEAR_C:
+        return hot.warn(f"{at}, {gpu.margin_c:.0f} C from its slowdown")
+    return hot.warn(at) if gpu.temperature_c > WARM_C else None
 
 
 _SLACK_W = 1.0
 
 
-@check("GPU015", "gpu-power-limit", nvidia_gpus.PROBE)
-@each_gpu("power limits are not lowered")
+@gpu_check("GPU015", "gpu-power-limit", "power limits are not lowered")
 def _power_limit(gpu: Gpu) -> Result | None:
     limit, default = gpu.power_limit_w, gpu.default_power_limit_w
     if limit is None or default is None:
         return skip("no power limit is told")
     if limit >= default - _SLACK_W:
         return None
-    return warn(
-        f"power limit {limit:.0f} W, its default is {default:.0f} W",
-        hint="unless the site means it, set it back; all GPUs of a job should have the same",
-        command=f"nvidia-smi -q -d POWER -i {gpu.index}",
-    )
+    summary = f"power limit {limit:.0f} W, its default is {default:.0f} W"
+    return advice("GPU015", gpu=gpu.index).warn(summary)
 
 
 _NOT_READY = "system not yet initialized"
@@ -107,7 +96,7 @@ def _diagnosis(diag: Diag) -> Iterator[Result]:
     faults = [test for test in diag.tests if test.result in {"Fail", "Warn"}]
     for test in faults:
         warns = test.result == "Warn" or test.configuration
-        yield Advice(hint=_hint(test), command="dcgmi diag -r 1").result(
+        yield advice("GPU022", _cause(test)).result(
             Verdict.WARN if warns else Verdict.FAIL,
             " ".join(filter(None, ["dcgmi diag:", test.name, test.entity, test.result])),
             "\n".join(test.warnings),
@@ -119,10 +108,10 @@ def _diagnosis(diag: Diag) -> Iterator[Result]:
         yield ok("dcgmi diag passes", f"{ran} of {len(diag.tests)} tests ran")
 
 
-def _hint(test: DiagTest) -> str:
+def _cause(test: DiagTest) -> str:
     if any(_NOT_READY in warning for warning in test.warnings):
-        return "CUDA waits for the fabric manager: systemctl status nvidia-fabricmanager"
-    return "a setting of the node, not its hardware" if test.configuration else ""
+        return "fabric"
+    return "setting" if test.configuration else ""
 
 
 _WARN, _FAIL = 0.85, 0.7
@@ -141,21 +130,18 @@ def _all_reduce(evidence: Evidence) -> Results:
 
 
 def _measured(test: NcclTest, usual: float) -> Result:
-    advice = Advice(
-        hint="look at NVLinks, fabric manager and clocks of the node; compare with a good one",
-        command="nvidia-smi nvlink -s; nvidia-smi topo -m",
-    )
     if test.correct is False:
-        return advice.fail("an all-reduce gives wrong values", "data is corrupted on its way")
+        wrong = "an all-reduce gives wrong values"
+        return advice("GPU027").fail(wrong, "data is corrupted on its way")
     if test.error is not None:
-        return advice.fail("an all-reduce fails", test.error)
+        return advice("GPU027").fail("an all-reduce fails", test.error)
     best = test.peak.bus_gb_s
     for expected, what in _expected(test, usual):
         if best < _WARN * expected:
             bad = best < _FAIL * expected
             summary = f"its GPUs reduce at less than {_FAIL if bad else _WARN:.0%} of {what}"
             speeds = f"{best:.0f} GB/s, {expected:.0f} {what}"
-            return advice.result(Verdict.FAIL if bad else Verdict.WARN, summary, speeds)
+            return advice("GPU027").result(Verdict.FAIL if bad else Verdict.WARN, summary, speeds)
     if test.correct is None:
         return unknown("nobody looked at the sums, or it was cut off")
     return ok("its GPUs reduce as fast as they should", f"{best:.0f} GB/s")

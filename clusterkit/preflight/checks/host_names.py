@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from clusterkit.core.findings import Verdict
-from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import each_node, known, most, single_machine
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok
+from clusterkit.preflight.checks.results import Result, Results, advice, ok
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import names
 from clusterkit.preflight.probes.host.names import Names, asked
@@ -54,23 +53,24 @@ def _resolution(
     absent = [target for target in odd if target != name and not facts.hosts.get(target)]
     if absent:
         first = head if head in absent else absent[0]
-        advice, count = _of_name(first), f"{len(absent)} names: {absent[:5]}"
+        count = f"{len(absent)} names: {absent[:5]}"
         verdict = Verdict.FAIL if first == head else Verdict.WARN
-        return advice.result(verdict, f"cannot resolve {first}", count)
+        return advice("HOST002", name=first).result(verdict, f"cannot resolve {first}", count)
     for target in sorted(odd, key=lambda target: target != head):
         found = facts.hosts[target][0] if facts.hosts.get(target) else None
         if target == name or found is None or _right(found, target, known):
             continue
+        wrong = advice("HOST002", name=target)
         usual, resolves = odd[target], f"resolves {target} to {found}"
         owned = target in known and bool(known[target].local) and ":" not in found
         if usual is None and not owned:
-            return _of_name(target).warn(f"{resolves}, and the nodes disagree")
+            return wrong.warn(f"{resolves}, and the nodes disagree")
         if found != usual:
             most_say = f"most nodes say {usual}" if usual else ""
-            return _of_name(target).fail(f"{resolves}, wrong", most_say)
+            return wrong.fail(f"{resolves}, wrong", most_say)
         if owned:
             # All agree: an address that is translated on the way, or a stale entry for all.
-            return _of_name(target).warn(f"{resolves}, which none of its interfaces has")
+            return wrong.warn(f"{resolves}, which none of its interfaces has")
     return ok("resolves the nodes of the job as they are")
 
 
@@ -85,33 +85,20 @@ def _right(address: str, target: str, known: Mapping[str, Names]) -> bool:
     return target in known and address in known[target].local
 
 
-def _of_name(target: str) -> Advice:
-    return Advice(
-        hint="mend /etc/hosts or the name service of that node",
-        command=f"getent ahosts {quote(target)}; grep -n {quote(target)} /etc/hosts",
-    )
-
-
-_OWN_NAME = Advice(
-    hint="put the node's real address before its name in /etc/hosts",
-    command="getent ahosts $(uname -n); grep -n $(uname -n) /etc/hosts",
-)
-
-
 @check("HOST003", "host-own-name", names.PROBE, skip_if=single_machine)
 @each_node(names.PROBE)
 def _own_name(facts: Names) -> Result:
-    own = f"{facts.name}: {' '.join(facts.own) or 'nothing'}"
+    own, wrong = f"{facts.name}: {' '.join(facts.own) or 'nothing'}", advice("HOST003")
     if not facts.own:
-        return _OWN_NAME.fail("does not resolve its own name", own)
+        return wrong.fail("does not resolve its own name", own)
     address = facts.own[0]
     if address.startswith("127.") or address == "::1":
-        return _OWN_NAME.fail(f"its own name resolves to {address}, loopback", own)
+        return wrong.fail(f"its own name resolves to {address}, loopback", own)
     if facts.local and ":" not in address and address not in facts.local:
         summary = "its own name resolves to an address that it does not have"
-        return _OWN_NAME.fail(summary, address)
+        return wrong.fail(summary, address)
     short = facts.name.split(".")[0].lower()
     if facts.reverse and short not in {name.split(".")[0].lower() for name in facts.reverse}:
         reverse = f"{address} is {' '.join(facts.reverse)}"
-        return _OWN_NAME.warn("its address resolves back to another name", reverse)
+        return wrong.warn("its address resolves back to another name", reverse)
     return ok("its own name resolves to its own address")

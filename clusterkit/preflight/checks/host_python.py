@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 from clusterkit.core.distribution import DISTRIBUTION, FOREIGN, wheel_name
 from clusterkit.core.findings import Verdict
-from clusterkit.core.shell import quote, quote_path
 from clusterkit.images.packages import framework_called, image_with, package_of, pip_line
 from clusterkit.launch.frameworks import Framework
 from clusterkit.preflight.checks.base import each, known, uniform
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
+from clusterkit.preflight.checks.results import Advice, Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.host import job_python
 from clusterkit.preflight.probes.host.job_python import JobPython
@@ -23,7 +22,7 @@ def _compared(
     what: str,
     odd: Verdict,
 ) -> Results:
-    hint = "use one environment on all nodes"
+    hint = advice("HOST013", "same").hint
     return uniform(evidence, job_python.PROBE, key, what=what, odd=odd, hint=hint)
 
 
@@ -43,12 +42,9 @@ def _python(evidence: Evidence) -> Results:
     job = evidence.job
     # A bare name that no node has may come from modules, which a plain shell has not loaded.
     certain = any(known(evidence, job_python.PROBE)[0].values()) or "/" in job.python
-    absent = Advice(
-        hint="name the interpreter by its whole path in `python:` of the cluster",
-        command=f"command -v {quote_path(job.python)}",
-    ).result(
+    absent = advice("HOST013", python=job.python).result(
         Verdict.FAIL if certain else Verdict.WARN,
-        f"{job.python} is not there" + ("" if certain else " in a plain shell"),
+        f"{job.python} not found" + ("" if certain else " in a plain shell"),
     )
     return _compared(
         evidence, lambda python: python.version if python else absent, "Python", Verdict.FAIL
@@ -74,21 +70,18 @@ def torch(evidence: Evidence) -> Results:
 
 
 def _torch_version(python: JobPython | None, job: PreflightJob, *, have: bool) -> str | Result:
-    advice = Advice(
-        hint="install the torch that the other nodes or the GPUs need",
-        command=f"{quote_path(job.python)} -c 'import torch; print(torch.__version__)'",
-    )
+    wrong = advice("HOST014", python=job.python)
     if python is None:
         return skip("no interpreter")
     if python.torch is None and _needed(job) == "torch":
         return _lacking(job)
     if python.torch is None:
         required = have or job.framework == "deepspeed"
-        absent = advice.fail("torch is not installed for the job's Python")
+        absent = wrong.fail("torch is not installed for the job's Python")
         return absent if required else skip("torch is not installed")
     if python.cuda is None and python.hip is None and (verdict := wants_gpus(job)):
         what = f"torch {python.torch} is a build without GPU support"
-        return advice.result(verdict, what + (f", and {job.gpu_use}" if job.gpu_use else ""))
+        return wrong.result(verdict, what + (f", and {job.gpu_use}" if job.gpu_use else ""))
     device = f"CUDA {python.cuda}" if python.cuda else f"ROCm {python.hip}" if python.hip else "CPU"
     return f"{python.torch}, {device}" + (f", NCCL {python.nccl}" if python.nccl else "")
 
@@ -138,12 +131,12 @@ def _lacking(job: PreflightJob) -> Result:
     A plain shell may have other packages than a job for which modules are loaded first.
     """
     framework = framework_called(job.framework)
-    advice = Advice()
+    install = Advice()
     if framework is not None:
-        advice = Advice(hint=_ways(framework), command=pip_line(framework, job.python))
+        install = Advice(hint=_ways(framework), command=pip_line(framework, job.python))
     verdict = Verdict.WARN if job.python_is_set_up else Verdict.FAIL
     where = " in a plain shell" if job.python_is_set_up else ""
-    return advice.result(verdict, f"{_needed(job)} is not installed for the job's Python{where}")
+    return install.result(verdict, f"{_needed(job)} is not installed for the job's Python{where}")
 
 
 def _ways(framework: Framework) -> str:
@@ -163,26 +156,21 @@ def _not_comparable(job: PreflightJob) -> str | None:
 @check("HOST016", "host-clusterkit", job_python.PROBE, skip_if=_not_comparable)
 def _clusterkit(evidence: Evidence) -> Results:
     job, here = evidence.job, evidence.job.asked_by or ""
-    pip = f"{quote_path(job.python)} -m pip"
 
     def rule(python: JobPython | None) -> Result:
         packages = python.packages if python else {}
         there = packages.get(DISTRIBUTION)
         if FOREIGN in packages:
-            return warn(
-                f"another project named {FOREIGN} ({packages[FOREIGN]}) is installed over ours",
-                hint=f"remove it, then install {DISTRIBUTION} again; ours had that name before",
-                command=f"{pip} uninstall {FOREIGN}",
+            summary = (
+                f"another project named {FOREIGN} ({packages[FOREIGN]}) is installed over ours"
             )
+            values = {"foreign": FOREIGN, "ours": DISTRIBUTION}
+            return advice("HOST016", "foreign", python=job.python, **values).warn(summary)
         if there is None:
             return skip("not installed for the job's Python")
         if there == here:
             return ok(f"clusterkit {there} on both sides")
-        return warn(
-            f"clusterkit {there} is there, {here} is what asks",
-            hint="install the clusterkit that submits: clusterkit nodes prepare (machines by ssh), "
-            "or its wheel (docs/how-to/air-gapped.md)",
-            command=f"{pip} install --no-index --no-deps {quote(wheel_name(here))}",
-        )
+        install = advice("HOST016", "other", python=job.python, wheel=wheel_name(here))
+        return install.warn(f"clusterkit {there} is there, {here} is what asks")
 
     return each(evidence, job_python.PROBE, rule)

@@ -1,14 +1,18 @@
-"""HOST: clock, kernel, CPUs and memory of the nodes."""
+"""HOST: clock, kernel, CPUs and memory of the nodes, and what processes of a job may use there."""
+
+# ruff: noqa: S108 - folders are named in messages, nothing is written
 
 from __future__ import annotations
 
 from statistics import median
 
 from clusterkit.core.findings import Verdict
-from clusterkit.preflight.checks.base import each_node, known, same_on_all
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown, warn
-from clusterkit.preflight.checks.types import Evidence, Tier, check
-from clusterkit.preflight.probes.host import system
+from clusterkit.preflight.checks.base import each, each_machine, each_node, known, same_check
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
+from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
+from clusterkit.preflight.probes.host import disks, limits, system
+from clusterkit.preflight.probes.host.disks import Disks, Volume
+from clusterkit.preflight.probes.host.limits import Limits
 from clusterkit.preflight.probes.host.system import System
 
 _KIB_PER_GIB = 1 << 20
@@ -31,45 +35,24 @@ def _clock(evidence: Evidence) -> Results:
         else:
             yield node.name, unknown("clock was not read")
     if abs(middle) > _CLOCK_WARN_S:
-        here = warn(
-            "this machine's clock differs from that of the nodes",
-            f"the nodes are {middle:+.1f} s off",
-            hint="the nodes agree with each other; mend the clock of this machine",
-            command="timedatectl",
-        )
-        yield None, here
+        summary = "this machine's clock differs from that of the nodes"
+        yield None, advice("HOST001", "here").warn(summary, f"the nodes are {middle:+.1f} s off")
 
 
 def _skew(skew_s: float) -> Result:
     if abs(skew_s) <= _CLOCK_WARN_S:
         return ok("clock agrees with the others")
-    advice = Advice(
-        hint="let chrony or ntpd run there; step the clock once: chronyc makestep",
-        command="chronyc tracking || timedatectl",
-    )
     verdict = Verdict.FAIL if abs(skew_s) > _CLOCK_FAIL_S else Verdict.WARN
     summary = f"clock is {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
-    return advice.result(verdict, summary, f"{skew_s:+.2f} s")
+    return advice("HOST001").result(verdict, summary, f"{skew_s:+.2f} s")
 
 
-@check("HOST004", "host-os", system.PROBE, tier=Tier.ROUND_TRIP)
-@same_on_all(
-    system.PROBE,
-    "kernel",
-    odd=Verdict.WARN,
-    hint="boot the odd nodes into the image of the others",
-)
+@same_check("HOST004", "host-os", system.PROBE, "kernel", Verdict.WARN)
 def _os(facts: System) -> str:
     return f"{facts.kernel} {facts.arch}, {facts.os or 'unknown OS'}"
 
 
-@check("HOST005", "host-cpus", system.PROBE, tier=Tier.ROUND_TRIP)
-@same_on_all(
-    system.PROBE,
-    "processor count",
-    odd=Verdict.WARN,
-    hint="look for offline processors, or hyper-threading set differently in the BIOS",
-)
+@same_check("HOST005", "host-cpus", system.PROBE, "CPU count", Verdict.WARN)
 def _cpus(facts: System) -> int:
     return facts.cpus
 
@@ -87,12 +70,7 @@ def _governor(facts: System) -> Result:
     slow = "powersave" in facts.governors and driver not in _DYNAMIC_DRIVERS
     if not slow and len(facts.governors) == 1:
         return ok(f"frequency governor {facts.governors[0]}")
-    return warn(
-        "frequency governor " + " and ".join(facts.governors),
-        driver,
-        hint="set all processors to performance",
-        command="cpupower frequency-info",
-    )
+    return advice("HOST006").warn("frequency governor " + " and ".join(facts.governors), driver)
 
 
 _MIN_SHARE = 0.97
@@ -115,31 +93,115 @@ def _memory_of(facts: System, typical: float) -> Result:
     total, free, huge = facts.memory_kib, facts.available_kib, facts.huge_kib
     of = f"{total / _KIB_PER_GIB:.0f} GiB, median {typical / _KIB_PER_GIB:.0f} GiB"
     if total < _MIN_SHARE * typical:
-        hint = "a memory module may have failed: look into the BMC's log"
-        command = "sudo dmidecode -t memory"
-        return warn("less memory than the others", of, hint=hint, command=command)
+        return advice("HOST007", "less").warn("less memory than the others", of)
     if free is not None and free < _MIN_FREE * total:
         taken = f"{free / _KIB_PER_GIB:.1f} GiB free of {of}"
-        hint = "look for processes that another job has left behind"
-        command = "ps aux --sort=-rss | head"
-        return warn("most of its memory is taken", taken, hint=hint, command=command)
+        return advice("HOST007", "taken").warn("most of its memory is taken", taken)
     if huge is not None and huge > _MAX_HUGE * total:
         taken = f"{huge / _KIB_PER_GIB:.0f} GiB of {of}"
-        hint = "lower vm.nr_hugepages: a job cannot use what is set aside"
-        command = "grep Huge /proc/meminfo"
-        return warn("huge pages take most memory", taken, hint=hint, command=command)
+        return advice("HOST007", "huge").warn("huge pages take most memory", taken)
     return ok("as much memory as the others, and free")
 
 
-@check("HOST012", "host-hugepages", system.PROBE, tier=Tier.ROUND_TRIP)
-@same_on_all(
-    system.PROBE,
-    "huge page setting",
-    odd=Verdict.WARN,
-    hint="give the odd nodes the kernel settings of the others",
-)
+@same_check("HOST012", "host-hugepages", system.PROBE, "huge page setting", Verdict.WARN)
 def _hugepages(facts: System) -> str | None:
     if facts.transparent_huge_pages is None and facts.huge_kib is None:
         return None
     pool_gib = (facts.huge_kib or 0) / _KIB_PER_GIB
     return f"{facts.transparent_huge_pages or 'none'}, pool {pool_gib:g} GiB"
+
+
+_LOCKED_FAIL_BYTES = 64 << 20
+_LOCKED_WARN_BYTES = 16 << 30
+
+
+@check("HOST008", "host-memlock", system.PROBE, limits.PROBE)
+@each_machine
+def _memlock(node: NodeFacts) -> Result:
+    machine = node.need(system.PROBE)
+    if not machine.rdma_devices:
+        return skip("no RDMA device needs locked memory")
+    locked = node.need(limits.PROBE).locked_bytes
+    if locked is None or locked >= _LOCKED_WARN_BYTES:
+        return ok("enough memory may be locked")
+    return advice("HOST008").result(
+        Verdict.FAIL if locked < _LOCKED_FAIL_BYTES else Verdict.WARN,
+        f"only {locked >> 20} MiB may be locked, RDMA needs more",
+        f"{locked} bytes; {', '.join(machine.rdma_devices)}",
+    )
+
+
+_FILES_PER_RANK = 4096
+_MIN_FILES = 1024
+
+
+@check("HOST009", "host-nofile", limits.PROBE)
+def _nofile(evidence: Evidence) -> Results:
+    ranks = evidence.job.gpus_per_node or 1
+    # In jobs of several nodes at least the figure for one rank.
+    advised = _FILES_PER_RANK * ranks if len(evidence.job.hosts) > 1 else _MIN_FILES
+
+    def rule(found: Limits) -> Result:
+        if found.open_files is None or found.open_files >= advised:
+            return ok("enough files may be open")
+        verdict = Verdict.FAIL if found.open_files < _MIN_FILES else Verdict.WARN
+        summary = f"only {found.open_files} files may be open, {advised} are advised"
+        return advice("HOST009").result(verdict, summary)
+
+    return each(evidence, limits.PROBE, rule)
+
+
+_SHM_MIN_KIB = 64 << 10
+"""Docker's default size, in which NCCL is known to fail."""
+
+_SHM_ADVISED_KIB = 1 << 20
+_SHM_FULL_PERCENT = 90
+
+
+@check("HOST010", "host-shm", disks.PROBE)
+@each_node(disks.PROBE)
+def _shm(facts: Disks) -> Result:
+    if facts.shm is None:
+        return advice("HOST010", "mount").fail("there is no /dev/shm")
+    return _fault_of_shm(facts.shm) or ok("/dev/shm is large enough and free")
+
+
+def _fault_of_shm(shm: Volume) -> Result | None:
+    clean = advice("HOST010", "clean")
+    free = f"{shm.available_kib >> 10} MiB free of {shm.size_kib >> 10} MiB"
+    if shm.size_kib <= _SHM_MIN_KIB:
+        return advice("HOST010", "container").fail("/dev/shm is too small", free)
+    if shm.available_kib < _SHM_MIN_KIB or shm.inodes_available == 0:
+        return clean.fail("/dev/shm is full", free)
+    if shm.mount != "/dev/shm":
+        what = f"it is part of {shm.mount}"
+        return advice("HOST010", "mount").warn("/dev/shm is not in memory", what)
+    if shm.size_kib < _SHM_ADVISED_KIB:
+        return advice("HOST010", "enlarge").warn("/dev/shm is small", free)
+    full = shm.used_percent > _SHM_FULL_PERCENT
+    return clean.warn("/dev/shm is nearly full", free) if full else None
+
+
+_TMP_FAIL_KIB = 256 << 10
+_TMP_FAIL_INODES = 1000
+_TMP_WARN_KIB = 2 << 20
+_TMP_WARN_PERCENT = 95
+
+
+@check("HOST011", "host-tmp", disks.PROBE)
+@each_node(disks.PROBE)
+def _tmp(facts: Disks) -> Result:
+    tmp, full = facts.tmp, advice("HOST011")
+    if tmp is None:
+        return full.fail("there is no /tmp")
+    inodes = tmp.inodes_available
+    free = f"{tmp.available_kib >> 10} MiB free, {tmp.used_percent:.0f} % used on {tmp.mount}"
+    if tmp.available_kib < _TMP_FAIL_KIB:
+        return full.fail("/tmp is full", free)
+    if inodes is not None and inodes < _TMP_FAIL_INODES:
+        return full.fail("/tmp has no inodes left", f"{inodes} of {tmp.inodes}")
+    if tmp.available_kib < _TMP_WARN_KIB or tmp.used_percent >= _TMP_WARN_PERCENT:
+        return full.warn("/tmp is nearly full", free)
+    if inodes is not None and inodes * 100 < (tmp.inodes or 0) * (100 - _TMP_WARN_PERCENT):
+        return full.warn("/tmp has few inodes left", f"{inodes} of {tmp.inodes}")
+    return ok("/tmp has room")

@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import Part, each_node, known, majority, most
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import gpudirect
 from clusterkit.preflight.probes.gpu.gpudirect import GpuDirect
@@ -28,11 +27,8 @@ def _votes(cast: Iterable[tuple[str, V]]) -> dict[str, Counter[V]]:
     return votes
 
 
-_DEVICES = Advice(
-    hint="see whether the card is on the PCIe bus and what its driver says",
-    command="lspci -d 15b3:; dmesg | grep -i mlx5 | tail",
-)
-_PART = Part(name="RDMA device", hint=_DEVICES.hint, command=_DEVICES.command)
+_DEVICES = advice("IB001")
+_PART = Part(name="RDMA device", advice=_DEVICES)
 
 
 @check("IB001", "ib-devices", rdma_ports.PROBE, tier=Tier.ROUND_TRIP)
@@ -88,11 +84,9 @@ def _firmware(evidence: Evidence) -> Results:
 def _other_firmware(odd: list[Device], usual: str | None, votes: Counter[str]) -> Result:
     names = ",".join(device.name for device in odd)
     differs = "firmware differs within a kind of device, none is usual"
-    return warn(
+    return advice("IB005", device=odd[0].name).warn(
         f"firmware {odd[0].firmware} on {names}, usual is {usual}" if usual else differs,
         ", ".join(f"{version}: {n}" for version, n in votes.most_common()),
-        hint="update the firmware of the odd devices",
-        command=f"sudo flint -d {quote(odd[0].name)} query",
     )
 
 
@@ -108,12 +102,9 @@ def _gpudirect(facts: GpuDirect) -> Result:
     if facts.peermem or facts.dma_buf:
         return ok(f"GPUDirect RDMA by {'nvidia_peermem' if facts.peermem else 'dma-buf'}")
     kernel = ".".join(str(part) for part in facts.kernel)
-    return warn(
-        "no GPUDirect RDMA: nvidia_peermem is not loaded, and no dma-buf",
-        f"kernel {kernel}, {'open' if facts.open_driver else 'closed'} driver",
-        hint="load it: sudo modprobe nvidia_peermem",
-        command="lsmod | grep peermem; modinfo nvidia_peermem",
-    )
+    summary = "no GPUDirect RDMA: nvidia_peermem is not loaded, and no dma-buf"
+    driver = f"{'open' if facts.open_driver else 'closed'} driver"
+    return advice("IB008").warn(summary, f"kernel {kernel}, {driver}")
 
 
 @check("IB009", "ib-mtu", interfaces.PROBE, tier=Tier.ROUND_TRIP)
@@ -133,14 +124,12 @@ def _mtu(evidence: Evidence) -> Results:
 
 
 def _other_mtu(name: str, mtu: int, usual: int | None, votes: Counter[int]) -> Result:
-    advice = Advice(
-        hint="set the same MTU on all nodes and switches", command=f"ip link show {quote(name)}"
-    )
+    differs = advice("IB009", interface=name)
     seen = f"{name} " + ", ".join(f"{value}: {n}" for value, n in sorted(votes.items()))
     if usual is None:
         summary = f"MTU of {name} differs between nodes and no value has a majority"
-        return advice.warn(summary, seen)
-    return advice.fail(f"MTU of {name} is {mtu}, on most nodes {usual}", seen)
+        return differs.warn(summary, seen)
+    return differs.fail(f"MTU of {name} is {mtu}, on most nodes {usual}", seen)
 
 
 @check("IB010", "ib-interface-speed", interfaces.PROBE, tier=Tier.ROUND_TRIP)
@@ -161,10 +150,6 @@ def _interface_speed(evidence: Evidence) -> Results:
             yield node, ok("interfaces are as fast as on most nodes")
         else:
             name, speed = slow[0]
-            slower = warn(
-                f"{name} runs at {speed} Mb/s, on most nodes {usual[name]}",
-                ", ".join(f"{n} {s} Mb/s" for n, s in slow),
-                hint="check the cable and the switch port",
-                command=f"ethtool {quote(name)}",
-            )
-            yield node, slower
+            summary = f"{name} runs at {speed} Mb/s, on most nodes {usual[name]}"
+            figures = ", ".join(f"{n} {s} Mb/s" for n, s in slow)
+            yield node, advice("IB010", interface=name).warn(summary, figures)

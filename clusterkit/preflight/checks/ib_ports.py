@@ -7,18 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
 from clusterkit.core.findings import Verdict
-from clusterkit.core.shell import quote
 from clusterkit.preflight.checks.base import each, each_node, known, most
-from clusterkit.preflight.checks.results import (
-    Advice,
-    Result,
-    Results,
-    fail,
-    missing,
-    ok,
-    skip,
-    warn,
-)
+from clusterkit.preflight.checks.results import Result, Results, advice, missing, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
@@ -97,9 +87,9 @@ def _none_active(rdma: Rdma, *, needed: bool) -> Result | None:
     ports = infiniband or list(rdma.ports)
     if any(port.active for port in ports) or len(active) >= max(len(ports), 1):
         return None
-    advice = Advice(hint=_why_down(ports[0]) if ports else "", command="ibstat || ibv_devinfo")
+    why = _why_down(ports[0]) if ports else ""
     tcp = "no RDMA port is active: NCCL falls back to TCP"
-    return advice.result(
+    return advice("IB002", "none", why=why).result(
         Verdict.FAIL if needed and infiniband and not active else Verdict.WARN,
         "no InfiniBand port is active" if active else tcp,
         _states(ports),
@@ -111,11 +101,8 @@ def _down(bad: list[Port], rdma: Rdma) -> Result:
     kin = [port for port in _kin(first, rdma) if port.number == first.number]
     active = f"{sum(port.active for port in kin)} of {len(kin)} such ports are active"
     names = ",".join(port.name for port in bad)
-    return fail(
-        f"{names} {'is' if len(bad) == 1 else 'are'} {first.state}",
-        f"{_states(bad)}; {active}",
-        hint=_why_down(first),
-        command=f"ibstat {quote(first.device)}; dmesg | grep {quote(first.device)} | tail",
+    return advice("IB002", why=_why_down(first), device=first.device).fail(
+        f"{names} {'is' if len(bad) == 1 else 'are'} {first.state}", f"{_states(bad)}; {active}"
     )
 
 
@@ -164,12 +151,8 @@ def _slow(slow: list[tuple[Port, Speed]]) -> Result:
         return f"{speed[0]:g} Gb/s" + (f" {speed[1]}X" if speed[1] else "")
 
     first, usual = slow[0]
-    advice = Advice(
-        hint="check cable, transceiver and the speed of the switch port",
-        command=f"sudo mlxlink -d {quote(first.device)}",
-    )
     below = any(_speed(port)[0] < usual[0] for port, usual in slow)
-    return advice.result(
+    return advice("IB003", device=first.device).result(
         Verdict.FAIL if below else Verdict.WARN,
         f"{first.name} runs at {text(_speed(first))}, usual is {text(usual)}",
         ", ".join(f"{p.name} {text(_speed(p))} (usual: {text(u)})" for p, u in slow),
@@ -186,12 +169,7 @@ def _sm_lid(rdma: Rdma) -> Result:
     lost = [port.name for port in ports if port.sm_lid == 0]
     if not lost:
         return ok("InfiniBand ports know their subnet manager")
-    return fail(
-        f"no subnet manager for {','.join(lost)}",
-        "SM lid 0",
-        hint="see whether opensm or the switch's subnet manager runs",
-        command="sminfo; ibstat",
-    )
+    return advice("IB004").fail(f"no subnet manager for {','.join(lost)}", "SM lid 0")
 
 
 _FLAPS = 3
@@ -213,11 +191,9 @@ def _counters(evidence: Evidence) -> Results:
 
 def _flapping(often: Mapping[str, int]) -> Result:
     worst = max(often, key=lambda name: often[name])
-    return warn(
+    return advice("IB006", "flaps", lines=f"{worst}:").warn(
         f"{', '.join(sorted(often))} lost the carrier again and again",
         ", ".join(f"{name} {n}x" for name, n in often.items()) + " in a day",
-        hint="check the cable and the transceiver",
-        command=f"journalctl -b -t systemd-networkd | grep {quote(f'{worst}:')}",
     )
 
 
@@ -232,18 +208,15 @@ def _rising(counters: RdmaCounters) -> Result:
     # A link that goes down comes first: it is what the verdict rests on.
     odd.sort(key=lambda port: not _went_down(port))
     first = odd[0]
-    advice = Advice(
-        hint="check the cable and the transceiver"
-        + ("" if first.rising else "; reset the counters with `perfquery -R`, and look again"),
-        command=f"sudo mlxlink -d {quote(first.port.partition('/')[0])} -c -e",
-    )
+    device = first.port.partition("/")[0]
+    check_link = advice("IB006", "" if first.rising else "full", device=device)
     full = ", ".join(f"{name} {n}" for name, n in first.full)
     summary = f"counters of {first.port} are full, and tell no more: {full}"
     if first.rising:
         rising = ", ".join(f"{name} +{n}" for name, n in first.rising)
         summary = f"errors rise on {first.port}: {rising}"
     verdict = Verdict.FAIL if _went_down(first) else Verdict.WARN
-    return advice.result(verdict, summary, "; ".join(totals[:8]))
+    return check_link.result(verdict, summary, "; ".join(totals[:8]))
 
 
 def _went_down(port: PortCounters) -> bool:
@@ -264,20 +237,12 @@ def _gids(rdma: Rdma, job: PreflightJob) -> Result:
     value = job.env.get("NCCL_IB_GID_INDEX", "")
     # Anything but a number is the lint's business; -1 lets NCCL choose.
     if re.fullmatch(r"[0-9]{1,3}", value) and (bad := _wrong_at(ports, int(value))):
-        return fail(
-            f"no RoCE v2 GID at index {value} of {bad[0].name}",
-            _gids_of(bad),
-            hint="unset NCCL_IB_GID_INDEX: NCCL 2.21 and later chooses",
-            command="show_gids",
-        )
+        summary = f"no RoCE v2 GID at index {value} of {bad[0].name}"
+        return advice("IB007", "index").fail(summary, _gids_of(bad))
     lacking = [port for port in ports if not _routable(port)]
     if lacking:
-        return warn(
-            f"no routable RoCE v2 GID on {','.join(port.name for port in lacking)}",
-            _gids_of(lacking),
-            hint="give its interface an IP address, or leave the device out of NCCL_IB_HCA",
-            command="show_gids; ip address",
-        )
+        summary = f"no routable RoCE v2 GID on {','.join(port.name for port in lacking)}"
+        return advice("IB007", "address").warn(summary, _gids_of(lacking))
     return ok("RoCE ports have routable v2 GIDs")
 
 

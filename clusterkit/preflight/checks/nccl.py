@@ -8,16 +8,7 @@ from functools import lru_cache
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import Found, each_machine, majority
-from clusterkit.preflight.checks.results import (
-    Advice,
-    Result,
-    Results,
-    fail,
-    missing,
-    ok,
-    skip,
-    warn,
-)
+from clusterkit.preflight.checks.results import Advice, Result, Results, advice, missing, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
@@ -41,9 +32,9 @@ def _of_lint(findings: tuple[LintFinding, ...]) -> Iterator[Result]:
         value = finding.value or ""
         shown = value if len(value) <= _LONGEST_VALUE else value[: _LONGEST_VALUE - 3] + "..."
         where = f"{finding.source}:{finding.line}: " if finding.line else ""
-        advice = Advice(hint=finding.hint, command=f"clusterkit explain {finding.id}")
+        explain = Advice(hint=finding.hint, command=f"clusterkit explain {finding.id}")
         summary = f"{where}{finding.name}={shown}: {finding.summary}"
-        yield advice.result(finding.verdict, summary, finding.id)
+        yield explain.result(finding.verdict, summary, finding.id)
 
 
 def _job_settings(job: PreflightJob) -> Mapping[str, str]:
@@ -99,11 +90,11 @@ def _linted(sources: tuple[Source, ...], allowed: tuple[str, ...]) -> tuple[Resu
     return found or (ok("nothing wrong with what the node sets"),)
 
 
-def _prefixes(setting: str, selection: Selection, here: str, command: str) -> Iterator[Result]:
+def _prefixes(id_: str, setting: str, selection: Selection, here: str) -> Iterator[Result]:
     """Warn of names that match more than they say."""
     for item, matched in selection.surprises.items():
         summary = f"{setting}: {item} is a prefix, it matches {', '.join(matched)}"
-        yield warn(summary, here, hint="start the list with =", command=command)
+        yield advice(id_, "prefix").warn(summary, here)
 
 
 _BY_PREFIX = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
@@ -131,9 +122,7 @@ def _of_interfaces(
     for name, value in given.items():
         setting = f"{name}={value}"
         selection = select(value, (i.name for i in interfaces), exact=name in _EXACT)
-        hint = f"set {name} to an interface that every node has"
-        bad = Advice(hint=hint, command="ip -brief addr")
-        odd = "clusterkit explain NCCL123"
+        bad = advice("NCCL003", name=name)
         lost = () if selection.exclude else selection.unmatched
         taken = [i for i in interfaces if i.name in selection.taken]
         if not taken or (lost and name in _EXACT):
@@ -143,12 +132,12 @@ def _of_interfaces(
             names = ", ".join(i.name for i in taken)
             yield bad.fail(f"{setting}: {names} is down or has no address", here)
         elif lost:
-            yield warn(f"{setting}: no interface {', '.join(lost)}", here, hint=hint, command=odd)
-        yield from _prefixes(setting, selection, here, odd)
+            summary = f"{setting}: no interface {', '.join(lost)}"
+            yield advice("NCCL003", "lost", name=name).warn(summary, here)
+        yield from _prefixes("NCCL003", setting, selection, here)
 
 
 _SWITCHES = ("NCCL_IB_DISABLE", "NCCL_NET")
-_DEVICES = "ibv_devinfo -l"
 
 
 @check("NCCL004", "nccl-hcas", rdma_ports.PROBE, ENVIRONMENT, CONF)
@@ -182,22 +171,22 @@ def _of_hcas(given: Mapping[str, str], rdma: Rdma) -> Iterator[Result]:
         if name in _SWITCHES:
             off = value.lower() == "socket" if name == "NCCL_NET" else strtoll(value)[0] == 1
             if active and off:
-                advice = Advice(hint=f"remove {setting}", command=_DEVICES)
-                yield advice.fail(f"{setting} on a node with active HCAs", here)
+                switch = advice("NCCL004", "switch", setting=setting)
+                yield switch.fail(f"{setting} on a node with active HCAs", here)
             continue
         if name == "UCX_NET_DEVICES" and (value == "all" or "mlx" not in value):
             continue
         selection = select(value, names, exact=name == "UCX_NET_DEVICES")
-        advice = Advice(hint=f"set {name} to HCAs that every node has", command=_DEVICES)
+        bad = advice("NCCL004", name=name)
         lost = () if selection.exclude else selection.unmatched
         idle = [item for item in selection.taken if item not in active]
         if not set(selection.taken) & active:
-            yield advice.fail(f"{setting}: takes no active HCA", here)
+            yield bad.fail(f"{setting}: takes no active HCA", here)
         elif lost:
-            yield advice.fail(f"{setting}: no HCA {', '.join(lost)}", here)
+            yield bad.fail(f"{setting}: no HCA {', '.join(lost)}", here)
         elif idle and not selection.exclude:
-            yield advice.warn(f"{setting}: {', '.join(idle)} has no active port", here)
-        yield from _prefixes(setting, selection, here, _DEVICES)
+            yield bad.warn(f"{setting}: {', '.join(idle)} has no active port", here)
+        yield from _prefixes("NCCL004", setting, selection, here)
 
 
 _MAY_DIFFER = frozenset(
@@ -232,8 +221,7 @@ def _uniform(evidence: Evidence) -> Results:
             if usual is not None:
                 summary = f"{variable} is {value}, on most nodes {usual}"
             if value != usual:
-                hint = "set it for the whole job, or mend the odd nodes"
-                odd[name].append(fail(summary, seen, hint=hint))
+                odd[name].append(advice("NCCL005").fail(summary, seen))
     for name, results in odd.items():
         for result in results or [ok("the same variables as most nodes")]:
             yield name, result
@@ -270,9 +258,5 @@ def _switched_off(off: list[str], topology: Topology) -> Result:
     lost = " and ".join(setting for setting in off if setting.startswith(_P2P) or not all(links))
     if not lost:
         return ok("NVLink is not switched off", ", ".join(off))
-    return fail(
-        f"{lost} on a node with NVLink",
-        f"{sum(map(bool, links))} of {len(links)} pairs of GPUs have NVLink",
-        hint=f"remove {lost}",
-        command="nvidia-smi topo -m; env | grep NCCL_; cat /etc/nccl.conf ~/.nccl.conf",
-    )
+    pairs = f"{sum(map(bool, links))} of {len(links)} pairs of GPUs have NVLink"
+    return advice("NCCL006", settings=lost).fail(f"{lost} on a node with NVLink", pairs)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from statistics import median
 
-from clusterkit.core.shell import quote
 from clusterkit.core.text.listing import some_of
 from clusterkit.preflight.checks.net_evidence import (
     BAD,
@@ -20,7 +19,7 @@ from clusterkit.preflight.checks.net_evidence import (
     read_links,
     went_away,
 )
-from clusterkit.preflight.checks.results import Advice, Result, Results, fail, ok, unknown, warn
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, unknown
 from clusterkit.preflight.checks.types import Evidence, Tier, check
 from clusterkit.preflight.expected_busbw import TWO_NODES
 from clusterkit.preflight.probes.net import allreduce, links
@@ -73,35 +72,19 @@ def _cannot(head: str, where: str, status: str) -> Result:
     if status != "name" and not status.startswith("wrong:"):
         return _closed(f"cannot reach {where}", status)
     wrong = status.removeprefix("wrong:")
-    return fail(
-        f"{head} " + ("does not resolve" if status == "name" else f"resolves to {wrong}"),
-        hint="mend the name of the head in DNS or /etc/hosts",
-        command=f"getent hosts {quote(head)}",
+    return advice("NET001", "name", head=head).fail(
+        f"{head} " + ("does not resolve" if status == "name" else f"resolves to {wrong}")
     )
 
 
 def _closed(summary: str, status: str) -> Result:
-    return fail(
-        summary,
-        _STATUS.get(status, status),
-        hint="open the cluster's `port_range` between its nodes",
-        command="sudo nft list ruleset",
-    )
+    return advice("NET001", "closed").fail(summary, _STATUS.get(status, status))
 
 
 def _taken(port: int) -> Result:
     # What clusterkit starts itself takes another port of the range.
-    return warn(
-        f"port {port}, the first of `port_range`, is in use",
-        hint="jobs take the next one that is free; rendered node scripts begin there",
-        command=f"sudo ss -ltnp 'sport = :{port}'",
-    )
-
-
-_FIREWALL = Advice(
-    hint="look for a firewall or a missing route between the nodes",
-    command="sudo nft list ruleset; ip route; ip -s link",
-)
+    summary = f"port {port}, the first of `port_range`, is in use"
+    return advice("NET001", "taken", port=port).warn(summary)
 
 
 @check("NET002", "net-reach", links.PROBE, tier=Tier.NETWORK)
@@ -113,7 +96,7 @@ def _reach(evidence: Evidence) -> Results:
 
     def no_link(summary: str, broken: Mapping[Pair, str], node: str) -> Result:
         ways = [f"{a} to {b}: {why}" for (a, b), why in sorted(broken.items()) if node in (a, b)]
-        return _FIREWALL.fail(summary, some_of(ways, 3))
+        return advice("NET002").fail(summary, some_of(ways, 3))
 
     def of_link(low: str, high: str, node: str) -> Result:
         here = {pair: why for pair, why in bad.items() if set(pair) == {low, high}}
@@ -148,21 +131,15 @@ def _bandwidth(evidence: Evidence) -> Results:
     facts = facts_of(evidence, links.PROBE).values()
     nics = Counter((f.nic, f.nic_mbit) for f in facts if f.nic_mbit is not None)
     (nic, mbit), _ = next(iter(nics.most_common(1)), ((None, None), 0))
-    command = f"ethtool {quote(nic)}; ip -s link show {quote(nic)}" if nic else "ip -s link"
-    hint = "look at the negotiated speed, errors and drops of the interface; then cable and port"
-    advice = Advice(hint=hint, command=command)
-    yield from compare_rates(seen.rates, again=seen.again, what="bandwidth", advice=advice)
+    slow = advice("NET003", "named" if nic else "", nic=nic)
+    yield from compare_rates(seen.rates, again=seen.again, what="bandwidth", advice=slow)
     if not seen.rates or mbit is None or mbit > _ONE_STREAM_MBIT:
         return
     usual, full = median(seen.rates.values()), mbit * 1e6 / 8
     if usual < _SHARE_OF_NIC * full:
-        slow = warn(
-            "all links are slower than the interface is",
-            f"median {by_size(usual)}, {nic} has {by_size(full)}",
-            hint="the switch may be oversubscribed, or the network busy with other jobs",
-            command=command,
-        )
-        yield None, slow
+        summary = "all links are slower than the interface is"
+        speeds = f"median {by_size(usual)}, {nic} has {by_size(full)}"
+        yield None, advice("NET003", "all", nic=nic).warn(summary, speeds)
 
 
 @check("NET004", "net-latency", links.PROBE, links.AGAIN, tier=Tier.NETWORK)
@@ -172,14 +149,10 @@ def _latency(evidence: Evidence) -> Results:
     if not seen:
         return
     usual, distant = median(seen.values()), far(seen)
-    advice = Advice(
-        hint="look at the route, and at what else keeps the node busy",
-        command="ip route; ip -s link",
-    )
 
     def distance(summary: str, worst: float) -> Result:
         trips = f"round trip {worst:.0f} us, median of the job {usual:.0f} us"
-        return advice.warn(summary, trips)
+        return advice("NET004").warn(summary, trips)
 
     def of_node(node: str) -> Result:
         worst = max(us for pair, us in distant.items() if node in pair)
@@ -201,17 +174,13 @@ def _allreduce(evidence: Evidence) -> Results:
     known = facts_of(evidence, allreduce.PROBE).keys()
     how = _outcomes(evidence)
     bad = {pair: why for pair, why in how.items() if why != "ok"}
-    advice = Advice(
-        hint="run with NCCL_DEBUG=INFO there and on a good node, and compare what they choose",
-        command="env | grep -E 'NCCL|GLOO'; ip -br addr",
-    )
 
     def failed(summary: str, node: str) -> Result:
         lines = [f"{a} with {b}: {why}" for (a, b), why in sorted(bad.items()) if node in (a, b)]
-        return advice.fail(summary, "\n".join(lines[:3]))
+        return advice("NET005").fail(summary, "\n".join(lines[:3]))
 
     for node in [seen.name for seen in evidence.nodes if went_away(seen, allreduce.PROBE)]:
-        yield node, advice.fail("stopped answering during an all-reduce")
+        yield node, advice("NET005").fail("stopped answering during an all-reduce")
     paired = {node for pair in how for node in pair}
     done: set[str] = set()
     yield from locate(bad, how).spread(
@@ -238,9 +207,7 @@ def _outcomes(evidence: Evidence) -> dict[Pair, str]:
 
 
 _WARN_SHARE = 0.7
-_ADAPTERS = Advice(
-    hint="NCCL_DEBUG=INFO shows adapters and path; look at link rates, ACS, GPUDirect RDMA"
-)
+_ADAPTERS = advice("NET006")
 
 
 @check("NET006", "net-busbw", allreduce.PROBE, allreduce.AGAIN, tier=Tier.NETWORK)

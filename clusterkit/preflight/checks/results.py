@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from clusterkit.core.findings import Verdict
+from clusterkit.core.shell import quote_path
 from clusterkit.transport.probe import Missing
 
 
@@ -46,6 +49,35 @@ class Advice:
             hint=self.hint,
             command=self.command,
         )
+
+
+def advice(id_: str, case: str = "", **values: object) -> Advice:
+    """Return what to do about a fault that check `id_` of this package has found, by `checks.ini`.
+
+    There `hint` and `command` are for all its faults, `hint.CASE` and `command.CASE` for one kind.
+    `{name}` in them stands for a value, in commands as one word of the shell.
+    """
+    texts = texts_of(id_)
+    hint, command = (texts.get(f"{key}.{case}", texts.get(key, "")) for key in ("hint", "command"))
+    if values:
+        hint = hint.format(**values)
+        command = command.format(**{name: quote_path(str(value)) for name, value in values.items()})
+    return Advice(hint=hint, command=command)
+
+
+def texts_of(id_: str) -> Mapping[str, str]:
+    """Return what `checks.ini` says of a check, by key."""
+    return _all_texts()[id_]
+
+
+@lru_cache
+def _all_texts() -> Mapping[str, Mapping[str, str]]:
+    parser = ConfigParser(comment_prefixes=(";",), interpolation=None)
+    parser.read_string(Path(__file__).with_name("checks.ini").read_text(encoding="utf-8"))
+    return {
+        id_: {key: text.replace("\n", " ") for key, text in parser.items(id_)}
+        for id_ in parser.sections()
+    }
 
 
 def fail(summary: str, evidence: str = "", *, hint: str = "", command: str = "") -> Result:

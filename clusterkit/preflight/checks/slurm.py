@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, each_machine, same_on_all
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, unknown
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.host import system
@@ -39,12 +39,10 @@ def _state_of(node: SlurmNode) -> Result:
         return skip(f"{sleeps}: {LATER}") if sleeps else ok("Slurm would start a job there")
     signed = f" [{node.reason_by}@{node.reason_at}]" if node.reason_by else ""
     states = ", ".join(filter(None, (*bad, *odd, sleeps)))
-    return Result(
-        verdict=Verdict.FAIL if bad else Verdict.WARN,
-        summary=states + (f": {node.reason}" if node.reason else ""),
-        evidence=f"{'+'.join(node.states)} {node.reason}{signed}".strip(),
-        hint="ask whoever set it, or leave the node out with --exclude",
-        command="sinfo --list-reasons --long" if bad else "scontrol show reservation",
+    return advice("SLURM001", "" if bad else "reserved").result(
+        Verdict.FAIL if bad else Verdict.WARN,
+        states + (f": {node.reason}" if node.reason else ""),
+        f"{'+'.join(node.states)} {node.reason}{signed}".strip(),
     )
 
 
@@ -56,23 +54,13 @@ def _gres(evidence: Evidence) -> Results:
     return each_machine(lambda node: _gres_of(node, required))(evidence)
 
 
-_FEWER = Advice(
-    hint="look for a GPU that has fallen off the bus (Xid 79), else correct gres.conf",
-    command="nvidia-smi -L; dmesg | grep -i xid",
-)
-_MORE = Advice(
-    hint="Slurm never gives the others away: correct gres.conf and slurm.conf",
-    command="scontrol show config | grep -i gres; nvidia-smi -L",
-)
-
-
 def _gres_of(node: NodeFacts, required: int | None) -> Result:
-    slurm = node.need(slurm_nodes.PROBE)
+    slurm, fewer = node.need(slurm_nodes.PROBE), advice("SLURM002", "fewer")
     if slurm.gres is None:
         return unknown("Slurm does not tell its Gres")
     configured = slurm.gres.get("gpu", 0)
     if required is not None and 0 < configured < required:
-        return _FEWER.fail(f"Slurm has {configured} GPUs there, the job wants {required}")
+        return fewer.fail(f"Slurm has {configured} GPUs there, the job wants {required}")
     seen = _seen(node)
     if configured == 0:
         # Sites that hand out whole nodes need no Gres.
@@ -80,7 +68,7 @@ def _gres_of(node: NodeFacts, required: int | None) -> Result:
     counts = f"Slurm counts {configured} GPUs, the driver {seen}"
     if seen == configured:
         return ok(f"Slurm and the driver count {configured} GPUs")
-    return _FEWER.fail(counts) if seen < configured else _MORE.warn(counts)
+    return fewer.fail(counts) if seen < configured else advice("SLURM002", "more").warn(counts)
 
 
 def _seen(node: NodeFacts) -> int:
@@ -93,12 +81,7 @@ def _seen(node: NodeFacts) -> int:
 
 
 @check("SLURM003", "slurm-features", slurm_nodes.PROBE, tier=Tier.ROUND_TRIP, skip_if=_no_slurm)
-@same_on_all(
-    slurm_nodes.PROBE,
-    "kind of node",
-    odd=Verdict.WARN,
-    hint="ask for one kind of node: submit --set sbatch.constraint=FEATURE",
-)
+@same_on_all(slurm_nodes.PROBE, "kind of node", odd=Verdict.WARN, hint=advice("SLURM003").hint)
 def _features(node: SlurmNode) -> str | None:
     gres = ",".join(f"{name}:{count}" for name, count in sorted((node.gres or {}).items()))
     return " ".join(filter(None, (gres, ",".join(sorted(node.features))))) or None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from statistics import median
 
@@ -15,11 +14,11 @@ from clusterkit.preflight.checks.results import (
     Advice,
     Result,
     Results,
+    advice,
     fail,
     ok,
     skip,
     unknown,
-    warn,
 )
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.net import ssh_peer
@@ -51,9 +50,10 @@ def _unreached(node: NodeFacts, problem: ReachProblem, example: str) -> Result:
         return skip(f"{first_line(node.reach.detail)}: {LATER}")
     # The command names one node, so that a thousand with one problem are one finding.
     row = _UNREACHED[problem]
-    advice = Advice(hint=row["hint"], command=row["command"].format(host=shlex.quote(example)))
+    command = row["command"].format(host=quote(example))
     verdict = Verdict.UNKNOWN if problem is ReachProblem.BUSY else Verdict.FAIL
-    return advice.result(verdict, row["summary"], first_line(node.reach.detail))
+    cause = Advice(hint=row["hint"], command=command)
+    return cause.result(verdict, row["summary"], first_line(node.reach.detail))
 
 
 _SLOW_S = 0.050
@@ -73,13 +73,8 @@ def _latency(evidence: Evidence) -> Results:
         elif latency_s is None:
             yield node.name, unknown("latency was not measured")
         elif latency_s > _SLOW_S or latency_s > max(_NEVER_BELOW_S, _TIMES_MEDIAN * typical):
-            slow = warn(
-                "slow to answer over ssh",
-                f"{latency_s * 1000:.1f} ms, median {typical * 1000:.1f} ms",
-                hint="look at the node's load and at the errors of its network interface",
-                command="uptime; ip -s link",
-            )
-            yield node.name, slow
+            times = f"{latency_s * 1000:.1f} ms, median {typical * 1000:.1f} ms"
+            yield node.name, advice("SSH002").warn("slow to answer over ssh", times)
         else:
             yield node.name, ok("latency as low as that of the others")
 
@@ -87,10 +82,6 @@ def _latency(evidence: Evidence) -> Results:
 @check("SSH003", "ssh-complete")
 def _complete(evidence: Evidence) -> Results:
     asked = dict.fromkeys(name for node in evidence.nodes for name in node.outputs)
-    stuck = Advice(
-        hint="what hangs here would hang in the job: look for stuck processes on the node",
-        command="ps -eo pid,stat,wchan:32,args | awk '$2 ~ /D/'",
-    )
     for node in evidence.nodes:
         if node.reach.complete:
             yield node.name, ok("all probes ended in time")
@@ -99,7 +90,7 @@ def _complete(evidence: Evidence) -> Results:
         running = [name for name in asked if name not in ended]
         what = f"out of time: {some_of(running, 6)}" if running else "the connection ended early"
         after = f"given up after {node.reach.seconds:.0f} s"
-        yield node.name, stuck.result(Verdict.UNKNOWN, what, after)
+        yield node.name, advice("SSH003").result(Verdict.UNKNOWN, what, after)
 
 
 def _no_peers(job: PreflightJob) -> str | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from clusterkit.core.hosts.hostlist import fold
-from clusterkit.core.shell import quote
 from clusterkit.preflight import topology
 from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority
-from clusterkit.preflight.checks.results import Advice, Result, Results, ok, skip, warn
+from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
 from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
@@ -17,12 +16,12 @@ from clusterkit.preflight.probes.net import rdma_ports
 from clusterkit.preflight.topology import Nearest, Topology
 from clusterkit.transport.probe import Missing, PreflightJob
 
-_PCIE = Advice(hint="compare `lspci -tv` with a node that is fine", command="nvidia-smi topo -m")
-_PART = Part(name="NVIDIA GPU", hint=_PCIE.hint, command="lspci -d 10de:")
+_PART = Part(name="NVIDIA GPU", advice=advice("TOPO001", "lost"))
 
 
 @check("TOPO001", "topo-uniform", PROBE, tier=Tier.ROUND_TRIP)
 def _uniform(evidence: Evidence) -> Results:
+    odd_links = advice("TOPO001")
     found, results = known(evidence, PROBE, part=_PART)
     yield from results
     shape = topology.common_shape(tuple(found.values()))
@@ -32,13 +31,13 @@ def _uniform(evidence: Evidence) -> Results:
             yield name, skip("no other node to compare with")
         elif shape is None:
             kinds = ", ".join(sorted({_count(other.names) for other in found.values()}))
-            yield name, _PCIE.warn("nodes differ in their GPUs and NICs, none is usual", kinds)
+            yield name, odd_links.warn("nodes differ in their GPUs and NICs, none is usual", kinds)
         elif matrix.names != shape:
             has = f"the matrix has {_count(matrix.names)}, on most nodes {_count(shape)}"
-            yield name, _PCIE.warn(has)
+            yield name, odd_links.warn(has)
         elif odd := [pair for pair in topology.differences(matrix, most) if not pair.nvlink]:
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
-            yield name, _PCIE.warn(f"{len(odd)} PCIe links differ from most nodes", shown)
+            yield name, odd_links.warn(f"{len(odd)} PCIe links differ from most nodes", shown)
         else:
             yield name, ok("GPUs and NICs are joined as on most nodes")
 
@@ -46,12 +45,6 @@ def _uniform(evidence: Evidence) -> Results:
 def _count(names: tuple[str, ...]) -> str:
     gpus = sum(name.startswith("GPU") for name in names)
     return f"{gpus} GPUs and {len(names) - gpus} NICs"
-
-
-_NVLINK = Advice(
-    hint="look for links that are down; reset the GPUs or reboot, then report the node",
-    command="nvidia-smi nvlink -s; systemctl status nvidia-fabricmanager",
-)
 
 
 @check("TOPO002", "topo-nvlink", PROBE, tier=Tier.ROUND_TRIP)
@@ -68,11 +61,11 @@ def _nvlink(evidence: Evidence) -> Results:
             first, more = odd[0], f" (and {len(odd) - 1} more pairs)" if len(odd) > 1 else ""
             summary = f"{first.a}-{first.b} is {first.has}, on most nodes {first.most}{more}"
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
-            yield name, _NVLINK.fail(summary, shown)
+            yield name, advice("TOPO002").fail(summary, shown)
         elif faults := topology.nvlink_warnings(matrix):
-            yield name, _NVLINK.fail(faults[0], "; ".join(faults[1:]))
+            yield name, advice("TOPO002").fail(faults[0], "; ".join(faults[1:]))
         elif few := topology.count_warning(matrix):
-            yield name, warn(few, command="nvidia-smi -L; lspci -d 10de:")
+            yield name, advice("TOPO002", "few").warn(few)
         elif topology.islands(matrix):
             yield name, ok("NVLink is whole")
         else:
@@ -87,17 +80,12 @@ def _gpu_links(matrix: Topology) -> Result:
     if topology.through_cpu_warning(matrix) is None:
         return ok("GPUs have links beside the CPU")
     classes = {link for _, _, link in matrix.gpu_pairs()}
-    return warn(
-        "GPUs talk through the CPU: scaling drops after 2-4 GPUs",
-        f"all pairs are {' or '.join(sorted(classes))}",
-        hint="fewer GPUs per node, larger batches, or machines with NVLink",
-        command="clusterkit explain TOPO003",
-    )
+    summary = "GPUs talk through the CPU: scaling drops after 2-4 GPUs"
+    return advice("TOPO003").warn(summary, f"all pairs are {' or '.join(sorted(classes))}")
 
 
 _COHERENT = re.compile(r"\bG[BH]\d+")
 """Of names such as `NVIDIA GH200 480GB`: CPU and GPU share one memory."""
-_NIC = Advice(hint="see which NIC each GPU is near to", command="nvidia-smi topo -m")
 
 
 def _one_node(job: PreflightJob) -> str | None:
@@ -123,7 +111,7 @@ def _nics(node: NodeFacts, matrix: Topology) -> Result:
     down, nearest = _down(node), topology.nearest_nics(matrix)
     dead = [near for near in nearest if near.nics and down.issuperset(near.nics)]
     if dead:
-        return _NIC.warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
+        return advice("TOPO004").warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
     spare = sorted(down & {nic.device for nic in matrix.nics})
     idle = f"down: {','.join(spare)}" if spare else ""
     coherent = ok("GPUs reach the NICs over NVLink-C2C", idle)
@@ -137,7 +125,8 @@ def _nics(node: NodeFacts, matrix: Topology) -> Result:
     far = [near.gpu for near in nearest if topology.closeness(near.link) > topology.NEAR]
     who = "GPUs" if len(far) == len(nearest) else fold(far)
     links = "; ".join(f"{near.gpu}: {near.link}" for near in nearest)
-    return _NIC.warn(f"{who} share no PCIe switch with a NIC: GPUDirect RDMA is slow or off", links)
+    summary = f"{who} share no PCIe switch with a NIC: GPUDirect RDMA is slow or off"
+    return advice("TOPO004").warn(summary, links)
 
 
 def _down(node: NodeFacts) -> frozenset[str]:
@@ -168,18 +157,8 @@ def _hcas(matrix: Topology, value: str, down: frozenset[str]) -> Result:
     if not odd:
         return ok("NCCL_IB_HCA takes the NICs near the GPUs")
     near = ",".join(nic for nic in topology.recommended_nics(matrix) if nic not in down)
-    return warn(
-        odd[0],
-        "; ".join((*odd[1:], f"NCCL_IB_HCA={value}")),
-        hint=f"set NCCL_IB_HCA: '={near}'" if near else "unset NCCL_IB_HCA",
-        command=f"clusterkit topo --nccl-ib-hca {quote(value)}",
-    )
-
-
-_NUMA = Advice(
-    hint="compare the BIOS settings for NUMA with a node that is fine",
-    command="lscpu | grep NUMA; nvidia-smi topo -m",
-)
+    fix = advice("TOPO005", "set" if near else "", near=near, value=value)
+    return fix.warn(odd[0], "; ".join((*odd[1:], f"NCCL_IB_HCA={value}")))
 
 
 @check("TOPO006", "topo-numa", PROBE, tier=Tier.ROUND_TRIP)
@@ -193,10 +172,13 @@ def _numa(evidence: Evidence) -> Results:
         if not any(layout):
             yield name, skip("NUMA nodes of GPUs are not known")
         elif odd := topology.numa_warning(matrix):
-            yield name, _NUMA.warn(odd, _text(layout))
+            yield name, advice("TOPO006").warn(odd, _text(layout))
         elif usual is not None and layout != usual and len(layout) == len(usual):
             differs = f"{_text(layout)}; most nodes: {_text(usual)}"
-            yield name, _NUMA.warn("GPUs are on other NUMA nodes than on most nodes", differs)
+            yield (
+                name,
+                advice("TOPO006").warn("GPUs are on other NUMA nodes than on most nodes", differs),
+            )
         else:
             yield name, ok("NUMA nodes of the GPUs are consistent")
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from configparser import ConfigParser
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, TypeVar
 
-from clusterkit.preflight.checks.results import Results, skip
+from clusterkit.preflight.checks.results import Results, skip, texts_of
 from clusterkit.transport.probe import Missing, Output, PreflightJob, Probe, Reach, read_output
 
 T = TypeVar("T")
@@ -130,7 +128,7 @@ def about(
 ) -> Callable[[Evaluation], Explained]:
     """Return a decorator that explains a check, below `@check`; see `About`.
 
-    Checks of this package do without it: `explanations.ini` explains them.
+    Checks of this package do without it: `checks.ini` explains them.
     """
     texts = About(what=what, why=why, how=how, fix=fix, source=source)
     return lambda evaluate: (texts, evaluate)
@@ -149,7 +147,7 @@ def check(
     """
 
     def decorated(found: Explained | Evaluation) -> Check:
-        texts, evaluate = found if isinstance(found, tuple) else (_explanations()[id_], found)
+        texts, evaluate = found if isinstance(found, tuple) else (_about(id_), found)
 
         def judge(evidence: Evidence) -> Results:
             if reason := skip_if(evidence.job):
@@ -162,12 +160,5 @@ def check(
     return decorated
 
 
-@lru_cache
-def _explanations() -> Mapping[str, About]:
-    """Return what `explanations.ini` says of the checks of this package, by id."""
-    parser = ConfigParser(comment_prefixes=(";",), interpolation=None)
-    parser.read_string(Path(__file__).with_name("explanations.ini").read_text(encoding="utf-8"))
-    return {
-        id_: About(**{name: text.replace("\n", " ") for name, text in parser.items(id_)})
-        for id_ in parser.sections()
-    }
+def _about(id_: str) -> About:
+    return About(**{one.name: texts_of(id_)[one.name] for one in fields(About)})

@@ -31,7 +31,7 @@ from clusterkit.observe.top.table import bars, lines_of, short
 from clusterkit.observe.top.targets import Part, Subject, of_cluster, of_job
 from clusterkit.observe.top.watch import LastLines, Training, Watcher, latest
 from clusterkit.observe.vitals.sample import NodeSample, rates
-from clusterkit.preflight.request import Wanted
+from clusterkit.preflight.request import PreflightOptions
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, Reach, ReachProblem
 from clusterkit.transport.script import Compound
@@ -430,7 +430,7 @@ def test_a_job_on_slurm_is_looked_at_through_a_step_of_its_own(slurm: Path) -> N
 
 def test_a_slurm_cluster_is_looked_at_through_the_users_own_jobs(slurm: Path) -> None:
     cluster = ClusterSpec(name="big", kind=ClusterKind.SLURM)
-    subject = of_cluster(cluster, Wanted())
+    subject = of_cluster(cluster, PreflightOptions())
     assert [part.nodes for part in subject.parts] == [("n1", "n2"), ("n3",)]
     assert (subject.order, subject.unasked) == (("n1", "n2", "n3"), ("n4",))
     shown = replace(snapshot(calm("n1")), unasked=("n4",), why_unasked=subject.why_unasked)
@@ -438,8 +438,8 @@ def test_a_slurm_cluster_is_looked_at_through_the_users_own_jobs(slurm: Path) ->
     assert last == "not asked: n4: no job of yours there (--via ssh asks them as well)"
     (slurm / "jobs").write_text("")
     with pytest.raises(UserError, match="no job of yours runs on big"):
-        of_cluster(cluster, Wanted())
-    assert of_cluster(cluster, Wanted(via="srun")).order == ("n1", "n2", "n3", "n4")
+        of_cluster(cluster, PreflightOptions())
+    assert of_cluster(cluster, PreflightOptions(via="srun")).order == ("n1", "n2", "n3", "n4")
 
 
 def test_this_machine_as_typed() -> None:

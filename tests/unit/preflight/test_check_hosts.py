@@ -440,7 +440,7 @@ _SOUND = _FOLDER.replace("soft,", "hard,")
     [
         (named("fs-alive"), "", "", "pass", ""),
         (named("fs-alive"), "state=ok", "state=hung", "fail", "/home/run hangs"),
-        (named("fs-alive"), "state=ok", "state=absent", "fail", "/home/run is not there"),
+        (named("fs-alive"), "state=ok", "state=absent", "fail", "/home/run not found"),
         (named("fs-alive"), "state=ok", "state=denied", "fail", "may enter"),
         (named("fs-shared"), "", "", "pass", ""),
         (named("fs-shared"), "marker=.clusterkit-preflight-1\n", "", "fail", "does not see"),

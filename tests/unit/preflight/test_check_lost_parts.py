@@ -10,7 +10,7 @@ from clusterkit.core.findings import Finding, Verdict
 from clusterkit.core.model import ClusterKind, ClusterSpec, GpuRequest
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import findings_of
-from clusterkit.preflight.request import Wanted
+from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
 from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob
 from tests.helpers.evidence import evidence
@@ -155,6 +155,6 @@ def test_slots_of_the_cluster_ask_for_no_gpu(
     gpus: int | None, request_kind: GpuRequest, uses: bool | None
 ) -> None:
     spec = ClusterSpec(name="c", kind=ClusterKind.SLURM, gpus_per_node=4, gpu_request=request_kind)
-    job = aim(Wanted(hosts="n1", via="ssh", gpus_per_node=gpus), spec).job
+    job = aim(PreflightOptions(hosts="n1", via="ssh", gpus_per_node=gpus), spec).job
     assert job.uses_gpus is uses
     assert job.gpus_per_node == (gpus or 4)

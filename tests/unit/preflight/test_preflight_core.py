@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from clusterkit.core.errors import UserError
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
+from clusterkit.preflight.checks import results as check_results
 from clusterkit.preflight.checks import select_checks
 from clusterkit.preflight.checks.base import (
     About,
@@ -176,3 +178,19 @@ def test_checks_are_chosen_by_id_name_or_area() -> None:
         select_checks(checks, select=["GPU90"], ignore=["nosuch"])
     assert len(caught.value.problems) == 2
     assert "did you mean 'gpu901'" in str(caught.value)
+
+
+def test_all_advice_of_checks_is_written_and_used() -> None:
+    """A case that a check names stands in `checks.ini`, and what stands there is named."""
+    sources = "".join(p.read_text() for p in Path(check_results.__file__).parent.glob("*.py"))
+    for id_, case in re.findall(r'advice\("(\w+)", "([\w-]+)"', sources):
+        assert {f"hint.{case}", f"command.{case}"} & check_results.texts_of(id_).keys(), (id_, case)
+    for id_ in re.findall(r'advice\("(\w+)"[,)]', sources):
+        keys = [
+            key.partition(".")
+            for key in check_results.texts_of(id_)
+            if key.startswith(("hint", "command"))
+        ]
+        assert keys, id_
+        for _, _, case in keys:
+            assert f'"{case}"' in sources, (id_, case)

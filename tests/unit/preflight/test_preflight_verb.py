@@ -26,7 +26,7 @@ from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.preflight import gate
 from clusterkit.preflight.bundle import Bundle, write_bundle
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.request import Wanted
+from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
 from clusterkit.preflight.text import drain_commands
 from clusterkit.transport.base import Reply
@@ -124,7 +124,7 @@ def test_the_nodes_to_be_left_out_are_a_hostfile_too(verb: Verb, tmp_path: Path)
 def test_slots_of_a_hostfile_stay_with_their_hosts(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("n1 slots=2\nn2 slots=4\n")
     spec = ClusterSpec(name="c", kind=ClusterKind.SSH)
-    target = aim(Wanted(hostfile=tmp_path / "hosts"), spec)
+    target = aim(PreflightOptions(hostfile=tmp_path / "hosts"), spec)
     assert target.job.slots == {"n1": 2, "n2": 4}
 
 
@@ -157,7 +157,7 @@ def test_a_reason_is_cut_between_words() -> None:
 @pytest.mark.parametrize(("via", "kinds"), [("ssh", "ssh slurm"), ("srun", "slurm")])
 def test_other_hosts_are_not_this_machine(kind: ClusterKind, via: str, kinds: str) -> None:
     """Checks leave out what one machine alone cannot get wrong."""
-    target = aim(Wanted(hosts="n[1-2]", via=via), ClusterSpec(name="c", kind=kind))
+    target = aim(PreflightOptions(hosts="n[1-2]", via=via), ClusterSpec(name="c", kind=kind))
     assert target.job.kind in kinds.split()
     assert target.slurm is (target.job.kind == "slurm")
 

@@ -11,7 +11,7 @@ import pytest
 
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, ClusterSpec, ContainerRuntime
-from clusterkit.preflight.request import Wanted
+from clusterkit.preflight.request import PreflightOptions
 from clusterkit.preflight.targets import aim
 
 _RACK = ClusterSpec(name="rack", kind=ClusterKind.SSH)
@@ -20,19 +20,19 @@ _RACK = ClusterSpec(name="rack", kind=ClusterKind.SSH)
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Wanted(gpus_per_node=0), "--gpus-per-node 0: must be at least 1"),
-        (Wanted(gpus_per_node=-1), "--gpus-per-node -1: must be at least 1"),
-        (Wanted(env={"A B": "c"}), "'A B' is no name"),
-        (Wanted(env={"": "c"}), "'' is no name"),
-        (Wanted(env={"1A": "c"}), "'1A' is no name"),
-        (Wanted(paths=("/data", "")), "--path names no folder"),
-        (Wanted(image=""), "--image names no image"),
-        (Wanted(image="train.sif"), "--image train.sif needs a container runtime"),
-        (Wanted(timeout_s=0), "--timeout 0: no time at all"),
-        (Wanted(framework="torch"), "unknown framework 'torch'"),
+        (PreflightOptions(gpus_per_node=0), "--gpus-per-node 0: must be at least 1"),
+        (PreflightOptions(gpus_per_node=-1), "--gpus-per-node -1: must be at least 1"),
+        (PreflightOptions(env={"A B": "c"}), "'A B' is no name"),
+        (PreflightOptions(env={"": "c"}), "'' is no name"),
+        (PreflightOptions(env={"1A": "c"}), "'1A' is no name"),
+        (PreflightOptions(path=("/data", "")), "--path names no folder"),
+        (PreflightOptions(image=""), "--image names no image"),
+        (PreflightOptions(image="train.sif"), "--image train.sif needs a container runtime"),
+        (PreflightOptions(timeout=0), "--timeout 0: no time at all"),
+        (PreflightOptions(framework="torch"), "unknown framework 'torch'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(wanted: Wanted, said: str) -> None:
+def test_what_cannot_be_meant_is_refused(wanted: PreflightOptions, said: str) -> None:
     with pytest.raises(UserError) as caught:
         aim(wanted, _RACK)
     (problem,) = caught.value.problems
@@ -42,7 +42,7 @@ def test_what_cannot_be_meant_is_refused(wanted: Wanted, said: str) -> None:
 
 def test_all_of_it_is_told_at_once() -> None:
     with pytest.raises(UserError) as caught:
-        aim(Wanted(gpus_per_node=0, image="x", env={"A-B": ""}), _RACK)
+        aim(PreflightOptions(gpus_per_node=0, image="x", env={"A-B": ""}), _RACK)
     assert len(caught.value.problems) == 3
 
 
@@ -50,7 +50,7 @@ def test_an_image_is_looked_for_with_the_runtime_of_the_cluster() -> None:
     spec = ClusterSpec(
         name="rack", kind=ClusterKind.SSH, container_runtime=ContainerRuntime.APPTAINER
     )
-    job = aim(Wanted(hosts="n1", image="/i/a.sif"), spec).job
+    job = aim(PreflightOptions(hosts="n1", image="/i/a.sif"), spec).job
     assert (job.container_runtime, job.image) == ("apptainer", "/i/a.sif")
 
 
@@ -59,12 +59,12 @@ def test_compose_is_looked_for_as_docker(monkeypatch: pytest.MonkeyPatch, tmp_pa
     spec = ClusterSpec(
         name="rack", kind=ClusterKind.SSH, container_runtime=ContainerRuntime.COMPOSE
     )
-    job = aim(Wanted(hosts="n1", image="torch:1"), spec).job
+    job = aim(PreflightOptions(hosts="n1", image="torch:1"), spec).job
     assert (job.container_runtime, job.image_digest) == ("docker", None)
     client = tmp_path / "docker"
     client.write_text("#!/bin/sh\necho sha256:ab\n")
     client.chmod(0o755)
-    assert aim(Wanted(hosts="n1", image="torch:1"), spec).job.image_digest == "sha256:ab"
+    assert aim(PreflightOptions(hosts="n1", image="torch:1"), spec).job.image_digest == "sha256:ab"
 
 
 def test_folders_are_the_same_from_anywhere(
@@ -72,7 +72,7 @@ def test_folders_are_the_same_from_anywhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
-    job = aim(Wanted(hosts="n1", paths=("data", "../up", "/abs/", "~/x")), _RACK).job
+    job = aim(PreflightOptions(hosts="n1", path=("data", "../up", "/abs/", "~/x")), _RACK).job
     up = str(tmp_path.parent / "up")
     assert job.paths[-4:] == (str(tmp_path / "data"), up, "/abs", "/home/me/x")
 
