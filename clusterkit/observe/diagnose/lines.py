@@ -18,16 +18,25 @@ LONGEST = 4096
 """Bytes of a line that are looked at; the rest of a longer one is somebody's data."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]+")
+_TRACE = (
+    r"(?=\[[Rr]ank:? ?\d|Traceback \(most|  File \"|    |"
+    r"(?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception)(?::|$))"
+)
+"""What only a process itself prints: behind it a word that may be one of a sentence is a prefix."""
 _PREFIXES = tuple(
     re.compile(text)
     for text in (
-        r"\[[Rr]ank ?(?P<rank>\d{1,6})\]:? ?",  # PyTorch
+        r"\[[Rr]ank:? ?(?P<rank>\d{1,6})\]:? ?",  # PyTorch
         r"\[\d+,(?P<rank>\d{1,6})\](?:<std(?:out|err)>)?: ?",  # mpirun --tag-output
         r"\[(?P<rank>\d{1,6})\](?:<std(?:out|err)>: ?|: ?| (?=\S))",  # horovodrun, mpiexec -l
         r" {0,5}(?P<rank>\d{1,6}): ",  # srun --label
         r"\[(?P<node>node-\d{1,6})\] ",  # clusterkit logs
         r"\(\w[\w.<>]* pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",  # Ray
         r"\[(?:default|trainer|worker)\d*(?:\|\d*)?\]:",  # torchrun --tee: a local rank
+        rf"(?P<node>[a-z][\w.-]{{0,62}}\d) {{1,12}}\| {_TRACE}",  # docker compose
+        rf"(?:[\w.-]{{1,62}}/\d{{1,6}} |\[?std(?:out|err)\]?:? ){_TRACE}",  # torchx, Dask
+        rf"\[(?P<node>[a-z][\w.-]{{0,40}}\d)\]: {_TRACE}",
+        rf"(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[[\w.]{{1,60}}:\d+\] {_TRACE}",  # vLLM
         r"(?:slurmstepd-)?(?P<node>[a-z][a-z0-9.-]{0,62}): (?=\S)",  # pdsh, Slurm
     )
 )
@@ -41,10 +50,10 @@ _BARE = re.compile(r" {0,5}\d{1,6}: |\[\d{1,6}\] ")
 _NUMBERED = re.compile(rb"^(?: {0,5}(\d{1,6}): |\[(\d{1,6})\] )", re.MULTILINE)
 _FEWEST_STEPS = 3
 _STAMP = re.compile(
-    r"\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
+    r"(?: {0,4}\| )?\[?(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} [ \d]\d |\d\d/\d\d/\d\d )?"
     r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?\]?"
-    r"(?: std(?:out|err) [FP])?(?: [-|]|:)? +"
-    r"(?=\[rank\d{1,6}\]:|\[(?:\d+,)?\d{1,6}\]<std(?:out|err)>:)"
+    r"(?: std(?:out|err) [FP])?(?: - [\w.]{1,40} - [A-Z]{4,8} -| [-|]|:)? +"
+    rf"(?:(?=\[(?:\d+,)?\d{{1,6}}\]<std(?:out|err)>:)|{_TRACE})"
 )
 """A time that a tool put before the prefix of a rank: ts, kubectl, containerd, collectors of logs.
 
