@@ -172,7 +172,9 @@ def _text(file: str, *, what: str) -> str:
 
 def _islands(island: str | None, request: LayoutRequest) -> Islands:
     from clusterkit.launch.rank_layout.placement import even_islands, islands_of_groups
-    from clusterkit.preflight.topology import NoMatrix, islands, parse_topology
+    from clusterkit.preflight.topology.analysis import islands
+    from clusterkit.preflight.topology.matrix import NoMatrix
+    from clusterkit.preflight.topology.parse import parse_topology
 
     if island is None or island.isdecimal():
         return even_islands(int(island or request.gpus_per_node), request.gpus_per_node)

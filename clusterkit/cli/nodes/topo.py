@@ -18,7 +18,7 @@ from clusterkit.core.commands import TIMED_OUT, run_command
 from clusterkit.core.errors import RemoteError, UserError
 
 if TYPE_CHECKING:
-    from clusterkit.preflight.topology import Topology
+    from clusterkit.preflight.topology.matrix import Topology
 
 EXIT_FINDINGS = 1
 
@@ -38,7 +38,8 @@ def topo(
 
     Exits with 1 where something in the topology slows jobs down.
     """
-    from clusterkit.preflight.topology import compare_hca, summary, warnings
+    from clusterkit.preflight.topology.analysis import summary, warnings
+    from clusterkit.preflight.topology.compare import compare_hca
 
     topology, here = _read(file)
     value = nccl_ib_hca or (os.environ.get("NCCL_IB_HCA") if here else None)
@@ -64,7 +65,8 @@ def topo(
 def _read(file: str | None) -> tuple[Topology, bool]:
     """Return the matrix, and whether it is that of this machine."""
     from clusterkit.config.document import read_text
-    from clusterkit.preflight.topology import NoMatrix, View, parse_topology
+    from clusterkit.preflight.topology.matrix import NoMatrix, View
+    from clusterkit.preflight.topology.parse import parse_topology
 
     text, source = "", "nvidia-smi topo -m"
     if file is None and not sys.stdin.isatty():
@@ -103,7 +105,7 @@ def _ask_nvidia_smi() -> str:
 
 
 def _document(topology: Topology) -> Mapping[str, Any]:
-    from clusterkit.preflight.topology import islands, nearest_nics, recommended_nics
+    from clusterkit.preflight.topology.analysis import islands, nearest_nics, recommended_nics
 
     nearest = {near.gpu: near.nics for near in nearest_nics(topology)}
     names = topology.names
@@ -149,7 +151,7 @@ def _matrix(topology: Topology) -> Sequence[str]:
 def _affinity(topology: Topology) -> Sequence[str]:
     """Return a table of what each GPU is near to; GPUs with the same are one line."""
     from clusterkit.core.hosts.hostlist import fold
-    from clusterkit.preflight.topology import nearest_nics
+    from clusterkit.preflight.topology.analysis import nearest_nics
 
     nearest = nearest_nics(topology)
     if not nearest and not any(a.cpus or a.numa for a in topology.affinity):
@@ -178,7 +180,7 @@ def _laid_out(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _recommendation(topology: Topology) -> Sequence[str]:
-    from clusterkit.preflight.topology import far_nics, recommended_nics
+    from clusterkit.preflight.topology.analysis import far_nics, recommended_nics
 
     lines = []
     value = _hca_value(recommended_nics(topology))

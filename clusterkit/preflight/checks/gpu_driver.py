@@ -21,12 +21,10 @@ from clusterkit.preflight.probes.gpu import (
     amd_gpus,
     nvidia_gpus,
     nvidia_list,
-    nvidia_processes,
     pci_gpus,
 )
 from clusterkit.preflight.probes.gpu.nvidia_gpus import Gpu, NvidiaGpus
-from clusterkit.preflight.probes.gpu.nvidia_list import NvidiaList
-from clusterkit.preflight.probes.gpu.nvidia_processes import GpuProcess
+from clusterkit.preflight.probes.gpu.nvidia_list import GpuProcess, NvidiaList
 from clusterkit.preflight.probes.gpu.pci_gpus import NVIDIA
 from clusterkit.transport.probe import Missing
 
@@ -174,8 +172,8 @@ def _mig(gpu: Gpu) -> Result | None:
     return advice("GPU019").warn("MIG mode is on") if gpu.mig else None
 
 
-@check("GPU020", "gpu-processes", nvidia_processes.PROBE)
-@each_node(nvidia_processes.PROBE)
+@check("GPU020", "gpu-processes", nvidia_list.PROCESSES)
+@each_node(nvidia_list.PROCESSES)
 def _processes(processes: tuple[GpuProcess, ...]) -> Result:
     if not processes:
         return ok("no process computes on the GPUs")

@@ -10,10 +10,9 @@ from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import each, each_machine, each_node, known, same_check
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip, unknown
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
-from clusterkit.preflight.probes.host import disks, limits, system
+from clusterkit.preflight.probes.host import disks, system
 from clusterkit.preflight.probes.host.disks import Disks, Volume
-from clusterkit.preflight.probes.host.limits import Limits
-from clusterkit.preflight.probes.host.system import System
+from clusterkit.preflight.probes.host.system import Limits, System
 
 _KIB_PER_GIB = 1 << 20
 _CLOCK_WARN_S = 1.0
@@ -115,13 +114,13 @@ _LOCKED_FAIL_BYTES = 64 << 20
 _LOCKED_WARN_BYTES = 16 << 30
 
 
-@check("HOST008", "host-memlock", system.PROBE, limits.PROBE)
+@check("HOST008", "host-memlock", system.PROBE, system.LIMITS)
 @each_machine
 def _memlock(node: NodeFacts) -> Result:
     machine = node.need(system.PROBE)
     if not machine.rdma_devices:
         return skip("no RDMA device needs locked memory")
-    locked = node.need(limits.PROBE).locked_bytes
+    locked = node.need(system.LIMITS).locked_bytes
     if locked is None or locked >= _LOCKED_WARN_BYTES:
         return ok("enough memory may be locked")
     return advice("HOST008").result(
@@ -135,7 +134,7 @@ _FILES_PER_RANK = 4096
 _MIN_FILES = 1024
 
 
-@check("HOST009", "host-nofile", limits.PROBE)
+@check("HOST009", "host-nofile", system.LIMITS)
 def _nofile(evidence: Evidence) -> Results:
     ranks = evidence.job.gpus_per_node or 1
     # In jobs of several nodes at least the figure for one rank.
@@ -148,7 +147,7 @@ def _nofile(evidence: Evidence) -> Results:
         summary = f"only {found.open_files} files may be open, {advised} are advised"
         return advice("HOST009").result(verdict, summary)
 
-    return each(evidence, limits.PROBE, rule)
+    return each(evidence, system.LIMITS, rule)
 
 
 _SHM_MIN_KIB = 64 << 10

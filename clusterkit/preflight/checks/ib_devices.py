@@ -9,8 +9,8 @@ from typing import TypeVar
 from clusterkit.preflight.checks.base import Part, each_node, known, majority, most
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, Tier, check
-from clusterkit.preflight.probes.gpu import gpudirect
-from clusterkit.preflight.probes.gpu.gpudirect import GpuDirect
+from clusterkit.preflight.probes.gpu import pci_gpus
+from clusterkit.preflight.probes.gpu.pci_gpus import GpuDirect
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Device, Rdma
 from clusterkit.transport.probe import PreflightJob
@@ -96,8 +96,8 @@ def _no_gpu_traffic(job: PreflightJob) -> str | None:
     return "one node" if len(job.hosts) < 2 else None
 
 
-@check("IB008", "ib-gpudirect", gpudirect.PROBE, skip_if=_no_gpu_traffic)
-@each_node(gpudirect.PROBE)
+@check("IB008", "ib-gpudirect", pci_gpus.GPUDIRECT, skip_if=_no_gpu_traffic)
+@each_node(pci_gpus.GPUDIRECT)
 def _gpudirect(facts: GpuDirect) -> Result:
     if facts.peermem or facts.dma_buf:
         return ok(f"GPUDirect RDMA by {'nvidia_peermem' if facts.peermem else 'dma-buf'}")

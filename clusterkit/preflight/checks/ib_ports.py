@@ -14,7 +14,7 @@ from clusterkit.preflight.probes.gpu import kernel_log
 from clusterkit.preflight.probes.net import rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Port, Rdma
 from clusterkit.preflight.probes.net.rdma_counters import PortCounters, RdmaCounters
-from clusterkit.preflight.topology import parse_hca_filter
+from clusterkit.preflight.topology.compare import parse_hca_filter
 from clusterkit.transport.probe import Missing, PreflightJob
 
 _MIN_VOTERS = 3

@@ -13,12 +13,12 @@ from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.env_lint import LintFinding, Source, from_environment, lint
 from clusterkit.preflight.env_lint.rules.base import strtoll
 from clusterkit.preflight.env_lint.rules.lists import Selection, select
-from clusterkit.preflight.probes.gpu import nvidia_topo
+from clusterkit.preflight.probes.gpu import nvidia_links
 from clusterkit.preflight.probes.host.nccl_settings import CONF, ENVIRONMENT
-from clusterkit.preflight.probes.net import nccl_interfaces, rdma_ports
-from clusterkit.preflight.probes.net.nccl_interfaces import NamedInterface
+from clusterkit.preflight.probes.net import interfaces, rdma_ports
+from clusterkit.preflight.probes.net.interfaces import NamedInterface
 from clusterkit.preflight.probes.net.rdma import Rdma
-from clusterkit.preflight.topology import Topology, nvlinks
+from clusterkit.preflight.topology.matrix import Topology, nvlinks
 from clusterkit.transport.probe import Missing, PreflightJob
 
 _LONGEST_VALUE = 40
@@ -101,14 +101,14 @@ _BY_PREFIX = ("NCCL_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
 _EXACT = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
-@check("NCCL003", "nccl-interfaces", nccl_interfaces.PROBE, ENVIRONMENT, CONF)
+@check("NCCL003", "nccl-interfaces", interfaces.NAMED, ENVIRONMENT, CONF)
 def _interfaces(evidence: Evidence) -> Results:
     def rule(node: NodeFacts) -> Found:
         settings = _in_force(evidence.job, node)
         given = {name: settings[name] for name in (*_BY_PREFIX, *_EXACT) if settings.get(name)}
         if not given:
             return skip("no variable names an interface: the libraries choose")
-        found = [*_of_interfaces(given, node.need(nccl_interfaces.PROBE))]
+        found = [*_of_interfaces(given, node.need(interfaces.NAMED))]
         return found or ok("the interfaces that variables name are usable")
 
     return each_machine(rule)(evidence)
@@ -231,7 +231,7 @@ _P2P = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
 _SHM = "NCCL_SHM_DISABLE"
 
 
-@check("NCCL006", "nccl-nvlink", nvidia_topo.PROBE, ENVIRONMENT, CONF)
+@check("NCCL006", "nccl-nvlink", nvidia_links.TOPO, ENVIRONMENT, CONF)
 def _nvlink(evidence: Evidence) -> Results:
     names = _unless_allowed((*_P2P, _SHM), evidence.job)
 
@@ -240,7 +240,7 @@ def _nvlink(evidence: Evidence) -> Results:
         off = [f"{name}={settings[name]}" for name in names if _is_off(name, settings)]
         if not off:
             return skip("no variable switches NVLink off")
-        return _switched_off(off, node.need(nvidia_topo.PROBE))
+        return _switched_off(off, node.need(nvidia_links.TOPO))
 
     return each_machine(rule)(evidence)
 

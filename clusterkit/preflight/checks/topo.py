@@ -5,27 +5,28 @@ from __future__ import annotations
 import re
 
 from clusterkit.core.hosts.hostlist import fold
-from clusterkit.preflight import topology
 from clusterkit.preflight.checks.base import Part, each_machine, each_node, known, majority
 from clusterkit.preflight.checks.results import Result, Results, advice, ok, skip
 from clusterkit.preflight.checks.types import Evidence, NodeFacts, Tier, check
 from clusterkit.preflight.probes.gpu import nvidia_list
-from clusterkit.preflight.probes.gpu.nvidia_topo import PROBE
-from clusterkit.preflight.probes.host import nccl_topo_file
+from clusterkit.preflight.probes.gpu.nvidia_links import TOPO
+from clusterkit.preflight.probes.host import nccl_settings
 from clusterkit.preflight.probes.net import rdma_ports
-from clusterkit.preflight.topology import Nearest, Topology
+from clusterkit.preflight.topology import analysis, compare
+from clusterkit.preflight.topology.analysis import Nearest
+from clusterkit.preflight.topology.matrix import Topology, closeness, nvlinks
 from clusterkit.transport.probe import Missing, PreflightJob
 
 _PART = Part(name="NVIDIA GPU", advice=advice("TOPO001", "lost"))
 
 
-@check("TOPO001", "topo-uniform", PROBE, tier=Tier.ROUND_TRIP)
+@check("TOPO001", "topo-uniform", TOPO, tier=Tier.ROUND_TRIP)
 def _uniform(evidence: Evidence) -> Results:
     odd_links = advice("TOPO001")
-    found, results = known(evidence, PROBE, part=_PART)
+    found, results = known(evidence, TOPO, part=_PART)
     yield from results
-    shape = topology.common_shape(tuple(found.values()))
-    most = topology.typical(tuple(matrix for matrix in found.values() if matrix.names == shape))
+    shape = compare.common_shape(tuple(found.values()))
+    most = compare.typical(tuple(matrix for matrix in found.values() if matrix.names == shape))
     for name, matrix in found.items():
         if len(found) < 2:
             yield name, skip("no other node to compare with")
@@ -35,7 +36,7 @@ def _uniform(evidence: Evidence) -> Results:
         elif matrix.names != shape:
             has = f"the matrix has {_count(matrix.names)}, on most nodes {_count(shape)}"
             yield name, odd_links.warn(has)
-        elif odd := [pair for pair in topology.differences(matrix, most) if not pair.nvlink]:
+        elif odd := [pair for pair in compare.differences(matrix, most) if not pair.nvlink]:
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
             yield name, odd_links.warn(f"{len(odd)} PCIe links differ from most nodes", shown)
         else:
@@ -47,37 +48,37 @@ def _count(names: tuple[str, ...]) -> str:
     return f"{gpus} GPUs and {len(names) - gpus} NICs"
 
 
-@check("TOPO002", "topo-nvlink", PROBE, tier=Tier.ROUND_TRIP)
+@check("TOPO002", "topo-nvlink", TOPO, tier=Tier.ROUND_TRIP)
 def _nvlink(evidence: Evidence) -> Results:
-    found, results = known(evidence, PROBE)
+    found, results = known(evidence, TOPO)
     yield from results
-    shape = topology.common_shape(tuple(found.values()))
+    shape = compare.common_shape(tuple(found.values()))
     alike = tuple(matrix for matrix in found.values() if matrix.names == shape)
-    most = topology.typical(alike) if len(found) > 1 else {}
+    most = compare.typical(alike) if len(found) > 1 else {}
     for name, matrix in found.items():
-        pairs = topology.differences(matrix, most) if matrix.names == shape else ()
-        odd = [pair for pair in pairs if topology.nvlinks(pair.has) < topology.nvlinks(pair.most)]
+        pairs = compare.differences(matrix, most) if matrix.names == shape else ()
+        odd = [pair for pair in pairs if nvlinks(pair.has) < nvlinks(pair.most)]
         if odd:
             first, more = odd[0], f" (and {len(odd) - 1} more pairs)" if len(odd) > 1 else ""
             summary = f"{first.a}-{first.b} is {first.has}, on most nodes {first.most}{more}"
             shown = ", ".join(f"{d.a}-{d.b} {d.has} (most: {d.most})" for d in odd[:8])
             yield name, advice("TOPO002").fail(summary, shown)
-        elif faults := topology.nvlink_warnings(matrix):
+        elif faults := analysis.nvlink_warnings(matrix):
             yield name, advice("TOPO002").fail(faults[0], "; ".join(faults[1:]))
-        elif few := topology.count_warning(matrix):
+        elif few := analysis.count_warning(matrix):
             yield name, advice("TOPO002", "few").warn(few)
-        elif topology.islands(matrix):
+        elif analysis.islands(matrix):
             yield name, ok("NVLink is whole")
         else:
             yield name, skip("no NVLink between GPUs")
 
 
-@check("TOPO003", "topo-gpu-links", PROBE)
-@each_node(PROBE)
+@check("TOPO003", "topo-gpu-links", TOPO)
+@each_node(TOPO)
 def _gpu_links(matrix: Topology) -> Result:
     if len(matrix.gpus) < 2:
         return skip("one GPU to be seen, no pair")
-    if topology.through_cpu_warning(matrix) is None:
+    if analysis.through_cpu_warning(matrix) is None:
         return ok("GPUs have links beside the CPU")
     classes = {link for _, _, link in matrix.gpu_pairs()}
     summary = "GPUs talk through the CPU: scaling drops after 2-4 GPUs"
@@ -95,34 +96,34 @@ def _one_node(job: PreflightJob) -> str | None:
 @check(
     "TOPO004",
     "topo-gpu-nic",
-    PROBE,
+    TOPO,
     rdma_ports.PROBE,
     nvidia_list.PROBE,
-    nccl_topo_file.PROBE,
+    nccl_settings.TOPO_FILE,
     skip_if=_one_node,
 )
 @each_machine
 def _gpu_nic(node: NodeFacts) -> Result:
-    matrix = node.need(PROBE)
+    matrix = node.need(TOPO)
     return _nics(node, matrix) if matrix.nics else skip("no RDMA NIC in the matrix")
 
 
 def _nics(node: NodeFacts, matrix: Topology) -> Result:
-    down, nearest = _down(node), topology.nearest_nics(matrix)
+    down, nearest = _down(node), analysis.nearest_nics(matrix)
     dead = [near for near in nearest if near.nics and down.issuperset(near.nics)]
     if dead:
         return advice("TOPO004").warn(_dead(dead[0]), "; ".join(_dead(near) for near in dead[1:]))
     spare = sorted(down & {nic.device for nic in matrix.nics})
     idle = f"down: {','.join(spare)}" if spare else ""
     coherent = ok("GPUs reach the NICs over NVLink-C2C", idle)
-    if topology.nic_warning(matrix) is None:
-        return coherent if topology.grace(matrix) else ok("every GPU has a NIC near it", idle)
-    file, listed = node.of(nccl_topo_file.PROBE), node.of(nvidia_list.PROBE)
+    if analysis.nic_warning(matrix) is None:
+        return coherent if analysis.grace(matrix) else ok("every GPU has a NIC near it", idle)
+    file, listed = node.of(nccl_settings.TOPO_FILE), node.of(nvidia_list.PROBE)
     if not isinstance(file, Missing):
         return ok("NCCL is told by a file which NIC each GPU is near to", file)
     if not isinstance(listed, Missing) and any(_COHERENT.search(g.name) for g in listed.gpus):
         return coherent
-    far = [near.gpu for near in nearest if topology.closeness(near.link) > topology.NEAR]
+    far = [near.gpu for near in nearest if closeness(near.link) > analysis.NEAR]
     who = "GPUs" if len(far) == len(nearest) else fold(far)
     links = "; ".join(f"{near.gpu}: {near.link}" for near in nearest)
     summary = f"{who} share no PCIe switch with a NIC: GPUDirect RDMA is slow or off"
@@ -144,26 +145,26 @@ def _no_hcas(job: PreflightJob) -> str | None:
     return _one_node(job)
 
 
-@check("TOPO005", "topo-nccl-ib-hca", PROBE, rdma_ports.PROBE, skip_if=_no_hcas)
+@check("TOPO005", "topo-nccl-ib-hca", TOPO, rdma_ports.PROBE, skip_if=_no_hcas)
 def _nccl_ib_hca(evidence: Evidence) -> Results:
     value = evidence.job.env["NCCL_IB_HCA"]
-    return each_machine(lambda node: _hcas(node.need(PROBE), value, _down(node)))(evidence)
+    return each_machine(lambda node: _hcas(node.need(TOPO), value, _down(node)))(evidence)
 
 
 def _hcas(matrix: Topology, value: str, down: frozenset[str]) -> Result:
     if not matrix.nics or any(nic.device is None for nic in matrix.nics):
         return skip("the matrix names no RDMA device")
-    odd = tuple(topology.compare_hca(matrix, value, down=down))
+    odd = tuple(compare.compare_hca(matrix, value, down=down))
     if not odd:
         return ok("NCCL_IB_HCA takes the NICs near the GPUs")
-    near = ",".join(nic for nic in topology.recommended_nics(matrix) if nic not in down)
+    near = ",".join(nic for nic in analysis.recommended_nics(matrix) if nic not in down)
     fix = advice("TOPO005", "set" if near else "", near=near, value=value)
     return fix.warn(odd[0], "; ".join((*odd[1:], f"NCCL_IB_HCA={value}")))
 
 
-@check("TOPO006", "topo-numa", PROBE, tier=Tier.ROUND_TRIP)
+@check("TOPO006", "topo-numa", TOPO, tier=Tier.ROUND_TRIP)
 def _numa(evidence: Evidence) -> Results:
-    found, results = known(evidence, PROBE)
+    found, results = known(evidence, TOPO)
     yield from results
     layouts = {name: tuple(a.numa for a in t.affinity) for name, t in found.items()}
     usual = majority({name: layout for name, layout in layouts.items() if any(layout)})
@@ -171,7 +172,7 @@ def _numa(evidence: Evidence) -> Results:
         layout = layouts[name]
         if not any(layout):
             yield name, skip("NUMA nodes of GPUs are not known")
-        elif odd := topology.numa_warning(matrix):
+        elif odd := analysis.numa_warning(matrix):
             yield name, advice("TOPO006").warn(odd, _text(layout))
         elif usual is not None and layout != usual and len(layout) == len(usual):
             differs = f"{_text(layout)}; most nodes: {_text(usual)}"

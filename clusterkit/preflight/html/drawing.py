@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from clusterkit.preflight.topology import Topology, closeness, islands, pcie_groups
+from clusterkit.preflight.topology.analysis import islands, pcie_groups
+from clusterkit.preflight.topology.matrix import Topology, closeness
 
 _NEAR = closeness("PXB")
 _FAR = closeness("SYS")

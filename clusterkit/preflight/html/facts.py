@@ -12,7 +12,6 @@ from clusterkit.core.hosts.hostlist import fold_set
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.probes.gpu import amd_gpus, nvidia_gpus
 from clusterkit.preflight.probes.host import disks, job_python
-from clusterkit.preflight.probes.host import limits as host_limits
 from clusterkit.preflight.probes.host import system as host_system
 from clusterkit.preflight.probes.net import interfaces, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Rdma
@@ -178,7 +177,7 @@ FACTS = (
     Fact(label="governor", of=_from(host_system.PROBE, lambda s: " ".join(s.governors) or None)),
     Fact(label="memory", of=_from(host_system.PROBE, lambda system: _size(system.memory_kib))),
     Fact(label="shared memory", of=_from(disks.PROBE, _shm)),
-    Fact(label="memlock", of=_from(host_limits.PROBE, lambda limits: _limit(limits.locked_bytes))),
+    Fact(label="memlock", of=_from(host_system.LIMITS, lambda limits: _limit(limits.locked_bytes))),
     Fact(label="GPUs", of=_from(nvidia_gpus.PROBE, _gpus)),
     Fact(label="AMD GPUs", of=_from(amd_gpus.PROBE, _amd)),
     Fact(label="driver", of=_from(nvidia_gpus.PROBE, lambda facts: facts.driver)),

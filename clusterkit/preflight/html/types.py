@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.html.drawing import Drawing, draw
-from clusterkit.preflight.probes.gpu import nvidia_topo
-from clusterkit.preflight.topology import UNKNOWN, Topology, View, closeness, summary, warnings
+from clusterkit.preflight.probes.gpu import nvidia_links
+from clusterkit.preflight.topology.analysis import summary, warnings
+from clusterkit.preflight.topology.matrix import UNKNOWN, Topology, View, closeness
 from clusterkit.transport.probe import Missing
 
 _MOST_DRAWN = 12
@@ -35,7 +36,7 @@ def node_types(nodes: Sequence[NodeFacts]) -> tuple[NodeType, ...]:
     members: dict[object, list[str]] = {}
     examples: dict[object, Topology] = {}
     for node in nodes:
-        topology = node.of(nvidia_topo.PROBE)
+        topology = node.of(nvidia_links.TOPO)
         if isinstance(topology, Missing) or topology.view is View.P2P:
             continue
         # A job sees its own CPUs only, so the affinity to CPUs is no part of the type.
@@ -62,8 +63,8 @@ def untyped(nodes: Sequence[NodeFacts]) -> tuple[tuple[str, tuple[str, ...]], ..
     found: dict[str, list[str]] = {}
     skipped: set[str] = set()
     for node in nodes:
-        facts = node.of(nvidia_topo.PROBE)
-        if isinstance(facts, Missing) and nvidia_topo.PROBE.name in node.outputs:
+        facts = node.of(nvidia_links.TOPO)
+        if isinstance(facts, Missing) and nvidia_links.TOPO.name in node.outputs:
             found.setdefault(facts.reason, []).append(node.name)
             if facts.verdict is Verdict.SKIP:
                 skipped.add(facts.reason)

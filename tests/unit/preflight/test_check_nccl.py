@@ -17,8 +17,8 @@ from clusterkit.preflight.probes.host.nccl_settings import (
     parse_conf,
     parse_environment,
 )
-from clusterkit.preflight.probes.net.nccl_interfaces import PROBE
-from clusterkit.preflight.probes.net.nccl_interfaces import parse as parse_interfaces
+from clusterkit.preflight.probes.net.interfaces import NAMED as PROBE
+from clusterkit.preflight.probes.net.interfaces import parse_named as parse_interfaces
 from clusterkit.transport.probe import Output, PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.probe_run import named

@@ -11,7 +11,7 @@ import pytest
 from clusterkit.core.findings import Verdict
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.checks.base import Check, Ruling
-from clusterkit.preflight.probes.host import nccl_topo_file
+from clusterkit.preflight.probes.host import nccl_settings
 from clusterkit.transport.probe import NOT_APPLICABLE, Output, PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.recordings import recording
@@ -103,13 +103,13 @@ def test_what_answers_for_a_far_nic(more: dict[str, str], verdict: str, summary:
 def test_the_file_of_the_job_is_looked_for(tmp_path: Path) -> None:
     file = tmp_path / "a topology.xml"
     job = PreflightJob(hosts=("n1",), env={"NCCL_TOPO_FILE": str(file)})
-    text = nccl_topo_file.PROBE.snippet(job)
+    text = nccl_settings.TOPO_FILE.snippet(job)
     assert text is not None
     absent = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
     assert absent.returncode == NOT_APPLICABLE
     file.write_text("<system/>", encoding="utf-8")
     there = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
-    assert nccl_topo_file.parse(there.stdout) == str(file)
+    assert nccl_settings.parse_topo_file(there.stdout) == str(file)
 
 
 def test_one_node_has_nothing_to_be_compared_with() -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.probes.gpu import kernel_log, nvidia_list
-from clusterkit.preflight.probes.net import rdma_tools
+from clusterkit.preflight.probes.net import rdma_ports
 from clusterkit.preflight.probes.slurm import sinfo
-from clusterkit.preflight.topology import NoMatrix, View, parse_topology
+from clusterkit.preflight.topology.matrix import NoMatrix, View
+from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport import slurm_nodes
 from clusterkit.transport.probe import Output, Unparsed, read_output
 from tests.helpers.mangling import mangled
@@ -94,7 +95,7 @@ RECORDED = {
 OTHERS: dict[str, tuple[Callable[[str], object], str]] = {
     "nvidia-smi -L": (nvidia_list.read_list, "list_h100_mig.txt"),
     "dmesg": (kernel_log.read_kernel_log, "dmesg_xid119_h100.txt"),
-    "ibstat": (rdma_tools.parse, "ibstat_a100_9ca.txt"),
+    "ibstat": (rdma_ports.parse_tools, "ibstat_a100_9ca.txt"),
     "scontrol": (slurm_nodes.split_records, "scontrol_show_node_h100_drain.txt"),
     "sinfo": (sinfo.parse, "sinfo_deepops_alloc_idle.txt"),
     "topo -p2p": (lambda text: parse_topology(text, view=View.P2P), "topo_p2p_r_h100x8.txt"),

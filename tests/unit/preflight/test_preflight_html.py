@@ -27,7 +27,7 @@ from clusterkit.preflight.html.pairs import FAILED, PairMatrix, packed, slow_nod
 from clusterkit.preflight.html.types import node_types
 from clusterkit.preflight.html.verdicts import AREAS, rows
 from clusterkit.preflight.report import Report
-from clusterkit.preflight.topology import parse_topology
+from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.base import Reply
 from clusterkit.transport.probe import Output, PreflightJob, Reach, ReachProblem
 from tests.helpers.recordings import recording

@@ -17,13 +17,11 @@ from clusterkit.preflight.probes.gpu import (
     dcgm_diag,
     kernel_log,
     nvidia_gpus,
+    nvidia_links,
     nvidia_list,
-    nvidia_nvlink,
-    nvidia_nvlink_errors,
-    nvidia_processes,
     pci_gpus,
 )
-from clusterkit.preflight.probes.gpu.nvidia_nvlink import NvlinkState
+from clusterkit.preflight.probes.gpu.nvidia_links import NvlinkState
 from clusterkit.preflight.probes.gpu.xid_catalog import (
     XidAction,
     harmless_lines,
@@ -194,33 +192,33 @@ class TestList:
 
 class TestNvlink:
     def test_eight_a100(self) -> None:
-        gpus = nvidia_nvlink.parse(recording("nvlink_s_a100x8.txt"))
+        gpus = nvidia_links.parse_nvlink(recording("nvlink_s_a100x8.txt"))
         assert [gpu.links for gpu in gpus] == [12] * 8
         assert {speed for gpu in gpus for speed in gpu.gb_s} == {25.0}
         assert not any(gpu.inactive for gpu in gpus)
 
     def test_one_h100(self) -> None:
-        (gpu,) = nvidia_nvlink.parse(recording("nvlink_s_h100_18.txt"))
+        (gpu,) = nvidia_links.parse_nvlink(recording("nvlink_s_h100_18.txt"))
         assert (gpu.links, gpu.inactive, set(gpu.gb_s)) == (18, (), {26.562})
 
     def test_all_inactive_in_both_spellings(self) -> None:
-        (a100,) = nvidia_nvlink.parse(recording("nvlink_s_a100_all_inactive.txt"))
-        (rtx,) = nvidia_nvlink.parse(recording("nvlink_s_inActive_610.txt"))
+        (a100,) = nvidia_links.parse_nvlink(recording("nvlink_s_a100_all_inactive.txt"))
+        (rtx,) = nvidia_links.parse_nvlink(recording("nvlink_s_inActive_610.txt"))
         assert (a100.index, a100.state) == (6, NvlinkState.ALL_INACTIVE)
         assert rtx.state is NvlinkState.ALL_INACTIVE
 
     def test_mig_mode_does_not_tell(self) -> None:
-        (gpu,) = nvidia_nvlink.parse(recording("nvlink_s_h100_mig_unsupported.txt"))
+        (gpu,) = nvidia_links.parse_nvlink(recording("nvlink_s_h100_mig_unsupported.txt"))
         assert (gpu.state, gpu.links) == (NvlinkState.MIG, 0)
 
     def test_one_link_down(self) -> None:
-        gpus = nvidia_nvlink.parse((_SICK / "nvlink.txt").read_text(encoding="utf-8"))
+        gpus = nvidia_links.parse_nvlink((_SICK / "nvlink.txt").read_text(encoding="utf-8"))
         assert [(gpu.index, gpu.inactive) for gpu in gpus if gpu.inactive] == [(1, (7,))]
 
     @pytest.mark.parametrize("text", ["", "Link 0: 25 GB/s\n", "GPU 0: A (UUID: GPU-0)\n Link ?\n"])
     def test_what_is_no_status_is_unparsed(self, text: str) -> None:
         with pytest.raises(Unparsed):
-            nvidia_nvlink.parse(text)
+            nvidia_links.parse_nvlink(text)
 
 
 class TestKernelLog:
@@ -438,7 +436,7 @@ class TestDcgm:
 
 
 def test_processes_keep_commas_in_their_names() -> None:
-    first, second = nvidia_processes.parse(_PROCESSES)
+    first, second = nvidia_list.parse_processes(_PROCESSES)
     assert (first.pid, first.user, first.name) == (4711, "ada", "python, train.py")
     assert (second.user, second.memory) == (None, None)
 
@@ -494,9 +492,9 @@ def test_amd_smi_goes_first_and_rocm_smi_second(
 _PROBES = (
     nvidia_gpus.PROBE,
     nvidia_list.PROBE,
-    nvidia_nvlink.PROBE,
-    nvidia_nvlink_errors.PROBE,
-    nvidia_processes.PROBE,
+    nvidia_links.NVLINK,
+    nvidia_links.NVLINK_ERRORS,
+    nvidia_list.PROCESSES,
     kernel_log.PROBE,
     pci_gpus.PROBE,
     amd_gpus.PROBE,

@@ -12,7 +12,6 @@ import pytest
 
 from clusterkit.preflight.probes.host import container, job_python, shared_folders
 from clusterkit.preflight.probes.host import disks as host_disks
-from clusterkit.preflight.probes.host import limits as host_limits
 from clusterkit.preflight.probes.host import names as host_names
 from clusterkit.preflight.probes.host import system as host_system
 from clusterkit.preflight.probes.net import ssh_peer
@@ -86,7 +85,7 @@ RECORD = "NodeName=n1 Gres=gpu:a100:8(S:0-1,3),nic:2 OS=Linux 6.1 #1 SMP State=I
 
 EXAMPLES: list[tuple[Probe[Any], str]] = [
     (host_system.PROBE, SYSTEM),
-    (host_limits.PROBE, LIMITS),
+    (host_system.LIMITS, LIMITS),
     (host_disks.PROBE, DISKS),
     (host_names.PROBE, NAMES),
     (job_python.PROBE, PYTHON),
@@ -128,7 +127,7 @@ def test_what_a_system_says_is_read() -> None:
 
 def test_limits_are_read() -> None:
     """The soft column counts; unlimited is None and not a number."""
-    limits = host_limits.parse(LIMITS)
+    limits = host_system.parse_limits(LIMITS)
     assert limits.open_files == 1024
     assert limits.locked_bytes is None
 
@@ -146,7 +145,7 @@ def test_disks_are_read() -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     "probe",
-    [host_system.PROBE, host_limits.PROBE, host_disks.PROBE, host_names.PROBE],
+    [host_system.PROBE, host_system.LIMITS, host_disks.PROBE, host_names.PROBE],
     ids=lambda probe: probe.name,
 )
 def test_snippets_run_in_every_shell(probe: Probe[Any], shell: tuple[str, ...]) -> None:
@@ -159,7 +158,7 @@ def test_snippets_run_in_every_shell(probe: Probe[Any], shell: tuple[str, ...]) 
 
 def test_this_machine_is_described_as_python_sees_it() -> None:
     """Processors, memory and limits agree with what the standard library says."""
-    outputs = run_compound([host_system.PROBE, host_limits.PROBE], JOB)
+    outputs = run_compound([host_system.PROBE, host_system.LIMITS], JOB)
     system = host_system.parse(outputs["host-system"].stdout)
     assert system.cpus == os.cpu_count()
     assert system.kernel == os.uname().release
@@ -167,7 +166,7 @@ def test_this_machine_is_described_as_python_sees_it() -> None:
     assert system.memory_kib == pages // 1024
     resource = pytest.importorskip("resource")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert host_limits.parse(outputs["host-limits"].stdout).open_files == soft
+    assert host_system.parse_limits(outputs["host-limits"].stdout).open_files == soft
 
 
 def test_the_interpreter_is_asked_without_importing_torch() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.preflight.probes.gpu import gpudirect, nvidia_topo
+from clusterkit.preflight.probes.gpu import nvidia_links, pci_gpus
 from clusterkit.preflight.probes.net import interfaces, rdma_counters, rdma_ports
 from clusterkit.preflight.probes.net.rdma import Rdma, number, physical, rate, state
 from clusterkit.transport.probe import NOT_APPLICABLE, PreflightJob, Probe, Unparsed
@@ -23,9 +23,9 @@ JOB = PreflightJob(hosts=("n1", "n2"))
 PROBES: tuple[Probe[object], ...] = (
     rdma_ports.PROBE,
     rdma_counters.PROBE,
-    gpudirect.PROBE,
+    pci_gpus.GPUDIRECT,
     interfaces.PROBE,
-    nvidia_topo.PROBE,
+    nvidia_links.TOPO,
 )
 TOOLS = (
     "ibstat_a100_9ca.txt",
@@ -293,7 +293,9 @@ def test_counters_of_sysfs(shell: tuple[str, ...], sysfs: Path) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 @pytest.mark.parametrize(
-    "probe", [rdma_ports.PROBE, rdma_counters.PROBE, gpudirect.PROBE], ids=lambda probe: probe.name
+    "probe",
+    [rdma_ports.PROBE, rdma_counters.PROBE, pci_gpus.GPUDIRECT],
+    ids=lambda probe: probe.name,
 )
 def test_no_rdma_is_not_applicable(
     shell: tuple[str, ...], probe: Probe[object], tmp_path: Path
@@ -337,23 +339,23 @@ def test_gpudirect_of_a_machine(shell: tuple[str, ...], sysfs: Path) -> None:
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
         "GCC version:  gcc version 12.3.0\n"
     )
-    text = snippet(gpudirect.PROBE, sysfs)
+    text = snippet(pci_gpus.GPUDIRECT, sysfs)
     text = text.replace("/proc/driver/nvidia/version", str(sysfs.parent / "version"))
-    facts = gpudirect.parse(run(shell, text).stdout)
+    facts = pci_gpus.parse_gpudirect(run(shell, text).stdout)
     assert (facts.open_driver, facts.peermem) == (True, False)
     assert facts.kernel >= (2, 6)
 
 
 def test_gpudirect() -> None:
     closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\n"
-    facts = gpudirect.parse(f"kernel 5.15.0-91-generic\nmodule nvidia_peermem\n{closed}")
+    facts = pci_gpus.parse_gpudirect(f"kernel 5.15.0-91-generic\nmodule nvidia_peermem\n{closed}")
     assert (facts.peermem, facts.open_driver, facts.dma_buf) == (True, False, False)
     opened = closed.replace("x86_64 Kernel", "Open Kernel")
-    assert gpudirect.parse(f"kernel 5.12.0\n{opened}").dma_buf
-    assert not gpudirect.parse(f"kernel 5.4.0\n{opened}").dma_buf
+    assert pci_gpus.parse_gpudirect(f"kernel 5.12.0\n{opened}").dma_buf
+    assert not pci_gpus.parse_gpudirect(f"kernel 5.4.0\n{opened}").dma_buf
     for text in ("", "kernel 5.4\n", opened):
         with pytest.raises(Unparsed):
-            gpudirect.parse(text)
+            pci_gpus.parse_gpudirect(text)
 
 
 COUNTED = "1 mlx5_0/ports/1 symbol_error=3\n2 mlx5_0/ports/1 symbol_error=5 link_downed=1\n"
@@ -362,7 +364,7 @@ OURS = {
     "port|mlx5_0|1|4: ACTIVE|5: LinkUp|400 Gb/sec (4X NDR)|Ethernet|0x0|0x0\n"
     "gid|mlx5_0|1|3|RoCE v2|0000:0000:0000:0000:0000:ffff:0a00:0001|eth2\n",
     rdma_counters.PROBE.name: COUNTED,
-    gpudirect.PROBE.name: "kernel 5.15.0\nmodule nvidia_peermem\nNVRM version: NVIDIA UNIX\n",
+    pci_gpus.GPUDIRECT.name: "kernel 5.15.0\nmodule nvidia_peermem\nNVRM version: NVIDIA UNIX\n",
     interfaces.PROBE.name: "eth0|1500|25000|1\nib0|4092|-1|32\n",
 }
 

@@ -15,14 +15,9 @@ from clusterkit.core.findings import Finding
 from clusterkit.preflight.checks import all_checks
 from clusterkit.preflight.evaluate import findings_of
 from clusterkit.preflight.probes.gpu import kernel_log
-from clusterkit.preflight.topology import (
-    NoMatrix,
-    Topology,
-    nearest_nics,
-    parse_topology,
-    summary,
-    warnings,
-)
+from clusterkit.preflight.topology.analysis import nearest_nics, summary, warnings
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology
+from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.probe import PreflightJob
 from tests.helpers.evidence import evidence
 from tests.helpers.recordings import recording

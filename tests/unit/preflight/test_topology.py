@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterkit.preflight.probes.gpu.nvidia_topo import parse as parse_probe
-from clusterkit.preflight.topology import (
-    NoMatrix,
-    Topology,
-    View,
-    common_shape,
-    compare_hca,
-    differences,
+from clusterkit.preflight.probes.gpu.nvidia_links import parse_topo as parse_probe
+from clusterkit.preflight.topology.analysis import (
     far_nics,
     islands,
     nearest_nics,
-    parse_hca_filter,
-    parse_topology,
     pcie_groups,
     recommended_nics,
     summary,
-    typical,
     warnings,
 )
+from clusterkit.preflight.topology.compare import (
+    common_shape,
+    compare_hca,
+    differences,
+    parse_hca_filter,
+    typical,
+)
+from clusterkit.preflight.topology.matrix import NoMatrix, Topology, View
+from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.probe import Unparsed
 from tests.helpers.mangling import mangled
 from tests.helpers.recordings import recording

@@ -8,7 +8,7 @@ never 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -40,55 +40,77 @@ def _busy(text: str | None) -> bool | None:
     return None if percent is None else percent > 0
 
 
-def _column(name: str, read: Callable[[str | None], Any] = lambda text: text) -> Any:
+def column(
+    name: str, read: Callable[[str | None], Any] = lambda text: text, *, default: Any = MISSING
+) -> Any:
     """Return a field that is a column of `--query-gpu`, and how a cell of it is read."""
-    return field(metadata={"column": name, "read": read})
+    return field(default=default, metadata={"column": name, "read": read})
+
+
+def columns_of(kind: type) -> tuple[str, ...]:
+    """Return the columns that the fields of a record are, in order."""
+    return tuple(f.metadata["column"] for f in fields(kind) if f.metadata)
+
+
+def read_row(kind: type, row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a record that are columns, by name.
+
+    Raises:
+        Unparsed: a cell is not what its column holds, or nothing says which GPU it is.
+    """
+    cells = {
+        f.name: f.metadata["read"](cell(row.get(f.metadata["column"], "")))
+        for f in fields(kind)
+        if f.metadata
+    }
+    if None in (cells["index"], cells["name"], cells.get("bus_id", "")):
+        raise Unparsed("a GPU without index, name or bus id")
+    return cells
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One NVIDIA GPU; None is "the driver does not say"."""
 
-    index: int = _column("index", whole)
-    name: str = _column("name")
-    bus_id: str = _column("pci.bus_id")
+    index: int = column("index", whole)
+    name: str = column("name")
+    bus_id: str = column("pci.bus_id")
     """Such as `00000000:9B:00.0`."""
-    vbios: str | None = _column("vbios_version")
-    persistence: bool | None = _column("persistence_mode", switch)
-    mig: bool | None = _column("mig.mode.current", switch)
-    recovery_action: str | None = _column("gpu_recovery_action")
+    vbios: str | None = column("vbios_version")
+    persistence: bool | None = column("persistence_mode", switch)
+    mig: bool | None = column("mig.mode.current", switch)
+    recovery_action: str | None = column("gpu_recovery_action")
     """The driver's own verdict: `None`, `Reset`, `Reboot`, `Drain P2P`, `Drain and Reset`."""
-    clock_reasons: int | None = _column("clocks_event_reasons.active", mask)
+    clock_reasons: int | None = column("clocks_event_reasons.active", mask)
     """Bit mask of nvmlClocksEventReason*."""
-    temperature_c: float | None = _column("temperature.gpu", number)
+    temperature_c: float | None = column("temperature.gpu", number)
     margin_c: float | None
     """To the slowdown; 0 or less: clocks are being cut."""
-    power_limit_w: float | None = _column("enforced.power.limit", number)
-    default_power_limit_w: float | None = _column("power.default_limit", number)
-    pcie_gen: int | None = _column("pcie.link.gen.current", whole)
-    pcie_gen_max: int | None = _column("pcie.link.gen.max", whole)
-    pcie_width: int | None = _column("pcie.link.width.current", whole)
-    pcie_width_max: int | None = _column("pcie.link.width.max", whole)
-    busy: bool | None = _column("utilization.gpu", _busy)
-    memory_mib: float | None = _column("memory.total", number)
-    memory_used_mib: float | None = _column("memory.used", number)
-    ecc: bool | None = _column("ecc.mode.current", switch)
-    uncorrected: int | None = _column("ecc.errors.uncorrected.volatile.total", whole)
+    power_limit_w: float | None = column("enforced.power.limit", number)
+    default_power_limit_w: float | None = column("power.default_limit", number)
+    pcie_gen: int | None = column("pcie.link.gen.current", whole)
+    pcie_gen_max: int | None = column("pcie.link.gen.max", whole)
+    pcie_width: int | None = column("pcie.link.width.current", whole)
+    pcie_width_max: int | None = column("pcie.link.width.max", whole)
+    busy: bool | None = column("utilization.gpu", _busy)
+    memory_mib: float | None = column("memory.total", number)
+    memory_used_mib: float | None = column("memory.used", number)
+    ecc: bool | None = column("ecc.mode.current", switch)
+    uncorrected: int | None = column("ecc.errors.uncorrected.volatile.total", whole)
     """ECC errors since the driver was loaded."""
-    uncorrected_ever: int | None = _column("ecc.errors.uncorrected.aggregate.total", whole)
-    retired_single_bit: int | None = _column("retired_pages.single_bit_ecc.count", whole)
-    retired_double_bit: int | None = _column("retired_pages.double_bit.count", whole)
-    retirement_pending: bool | None = _column("retired_pages.pending", switch)
-    remapped_uncorrectable: int | None = _column("remapped_rows.uncorrectable", whole)
-    remap_pending: bool | None = _column("remapped_rows.pending", switch)
-    remap_failed: bool | None = _column("remapped_rows.failure", switch)
-    fabric_state: str | None = _column("fabric.state")
-    fabric_status: str | None = _column("fabric.status")
+    uncorrected_ever: int | None = column("ecc.errors.uncorrected.aggregate.total", whole)
+    retired_single_bit: int | None = column("retired_pages.single_bit_ecc.count", whole)
+    retired_double_bit: int | None = column("retired_pages.double_bit.count", whole)
+    retirement_pending: bool | None = column("retired_pages.pending", switch)
+    remapped_uncorrectable: int | None = column("remapped_rows.uncorrectable", whole)
+    remap_pending: bool | None = column("remapped_rows.pending", switch)
+    remap_failed: bool | None = column("remapped_rows.failure", switch)
+    fabric_state: str | None = column("fabric.state")
+    fabric_status: str | None = column("fabric.status")
 
 
-_READ = {f.name: (f.metadata["column"], f.metadata["read"]) for f in fields(Gpu) if f.metadata}
 _COLUMNS = (
-    *(column for column, _ in _READ.values()),
+    *columns_of(Gpu),
     *("driver_version", "clocks_throttle_reasons.active", "temperature.gpu.tlimit"),
 )
 
@@ -125,23 +147,7 @@ def by_index(gpus: Iterable[_Listed]) -> tuple[_Listed, ...]:
     return listed
 
 
-def common_cells(row: Mapping[str, str]) -> dict[str, Any]:
-    """Return what every question about GPUs asks for, as arguments of its record."""
-    index, name = whole(cell(row.get("index", ""))), cell(row.get("name", ""))
-    if index is None or name is None:
-        raise Unparsed("a GPU without index or name")
-    return {
-        "index": index,
-        "name": name,
-        "temperature_c": number_in(row, "temperature.gpu"),
-        "power_limit_w": number_in(row, "enforced.power.limit"),
-        "memory_mib": number_in(row, "memory.total"),
-        "memory_used_mib": number_in(row, "memory.used"),
-        "clock_reasons": mask(cell(row.get("clocks_event_reasons.active", ""))),
-    }
-
-
-def number_in(row: Mapping[str, str], column: str) -> float | None:
+def _number_in(row: Mapping[str, str], column: str) -> float | None:
     """Return the figure of a column, None where the driver does not say; raises `Unparsed`."""
     return number(cell(row.get(column, "")))
 
@@ -162,18 +168,15 @@ def _merge(rows: tuple[dict[str, str], ...], query: Query | None) -> tuple[dict[
 def _gpu(cells: tuple[tuple[str, str], ...]) -> Gpu:
     """Read one GPU; those of one place in many nodes often say the same."""
     row = dict(cells)
-    read = {name: of(cell(row.get(column, ""))) for name, (column, of) in _READ.items()}
-    if None in (read["index"], read["name"], read["bus_id"]):
-        raise Unparsed("a GPU without index, name or bus id")
-    return Gpu(**read, margin_c=_margin(row))
+    return Gpu(**read_row(Gpu, row), margin_c=_margin(row))
 
 
 def _margin(row: Mapping[str, str]) -> float | None:
     """Return degrees left to the slowdown, from T.Limit (Hopper on) or from its temperature."""
-    left = number_in(row, "temperature.gpu.tlimit")
+    left = _number_in(row, "temperature.gpu.tlimit")
     if left is not None:
-        return left - (number_in(row, SLOWDOWN_TLIMIT) or 0.0)
-    now, limit = number_in(row, "temperature.gpu"), number_in(row, SLOWDOWN)
+        return left - (_number_in(row, SLOWDOWN_TLIMIT) or 0.0)
+    now, limit = _number_in(row, "temperature.gpu"), _number_in(row, SLOWDOWN)
     return None if now is None or limit is None else limit - now
 
 

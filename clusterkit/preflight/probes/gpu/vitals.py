@@ -6,24 +6,18 @@ no recording of a whole answer was at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from clusterkit.core.data import read_snippet
 from clusterkit.core.untrusted import NONSENSE
 from clusterkit.preflight.probes.gpu import amd_gpus
-from clusterkit.preflight.probes.gpu.nvidia import nvidia_probe
-from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, common_cells, number_in
+from clusterkit.preflight.probes.gpu.nvidia import mask, number, nvidia_probe, whole
+from clusterkit.preflight.probes.gpu.nvidia_gpus import by_index, column, columns_of, read_row
 from clusterkit.preflight.probes.gpu.nvidia_query import ask_for, read_gpu_table
 from clusterkit.transport.probe import Unparsed, first_line
 
 _MIB = 1 << 20
-_COLUMNS = (
-    *("index", "name", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu"),
-    *("power.draw", "enforced.power.limit", "clocks.current.sm", "clocks.max.sm"),
-    *("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
-)
 _LOST = "Unable to determine the device handle"
 """How a line begins in which nvidia-smi gives a GPU up; the others follow."""
 _ROCM_SMI = amd_gpus.rocm_smi(
@@ -36,18 +30,18 @@ _ROCM_SMI = amd_gpus.rocm_smi(
 class GpuVitals:
     """One reading of one GPU; None is "the driver does not say"."""
 
-    index: int
-    name: str
-    busy_percent: float | None
+    index: int = column("index", whole)
+    name: str = column("name")
+    busy_percent: float | None = column("utilization.gpu", number)
     """Share of the last moments (NVML: 1/6 s to 1 s) in which a kernel ran, however small."""
-    memory_used_mib: float | None
-    memory_mib: float | None
-    temperature_c: float | None
-    power_w: float | None
-    power_limit_w: float | None
-    clock_mhz: float | None = None
-    clock_max_mhz: float | None = None
-    clock_reasons: int | None = None
+    memory_used_mib: float | None = column("memory.used", number)
+    memory_mib: float | None = column("memory.total", number)
+    temperature_c: float | None = column("temperature.gpu", number)
+    power_w: float | None = column("power.draw", number)
+    power_limit_w: float | None = column("enforced.power.limit", number)
+    clock_mhz: float | None = column("clocks.current.sm", number, default=None)
+    clock_max_mhz: float | None = column("clocks.max.sm", number, default=None)
+    clock_reasons: int | None = column("clocks_event_reasons.active", mask, default=None)
     """Bit mask of nvmlClocksEventReason*; NVIDIA only."""
 
 
@@ -69,16 +63,8 @@ def _parse_nvidia(text: str) -> GpusVitals:
     if lost and not table.strip():
         return GpusVitals(gpus=(), trouble=trouble)
     rows = read_gpu_table(table, needed={"index", "name"})
-    return GpusVitals(gpus=by_index(map(_nvidia_gpu, rows)), trouble=trouble)
-
-
-def _nvidia_gpu(row: Mapping[str, str]) -> GpuVitals:
-    return GpuVitals(
-        **common_cells(row),
-        busy_percent=number_in(row, "utilization.gpu"),
-        power_w=number_in(row, "power.draw"),
-        clock_mhz=number_in(row, "clocks.current.sm"),
-        clock_max_mhz=number_in(row, "clocks.max.sm"),
+    return GpusVitals(
+        gpus=by_index(GpuVitals(**read_row(GpuVitals, row)) for row in rows), trouble=trouble
     )
 
 
@@ -112,7 +98,8 @@ def _amd_gpu(index: int, card: dict[str, str]) -> GpuVitals:
 
 NVIDIA = nvidia_probe(
     "vitals-nvidia",
-    ask_for(_COLUMNS) + read_snippet("nvidia_vitals"),
+    ask_for((*columns_of(GpuVitals), "clocks_throttle_reasons.active"))
+    + read_snippet("nvidia_vitals"),
     _parse_nvidia,
     exit_codes=(0, 14, 15),
 )

@@ -1,4 +1,4 @@
-"""What a node itself says to NCCL: the environment of a session there, and its nccl.conf files."""
+"""What a node says to NCCL: the environment of a session, nccl.conf, the topology of a VM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import lru_cache
 from clusterkit.core.data import read_snippet
 from clusterkit.core.shell import quote
 from clusterkit.preflight.env_lint import Format, Source, from_environment, read_source
-from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
+from clusterkit.transport.probe import PreflightJob, Probe, Unparsed, first_line
 
 _OWN = '"${NCCL_CONF_FILE:-${HOME-}/.nccl.conf}"'
 
@@ -47,3 +47,24 @@ def _conf_snippet(job: PreflightJob) -> str:
 
 ENVIRONMENT = Probe(name="nccl-env", command=read_snippet("nccl_env"), parse=parse_environment)
 CONF = Probe(name="nccl-conf", command=_conf_snippet, parse=parse_conf)
+
+
+TOPO_VARIABLE = "NCCL_TOPO_FILE"
+_USUAL = "/var/run/nvidia-topologyd/virtualTopology.xml"
+"""NCCL reads it where the variable is not set (NCCL source, src/graph/topo.cc)."""
+
+
+def _topo_snippet(job: PreflightJob) -> str:
+    file = quote(job.env.get(TOPO_VARIABLE) or _USUAL)
+    return f'f={file}\n[ -r "$f" ] || {{ echo \'no readable file\'; exit 77; }}\necho "file $f"\n'
+
+
+def parse_topo_file(text: str) -> str:
+    """Return the path in `file PATH`."""
+    word, _, path = text.strip().partition(" ")
+    if word != "file" or not path:
+        raise Unparsed(f"no file: {first_line(text)[:60]!r}")
+    return path
+
+
+TOPO_FILE = Probe(name="nccl-topo-file", command=_topo_snippet, parse=parse_topo_file)

@@ -1,10 +1,12 @@
-"""What kind of machine a node is: kernel, operating system, processors, memory."""
+"""What kind of machine a node is (kernel, system, CPUs, memory), and the limits of a process."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from clusterkit.core.data import read_snippet
+from clusterkit.core.untrusted import whole
 from clusterkit.preflight.probes.net.pairs import number_of, read_pairs, text_of, whole_number
 from clusterkit.transport.probe import Probe, Unparsed
 
@@ -18,7 +20,7 @@ class System:
     os: str | None
     """As /etc/os-release calls it."""
     cpus: int
-    """Logical processors that are online."""
+    """Logical CPUs that are online."""
     governors: tuple[str, ...]
     """Distinct frequency governors; empty where the kernel does not steer the clock (VMs)."""
     cpufreq_driver: str | None
@@ -37,7 +39,7 @@ def parse(text: str) -> System:
     pairs = read_pairs(text)
     cpus, memory_kib = number_of(pairs, "cpus"), number_of(pairs, "MemTotal")
     if not cpus or not memory_kib:
-        raise Unparsed("no processors or no memory")
+        raise Unparsed("no CPUs or no memory")
     available, huge = pairs.get("MemAvailable"), pairs.get("Hugetlb")
     return System(
         kernel=text_of(pairs, "kernel"),
@@ -56,3 +58,38 @@ def parse(text: str) -> System:
 
 
 PROBE = Probe(name="host-system", command=read_snippet("host_system"), parse=parse)
+
+
+# Not `ulimit`: its options differ between shells, the kernel's table does not.
+_SNIPPET = "cat /proc/self/limits"
+
+_ROW = re.compile(
+    r"^(Max [a-z]+(?: [a-z]+)*) {2,}(unlimited|\d{1,20}) +(?:unlimited|\d{1,20}) +[a-z]+ *$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Soft limits; None is unlimited."""
+
+    locked_bytes: int | None
+    """`ulimit -l`."""
+    open_files: int | None
+    """`ulimit -n`."""
+
+
+def parse_limits(text: str) -> Limits:
+    """Read `/proc/PID/limits` (Linux, fs/proc/base.c)."""
+    rows = dict(_ROW.findall(text))
+    try:
+        locked, files = rows["Max locked memory"], rows["Max open files"]
+    except KeyError as error:
+        raise Unparsed(f"no row {error}") from None
+    return Limits(
+        locked_bytes=None if locked == "unlimited" else whole(locked),
+        open_files=None if files == "unlimited" else whole(files),
+    )
+
+
+LIMITS = Probe(name="host-limits", command=_SNIPPET, parse=parse_limits)

@@ -1,4 +1,4 @@
-"""Network interfaces that are up: MTU and speed, from sysfs."""
+"""Network interfaces: MTU and speed of those that are up; names and addresses of all."""
 
 from __future__ import annotations
 
@@ -54,3 +54,56 @@ def parse(text: str) -> tuple[Interface, ...]:
 PROBE = Probe(
     name="net-interfaces", command=read_snippet("net_interfaces", virtual=VIRTUAL), parse=parse
 )
+
+
+_UP = frozenset({"up", "unknown"})
+"""Tunnels, loopback and some drivers never say more than `unknown`."""
+_NAME = re.compile(r"[^|/\s]{1,15}")
+_ADDRESS = re.compile(r"[0-9a-fA-F.:]{2,45}(/\d{1,3})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedInterface:
+    """A network interface as a variable may name it."""
+
+    name: str
+    up: bool
+    addresses: tuple[str, ...] | None
+    """Without link-local ones; None where there is no `ip` to ask."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether sockets can be bound to it, as far as is known."""
+        return self.up and self.addresses != ()
+
+
+@lru_cache(maxsize=16384)
+def parse_named(text: str) -> tuple[NamedInterface, ...]:
+    """Read `interface|NAME|STATE` and `address|NAME|ADDRESS/LENGTH` lines."""
+    states: dict[str, str] = {}
+    addresses: dict[str, list[str]] = {}
+    asked = True
+    for line in filter(None, text.split("\n")):
+        match line.split("|"):
+            case ["interface", name, state] if _NAME.fullmatch(name):
+                states[name] = state
+            case ["address", name, address] if _ADDRESS.fullmatch(address):
+                if not address.lower().startswith("fe80:"):
+                    addresses.setdefault(name.partition("@")[0], []).append(address)
+            case ["no ip"]:
+                asked = False
+            case _:
+                raise Unparsed(f"line {line[:40]!r}")
+    if not states:
+        raise Unparsed("no interface at all, not even lo")
+    return tuple(
+        NamedInterface(
+            name=name,
+            up=state in _UP,
+            addresses=tuple(addresses.get(name, ())) if asked else None,
+        )
+        for name, state in states.items()
+    )
+
+
+NAMED = Probe(name="interfaces", command=read_snippet("interfaces"), parse=parse_named)
