@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from clusterkit.core.errors import Problem, UserError, did_you_mean
 from clusterkit.preflight.checks.types import Check
 
-__all__ = ["Check", "all_checks", "select_checks"]
+__all__ = ["AREAS", "Check", "all_checks", "select_checks"]
 
 ENTRY_POINT_GROUP = "clusterkit.checks"
 
@@ -32,7 +32,7 @@ def all_checks() -> tuple[Check, ...]:
         if taken is not None:
             raise UserError(f"two checks are called {taken.id} or {taken.name}")
         found[check.id] = check
-    return tuple(sorted(found.values(), key=lambda check: (_AREAS.index(check.area), check.id)))
+    return tuple(sorted(found.values(), key=lambda check: (AREAS.index(check.area), check.id)))
 
 
 def select_checks(
@@ -66,7 +66,7 @@ def select_checks(
 
 
 _LISTED = "`clusterkit explain checks` lists them"
-_AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")
+AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")
 
 
 def _named(check: Check, word: str) -> bool:
@@ -92,7 +92,7 @@ def _third_party() -> list[Check]:
                 f"check {entry_point.name!r} ({entry_point.value}) cannot be loaded: {error}",
                 hint="reinstall the package that provides it",
             ) from error
-        if not isinstance(check, Check) or check.area not in _AREAS:
+        if not isinstance(check, Check) or check.area not in AREAS:
             raise UserError(
                 f"check {entry_point.name!r} ({entry_point.value}) is no clusterkit Check"
             )

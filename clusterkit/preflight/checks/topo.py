@@ -175,11 +175,9 @@ def _numa(evidence: Evidence) -> Results:
         elif odd := analysis.numa_warning(matrix):
             yield name, advice("TOPO006").warn(odd, _text(layout))
         elif usual is not None and layout != usual and len(layout) == len(usual):
+            summary = "GPUs are on other NUMA nodes than on most nodes"
             differs = f"{_text(layout)}; most nodes: {_text(usual)}"
-            yield (
-                name,
-                advice("TOPO006").warn("GPUs are on other NUMA nodes than on most nodes", differs),
-            )
+            yield name, advice("TOPO006").warn(summary, differs)
         else:
             yield name, ok("NUMA nodes of the GPUs are consistent")
 

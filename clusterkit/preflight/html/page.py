@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
 
 from markupsafe import Markup
 
@@ -17,10 +16,11 @@ from clusterkit.core.html import environment, policy
 from clusterkit.core.shell import quote
 from clusterkit.core.version import __version__
 from clusterkit.preflight.bundle import Bundle
+from clusterkit.preflight.checks import AREAS
 from clusterkit.preflight.checks.base import Evidence, NodeFacts
 from clusterkit.preflight.html import types, verdicts
 from clusterkit.preflight.html.facts import fact_table
-from clusterkit.preflight.html.pairs import PairMatrix, matrices, packed, slow_nodes, slow_pairs
+from clusterkit.preflight.html.pairs import matrices, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.report import Report
 
 _QUIET = frozenset({Verdict.PASS, Verdict.SKIP})
@@ -52,19 +52,6 @@ class Card:
     """Lines."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMap:
-    """What the template shows of a matrix beside the picture."""
-
-    title: str
-    unit: str
-    median: str
-    direction: str
-    nodes: tuple[Any, ...]
-    pairs: tuple[Any, ...]
-    data: dict[str, Any]
-
-
 def page(bundle: Bundle, report: Report) -> str:
     """Return the report as one HTML document that loads nothing."""
     facts = tuple(
@@ -75,7 +62,7 @@ def page(bundle: Bundle, report: Report) -> str:
         job=bundle.job, nodes=tuple(node for node in facts if node.reach.problem is None)
     )
     style, script = (read_template(f"pages/preflight.{end}") for end in ("css", "js"))
-    lines = _node_lines(report)
+    lines, maps = _node_lines(report), matrices(evidence, report.nodes)
     return (
         environment()
         .get_template("preflight.html.j2")
@@ -94,13 +81,16 @@ def page(bundle: Bundle, report: Report) -> str:
             counts=[(v, report.counts()[v]) for v in _WORST_FIRST],
             loud=_cards(f for f in report.findings if f.verdict not in _QUIET),
             quiet=_cards(f for f in report.findings if f.verdict in _QUIET),
-            areas=verdicts.AREAS,
+            areas=AREAS,
             symbols=verdicts.SYMBOLS,
             verdict_rows=verdicts.rows(report),
             table=fact_table(facts),
             types=types.node_types(facts),
             untyped=types.untyped(facts),
-            maps=[_heat_map(matrix) for matrix in matrices(evidence, report.nodes)],
+            maps=maps,
+            data=[packed(matrix) for matrix in maps],
+            slow_nodes=slow_nodes,
+            slow_pairs=slow_pairs,
         )
     )
 
@@ -165,16 +155,4 @@ def _card(members: Sequence[Finding]) -> Card:
         nodes=tuple(dict.fromkeys(node for f in members for node in f.nodes)),
         commands=tuple(dict.fromkeys(f.command for f in members if f.command)),
         evidence=tuple(line for text in evidence for line in text.splitlines()),
-    )
-
-
-def _heat_map(matrix: PairMatrix) -> HeatMap:
-    return HeatMap(
-        title=matrix.title,
-        unit=matrix.unit,
-        median=f"{matrix.median:.3g} {matrix.unit}",
-        direction="more is better" if matrix.more_is_better else "less is better",
-        nodes=slow_nodes(matrix),
-        pairs=slow_pairs(matrix),
-        data=packed(matrix),
     )

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clusterkit.core.findings import Finding, Verdict
+from clusterkit.preflight.checks import AREAS
 from clusterkit.preflight.report import Report
-
-AREAS = ("SSH", "HOST", "GPU", "TOPO", "IB", "NCCL", "FS", "SLURM", "NET", "ENV")
 
 SYMBOLS: Mapping[Verdict, str] = {
     Verdict.PASS: "\u2713",
@@ -51,11 +50,6 @@ def rank(verdict: Verdict | None) -> int:
     return _RANK[verdict]
 
 
-def area_of(finding: Finding) -> str:
-    """Return the area of the check that found it."""
-    return finding.id.rstrip("0123456789")
-
-
 def rows(report: Report) -> tuple[Row, ...]:
     """Return nodes grouped by their verdicts: the job first, then worst first."""
     cells: dict[str | None, dict[str, Cell]] = {None: {}} | {node: {} for node in report.nodes}
@@ -75,7 +69,7 @@ def rows(report: Report) -> tuple[Row, ...]:
 
 
 def _enter(cells: dict[str, Cell], finding: Finding) -> None:
-    area = area_of(finding)
+    area = finding.id.rstrip("0123456789")
     before = cells.get(area)
     if before is None or rank(finding.verdict) > rank(before.verdict):
         cells[area] = Cell(verdict=finding.verdict, ids=(finding.id,))

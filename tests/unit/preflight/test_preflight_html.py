@@ -17,7 +17,7 @@ import pytest
 
 from clusterkit.core.findings import Finding, Verdict
 from clusterkit.preflight.bundle import Bundle
-from clusterkit.preflight.checks import all_checks
+from clusterkit.preflight.checks import AREAS, all_checks
 from clusterkit.preflight.checks.base import NodeFacts
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.html import page
@@ -25,7 +25,7 @@ from clusterkit.preflight.html.drawing import draw
 from clusterkit.preflight.html.facts import fact_table
 from clusterkit.preflight.html.pairs import FAILED, PairMatrix, packed, slow_nodes, slow_pairs
 from clusterkit.preflight.html.types import node_types
-from clusterkit.preflight.html.verdicts import AREAS, rows
+from clusterkit.preflight.html.verdicts import rows
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.topology.parse import parse_topology
 from clusterkit.transport.base import Reply
