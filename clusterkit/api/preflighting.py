@@ -16,7 +16,7 @@ from clusterkit.core.files import versioned
 from clusterkit.core.findings import Finding
 from clusterkit.preflight.bundle import Bundle, prepare_folder, write_bundle
 from clusterkit.preflight.bundle_reader import read_bundle
-from clusterkit.preflight.collect import checks_to_ask, checks_to_judge
+from clusterkit.preflight.collect import checks_to_ask, checks_to_evaluate
 from clusterkit.preflight.evaluate import evaluate
 from clusterkit.preflight.report import Report
 from clusterkit.preflight.request import PreflightOptions
@@ -93,7 +93,7 @@ def preflight(options: PreflightOptions) -> Preflight:
                 hint="give select, ignore and strict only, or leave replay out",
             )
         bundle = read_bundle(Path(options.replay))
-        checks = checks_to_judge(select, ignore, bundle)
+        checks = checks_to_evaluate(select, ignore, bundle)
         return Preflight(bundle, evaluate(bundle, checks, strict=options.strict))
     options = dataclasses.replace(options, select=select)
     checks = checks_to_ask(select, ignore, network=options.network)

@@ -1,1 +1,1 @@
-"""Prove that every node is fit: collect through a transport, keep a bundle, judge it."""
+"""Prove that every node is healthy: collect through a transport, keep a bundle, evaluate it."""

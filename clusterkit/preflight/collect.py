@@ -87,10 +87,10 @@ def checks_to_ask(
     return _some(chosen)
 
 
-def checks_to_judge(
+def checks_to_evaluate(
     select: Sequence[str], ignore: Sequence[str], bundle: Bundle
 ) -> tuple[Check, ...]:
-    """Return the checks that judge what was kept: those for which it was, unless some are named.
+    """Return the checks that evaluate what was kept: those for which it was, unless some are named.
 
     Raises:
         UserError: a word names no check, or none is left.

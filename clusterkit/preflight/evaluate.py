@@ -1,4 +1,4 @@
-"""Judge a bundle: facts to results to findings. Pure; works the same live and on a replay."""
+"""Evaluate a bundle: facts to results to findings. Pure; works the same live and on a replay."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def evaluate(bundle: Bundle, checks: Sequence[Check], *, strict: bool = False) -
 
 
 def evidence_of(bundle: Bundle, checks: Sequence[Check] = ()) -> Evidence:
-    """Return what checks judge of a bundle; a node that talks nonsense to them was not reached."""
+    """Return what checks evaluate of a bundle; nodes with senseless answers are unreached."""
     facts = [
         NodeFacts(name=reply.node, outputs=reply.outputs, reach=reply.reach)
         for reply in bundle.replies
     ]
     probes = _ours(bundle, checks)
-    judged = [_disbelieved(node, probes) or node for node in facts]
+    nodes = [_disbelieved(node, probes) or node for node in facts]
     return Evidence(
         job=bundle.job,
-        nodes=tuple(node for node in judged if node.reach.problem is None),
-        unreached=tuple(node for node in judged if node.reach.problem is not None),
+        nodes=tuple(node for node in nodes if node.reach.problem is None),
+        unreached=tuple(node for node in nodes if node.reach.problem is not None),
     )
 
 

@@ -28,7 +28,7 @@ NODE_CHECKS_S = 10.0
 """How long the checks of a node may keep its job waiting."""
 
 _ELSEWHERE = frozenset({"SSH", "SLURM", "NET", "FS"})
-"""Areas that a node cannot judge of itself, or that starting the job has proven already."""
+"""Areas that a node cannot evaluate of itself, or that starting the job has proven already."""
 
 _JUDGED_NAMES = ("NCCL", "RCCL", "GLOO_", "UCX_", "FI_", "OMPI_")
 
@@ -64,13 +64,13 @@ def examine(plan: LaunchPlan, mode: Mode, *, heard: Callable[[Reply], None]) -> 
 def node_checks(plan: LaunchPlan, asked: Collection[str] = ()) -> dict[str, Any]:
     """Return the document from which a node knows what to check before it starts its command.
 
-    The nodes `asked` were fit a moment ago, and do not check themselves again.
+    The nodes `asked` were healthy a moment ago, and do not check themselves again.
     """
     return {"job": job_of_plan(plan, ()), "asked": sorted(asked)}
 
 
 def examine_here(document: Mapping[str, Any], node: str) -> Report:
-    """Judge this machine, as `node`, by the checks that need nothing but itself.
+    """Evaluate this machine, as `node`, by the checks that need nothing but itself.
 
     Raises:
         UserError: the document is damaged.

@@ -178,23 +178,23 @@ class FirstPass:
 def _sorted_out(evidence: Evidence) -> FirstPass:
     facts = facts_of(evidence, allreduce.PROBE)
     # A node may name anybody as its partner.
-    said = [
+    exercises = [
         (node, e)
         for node, seen in facts.items()
         for e in seen.exercises
         if e.peer in facts and e.peer != node
     ]
-    rates = [e.bus_bytes_per_s for _, e in said if e.bus_bytes_per_s is not None]
+    rates = [e.bus_bytes_per_s for _, e in exercises if e.bus_bytes_per_s is not None]
     least = BAD * median(rates) if rates else 0.0
     slow = {
         (node, e.peer)
-        for node, e in said
+        for node, e in exercises
         if e.bus_bytes_per_s is not None and e.bus_bytes_per_s < least
     }
-    suspect = {node for node, e in said if e.status != "ok"} | {
+    suspect = {node for node, e in exercises if e.status != "ok"} | {
         node for pair in slow for node in pair
     }
-    tried = {node for node, _ in said}
+    tried = {node for node, _ in exercises}
     return FirstPass(good=tried - suspect, suspect=suspect, untried=facts.keys() - tried, slow=slow)
 
 

@@ -45,7 +45,7 @@ class Report:
         return tuple(node for node in self.nodes if node not in others)
 
     @property
-    def job_is_unfit(self) -> bool:
+    def job_cannot_run(self) -> bool:
         """Whether something is wrong that leaving nodes out does not fix."""
         return any(not finding.nodes for finding in self.bad)
 

@@ -77,8 +77,8 @@ def _node_lines(report: Report) -> Iterator[Line]:
 
 def _counted(report: Report) -> str:
     counts = report.counts()
-    said = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
-    return f"findings: {said or 'none'}; {report.seconds:.1f} s"
+    counted = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    return f"findings: {counted or 'none'}; {report.seconds:.1f} s"
 
 
 def _conclusion(report: Report) -> Iterator[Line]:
@@ -89,10 +89,10 @@ def _conclusion(report: Report) -> Iterator[Line]:
         deferred = finding.id == "SSH001" and finding.verdict is Verdict.SKIP
         if deferred and {*finding.nodes} <= {*report.unasked}:
             yield None, f"  {hostlist.fold_set(finding.nodes)}  {finding.summary}"
-    if not unhealthy and not report.job_is_unfit:
+    if not unhealthy and not report.job_cannot_run:
         yield None, f"{_nodes(usable)} usable"
         return
-    if report.job_is_unfit:
+    if report.job_cannot_run:
         yield None, "the job cannot run as it is: see the findings about the job above"
     if unhealthy and not usable and not report.unasked:
         yield None, "no node is usable: fix what is named above, the last finding first"
@@ -137,17 +137,17 @@ def drain_commands(report: Report, bundle: Bundle) -> Iterator[str]:
         for node in finding.nodes:
             reasons.setdefault(node, []).append(f"{finding.id} {finding.summary}")
     groups: dict[str, list[str]] = {}
-    for node, said in reasons.items():
+    for node, texts in reasons.items():
         if node not in left_out:
-            groups.setdefault(_reason(said), []).append(node)
+            groups.setdefault(_reason(texts), []).append(node)
     for reason, nodes in groups.items():
         reason_word = shlex.quote(f"Reason=clusterkit: {reason}")
         names = shlex.quote(f"NodeName={hostlist.fold_set(nodes)}")
         yield f"scontrol update {names} State=DRAIN {reason_word}"
 
 
-def _reason(said: list[str]) -> str:
-    return textwrap.shorten("; ".join(said), _REASON, placeholder=" ...", break_on_hyphens=False)
+def _reason(texts: list[str]) -> str:
+    return textwrap.shorten("; ".join(texts), _REASON, placeholder=" ...", break_on_hyphens=False)
 
 
 _STATE = "slurm-state"

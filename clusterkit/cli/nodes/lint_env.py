@@ -142,10 +142,10 @@ def _counted(findings: Sequence[LintFinding], sources: Sequence[Source], *, hidd
     if not settings:
         return _nothing_in(sources)
     counts = [(sum(f.verdict is v for f in findings), v) for v in (Verdict.FAIL, Verdict.WARN)]
-    said = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
+    counted = ", ".join(f"{number} {verdict}" for number, verdict in counts if number)
     more = f"; {hidden} only worth knowing (--verbose)" if hidden else ""
     variables = "1 variable" if settings == 1 else f"{settings} variables"
-    return f"{variables} looked at: {said or 'nothing wrong'}{more}"
+    return f"{variables} looked at: {counted or 'nothing wrong'}{more}"
 
 
 def _nothing_in(sources: Sequence[Source]) -> str:

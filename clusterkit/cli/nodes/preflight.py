@@ -1,4 +1,4 @@
-"""`clusterkit preflight`: prove that every node is fit, and name the one that is not."""
+"""`clusterkit preflight`: prove that every node is healthy, and name the one that is not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def preflight(
 
     Exit code: 0 all fit, 1 some are not, 2 could not do it.
     """
-    from clusterkit.preflight.collect import checks_to_ask, checks_to_judge
+    from clusterkit.preflight.collect import checks_to_ask, checks_to_evaluate
     from clusterkit.preflight.evaluate import evaluate
     from clusterkit.preflight.text import drain_commands, require_slurm
 
@@ -64,7 +64,7 @@ def preflight(
         if drain_command:
             require_slurm(bundle.job)
         places.require()
-        chosen = checks_to_judge(selected, ignored, bundle)
+        chosen = checks_to_evaluate(selected, ignored, bundle)
     else:
         given = {**options, "select": selected, "env": _variables(options.get("env", ()))}
         chosen = checks_to_ask(selected, ignored, network="network" in options)

@@ -149,7 +149,7 @@ def _write_excluded(path: Path, bundle: Bundle, report: Report) -> None:
     else:
         files.write_text(
             path, "", mode=files.output()
-        )  # what an earlier run left out may be fit by now
+        )  # what an earlier run left out may be healthy by now
         console.note(f"hostfile     {path}  (empty: no node is to be left out)")
 
 

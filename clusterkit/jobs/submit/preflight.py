@@ -91,7 +91,7 @@ def pass_gate(request: JobRequest, plan: LaunchPlan, mode: str, listener: Listen
     if report.bad and not force:
         without = report.exclude
         enough = len(report.usable) + len(report.unasked) >= plan.nodes
-        if report.job_is_unfit or not request.get("exclude_unfit") or not enough:
+        if report.job_cannot_run or not request.get("exclude_unfit") or not enough:
             raise _refusal(report, plan, enough=enough)
     _remark(report, without, listener)
     documents = {PREFLIGHT: report.document()}
@@ -118,7 +118,7 @@ def _remark(report: Report, without: tuple[str, ...], listener: Listener) -> Non
 def _refusal(report: Report, plan: LaunchPlan, *, enough: bool) -> NotFitError:
     unfit = hostlist.fold_set(report.exclude)
     left = len(report.usable) + len(report.unasked)
-    if report.job_is_unfit:
+    if report.job_cannot_run:
         what, hint = "the job is not fit to run", "fix what is named above, or --force"
     elif enough:
         what = f"not fit: {unfit}"

@@ -87,7 +87,7 @@ def each(evidence: Evidence, probe: Probe[T], rule: Callable[[T], Found]) -> Res
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part that a node may have lost: what is said of it where other nodes have one."""
+    """A part that a node may have lost: its result where other nodes have one."""
 
     name: str
     """Such as `RDMA device`."""

@@ -1,4 +1,4 @@
-"""What the NET checks share: all that nodes said of each other, and which of them are at fault."""
+"""What the NET checks share: what nodes measured of each other, and which of them are at fault."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _sorted(pair: Pair) -> Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """All that nodes said of each other, first and second look together."""
+    """All that nodes measured of each other, first and second look together."""
 
     rates: Mapping[Pair, int]
     """Bytes a second, by sender and receiver."""
@@ -102,7 +102,7 @@ class Links:
 
 
 def read_links(evidence: Evidence) -> Links:
-    """Return what all nodes said; a node where the program never ran is left out."""
+    """Return what all nodes measured; a node where the program never ran is left out."""
     facts = facts_of(evidence, PROBE)
     gone = tuple(node.name for node in evidence.nodes if went_away(node, PROBE))
     known = facts.keys() | set(gone)

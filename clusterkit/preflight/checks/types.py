@@ -18,7 +18,7 @@ class Tier(StrEnum):
     """What it costs to have the facts of a check."""
 
     NODE = "node"
-    """One round trip, and the facts of one node are enough to judge it."""
+    """One round trip, and the facts of one node are enough to evaluate it."""
     ROUND_TRIP = "round-trip"
     """One round trip; compares nodes with each other."""
     NETWORK = "network"
@@ -92,7 +92,7 @@ def _parsed(probe: Probe[T], stdout: str, stderr: str, exit_code: int | None) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a check judges: the job, and its nodes in rank order."""
+    """What a check evaluates: the job, and its nodes in rank order."""
 
     job: PreflightJob
     nodes: tuple[NodeFacts, ...]

@@ -106,7 +106,7 @@ def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:
     job = bundle.job
     vias = dict.fromkeys(reply.reach.via for reply in bundle.replies)
     asked = "" if set(vias) <= {job.kind} else f", asked through {' and '.join(vias)}"
-    said = (
+    known = (
         ("cluster", job.kind + asked),
         ("nodes", fold_set(reply.node for reply in bundle.replies)),
         ("framework", job.framework),
@@ -115,7 +115,7 @@ def _about(bundle: Bundle) -> tuple[tuple[str, str], ...]:
         ("image", job.image),
         ("shared folders", ", ".join(job.paths)),
     )
-    return tuple((label, str(value)) for label, value in said if value)
+    return tuple((label, str(value)) for label, value in known if value)
 
 
 def _node_lines(report: Report) -> tuple[NodeLine, ...]:

@@ -164,7 +164,7 @@ def test_lines_fit_the_terminal_and_the_worst_comes_last() -> None:
 def test_a_finding_about_the_job_excludes_nobody() -> None:
     finding = Finding(id="NCCL901", check="c", verdict=Verdict.FAIL, nodes=(), summary="s")
     report = Report(nodes=("n1",), findings=(finding,))
-    assert (report.exclude, report.job_is_unfit) == ((), True)
+    assert (report.exclude, report.job_cannot_run) == ((), True)
     assert any("the job cannot run" in line for _, line in report_lines(report))
 
 
