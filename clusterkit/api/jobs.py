@@ -24,7 +24,7 @@ from clusterkit.jobs.watch import cancel, wait
 from clusterkit.launch.options import JobOptions, SubmitOptions
 from clusterkit.launch.render import check_kinds, write_files
 from clusterkit.launch.render import render as render_files
-from clusterkit.launch.scripts.kinds import cautions
+from clusterkit.launch.scripts.kinds import script_warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,5 +197,5 @@ def _request(options: JobOptions, *, verb: str, **more: Any) -> JobRequest:
 
 
 def _warn_of_script(plan: LaunchPlan) -> None:
-    for problem in cautions(plan):
+    for problem in script_warnings(plan):
         warn(str(problem))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,7 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 DryRunFlag = Annotated[bool, option("--dry-run", "Show what would be submitted; submit nothing.")]
 _SCRIPTS_HAVE = frozenset({"tp", "pp", "cp", "ep"})
 """Flags that scripts have as well, and that are meant for them behind SCRIPT."""
+_OF_SUBMIT = frozenset({"--dry-run", "--follow", "--wait"})
 _SUBMITTING = frozenset({"preflight", "exclude_unfit", "force", "after"})
 """Flags of verbs that start something; `render` only describes a job."""
 DESCRIBING = tuple(name for name in job_options() if name not in _SUBMITTING)
@@ -70,26 +72,31 @@ def request_of(options: Mapping[str, Any], *, verb: str) -> JobRequest:
     """
     from clusterkit.jobs.submit.request import read_request
 
-    _warn_of_flags_behind(options)
     file = options.get("job")
     return read_request(options, verb=verb, job=file and Path(file), warn=console.warn)
 
 
-def _warn_of_flags_behind(options: Mapping[str, Any]) -> None:
-    """Warn where what looks like a flag of ours stands behind the script, and so goes to it."""
-    ours = {row.flag for name, row in job_options().items() if name not in _SCRIPTS_HAVE}
-    behind = [word for word in options.get("args", ()) if word.partition("=")[0] in ours]
-    if behind:
+def warn_of_script(plan: LaunchPlan) -> None:
+    """Warn where the job's script is for another framework, or gets what is meant for us."""
+    from clusterkit.launch.scripts.kinds import script_warnings
+
+    for problem in script_warnings(plan):
+        console.warn(str(problem))
+    if (flag := flag_behind(plan)) is not None:
         console.warn(
-            f"{behind[0]} stands after {options['script']} and goes to the script;\n"
+            f"{flag} stands after {plan.script} and goes to the script;\n"
             "  flags of clusterkit stand before it"
         )
 
 
-def warn_of_script(plan: LaunchPlan) -> None:
-    """Warn where the job's script is for another framework, or gets what is meant for us."""
-    from clusterkit.launch.scripts.kinds import cautions
-    from clusterkit.launch.scripts.programs import strayed_flags
-
-    for problem in (*cautions(plan), *strayed_flags(plan)):
-        console.warn(str(problem))
+def flag_behind(plan: LaunchPlan) -> str | None:
+    """Return the first argument of the script that looks like ours, and that it does not name."""
+    ours = {row.flag for name, row in job_options().items() if name not in _SCRIPTS_HAVE}
+    words = (word.partition("=")[0] for word in plan.args)
+    behind = [word for word in words if word in ours | _OF_SUBMIT]
+    text = ""
+    if behind:
+        with suppress(OSError):
+            text = Path(plan.workdir, plan.script).read_text(encoding="utf-8", errors="replace")
+    unnamed = (w for w in behind if w[2:] not in text and w[2:].replace("-", "_") not in text)
+    return next(unnamed, None)

@@ -11,19 +11,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterkit.core.errors import Position, Problem
+from clusterkit.core.errors import Problem
 from clusterkit.core.model import GpuRequest, LaunchPlan
-from clusterkit.launch.scripts.reading import Script
+from clusterkit.launch.scripts.reading import Script, problem_at
 
-_LIGHTNING = tuple(
-    f"{package}.{name}"
-    for package, name in (
-        *(
-            (package, "Trainer")
-            for package in ("lightning", "lightning.pytorch", "pytorch_lightning")
-        ),
-        *((package, "Fabric") for package in ("lightning", "lightning.fabric", "lightning_fabric")),
-    )
+_LIGHTNING = frozenset(
+    {"lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"}
+    | {"lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric"}
 )
 _DEVICES = frozenset({"devices", "gpus", "num_processes", "tpu_cores"})
 _JOINS_NOTHING = frozenset(sys.stdlib_module_names) | frozenset(
@@ -68,7 +62,7 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
             by_horovod = plan.framework == "horovod" and "horovod" in use.texts
             missing = [] if by_horovod else _missing(use.given, plan)
             if missing:
-                yield _problem(script, plan, use.line, *_of_lightning(use.name, missing, plan))
+                yield problem_at(script, plan, use.line, *_of_lightning(use.name, missing, plan))
             return
     apart = _apart(script, plan)
     if apart is not None:
@@ -78,7 +72,7 @@ def alone(script: Script, plan: LaunchPlan) -> Iterator[Problem]:
     if trains is not None:
         line = script.text.count("\n", 0, trains.start()) + 1
         what = f"{plan.script} trains, and nothing in it joins the {plan.processes} processes"
-        yield _problem(script, plan, line, what, _JOIN)
+        yield problem_at(script, plan, line, what, _JOIN, _ALONE)
 
 
 def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
@@ -87,13 +81,13 @@ def _apart(script: Script, plan: LaunchPlan) -> Problem | None:
     for use in script.uses:
         if use.called and use.name in _SPAWNS and not knows:
             what = f"{plan.script} starts ranks itself, in each of the {plan.processes} processes"
-            return _problem(script, plan, use.line, what, _SPAWN_ONCE, "each would train apart")
+            return problem_at(script, plan, use.line, what, _SPAWN_ONCE, "each would train apart")
         here = any(_THIS_MACHINE.fullmatch(text) for text in use.texts)
         if plan.nodes > 1 and here and use.name in _MEETS_AT and (use.called or not knows):
             what = f"{plan.script} lets its processes meet on the machine of each"
             otherwise = f"those of the {plan.nodes} nodes would wait for others, or train apart"
             hint = _LEAVE_IT.format(framework=plan.framework)
-            return _problem(script, plan, use.line, what, hint, otherwise)
+            return problem_at(script, plan, use.line, what, hint, otherwise)
     return None
 
 
@@ -138,15 +132,4 @@ def _of_lightning(name: str, missing: list[str], plan: LaunchPlan) -> tuple[str,
         f"{plan.script} calls {what} without {' and '.join(missing)}",
         f"{what}(..., {', '.join(f'{key}={values[key]}' for key in missing)})",
         f"{_ALONE}, or refuse to start",
-    )
-
-
-def _problem(
-    script: Script, plan: LaunchPlan, line: int, what: str, hint: str, otherwise: str = _ALONE
-) -> Problem:
-    text = script.text.splitlines()[line - 1]
-    return Problem(
-        message=f"{what}:\n  {otherwise}",
-        hint=hint,
-        position=Position(source=plan.script, line=line, text=text.strip()),
     )

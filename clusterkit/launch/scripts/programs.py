@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-from clusterkit.core.errors import Problem, UserError
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import LaunchPlan
 
 _OF_PYTHON = frozenset(
@@ -116,30 +116,3 @@ def _kind_of(name: str, head: bytes) -> str | None:
     if program in _SHELLS or (not _PYTHON.fullmatch(program) and suffix[1:] in _SHELLS):
         return "a shell script"
     return None
-
-
-_FLAGS = frozenset(
-    {"--cluster", "--dry-run", "--follow", "--framework", "--gpus-per-node", "--nodes", "--wait"}
-)
-"""Those that few scripts have, and that change much where they are missed."""
-
-
-def strayed_flags(plan: LaunchPlan) -> tuple[Problem, ...]:
-    """Return the arguments of the script that look like ours, and of which it says nothing."""
-    return tuple(_strayed(plan))
-
-
-def _strayed(plan: LaunchPlan) -> Iterator[Problem]:
-    flags = [word.partition("=")[0] for word in plan.args]
-    if _FLAGS.isdisjoint(flags):
-        return
-    try:
-        text = Path(plan.workdir, plan.script).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    for flag in flags:
-        if flag in _FLAGS and flag[2:] not in text and flag[2:].replace("-", "_") not in text:
-            yield Problem(
-                message=f"{flag} stands after {plan.script}, and so is for that script",
-                hint=f"put it before {plan.script}, if it is for clusterkit",
-            )

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterkit.core.errors import Position, Problem
 from clusterkit.core.model import LaunchPlan
 
 _MOST_BYTES = 1 << 20
@@ -79,6 +80,18 @@ def read_path(workdir: str, name: str, *, unchanged_since: float | None = None) 
         return read_script(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None  # Python calls brackets in brackets, hundreds of them, a lack of memory
+
+
+def problem_at(
+    script: Script, plan: LaunchPlan, line: int, what: str, hint: str, otherwise: str
+) -> Problem:
+    """Return a problem with a line of a script: what it does, and what would come of that."""
+    text = script.text.splitlines()[line - 1].strip()
+    return Problem(
+        message=f"{what}:\n  {otherwise}",
+        hint=hint,
+        position=Position(source=plan.script, line=line, text=text),
+    )
 
 
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

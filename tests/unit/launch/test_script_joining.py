@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterkit.core.model import ClusterKind
-from clusterkit.launch.scripts.kinds import cautions, gpu_use
+from clusterkit.launch.scripts.kinds import gpu_use, script_warnings
 from clusterkit.preflight import gate
 from clusterkit.preflight.checks.host_python import wants_gpus
 from clusterkit.transport.probe import PreflightJob
@@ -174,7 +174,7 @@ def test_what_no_build_for_cpus_can(tmp_path: Path, line: str, use: str | None) 
     (tmp_path / "train.py").write_text(f"import torch\n{line}\n")
     plan = make_plan(make_cluster(tmp_path), workdir=str(tmp_path))
     assert gpu_use(plan) == use
-    assert cautions(plan) == ()
+    assert script_warnings(plan) == ()
     report = gate.examine(plan, gate.Mode.AUTO, heard=lambda _: None)
     torch = pytest.importorskip("torch")
     if torch.version.cuda is None:
