@@ -154,8 +154,6 @@ def wait(
     Raises:
         UserError: it is a run of somebody else, and not over.
     """
-    if run.foreign is not None and not load_job(run).status.state.final:
-        run.require_own("wait for its job, which may have to be started or fetched")
     (job,) = wait_for_all([run], changed=changed, on_trouble=on_trouble)
     return job
 
@@ -169,7 +167,13 @@ def wait_for_all(
     """Return the jobs once all of them are over, or unknown for too long; start them meanwhile.
 
     `changed` hears of new states, and `on_trouble` why one that may start cannot be started yet.
+
+    Raises:
+        UserError: one is a run of somebody else, and not over.
     """
+    for run in runs:
+        if run.foreign is not None and not load_job(run).status.state.final:
+            run.require_own("wait for its job, which may have to be started or fetched")
     watch = Watch(*runs, starts=True)
     told = ""
     while True:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.jobs import arrays
+from clusterkit.cli.jobs import wait as waiting
 from clusterkit.cli.jobs.status import status
 from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError
@@ -113,7 +113,7 @@ def look(run: RunFolder, rules: Any) -> None:
         lambda: console.say("\n".join(why_failed(load_job(run)))),
         lambda: Training(run).look(),
         lambda: may_need_client(run),
-        lambda: list(arrays._rows(load_jobs([run]))),
+        lambda: list(waiting._rows(load_jobs([run]))),
         lambda: write_jobs(run.path.parent.parent / "x.prom", load_jobs([run]), now=1.0),
         lambda: find_run("4242", [run.path.parent]),
         lambda: load_jobs(list_runs([run.path.parent])),

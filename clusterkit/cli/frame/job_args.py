@@ -12,7 +12,7 @@ from clusterkit.config.load import load_settings
 from clusterkit.core.model import JobState
 from clusterkit.executors.run.dependencies import ARRAY_ID
 from clusterkit.executors.run.runfolder import RunFolder, only_read
-from clusterkit.jobs.find import find_run, list_runs, run_roots, runs_of_others
+from clusterkit.jobs.find import find_run, find_runs, list_runs, run_roots, runs_of_others
 from clusterkit.jobs.state.load import Job
 
 JOB_HELP = "Job id, run name or its beginning, run folder, array id, ARRAY/INDEX, or `latest`."
@@ -35,6 +35,15 @@ def run_named(word: str) -> RunFolder:
         UserError: there is none, or several.
     """
     return find_run(word, run_roots(load_settings().clusters.values()))
+
+
+def runs_named(word: str) -> tuple[RunFolder, ...]:
+    """Return the run that the user means, or all of an array in order.
+
+    Raises:
+        UserError: there is none, or several that are not one array.
+    """
+    return find_runs(word, run_roots(load_settings().clusters.values()))
 
 
 def note_owner(run: RunFolder) -> None:

@@ -41,7 +41,7 @@ VERBS = {
     "top": "top.verb",
     "wait": "jobs.wait",
     "supervise": "jobs.wait",
-    "cancel": "jobs.cancel",
+    "cancel": "jobs.wait",
     "bench": "bench",
     "nodes": "nodes.nodes",
     "hostfile": "nodes.hostfile",

@@ -10,7 +10,7 @@ import typer
 
 from clusterkit.cli.diagnose.report import why_failed
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained, option
 from clusterkit.cli.frame.job_args import JobArgument, exit_code_of, note_owner, run_named, said
 from clusterkit.cli.frame.main import EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
@@ -24,12 +24,11 @@ from clusterkit.jobs.logs import read_logs
 from clusterkit.jobs.state.load import Job, load_job
 
 
+@explained
 def logs(
     job: JobArgument,
-    follow: Annotated[bool, option("--follow -f", "Keep reading until the job is over.")] = False,
-    node: Annotated[
-        str | None, option("--node", "Only this node: K or node-K, from 0.", "K")
-    ] = None,
+    follow: bool = False,
+    node: str | None = None,
     tail: Annotated[
         int | None, option("--tail", "Begin with the last N lines of each node.", "N", min=0)
     ] = None,

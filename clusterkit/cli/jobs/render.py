@@ -6,12 +6,12 @@ import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import (
     CONTEXT_SETTINGS,
     DESCRIBING,
@@ -30,21 +30,13 @@ __all__ = ["CONTEXT_SETTINGS", "render"]
 
 
 @takes_job_options(*DESCRIBING)
+@explained
 def render(
     options: Mapping[str, Any],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder to write into.", metavar="DIR")
-    ] = Path("rendered"),
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only", help="sbatch, hostfile, compose, node or config; repeatable.", metavar="KIND"
-        ),
-    ] = None,
-    stdout: Annotated[bool, option("--stdout", "Print the files instead of writing them.")] = False,
-    diff: Annotated[
-        bool, option("--diff", "Compare with the files in the folder; write nothing.")
-    ] = False,
+    output: Path = Path("rendered"),
+    only: list[str] | None = None,
+    stdout: bool = False,
+    diff: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Write the sbatch script, node script, hostfile and compose file of a job.

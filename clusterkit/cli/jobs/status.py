@@ -13,7 +13,7 @@ import typer
 
 from clusterkit.cli.diagnose.report import last_words
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import (
     JobOrNone,
     all_runs,
@@ -25,6 +25,7 @@ from clusterkit.cli.frame.job_args import (
     run_named,
     said,
 )
+from clusterkit.cli.jobs.wait import UNDER_WAY, show_array
 from clusterkit.config.load import load_settings
 from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.hosts import hostlist
@@ -36,27 +37,16 @@ from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.state.load import Job, load_job, load_jobs
 from clusterkit.observe import prometheus as metrics
 
-_STATES = f"List only jobs in these states: {', '.join(JobState)}."
-_UNDER_WAY = {JobState.PENDING, JobState.RUNNING, JobState.REQUEUED}
 
-
+@explained
 def status(
     job: JobOrNone = None,
-    state: Annotated[str | None, option("--state -s", _STATES, "STATE,...")] = None,
-    cluster: Annotated[
-        str | None, cluster_option("List only jobs of this cluster.", variable=None)
-    ] = None,
+    state: str | None = None,
+    cluster: str | None = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="List so many jobs; 0 for all.", metavar="N")
     ] = 20,
-    prometheus: Annotated[
-        Path | None,
-        option(
-            "--prometheus",
-            "Write these jobs as metrics too, for node exporter's textfile collector.",
-            "FILE",
-        ),
-    ] = None,
+    prometheus: Path | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Tell the state of a job, or list the recent ones, newest last."""
@@ -75,8 +65,6 @@ def status(
             hint=f"clusterkit status {job}",
         )
     if is_array(job):
-        from clusterkit.cli.jobs.arrays import show_array
-
         raise typer.Exit(show_array(job, as_json=json))
     found = load_job(run_named(job))
     note_owner(found.run)
@@ -84,7 +72,7 @@ def status(
         console.json_document(full_document_of(found))
     else:
         _describe(found)
-    if found.status.state not in _UNDER_WAY:
+    if found.status.state not in UNDER_WAY:
         raise typer.Exit(exit_code_of(found))
 
 

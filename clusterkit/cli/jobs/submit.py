@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import (
     CONTEXT_SETTINGS,
     DryRunFlag,
@@ -30,11 +30,12 @@ __all__ = ["CONTEXT_SETTINGS", "submit"]
 
 
 @takes_job_options()
+@explained
 def submit(
     options: Mapping[str, Any],
     dry_run: DryRunFlag = False,
-    wait: Annotated[bool, option("--wait", "Return when the job is over.")] = False,
-    follow: Annotated[bool, option("--follow", "Print the job's output until it is over.")] = False,
+    wait: bool = False,
+    follow: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Run a training script on every node of a cluster.
@@ -92,9 +93,9 @@ def _submit_one(
 
         raise typer.Exit(follow_run(run))
     if wait:
-        from clusterkit.cli.jobs.wait import wait_for_run
+        from clusterkit.cli.jobs.wait import wait_for_runs
 
-        raise typer.Exit(wait_for_run(run, as_json=as_json))
+        raise typer.Exit(wait_for_runs([run], as_json=as_json))
 
 
 def _tell_unconfirmed(error: UnconfirmedError, *, waited_for: bool, as_json: bool) -> None:

@@ -117,9 +117,9 @@ def submit_array(
     elif not as_json:
         _announce(array, runs)
     if wait:
-        from clusterkit.cli.jobs.arrays import wait_for_array
+        from clusterkit.cli.jobs.wait import wait_for_runs
 
-        raise typer.Exit(wait_for_array(array.array, runs, as_json=as_json))
+        raise typer.Exit(wait_for_runs(runs, array=array.array, as_json=as_json))
 
 
 def _require_few_conditions(after: Sequence[Dependency], count: int) -> None:

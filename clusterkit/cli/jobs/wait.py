@@ -1,27 +1,40 @@
-"""`clusterkit wait` and `supervise`: see a job to its end."""
+"""`clusterkit wait`, `supervise` and `cancel`: see a job, or all jobs of an array, to the end."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any
+
 import typer
 
-from clusterkit.cli.diagnose.report import why_failed
+from clusterkit.cli.diagnose.report import TOLD, why_failed
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import JsonFlag
 from clusterkit.cli.frame.job_args import (
+    JOB_HELP,
     JobArgument,
     exit_code_of,
     is_array,
     note_owner,
-    run_named,
+    runs_named,
     said,
 )
-from clusterkit.cli.frame.main import EXIT_INTERRUPTED
+from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
+from clusterkit.core.errors import RemoteError
+from clusterkit.core.model import JobState
+from clusterkit.core.text.listing import table
 from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.document import full_document_of, name_of
+from clusterkit.jobs.document import document_of, full_document_of, name_of
 from clusterkit.jobs.start_queued import may_need_client
-from clusterkit.jobs.state.load import Job
-from clusterkit.jobs.watch import wait as wait_for
+from clusterkit.jobs.state.load import Job, load_jobs
+from clusterkit.jobs.watch import cancel as end
+from clusterkit.jobs.watch import cancel_all, wait_for_all
+
+_MOST_ROWS = 40
+_QUIET = frozenset({JobState.SUCCEEDED, JobState.PENDING})
+UNDER_WAY = frozenset({JobState.PENDING, JobState.RUNNING, JobState.REQUEUED})
 
 
 def wait(
@@ -29,56 +42,156 @@ def wait(
     json: JsonFlag = False,
 ) -> None:
     """Wait until a job is over: exit 0 if it succeeded, 1 if not, 2 if nobody can tell."""
-    raise typer.Exit(wait_for_named(job, as_json=json))
+    raise typer.Exit(_wait_for_named(job, as_json=json, verb="wait"))
 
 
 def supervise(
     job: JobArgument,
     json: JsonFlag = False,
 ) -> None:
-    """Start a job over ssh, or one held on this machine, when it may start; see it to its end.
+    """Start a job over ssh, or one queued on this machine, when it may start; see it to its end.
 
-    Over ssh it is started again as often as --requeue allows.
+    Over ssh it is restarted as often as --requeue allows.
 
     `wait` and `logs -f` do the same; this is for a terminal multiplexer, or a unit of systemd.
     """
-    raise typer.Exit(wait_for_named(job, as_json=json, verb="supervise"))
+    raise typer.Exit(_wait_for_named(job, as_json=json, verb="supervise"))
 
 
-def wait_for_named(word: str, *, as_json: bool, verb: str = "wait") -> int:
-    """Wait for the job, or for all jobs of the array, that the user means.
+def cancel(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help=JOB_HELP)],
+    json: JsonFlag = False,
+) -> None:
+    """End jobs, pending or running, and wait until they are over."""
+    found = [(word, runs_named(word)) for word in jobs]  # all, before any is ended
+    ended: list[Job] = []
+    failed = False
+    for word, runs in found:
+        over, errors = _end(word, runs)
+        ended += over
+        failed = failed or bool(errors)
+        for error in errors:
+            console.error(error)
+        if is_array(word) and not json:
+            console.say(f"{word} {counted(over)}")
+        elif not json:
+            for job in over:
+                already = "" if job.status.state is JobState.CANCELLED else "was over already: "
+                console.say(f"{name_of(job)} {already}{said(job)}")
+    if json:
+        console.json_document({"jobs": [document_of(job) for job in ended]})
+    if failed:
+        raise typer.Exit(EXIT_COULD_NOT)
+
+
+def _end(word: str, runs: Sequence[RunFolder]) -> tuple[list[Job], list[str]]:
+    """End what one word names; return what is over, and what went wrong."""
+    if is_array(word):
+        return cancel_all(runs)
+    try:
+        return [end(runs[0])], []
+    except RemoteError as error:  # the other jobs are to be ended all the same
+        return [], [str(error)]
+
+
+def _wait_for_named(word: str, *, as_json: bool, verb: str) -> int:
+    runs = runs_named(word)
+    if is_array(word):
+        return wait_for_runs(runs, array=word, as_json=as_json, verb=verb)
+    if verb != "wait":
+        runs[0].require_own(f"{verb} its job")
+    note_owner(runs[0])
+    return wait_for_runs(runs, as_json=as_json, verb=verb)
+
+
+def wait_for_runs(
+    runs: Sequence[RunFolder],
+    *,
+    array: str | None = None,
+    as_json: bool = False,
+    verb: str = "wait",
+) -> int:
+    """Wait for a job, or every job of an array; say how it ended, and return the exit code.
 
     `verb` is what the user has typed, and would type to come back.
     """
-    if is_array(word):
-        from clusterkit.cli.jobs.arrays import runs_of, wait_for_array
-
-        return wait_for_array(word, runs_of(word), as_json=as_json, verb=verb)
-    run = run_named(word)
-    if verb != "wait":
-        run.require_own(f"{verb} its job")
-    note_owner(run)
-    return wait_for_run(run, as_json=as_json, verb=verb)
-
-
-def wait_for_run(run: RunFolder, *, as_json: bool = False, verb: str = "wait") -> int:
-    """Wait for a job, say how it ended, and return the exit code of the verb."""
 
     def changed(job: Job) -> None:
-        console.note(f"{name_of(job)} {said(job)}")
+        number = f"{array}/{job.submission.index} " if array else ""
+        console.note(f"{number}{name_of(job)} {said(job)}")
 
     try:
-        job = wait_for(run, changed=changed, on_trouble=console.warn)
+        jobs = wait_for_all(runs, changed=changed, on_trouble=console.warn)
     except KeyboardInterrupt:
         # Nobody is asked for news: whoever types Ctrl-C may do so because no node answers.
-        submission = runfolder.read_submission(run)
-        name = (submission and submission.job_id) or run.key
-        console.note(f"\n{name} goes on; come back: clusterkit {verb} {name}")
-        if may_need_client(run):
-            console.note("until then nobody starts it when its time comes, or starts it again")
+        submission = runfolder.read_submission(runs[0])
+        name = array or (submission and submission.job_id) or runs[0].key
+        console.note(f"\n{name} is still running; come back: clusterkit {verb} {name}")
+        if any(map(may_need_client, runs)):
+            console.note("until then nobody starts it when its time comes, or restarts it")
         return EXIT_INTERRUPTED
-    for line in why_failed(job):
-        console.note(line)
+    if array is None:
+        for line in why_failed(jobs[0]):
+            console.note(line)
+    else:
+        console.note(f"{array} {counted(jobs)}")
+        _tell_why(array, jobs)
     if as_json:
-        console.json_document(full_document_of(job))
-    return exit_code_of(job)
+        document = array_document(array, jobs) if array else full_document_of(jobs[0])
+        console.json_document(document)
+    return worst(jobs)
+
+
+def _tell_why(array: str, jobs: Sequence[Job]) -> None:
+    """Say why the first job that failed did, and how to ask of the others."""
+    failed = [job for job in jobs if job.status.state in TOLD]
+    if not failed:
+        return
+    first, *others = failed
+    console.note(f"{array}/{first.submission.index} ended so:")
+    for line in why_failed(first):
+        console.note(line)
+    if others:
+        ask = f"clusterkit diagnose {array}/{others[0].submission.index}"
+        console.note(f"{len(others)} more did not succeed: {ask}")
+
+
+def show_array(array: str, *, as_json: bool) -> int:
+    """Print the state of every job of an array; return the exit code of the verb."""
+    jobs = load_jobs(runs_named(array))
+    if as_json:
+        console.json_document(array_document(array, jobs))
+    else:
+        console.say(f"{console.bold(array)}  {counted(jobs)}")
+        for line in _rows(jobs):
+            console.say(line)
+    return 0 if any(job.status.state in UNDER_WAY for job in jobs) else worst(jobs)
+
+
+def array_document(array: str, jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return what `--json` prints of an array."""
+    counts = Counter(job.status.state.value for job in jobs)
+    return {"array": array, "jobs": [document_of(job) for job in jobs], "counts": counts}
+
+
+def counted(jobs: Sequence[Job]) -> str:
+    """Return `3 succeeded, 1 failed`."""
+    counts = Counter(job.status.state for job in jobs)
+    return ", ".join(f"{counts[state]} {state.value}" for state in JobState if counts[state])
+
+
+def worst(jobs: Sequence[Job]) -> int:
+    """Return 1 if any job failed, else 2 if the state of one is unknown, else 0."""
+    codes = {exit_code_of(job) for job in jobs}
+    return 1 if 1 in codes else max(codes, default=0)
+
+
+def _rows(jobs: Sequence[Job]) -> list[str]:
+    """Return one line per job; of very many only those about which there is something to say."""
+    shown = list(jobs)
+    if len(shown) > _MOST_ROWS:
+        shown = [job for job in jobs if job.status.state not in _QUIET][-_MOST_ROWS:]
+    cells = [(job.submission.index, name_of(job), job.submission.name, said(job)) for job in shown]
+    rows = [f"  {line}" for line in table(cells, ">", widths=(4,))]
+    left = len(jobs) - len(shown)
+    return [*rows, f"  and {left} more: --json lists all"] if left else rows

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, cluster_option, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 
 if TYPE_CHECKING:
     from clusterkit.config.settings import Settings
@@ -27,11 +27,10 @@ Row = tuple[str, str, str]
 
 
 @app.command()
+@explained
 def show(
-    cluster: Annotated[
-        str | None, cluster_option("Show this cluster alone.", variable=None)
-    ] = None,
-    origin: Annotated[bool, option("--origin", "Say where each value came from.")] = False,
+    cluster: str | None = None,
+    origin: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Show the effective values of every cluster."""

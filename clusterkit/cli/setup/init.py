@@ -5,24 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.core.errors import UserError
 
 if TYPE_CHECKING:
     from clusterkit.config.init import Found
 
 
+@explained
 def init(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File to write.", metavar="FILE")
-    ] = Path("clusterkit.yaml"),
-    force: Annotated[bool, option("--force", "Replace the file if it exists.")] = False,
-    yes: Annotated[bool, option("--yes -y", "Write without asking.")] = False,
+    output: Path = Path("clusterkit.yaml"),
+    force: bool = False,
+    yes: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Write a commented clusterkit.yaml from what is found here: Slurm, GPUs, hostfiles."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clusterkit.cli.jobs.status import endings
-from clusterkit.cli.jobs.wait import wait_for_run
+from clusterkit.cli.jobs.wait import wait_for_runs
 from clusterkit.core import files
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterKind, JobState, JobStatus, NodeResult
@@ -593,10 +593,10 @@ def test_ctrl_c_while_waiting_names_the_verb_and_who_starts_it_again(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for", interrupted)
-    assert wait_for_run(make_run(tmp_path, **changes), verb="supervise") == 130
+    monkeypatch.setattr("clusterkit.cli.jobs.wait.wait_for_all", interrupted)
+    assert wait_for_runs([make_run(tmp_path, **changes)], verb="supervise") == 130
     said = capsys.readouterr().err
-    assert "7 goes on; come back: clusterkit supervise 7\n" in said
+    assert "7 is still running; come back: clusterkit supervise 7\n" in said
     assert ("until then nobody starts it" in said) is bool(changes)
 
 
