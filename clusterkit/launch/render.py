@@ -25,8 +25,8 @@ from clusterkit.core.model import (
     Word,
 )
 from clusterkit.core.version import __version__
-from clusterkit.launch.deepspeed_presets import preset_text
 from clusterkit.launch.frameworks import load_framework
+from clusterkit.launch.frameworks.base import preset_text
 from clusterkit.launch.templates import render_template, template_path
 
 KINDS = ("sbatch", "node", "hostfile", "compose", "config")
@@ -255,7 +255,9 @@ def _inside_the_image(plan: LaunchPlan) -> LaunchPlan:
 def _config(plan: LaunchPlan) -> list[RenderedFile]:
     if plan.deepspeed_preset is None:
         return []
-    return [RenderedFile(name="ds_config.json", text=preset_text(plan.deepspeed_preset))]
+    return [
+        RenderedFile(name="ds_config.json", text=preset_text("deepspeed", plan.deepspeed_preset))
+    ]
 
 
 def summary(plan: LaunchPlan) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterkit.config.units import MOUNT_FORMS, TIME_FORMS, is_mount, parse_time_limit
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts.hostlist import MAX_NAMES
 from clusterkit.core.model import ClusterSpec, ContainerRuntime, GpuRequest
 from clusterkit.core.text.escapes import LONE_SURROGATE
-from clusterkit.launch.deepspeed_presets import check_preset
 from clusterkit.launch.frameworks import Framework
+from clusterkit.launch.frameworks.base import preset_text
 from clusterkit.launch.options import JobSpec
 
 _MOST_SLOTS = 9999
@@ -37,7 +38,7 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         *_check_restarts(job, cluster),
     ]
     if job.deepspeed_preset is not None:
-        problems += check_preset(job.deepspeed_preset, framework.name)
+        problems += _check_preset(job.deepspeed_preset, framework.name)
     problems += _check_text(job, cluster, workdir)
     try:
         parse_time_limit(job.time or cluster.time or "1")
@@ -45,6 +46,17 @@ def check_request(job: JobSpec, cluster: ClusterSpec, framework: Framework, work
         problems.append(Problem(message=f"--time: {error}", hint=f"write {TIME_FORMS}", key="time"))
     if problems:
         raise UserError(problems=problems)
+
+
+def _check_preset(name: str, framework: str) -> Iterator[Problem]:
+    if framework != "deepspeed":
+        message = f"--ds-preset {name} is for deepspeed, and the framework is {framework}"
+        hint = "--framework deepspeed, or leave --ds-preset out"
+        yield Problem(message=message, hint=hint, key="ds_preset")
+    try:
+        preset_text("deepspeed", name)
+    except UserError as error:
+        yield from (replace(problem, key="ds_preset") for problem in error.problems)
 
 
 def _check_text(job: JobSpec, cluster: ClusterSpec, workdir: str) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ import yaml
 from clusterkit.core.data import read_template
 from clusterkit.estimate.refusals import last_stage
 from clusterkit.estimate.setup import Library, Loss, Optimizer, Precision, Setup, Sharding
-from clusterkit.launch.deepspeed_presets import preset_text
+from clusterkit.launch.frameworks.base import preset_text
 
 SUBMIT = "submit.sh"
 DS_CONFIG = "ds_config.json"
@@ -110,7 +110,9 @@ def _rendered(setup: Setup, folder: str, script: str | None) -> dict[str, Any]:
         lstrip_blocks=True,
         finalize=json.dumps,
     )
-    cpu, nvme = (json.loads(preset_text(f"zero3-{where}")) for where in ("offload", "nvme"))
+    cpu, nvme = (
+        json.loads(preset_text("deepspeed", f"zero3-{where}")) for where in ("offload", "nvme")
+    )
     template = environment.from_string(read_template("frameworks/estimate/launch.yaml.j2"))
     text = template.render(
         setup=setup,
@@ -152,7 +154,7 @@ def _rest(setup: Setup) -> Mapping[str, Any]:
 
 def _over_preset(setup: Setup, changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return DeepSpeed's configuration: the preset of the stage with the setup's numbers."""
-    preset = json.loads(preset_text(f"zero{max(STAGES[setup.sharding], 1)}"))
+    preset = json.loads(preset_text("deepspeed", f"zero{max(STAGES[setup.sharding], 1)}"))
     # DeepSpeed has only this optimizer of ours: the script passes any other by itself.
     replaced = {"bf16"} | (set() if setup.optimizer is Optimizer.ADAMW else {"optimizer"})
     kept = {name: value for name, value in preset.items() if name not in replaced}

@@ -7,14 +7,15 @@ renders one, and `--set accelerate.config_file=FILE` names yours.
 
 from __future__ import annotations
 
-from clusterkit.core.data import data_dir, framework_files, read_template
-from clusterkit.core.errors import UserError, choices_hint
+from clusterkit.core.data import framework_files
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeCommand, Runtime, Word
 from clusterkit.launch.frameworks.base import (
     Framework,
     LaunchInputs,
     launched_by,
     option_words,
+    preset_text,
     shared_files,
 )
 
@@ -44,7 +45,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     }
     config: tuple[Word, ...] = ()
     if not own:
-        files[CONFIG_FILE] = _preset_text(preset)
+        files[CONFIG_FILE] = preset_text("accelerate", preset)
         config = (("--config_file=", Runtime.TMP, f"/{CONFIG_FILE}"),)
     return NodeCommand(
         argv=launched_by(
@@ -62,14 +63,6 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         ),
         files=files,
     )
-
-
-def _preset_text(name: str) -> str:
-    names = sorted(path.stem for path in data_dir("templates/frameworks/accelerate").glob("*.yaml"))
-    if name not in names:
-        hint = choices_hint(name, names)
-        raise UserError(f"unknown configuration preset {name!r} for accelerate", hint=hint)
-    return read_template(f"frameworks/accelerate/{name}.yaml")
 
 
 FRAMEWORK = Framework(

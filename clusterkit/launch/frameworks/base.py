@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from clusterkit.core.data import read_template
+from clusterkit.core.data import data_dir, framework_files, peers_program, read_template
+from clusterkit.core.errors import UserError, choices_hint
 from clusterkit.core.model import HorovodController, NodeCommand, Runtime, Word
+
+MPI_OPTIONS = ("launcher", "flavour", "mpirun", "map-by", "bind-to", "pmi")
+"""What `--set mpi.KEY=VALUE` may name."""
+_MPI_CHOICES = {"launcher": ("mpirun", "srun"), "flavour": ("openmpi", "mpich", "intel")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +86,73 @@ def launched_by(
     """Return how a program of ours in the job's folder of each node is called, and the script."""
     script = (inputs.python, "-u", inputs.script) if by_python else (inputs.script,)
     return (inputs.python, "-u", (Runtime.TMP, f"/{program}"), *words, *script, *inputs.args)
+
+
+def preset_text(framework: str, name: str) -> str:
+    """Return a named configuration: a JSON or YAML file in the folder of the framework.
+
+    Raises:
+        UserError: there is none of that name; the hint names those that there are.
+    """
+    folder = data_dir(f"templates/frameworks/{framework}")
+    files = {path.stem: path for path in sorted((*folder.glob("*.json"), *folder.glob("*.yaml")))}
+    if name not in files:
+        message = f"unknown configuration preset {name!r} for {framework}"
+        raise UserError(message, hint=choices_hint(name, files))
+    return files[name].read_text(encoding="utf-8")
+
+
+def mpi_command(
+    program: tuple[Word, ...], inputs: LaunchInputs, options: Mapping[str, str]
+) -> NodeCommand:
+    """Return the command that starts `program` as the ranks of an MPI job.
+
+    `mpi_launch.py` runs mpirun on the first node, whose daemons every node starts itself, so that
+    neither SSH nor a scheduler is needed. With the launcher `srun` it runs on the first node alone,
+    and Slurm starts the ranks. `options` have been checked.
+    """
+    srun = options.get("launcher") == "srun"
+    files = ("mpi_launch.py", "mpi_nodes.py", "mpi_agent.sh", "mpi_rank.sh")
+    return NodeCommand(
+        argv=(
+            inputs.python,
+            "-u",
+            (Runtime.TMP, "/mpi_launch.py"),
+            f"--processes={inputs.processes}",
+            *(f"--{key}={value}" for key, value in options.items()),
+            *((f"--srun-arg={argument}" for argument in inputs.srun_args) if srun else ()),
+            *program,
+        ),
+        files={**framework_files("mpi", *files), **peers_program()},
+        once=srun,
+    )
+
+
+def check_mpi_options(framework: str, options: Mapping[str, str], *, under_slurm: bool) -> None:
+    """Refuse `--set FRAMEWORK.KEY=VALUE` that the launcher does not know.
+
+    Raises:
+        UserError: with what it knows.
+    """
+    for key, value in options.items():
+        if key not in MPI_OPTIONS:
+            raise UserError(
+                f"{framework} has no option {key!r} under MPI",
+                hint=f"{choices_hint(key, MPI_OPTIONS)}; parameters of MPI itself are variables: "
+                "--env OMPI_MCA_...=, MPIR_CVAR_...=, I_MPI_...=",
+            )
+        if value not in _MPI_CHOICES.get(key, (value,)):
+            raise UserError(
+                f"{framework}.{key}={value}", hint=choices_hint(value, _MPI_CHOICES[key])
+            )
+        if not value:
+            raise UserError(f"{framework}.{key} has no value", hint=f"{framework}.{key}=VALUE")
+    srun = options.get("launcher") == "srun"
+    if srun and not under_slurm:
+        raise UserError(
+            f"{framework}.launcher=srun: only a Slurm cluster has srun",
+            hint="leave it out: mpirun starts the ranks",
+        )
+    if "pmi" in options and not srun:
+        hint = f"--set {framework}.launcher=srun, or leave it out"
+        raise UserError(f"{framework}.pmi is for srun", hint=hint)

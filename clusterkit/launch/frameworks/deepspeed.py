@@ -15,8 +15,7 @@ from clusterkit.core.data import framework_files
 from clusterkit.core.errors import UserError
 from clusterkit.core.hosts.hostfile import filter_slots, pool_of_unnamed
 from clusterkit.core.model import FILTERED, NodeCommand, Runtime, SlotFilter, Word
-from clusterkit.launch.deepspeed_presets import preset_text
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words
+from clusterkit.launch.frameworks.base import Framework, LaunchInputs, option_words, preset_text
 
 CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed-config")
 CONFIG_FILE = "ds_config.json"
@@ -35,7 +34,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     files = framework_files("deepspeed", "rank.sh")
     config: tuple[Word, ...] = ()
     if inputs.deepspeed_preset is not None:
-        files[CONFIG_FILE] = preset_text(inputs.deepspeed_preset)
+        files[CONFIG_FILE] = preset_text("deepspeed", inputs.deepspeed_preset)
         config = (CONFIG_FLAGS[0], (Runtime.TMP, f"/{CONFIG_FILE}"))
     slot_filter = None if inputs.one_host else _slot_filter(inputs)
     return NodeCommand(

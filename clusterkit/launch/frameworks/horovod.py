@@ -13,13 +13,15 @@ from clusterkit.core.data import framework_files, peers_program
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import HorovodController, NodeCommand
 from clusterkit.launch.frameworks.base import (
+    MPI_OPTIONS,
     Framework,
     LaunchInputs,
+    check_mpi_options,
     launched_by,
+    mpi_command,
     option_words,
     shared_files,
 )
-from clusterkit.launch.mpi import OPTIONS, check_options, mpi_command
 
 _RESETS = "reset-limit"
 """How often the ranks of an elastic job may begin anew; a compose file has a job of one host."""
@@ -31,7 +33,7 @@ def command(inputs: LaunchInputs) -> NodeCommand:
         return _over_mpi(inputs)
     elastic = inputs.max_nodes is not None
     known = {_RESETS} if elastic or inputs.one_host else set()
-    known |= set(OPTIONS) if inputs.one_host else set()
+    known |= set(MPI_OPTIONS) if inputs.one_host else set()
     unknown = [option for option in inputs.options if option not in known]
     if unknown:
         raise UserError(
@@ -79,14 +81,9 @@ def _over_mpi(inputs: LaunchInputs) -> NodeCommand:
             hint=f"--nodes {inputs.max_nodes}, or horovod_controller: gloo for this cluster",
         )
     options = {"launcher": "srun" if inputs.under_slurm else "mpirun", **inputs.options}
-    check_options("horovod", options, under_slurm=inputs.under_slurm)
-    return mpi_command(
-        (inputs.python, "-u", inputs.script, *inputs.args),
-        python=inputs.python,
-        processes=inputs.processes,
-        options=options,
-        srun_args=inputs.srun_args,
-    )
+    check_mpi_options("horovod", options, under_slurm=inputs.under_slurm)
+    program = (inputs.python, "-u", inputs.script, *inputs.args)
+    return mpi_command(program, inputs, options)
 
 
 FRAMEWORK = Framework(

@@ -7,8 +7,12 @@ such as the nccl-tests: each rank finds the variables of MPI, and those of torch
 from __future__ import annotations
 
 from clusterkit.core.model import NodeCommand
-from clusterkit.launch.frameworks.base import Framework, LaunchInputs
-from clusterkit.launch.mpi import check_options, mpi_command
+from clusterkit.launch.frameworks.base import (
+    Framework,
+    LaunchInputs,
+    check_mpi_options,
+    mpi_command,
+)
 
 
 def command(inputs: LaunchInputs) -> NodeCommand:
@@ -17,15 +21,9 @@ def command(inputs: LaunchInputs) -> NodeCommand:
     if inputs.one_host:
         # A compose file has no Slurm.
         options = {k: v for k, v in options.items() if k not in {"launcher", "pmi"}}
-    check_options("mpi", options, under_slurm=inputs.under_slurm)
+    check_mpi_options("mpi", options, under_slurm=inputs.under_slurm)
     python = (inputs.python, "-u") if inputs.script.endswith(".py") else ()
-    return mpi_command(
-        (*python, inputs.script, *inputs.args),
-        python=inputs.python,
-        processes=inputs.processes,
-        options=options,
-        srun_args=inputs.srun_args,
-    )
+    return mpi_command((*python, inputs.script, *inputs.args), inputs, options)
 
 
 FRAMEWORK = Framework(
