@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from clusterkit.config.units import parse_time_limit
+from clusterkit.core.data import read_table
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import ClusterSpec, GpuRequest
@@ -16,26 +18,11 @@ SIGNAL_AHEAD_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter
 of a limit that is short."""
 
-DECIDED = {
-    "array": "--array 'lr=1e-3,1e-4;seed=0-3%2'",
-    "nodes": "--nodes N",
-    "ntasks": "--processes N",
-    "ntasks-per-node": "--gpus-per-node N",
-    "chdir": "submit from the folder that the job should run in",
-    "output": "clusterkit logs JOB shows the output, which stands in the run folder",
-    "error": "clusterkit logs JOB shows the output, which stands in the run folder",
-    "export-file": "--env K=V, or env: in the cluster",
-}
-"""Options that would contradict the plan -> what to use instead."""
-
-OURS = frozenset(
-    {
-        "account", "constraint", "cpus-per-task", "exclude", "gpus-per-node", "gpus-per-task",
-        "gres", "job-name", "mem", "no-kill", "no-requeue", "nodes", "ntasks-per-node", "open-mode",
-        "output", "partition", "qos", "requeue", "signal", "time",
-    }
-)  # fmt: skip
+_TABLE = tuple(read_table(Path(__file__).with_name("sbatch_options.tsv")))
+OURS = frozenset(row["option"] for row in _TABLE if row["written"])
 """Options that `sbatch_directives` writes by itself; any other was asked for by name."""
+_INSTEAD = {row["option"]: row["instead"] for row in _TABLE if row["instead"]}
+"""Options that would contradict the plan, and what to use instead."""
 
 
 def sbatch_directives(
@@ -140,9 +127,9 @@ def _check_directives(
     directives: Mapping[str, str | None], last_word: Mapping[str, str | None]
 ) -> None:
     problems = [
-        Problem(message=f"sbatch.{key} is decided by the plan", hint=DECIDED[key])
+        Problem(message=f"sbatch.{key} is decided by the plan", hint=_INSTEAD[key])
         for key in last_word
-        if key in DECIDED
+        if key in _INSTEAD
     ]
     for key, value in directives.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):

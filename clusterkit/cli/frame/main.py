@@ -23,34 +23,13 @@ from typer.exceptions import TyperException
 from clusterkit.cli.frame import console
 from clusterkit.cli.frame.flags import option
 from clusterkit.core import files
+from clusterkit.core.data import read_table
 from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.version import __version__
 
-VERBS = {
-    "init": "setup.init",
-    "doctor": "setup.doctor",
-    "estimate": "estimate.verb",
-    "layout": "nodes.layout",
-    "render": "jobs.render",
-    "preflight": "nodes.preflight",
-    "submit": "jobs.submit",
-    "status": "jobs.status",
-    "logs": "jobs.logs",
-    "diagnose": "diagnose.verb",
-    "top": "top.verb",
-    "wait": "jobs.wait",
-    "supervise": "jobs.wait",
-    "cancel": "jobs.wait",
-    "bench": "bench",
-    "nodes": "nodes.nodes",
-    "hostfile": "nodes.hostfile",
-    "lint-env": "nodes.lint_env",
-    "topo": "nodes.topo",
-    "images": "images.verb",
-    "config": "setup.config",
-    "explain": "explain.verb",
-}
+_TABLE = read_table(Path(__file__).with_name("verbs.tsv"))
+VERBS = {row["verb"]: row["module"] for row in _TABLE}
 """Each verb and its module below `clusterkit.cli`, in the order in which a new user meets them."""
 
 EXIT_FINDINGS = 1

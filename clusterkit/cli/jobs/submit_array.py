@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,19 +14,16 @@ from clusterkit.cli.frame import console
 from clusterkit.cli.frame.job_options import warn_of_script
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_INTERRUPTED
 from clusterkit.cli.jobs.submit_output import listening, show_plan, showing_refusal
+from clusterkit.cli.jobs.wait import array_document, wait_for_runs
 from clusterkit.core.errors import RemoteError, UserError
 from clusterkit.core.text.listing import cut, table
 from clusterkit.executors.base import RefusalError
 from clusterkit.executors.run.dependencies import Condition, Dependencies, Dependency
-from clusterkit.jobs.submit.hand_over import (
-    conditions_of,
-    hand_over,
-    require_package,
-    require_runnable,
-    tied,
-)
-from clusterkit.jobs.submit.preflight import chosen_mode, pass_gate
-from clusterkit.launch.array.spec import Element, Sweep, fold_numbers
+from clusterkit.jobs.start_queued import is_queued, start_due
+from clusterkit.jobs.state.load import load_jobs
+from clusterkit.jobs.submit.hand_over import hand_over, tied
+from clusterkit.jobs.submit.submit import check, prepare
+from clusterkit.launch.array.spec import Sweep, fold_numbers
 from clusterkit.launch.render import render, summary
 
 if TYPE_CHECKING:
@@ -35,7 +32,7 @@ if TYPE_CHECKING:
     from clusterkit.jobs.submit.preflight import Passed
     from clusterkit.jobs.submit.request import JobRequest
 
-Trouble = UserError | RemoteError | KeyboardInterrupt
+Failure = UserError | RemoteError | KeyboardInterrupt
 """What may end a submission in the middle."""
 
 _SHOWN_FIRST, _SHOWN_LAST = 10, 2
@@ -48,9 +45,8 @@ class _Array:
     """What is to be handed over, in order."""
 
     array: str
-    elements: tuple[Element, ...]
+    sweep: Sweep
     plans: tuple[LaunchPlan, ...]
-    at_once: int | None
     after: tuple[Dependency, ...]
 
     def dependencies(
@@ -62,8 +58,9 @@ class _Array:
         more than K run, and neither Slurm nor a client has to count.
         """
         after = self.after
-        if self.at_once is not None and position >= self.at_once:
-            other = position - self.at_once
+        at_once = self.sweep.at_once
+        if at_once is not None and position >= at_once:
+            other = position - at_once
             after += (
                 Dependency(
                     run_dir=str(runs[other].path),
@@ -71,7 +68,9 @@ class _Array:
                     ending=Condition.ANY,
                 ),
             )
-        return Dependencies(array=self.array, index=self.elements[position].index, after=after)
+        return Dependencies(
+            array=self.array, index=self.sweep.elements[position].index, after=after
+        )
 
 
 def submit_array(
@@ -83,42 +82,31 @@ def submit_array(
         UserError, RemoteError: nothing was submitted.
         typer.Exit: some were, or the array was waited for.
     """
-    plans = request.plans(sweep)
-    with request.placing():
-        mode = chosen_mode(request.get("preflight"), plans[0])
-        require_runnable(plans[0])
-        after = conditions_of(request.get("after") or (), plans[0])
+    prepared = prepare(request, sweep)
+    after, plans = prepared.after, prepared.plans
     _require_few_conditions(after, len(plans))
-    warn_of_script(plans[0])
+    warn_of_script(prepared.plan)
     if dry_run:
         _show(sweep, plans, after, as_json=as_json)
         return
-    require_package(plans[0])
     with showing_refusal(as_json=as_json), listening() as listener:
-        passed = pass_gate(request, plans[0], mode, listener)
+        passed = check(prepared, listener)
     if passed.without:
         plans = request.plans(sweep, also_exclude=passed.without)
-    array = _Array(
-        array=f"array-{secrets.token_hex(3)}",
-        elements=sweep.elements,
-        plans=plans,
-        at_once=sweep.at_once,
-        after=after,
-    )
-    runs, trouble = _hand_over_all(array, passed)
+    name = f"array-{secrets.token_hex(3)}"
+    array = _Array(array=name, sweep=sweep, plans=plans, after=after)
+    runs, failure = _hand_over_all(array, passed)
     if not wait:
         _start_ready(runs)
-    if trouble is not None:
-        _tell_trouble(array, runs, trouble, as_json=as_json)
-        interrupted = isinstance(trouble, KeyboardInterrupt)
+    if failure is not None:
+        _report_failure(array, runs, failure, as_json=as_json)
+        interrupted = isinstance(failure, KeyboardInterrupt)
         raise typer.Exit(EXIT_INTERRUPTED if interrupted else EXIT_COULD_NOT)
     if as_json and not wait:
-        console.json_document(_document(array, runs))
+        console.json_document(array_document(array.array, load_jobs(runs)))
     elif not as_json:
         _announce(array, runs)
     if wait:
-        from clusterkit.cli.jobs.wait import wait_for_runs
-
         raise typer.Exit(wait_for_runs(runs, array=array.array, as_json=as_json))
 
 
@@ -135,7 +123,7 @@ def _require_few_conditions(after: Sequence[Dependency], count: int) -> None:
         )
 
 
-def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trouble | None]:
+def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Failure | None]:
     """Return the run folders of what was submitted, and what kept the rest from it."""
     runs: list[RunFolder] = []
     submissions: list[Submission] = []
@@ -162,12 +150,9 @@ def _hand_over_all(array: _Array, passed: Passed) -> tuple[list[RunFolder], Trou
 
 def _start_ready(runs: Sequence[RunFolder]) -> None:
     """Start what can start at once of jobs that a client has to start."""
-    from clusterkit.jobs.start_queued import is_queued, start_due
-    from clusterkit.jobs.state.load import load_jobs
-
-    held = [job for job in load_jobs(runs) if is_queued(job)]
-    if held:
-        start_due(held)
+    queued = [job for job in load_jobs(runs) if is_queued(job)]
+    if queued:
+        start_due(queued)
 
 
 def _count(done: int, of: int) -> None:
@@ -177,18 +162,11 @@ def _count(done: int, of: int) -> None:
         sys.stderr.flush()
 
 
-def _document(array: _Array, runs: Sequence[RunFolder]) -> dict[str, Any]:
-    from clusterkit.jobs.document import document_of
-    from clusterkit.jobs.state.load import load_jobs
-
-    return {"array": array.array, "jobs": [document_of(job) for job in load_jobs(runs)]}
-
-
 def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
     from clusterkit.executors.run.dependencies import waiting_for
 
     plan = array.plans[0]
-    limit = f"; {array.at_once} at once" if array.at_once else ""
+    limit = f"; {array.sweep.at_once} at once" if array.sweep.at_once else ""
     jobs = f"{len(runs)} job{'s' * (len(runs) != 1)}"
     console.note(
         f"{console.bold(array.array)}  {jobs}: {summary(plan)}, cluster {plan.cluster.name}{limit}"
@@ -199,19 +177,19 @@ def _announce(array: _Array, runs: Sequence[RunFolder]) -> None:
         console.note(f"  rest        waits until clusterkit supervise {array.array} (or wait) runs")
     console.note(f"  run folders {runs[0].path.parent}")
     console.note(f"  look        clusterkit status {array.array}")
-    console.note(f"  follow      clusterkit logs -f {array.array}/{array.elements[0].index}")
+    console.note(f"  follow      clusterkit logs -f {array.array}/{array.sweep.elements[0].index}")
     console.note(f"  cancel      clusterkit cancel {array.array}")
     console.say(array.array)
 
 
-def _tell_trouble(
-    array: _Array, runs: Sequence[RunFolder], trouble: Trouble, *, as_json: bool
+def _report_failure(
+    array: _Array, runs: Sequence[RunFolder], failure: Failure, *, as_json: bool
 ) -> None:
     """Say which jobs were submitted, which were not, and how to submit the others."""
-    numbers = [element.index for element in array.elements]
+    numbers = [element.index for element in array.sweep.elements]
     done, failed = numbers[: len(runs)], numbers[len(runs)]
-    why = str(trouble) or "interrupted"
-    certain = isinstance(trouble, UserError | RefusalError)
+    why = str(failure) or "interrupted"
+    certain = isinstance(failure, UserError | RefusalError)
     rest = numbers[len(runs) :] if certain else numbers[len(runs) + 1 :]
     what = f"{array.array}: {len(done)} of {len(numbers)} jobs submitted ({fold_numbers(done)})"
     hints = [f"the rest: the same command with --elements {fold_numbers(rest)}"] if rest else []
@@ -220,7 +198,7 @@ def _tell_trouble(
     hints.append(f"or end what was submitted: clusterkit cancel {array.array}")
     if as_json:
         error = {"message": what, "reason": why, "hint": "\n".join(hints)}
-        document = _document(array, runs)
+        document = array_document(array.array, load_jobs(runs))
         console.json_document({**document, "not_submitted": rest, "error": error})
     console.error(f"job {failed}: {why}")
     console.error(f"{what}\nhint: " + "\n      ".join(hints))

@@ -64,10 +64,7 @@ class JobRequest:
         Raises:
             UserError: anything in it is wrong; all problems at once that can be known at once.
         """
-        with self.placing():
-            job, cluster = self._job_and_cluster()
-            job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
-            return self._laid_out(job, cluster, warn=self.warn)
+        return self.plans(also_exclude=also_exclude)[0]
 
     def sweep(self) -> Sweep | None:
         """Return the sweep of `--array`; None where one job is asked for.
@@ -79,8 +76,10 @@ class JobRequest:
             flag_decides = "at_once" in self.flags and "array" not in self.flags
             return _sweep_of({**self.from_file, **self.flags}, flag_decides=flag_decides)
 
-    def plans(self, sweep: Sweep, *, also_exclude: tuple[str, ...] = ()) -> tuple[LaunchPlan, ...]:
-        """Return the plan of each job of the array, in order.
+    def plans(
+        self, sweep: Sweep | None = None, *, also_exclude: tuple[str, ...] = ()
+    ) -> tuple[LaunchPlan, ...]:
+        """Return the plan of each job of the array, in order, or of the one job.
 
         Raises:
             UserError: as for `plan`, or a value has no place.
@@ -88,7 +87,7 @@ class JobRequest:
         with self.placing():
             job, cluster = self._job_and_cluster()
             job = dataclasses.replace(job, exclude=(*job.exclude, *also_exclude))
-            first, *others = jobs_of(sweep, job)
+            first, *others = jobs_of(sweep, job) if sweep is not None else (job,)
             return (
                 self._laid_out(first, cluster, warn=self.warn),
                 *(self._laid_out(one, cluster, warn=lambda _: None) for one in others),

@@ -20,9 +20,10 @@ from clusterkit.jobs.submit.hand_over import (
     require_package,
     require_runnable,
 )
-from clusterkit.jobs.submit.preflight import Listener, chosen_mode, pass_gate
+from clusterkit.jobs.submit.preflight import Listener, Passed, chosen_mode, pass_gate
 from clusterkit.jobs.submit.request import JobRequest
 from clusterkit.jobs.watch import cancel
+from clusterkit.launch.array.spec import Sweep
 
 _CROWD = 32
 """So many processes for each CPU of this machine are a mistake."""
@@ -31,13 +32,19 @@ _UNLESS_TOLD = 'read -r over || exec "$@"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A job that could be started, as far as it shows without asking anybody."""
+    """What could be started, as far as it shows without asking anybody."""
 
     request: JobRequest
-    plan: LaunchPlan
+    plans: tuple[LaunchPlan, ...]
+    """Of the job, or of each job of an array in order."""
     mode: str
     """What is to be asked of preflight first."""
     after: tuple[Dependency, ...]
+
+    @property
+    def plan(self) -> LaunchPlan:
+        """The plan of the job, or of the first of an array."""
+        return self.plans[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +80,14 @@ class ProgramRequest(JobRequest):
         )
 
 
-def prepare(request: JobRequest) -> Prepared:
-    """Return what would be submitted.
+def prepare(request: JobRequest, sweep: Sweep | None = None) -> Prepared:
+    """Return what would be submitted: one job, or one for each element of a sweep.
 
     Raises:
         UserError: it cannot be, with the place of what is wrong.
     """
-    plan = request.plan()
+    plans = request.plans(sweep)
+    plan = plans[0]
     with request.placing():
         mode = chosen_mode(request.get("preflight"), plan)
         require_runnable(plan)
@@ -90,7 +98,18 @@ def prepare(request: JobRequest) -> Prepared:
             f"{plan.processes:,} processes on this machine, which has {cpus:,} CPUs:"
             " --nodes and --gpus-per-node say how many"
         )
-    return Prepared(request=request, plan=plan, mode=mode, after=conditions)
+    return Prepared(request=request, plans=plans, mode=mode, after=conditions)
+
+
+def check(prepared: Prepared, listener: Listener) -> Passed:
+    """Check the nodes for the job, or the first of an array; return the plan to hand over.
+
+    Raises:
+        NotFitError: preflight found something, and nobody said to go on.
+        UserError, RemoteError: as `pass_gate`.
+    """
+    require_package(prepared.plan)
+    return pass_gate(prepared.request, prepared.plan, prepared.mode, listener)
 
 
 def start(
@@ -102,8 +121,7 @@ def start(
         NotFitError: preflight found something, and nobody said to go on.
         UserError, RemoteError: as `pass_gate` and `hand_over`.
     """
-    require_package(prepared.plan)
-    passed = pass_gate(prepared.request, prepared.plan, prepared.mode, listener)
+    passed = check(prepared, listener)
     dependencies = Dependencies(after=prepared.after)
     run, submission = hand_over(
         passed.plan, passed, dependencies, command_line=command_line, note=listener.note
