@@ -25,8 +25,13 @@ _STRONGER = {
 class Change:
     """What to type in addition, and what comes of it."""
 
-    flags: str
     setup: Setup
+    flags: str = ""
+
+    def then(self, flag: str = "", **settings: Any) -> Change:
+        """Return this change with another one behind it."""
+        flags = f"{self.flags} {flag}".strip()
+        return Change(setup=replace(self.setup, **settings), flags=flags)
 
 
 def smallest_change(setup: Setup, fits: Callable[[Setup], bool], *, per_node: int) -> Change | None:
@@ -60,29 +65,26 @@ def least_of(setup: Setup) -> Setup:
 
 def _without_more_gpus(setup: Setup) -> Iterator[Change]:
     if setup.no_sync:
-        yield Change(flags="no --no-sync", setup=replace(setup, no_sync=False))
+        yield Change(setup=setup).then("no --no-sync", no_sync=False)
     fused = _changed(setup, loss=Loss.FUSED) if setup.loss is not Loss.FUSED else None
     if fused is not None:
         yield fused
-    yield from _smaller_batches(setup)
+    yield from _smaller_batches(Change(setup=setup))
     for level in _STRONGER[setup.checkpointing]:
         yield _changed(setup, checkpointing=level)
     leanest = leanest_of(setup)
     if setup.micro_batch > 1:
-        yield from _smaller_batches(leanest.setup, leanest.flags)
+        yield from _smaller_batches(leanest)
     elif leanest.flags:
         yield leanest
 
 
-def _smaller_batches(setup: Setup, flags: str = "") -> Iterator[Change]:
+def _smaller_batches(base: Change) -> Iterator[Change]:
     """Yield half the micro batch and so on, at the same global batch."""
-    micro, steps = setup.micro_batch, setup.accumulation
+    micro, steps = base.setup.micro_batch, base.setup.accumulation
     while micro > 1 and micro % 2 == 0:
         micro, steps = micro // 2, steps * 2
-        yield Change(
-            flags=f"{flags} --micro-batch {micro}".strip(),
-            setup=replace(setup, micro_batch=micro, accumulation=steps),
-        )
+        yield base.then(f"--micro-batch {micro}", micro_batch=micro, accumulation=steps)
 
 
 def leanest_of(setup: Setup) -> Change:
@@ -97,12 +99,12 @@ def leanest_of(setup: Setup) -> Change:
 
 def _changed(setup: Setup, **settings: Any) -> Change:
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
-    return Change(flags=flags, setup=replace(setup, **settings))
+    return Change(setup=setup).then(flags, **settings)
 
 
 def _grown(setup: Setup, fits: Callable[[Setup], bool], per_node: int) -> Change | None:
     """Return more GPUs: as it is, unless far fewer are enough with less activations, too."""
-    plain = _more_gpus(Change(flags="", setup=setup), fits, per_node)
+    plain = _more_gpus(Change(setup=setup), fits, per_node)
     lean = _more_gpus(leanest_of(setup), fits, per_node)
     if plain is None or lean is None:
         return plain or lean
@@ -116,9 +118,7 @@ def _more_gpus(base: Change, fits: Callable[[Setup], bool], per_node: int) -> Ch
         return None
 
     def with_gpus(gpus: int) -> Change:
-        flags = f"{base.flags} --gpus {gpus}".strip()
-        grown = replace(setup, gpus=gpus, gpus_per_node=min(gpus, per_node))
-        return Change(flags=flags, setup=grown)
+        return base.then(f"--gpus {gpus}", gpus=gpus, gpus_per_node=min(gpus, per_node))
 
     gpus = 2 * setup.gpus
     while gpus < per_node:
@@ -145,24 +145,16 @@ def _offloaded(setup: Setup) -> Iterator[Change]:
         Library.FSDP2,
     }:
         return
-    for base in (Change(flags="", setup=setup), leanest_of(setup)):
-        states = base.setup
-        full = states.sharding is Sharding.FULL
-        if states.offload_optimizer is Offload.NONE and (
-            full or setup.library is Library.DEEPSPEED
-        ):
+    for base in (Change(setup=setup), leanest_of(setup)):
+        full, zero = setup.sharding is Sharding.FULL, setup.library is Library.DEEPSPEED
+        if setup.offload_optimizer is Offload.NONE and (full or zero):
             params = Offload.CPU if full else Offload.NONE
-            yield Change(
-                flags=f"{base.flags} --offload cpu".strip(),
-                setup=replace(states, offload_optimizer=Offload.CPU, offload_params=params),
-            )
-        if full and setup.library is Library.DEEPSPEED:
-            on_cpu = states.offload_optimizer is Offload.CPU
+            where = {"offload_optimizer": Offload.CPU, "offload_params": params}
+            yield base.then("--offload cpu", **where)
+        if full and zero:
+            on_cpu = setup.offload_optimizer is Offload.CPU
             nvme = "--strategy zero3-nvme" if on_cpu else "--offload nvme"
-            yield Change(
-                flags=f"{base.flags} {nvme}".strip(),
-                setup=replace(states, offload_optimizer=Offload.NVME, offload_params=Offload.NVME),
-            )
+            yield base.then(nvme, offload_optimizer=Offload.NVME, offload_params=Offload.NVME)
 
 
 def _context_parallel(setup: Setup) -> Iterator[Change]:
@@ -172,10 +164,7 @@ def _context_parallel(setup: Setup) -> Iterator[Change]:
         return
     ranks = 2
     while ranks <= setup.dp:
-        yield Change(
-            flags=f"{least.flags} --cp {ranks}".strip(),
-            setup=replace(least.setup, cp=ranks, accumulation=setup.accumulation * ranks),
-        )
+        yield least.then(f"--cp {ranks}", cp=ranks, accumulation=setup.accumulation * ranks)
         ranks *= 2
 
 
@@ -184,7 +173,5 @@ def _shorter(setup: Setup) -> Iterator[Change]:
     least = leanest_of(setup)
     seq = 1 << (setup.seq - 1).bit_length() - 1
     while seq >= _SHORTEST:
-        yield Change(
-            flags=f"{least.flags} --seq {seq}".strip(), setup=replace(least.setup, seq=seq)
-        )
+        yield least.then(f"--seq {seq}", seq=seq)
         seq //= 2

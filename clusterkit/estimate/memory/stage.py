@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from clusterkit.core.data import read_table
 from clusterkit.estimate.memory.activations import (
     bytes_per_logit,
     in_flight,
@@ -28,6 +30,7 @@ from clusterkit.estimate.memory.states import (
 from clusterkit.estimate.results import Kind, Term
 from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Setup, Sharding
 
+_TERMS = {row["name"]: row for row in read_table(Path(__file__).with_name("terms.tsv"))}
 LOGITS = "logits"
 SUB_GROUP = 1e9
 """`sub_group_size`: what ZeRO-3 steps at once."""
@@ -82,19 +85,15 @@ def resident(stage: Stage) -> Iterator[Term]:
     setup, held, each, shares = stage.setup, stage.held, stage.each, stage.shares
     if setup.adapter is not None and on_gpu(setup.offload_params):
         form = f"{NF4_BYTES if setup.adapter.quantized else frozen_width(setup):g} P"
-        yield Term(
-            name="frozen weights",
-            kind=Kind.PARAMETERS,
-            bytes=frozen_bytes(setup, held),
-            formula=_formula(form, held.params, shares.params),
-            source="QLoRA, arXiv:2305.14314",
+        yield _term(
+            "frozen weights", frozen_bytes(setup, held), _formula(form, held.params, shares.params)
         )
     if on_gpu(setup.offload_params):
-        yield _states(stage, "parameters", Kind.PARAMETERS, each.params, shares.params)
+        yield _states(stage, "parameters", each.params, shares.params)
     if on_gpu(setup.offload_optimizer):
-        yield _states(stage, "optimizer states", Kind.OPTIMIZER, each.optimizer, shares.optimizer)
+        yield _states(stage, "optimizer states", each.optimizer, shares.optimizer)
     if setup.library is Library.DDP and setup.gpus > 1 and not setup.bucket_view:
-        yield _states(stage, "buckets of DDP", Kind.GRADIENTS, each.gradients, 1.0)
+        yield _states(stage, "buckets of DDP", each.gradients, 1.0)
 
 
 def gradients(stage: Stage, *, reduced: bool = False) -> Iterator[Term]:
@@ -102,11 +101,11 @@ def gradients(stage: Stage, *, reduced: bool = False) -> Iterator[Term]:
     setup, each, shares = stage.setup, stage.each, stage.shares
     if stage.unreduced and not reduced:
         # FSDP moves gradients to the host when they are reduced: until then they are whole here.
-        yield _states(stage, "whole gradients in fp32 (no_sync)", Kind.GRADIENTS, 4.0, 1.0)
+        yield _states(stage, "whole gradients in fp32 (no_sync)", 4.0, 1.0)
         return
     if setup.optimizer_in_backward or not on_gpu(setup.offload_optimizer):
         return
-    yield _states(stage, "gradients", Kind.GRADIENTS, each.gradients, shares.gradients)
+    yield _states(stage, "gradients", each.gradients, shares.gradients)
 
 
 def fresh_gradients(stage: Stage) -> Iterator[Term]:
@@ -114,21 +113,17 @@ def fresh_gradients(stage: Stage) -> Iterator[Term]:
     setup, held, each = stage.setup, stage.held, stage.each
     if setup.library in FSDP and setup.adapter is None:
         reduced = 2 if each.params == each.product == _HALF else 4
-        yield Term(
-            name="gradients that are being reduced",
-            kind=Kind.TEMPORARY,
-            bytes=(each.product + reduced) * held.block,
-            formula=f"({each.product:g} + {reduced}) x {_short(held.block)} of a block",
-            source="torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+        yield _term(
+            "gradients that are being reduced",
+            (each.product + reduced) * held.block,
+            f"({each.product:g} + {reduced}) x {_short(held.block)} of a block",
         )
     elif setup.library is Library.DEEPSPEED and setup.gpus > 1:
         bucket = min(_BUCKET, held.trained)
-        yield Term(
-            name="buckets of gradients",
-            kind=Kind.TEMPORARY,
-            bytes=each.product * 2 * bucket,
-            formula=f"2 x {each.product:g} B x {_short(bucket)} (reduce_bucket_size)",
-            source="deepspeed/runtime/zero/stage_1_and_2.py",
+        yield _term(
+            "buckets of gradients",
+            each.product * 2 * bucket,
+            f"2 x {each.product:g} B x {_short(bucket)} (reduce_bucket_size)",
         )
 
 
@@ -139,12 +134,10 @@ def tied_gradient(stage: Stage) -> Iterator[Term]:
         return
     part = model.vocab * model.hidden / setup.tp
     each = stage.each.gradients
-    yield Term(
-        name="second gradient of the tied embedding",
-        kind=Kind.TEMPORARY,
-        bytes=each * part,
-        formula=f"{each:g} V h / t, V h / t = {_short(part)}",
-        source="autograd adds two gradients of one parameter",
+    yield _term(
+        "second gradient of the tied embedding",
+        each * part,
+        f"{each:g} V h / t, V h / t = {_short(part)}",
     )
 
 
@@ -159,12 +152,10 @@ def undivided(stage: Stage) -> Iterator[Term]:
         return
     whole = 2 * setup.model.params / (setup.tp * setup.pp)
     if whole <= setup.gpu.usable_bytes and not (setup.adapter and setup.adapter.quantized):
-        yield Term(
-            name="the whole model, before it is divided",
-            kind=Kind.PARAMETERS,
-            bytes=whole,
-            formula=f"{each.product:g} P, P = {_short(whole / 2)}",
-            source="deepspeed/runtime/engine.py: module.to(device) without zero.Init",
+        yield _term(
+            "the whole model, before it is divided",
+            whole,
+            f"{each.product:g} P, P = {_short(whole / 2)}",
         )
 
 
@@ -194,12 +185,11 @@ def gathered(stage: Stage, *, blocks: int, root: bool = True) -> Iterator[Term]:
         what, source = "what autocast casts", "torch.autocast caches weights of 16 bits"
     else:
         return
-    yield Term(
-        name="gathered parameters",
-        kind=Kind.TEMPORARY,
-        bytes=each.product * params,
-        formula=f"{each.product:g} B x {_short(params)}: {what}",
-        source=source,
+    yield _term(
+        "gathered parameters",
+        each.product * params,
+        f"{each.product:g} B x {_short(params)}: {what}",
+        source,
     )
 
 
@@ -218,28 +208,22 @@ def activations(stage: Stage) -> Iterator[Term]:
     if setup.offload_activations:
         blocks = min(blocks, _OFFLOADED_BLOCKS)
     each, tokens = kept_per_token(setup), tokens_of(setup)
-    yield Term(
-        name="activations",
-        kind=Kind.ACTIVATIONS,
-        bytes=each * blocks * tokens * waiting,
-        formula=(
+    yield _term(
+        "activations",
+        each * blocks * tokens * waiting,
+        (
             f"{each:.6g} B a token x {blocks:g} blocks x {tokens:g} tokens"
             + (f" x {waiting:.3g} micro batches" if waiting > 1 else "")
             + f" (checkpointing: {setup.checkpointing})"
         ),
-        source="Korthikanti et al., arXiv:2205.05198; tensors that autograd saves",
     )
 
 
 def working(stage: Stage) -> Iterator[Term]:
     """Yield what the backward pass of one block needs beyond what was kept."""
     each, tokens = working_per_token(stage.setup), tokens_of(stage.setup)
-    yield Term(
-        name="one block in its backward pass",
-        kind=Kind.ACTIVATIONS,
-        bytes=each * tokens,
-        formula=f"{each:.6g} B a token x {tokens:g} tokens",
-        source="what is computed again, and the widest gradients",
+    yield _term(
+        "one block in its backward pass", each * tokens, f"{each:.6g} B a token x {tokens:g} tokens"
     )
 
 
@@ -251,21 +235,13 @@ def logits(stage: Stage) -> Iterator[Term]:
     count, each = logits_of(setup), bytes_per_logit(setup)
     if not each:
         pieces = 6.0 * tokens_of(setup) * setup.model.hidden
-        yield Term(
-            name="pieces of the logits",
-            kind=Kind.ACTIVATIONS,
-            bytes=pieces,
-            formula=f"6 B x s b h = {tokens_of(setup):g} x {setup.model.hidden}",
-            source="Liger: fused_linear_cross_entropy.py",
+        yield _term(
+            "pieces of the logits",
+            pieces,
+            f"6 B x s b h = {tokens_of(setup):g} x {setup.model.hidden}",
         )
         return
-    yield Term(
-        name=LOGITS,
-        kind=Kind.ACTIVATIONS,
-        bytes=each * count,
-        formula=f"{each:g} B x s b V = {_short(count)} (loss: {setup.loss})",
-        source="torch.nn.functional.cross_entropy: logits, log-softmax, gradients",
-    )
+    yield _term(LOGITS, each * count, f"{each:g} B x s b V = {_short(count)} (loss: {setup.loss})")
 
 
 def step(stage: Stage) -> Iterator[Term]:
@@ -276,28 +252,25 @@ def step(stage: Stage) -> Iterator[Term]:
     owned = stage.held.kept_trained(shares.optimizer)
     if setup.library is Library.DEEPSPEED and setup.sharding in _SHARDED_PARAMS:
         owned = min(owned, SUB_GROUP)
-    yield Term(
-        name="temporary copies of the step",
-        kind=Kind.TEMPORARY,
-        bytes=each.step * owned,
-        formula=f"{each.step:g} B x {_short(owned)}",
-        source="torch.optim.adamw (foreach); DeepSpeed stage_1_and_2.py `step`",
+    yield _term(
+        "temporary copies of the step", each.step * owned, f"{each.step:g} B x {_short(owned)}"
     )
 
 
-def _states(stage: Stage, name: str, kind: Kind, each: float, share: float) -> Term:
+def _states(stage: Stage, name: str, each: float, share: float) -> Term:
     held = stage.held
     kept = held.kept_trained(share)
     formula = _formula(f"{each:g} P", held.trained, share)
     if kept != held.trained * share:
         formula = f"{each:g} x {_short(kept)}, of which experts over 1 / {held.ep} of the ranks"
-    return Term(
-        name=name,
-        kind=kind,
-        bytes=each * kept,
-        formula=formula,
-        source=f"bytes a parameter of {stage.setup.library} in {stage.setup.precision}",
-    )
+    source = f"bytes a parameter of {stage.setup.library} in {stage.setup.precision}"
+    return _term(name, each * kept, formula, source)
+
+
+def _term(name: str, size: float, formula: str, source: str | None = None) -> Term:
+    row = _TERMS[name]
+    kind, source = Kind(row["kind"]), source or row["source"]
+    return Term(name=name, kind=kind, bytes=size, formula=formula, source=source)
 
 
 def _formula(form: str, params: float, share: float) -> str:

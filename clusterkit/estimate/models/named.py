@@ -6,17 +6,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from clusterkit.core.errors import UserError, did_you_mean
-from clusterkit.estimate.models.model_config import llama_ffn, model_of_config, shape_of
+from clusterkit.estimate.models.model_config import llama_ffn, shape_of
 from clusterkit.estimate.shapes import ModelShape
-
-__all__ = ["model_named", "model_of_config", "model_of_params", "preset_names", "published_params"]
 
 _TABLE = Path(__file__).with_name("named.txt")
 _COLUMNS = (
@@ -36,7 +34,7 @@ _VERSIONS = frozenset(
 """Words in the names of models that change nothing of their shape."""
 
 _SCALES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
-_SIZE = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt]?)", re.IGNORECASE)
+_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e[+]?[0-9]{1,2})?) *([kmbgt]?)", re.IGNORECASE)
 _SMALLEST, _LARGEST = 10**7, 10**13
 
 _LLAMAS = (
@@ -61,14 +59,6 @@ _GROUPED_FROM = 45 * 10**9
 _VOCAB = 32000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Preset:
-    name: str
-    config: Mapping[str, Any]
-    params: int | None
-    """As published; None where only a rounded figure is."""
-
-
 def preset_names() -> tuple[str, ...]:
     """Return the names of all models that are known, family by family."""
     return tuple(_presets())
@@ -88,13 +78,12 @@ def model_named(text: str) -> ModelShape:
             f"no model of the name {text!r} is known",
             hint=f"{_like(text)}; or give its config.json, or its size: --params 7B",
         )
-    preset = presets[name]
-    return shape_of(preset.config, name=name, source=f"the preset {name}")
+    return shape_of(presets[name][0], name=name, source=f"the preset {name}")
 
 
 def published_params(name: str) -> int | None:
     """Return how many parameters a preset has as published; None where that is only rounded."""
-    return _presets()[name].params
+    return _presets()[name][1]
 
 
 def model_of_params(text: str) -> ModelShape:
@@ -163,36 +152,43 @@ def _usual_blocks(hidden: int) -> float:
     return _LLAMAS[-1][1]
 
 
-def _size(text: str) -> int:
-    found = _SIZE.fullmatch(text.strip())
-    hint = "give it as 350M, 1.3B, 7B, 1T or 7000000000"
+def amount(text: str) -> float | None:
+    """Return the number that `7B`, `1.3b`, `350M` or `2_000` stands for; None where it is none."""
+    found = _AMOUNT.fullmatch(text.strip())
     if found is None:
-        raise UserError(f"{text!r} is no number of parameters", hint=hint)
+        return None
     number, scale = found.groups()
-    params = round(float(re.sub("[_,]", "", number)) * _SCALES[scale.lower()])
+    return float(re.sub("[_,]", "", number)) * _SCALES[scale.lower()]
+
+
+def _size(text: str) -> int:
+    number = amount(text)
+    hint = "give it as 350M, 1.3B, 7B, 1T or 7000000000"
+    if number is None:
+        raise UserError(f"{text!r} is no number of parameters", hint=hint)
+    params = round(number)
     if not _SMALLEST <= params <= _LARGEST:
         what = "too few" if params < _SMALLEST else "too many"
         raise UserError(f"{text.strip()} parameters are {what} for a language model", hint=hint)
     return params
 
 
-@lru_cache(maxsize=1)
-def _presets() -> Mapping[str, _Preset]:
-    lines = _TABLE.read_text(encoding="utf-8").splitlines()
-    presets = [_preset(line.split()) for line in lines if line and not line.startswith("#")]
-    return {preset.name: preset for preset in presets}
-
-
-def _preset(cells: list[str]) -> _Preset:
-    name, model_type, *numbers = cells
-    published = numbers[len(_COLUMNS)]
-    others = (cell.split("=", 1) for cell in numbers[len(_COLUMNS) + 1 :])
-    config = {
-        "model_type": model_type,
-        **{key: int(number) for key, number in zip(_COLUMNS, numbers, strict=False)},
-        **{key: json.loads(value) for key, value in others},
-    }
-    return _Preset(name=name, config=config, params=None if published == "-" else int(published))
+@cache
+def _presets() -> Mapping[str, tuple[Mapping[str, Any], int | None]]:
+    """Return the configuration of each model by its name, and its parameters as published."""
+    presets = {}
+    for line in _TABLE.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, model_type, *numbers = line.split()
+            published = numbers[len(_COLUMNS)]
+            others = (cell.split("=", 1) for cell in numbers[len(_COLUMNS) + 1 :])
+            config = {
+                "model_type": model_type,
+                **{key: int(number) for key, number in zip(_COLUMNS, numbers, strict=False)},
+                **{key: json.loads(value) for key, value in others},
+            }
+            presets[name] = config, None if published == "-" else int(published)
+    return presets
 
 
 def _like(text: str) -> str:

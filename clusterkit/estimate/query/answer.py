@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from clusterkit.estimate.advice.recommend import Answer, answer_of
 from clusterkit.estimate.factors import Calibration, calibration_file, load_calibration
 from clusterkit.estimate.machines.gpus import Gpu, gpu_named
 from clusterkit.estimate.machines.interconnects import interconnect_named, network_of
-from clusterkit.estimate.models.named import model_named, model_of_config, model_of_params
+from clusterkit.estimate.models.model_config import model_of_config
+from clusterkit.estimate.models.named import amount, model_named, model_of_params
 from clusterkit.estimate.query.options import EstimateOptions
 from clusterkit.estimate.refusals import LIMITS, absurd
 from clusterkit.estimate.request import Request, solve_batch
@@ -33,8 +33,6 @@ _SEQ = 4096
 _PER_NODE = 8
 _FILLED = 4
 """Micro batches for each stage of a pipeline, where nothing is said of the batch."""
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-_AMOUNT = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]{1,2})?) *([kmbt]?)")
 _MOST_RAM = 100_000
 
 T = TypeVar("T")
@@ -238,9 +236,8 @@ def _tokens(number_of: str | float | None) -> float | None:
     if number_of is None:
         return None
     text = str(number_of)
-    match = _AMOUNT.fullmatch(text.strip().lower())
-    number = float(re.sub("[_,]", "", match[1])) * _SCALES[match[2]] if match else 0.0
-    if number <= 0:
+    number = amount(text)
+    if not number:
         raise UserError(f"--tokens {text} is no number of tokens", hint="--tokens 2T, or 300B")
     return number
 
