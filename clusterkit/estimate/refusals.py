@@ -83,6 +83,10 @@ def _problem(name: str, setup: Setup, **more: object) -> Problem:
     return Problem(message=message, hint=hint)
 
 
+def _those(cases: Mapping[str, bool], setup: Setup, **more: object) -> Iterator[Problem]:
+    yield from (_problem(name, setup, **more) for name, so in cases.items() if so)
+
+
 def _machines(setup: Setup) -> Iterator[Problem]:
     gpus, per_node = setup.gpus, setup.gpus_per_node
     if gpus > per_node and gpus % per_node:
@@ -190,18 +194,22 @@ def _sequence(setup: Setup) -> Iterator[Problem]:
 
 
 def _precision(setup: Setup) -> Iterator[Problem]:
-    if setup.precision in _BF16 and not setup.gpu.has_bf16:
-        yield _problem("bf16", setup)
-    if setup.precision is Precision.FP8 and setup.gpu.fp8_tflops is None:
-        yield _problem("fp8", setup, instead="bf16" if setup.gpu.has_bf16 else "fp16")
+    gpu, instead = setup.gpu, "bf16" if setup.gpu.has_bf16 else "fp16"
+    cases = {
+        "bf16": setup.precision in _BF16 and not gpu.has_bf16,
+        "fp8": setup.precision is Precision.FP8 and gpu.fp8_tflops is None,
+    }
+    yield from _those(cases, setup, instead=instead)
 
 
 def _sharding(setup: Setup) -> Iterator[Problem]:
     beyond = setup.sharding in _BEYOND_DDP
-    if setup.library is Library.DDP and beyond:
-        yield _problem("ddp-shards", setup)
-    if setup.library is Library.MEGATRON and beyond:
-        yield _problem("megatron-shards", setup)
+    cases = {
+        "ddp-shards": setup.library is Library.DDP and beyond,
+        "megatron-shards": setup.library is Library.MEGATRON and beyond,
+        "zero-no-sync": setup.no_sync and setup.library is Library.DEEPSPEED and beyond,
+    }
+    yield from _those(cases, setup, stage=_stage(setup))
     group = setup.shard_group or setup.gpus
     if setup.sharding is Sharding.HYBRID and group >= setup.dp:
         where = "there is one node only"
@@ -211,8 +219,6 @@ def _sharding(setup: Setup) -> Iterator[Problem]:
         ranks = setup.tp * setup.pp * setup.cp
         enough = _multiple(2 * group * ranks, lcm(setup.gpus_per_node, ranks))
         yield _problem("hybrid", setup, where=where, enough=enough)
-    if setup.no_sync and setup.library is Library.DEEPSPEED and beyond:
-        yield _problem("zero-no-sync", setup, stage=_stage(setup))
 
 
 def _offload(setup: Setup) -> Iterator[Problem]:
@@ -237,14 +243,13 @@ def _offload(setup: Setup) -> Iterator[Problem]:
 def _megatron(setup: Setup) -> Iterator[Problem]:
     if setup.library is not Library.MEGATRON:
         return
-    if setup.precision in _BESIDE_MEGATRON:
-        yield _problem("megatron-precision", setup)
-    if setup.optimizer not in {Optimizer.ADAMW, Optimizer.SGD}:
-        yield _problem("megatron-optimizer", setup)
-    if setup.adapter is not None:
-        yield _problem("megatron-adapters", setup)
-    if setup.loss is Loss.CHUNKED:
-        yield _problem("megatron-chunks", setup)
+    cases = {
+        "megatron-precision": setup.precision in _BESIDE_MEGATRON,
+        "megatron-optimizer": setup.optimizer not in {Optimizer.ADAMW, Optimizer.SGD},
+        "megatron-adapters": setup.adapter is not None,
+        "megatron-chunks": setup.loss is Loss.CHUNKED,
+    }
+    yield from _those(cases, setup)
 
 
 def warnings_of(setup: Setup) -> Iterator[Problem]:

@@ -195,3 +195,18 @@ class Setup:
     def tokens(self) -> int:
         """Tokens of a step."""
         return self.global_batch * self.seq
+
+    @property
+    def rank_tokens(self) -> float:
+        """Tokens of a micro batch that one rank works on."""
+        return self.micro_batch * self.seq / self.cp
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an activation's element, and of a parameter that is gathered."""
+        return 4 if self.precision is Precision.FP32 else 2
+
+    @property
+    def stage_layers(self) -> float:
+        """Blocks of a pipeline stage; of the largest one where they do not divide."""
+        return float(-(-self.model.layers // self.pp))

@@ -46,14 +46,9 @@ class Saved:
         return inner + self.norms / (setup.tp if setup.sequence_parallel else 1)
 
 
-def tokens_of(setup: Setup) -> float:
-    """Return the tokens of a micro batch that one rank works on."""
-    return setup.micro_batch * setup.seq / setup.cp
-
-
 def saved_of(setup: Setup) -> Saved:
     """Return what one block keeps for one token when nothing is computed again."""
-    model, width = setup.model, _width(setup)
+    model, width = setup.model, setup.element_bytes
     hidden = model.hidden
     query, key = model.heads * model.head_dim, _kept_kv_heads(setup) * model.head_dim
     attention = width * (2 * query + 2 * key)
@@ -82,11 +77,7 @@ def _stream(setup: Setup) -> int:
     Under autocast the embedding is in fp32, and whatever is added to it; FSDP casts it as well.
     """
     alone = setup.library is Library.DDP and setup.precision in _AUTOCAST
-    return 4 if alone else _width(setup)
-
-
-def _width(setup: Setup) -> int:
-    return 4 if setup.precision is Precision.FP32 else _HALF
+    return 4 if alone else setup.element_bytes
 
 
 def _kept_kv_heads(setup: Setup) -> int:
@@ -150,7 +141,7 @@ def _selective(setup: Setup, saved: Saved) -> float:
             norms=saved.norms, attention=saved.attention, products=saved.products, scores=0.0
         )
         return whole.of_rank(setup)
-    model, width = setup.model, _width(setup)
+    model, width = setup.model, setup.element_bytes
     query, key = model.heads * model.head_dim, model.kv_heads * model.head_dim
     inner = 2 * query + key + max(1, model.active_experts) * model.ffn
     return _boundary(setup) + width * inner / setup.tp + _boundary(setup)
@@ -162,7 +153,7 @@ def working_per_token(setup: Setup) -> float:
     What is computed again, and the gradients of its output and of the MLP's widest tensor; with
     sequence parallelism, also the whole hidden state that a product gathers, and its gradient.
     """
-    width, model = _width(setup), setup.model
+    width, model = setup.element_bytes, setup.model
     again = max(0.0, saved_of(setup).of_rank(setup) - kept_per_token(setup))
     gradients = width * (model.hidden + max(1, model.active_experts) * model.ffn / setup.tp)
     gathered = 2 * width * model.hidden if setup.tp > 1 else 0.0
@@ -187,7 +178,7 @@ def in_flight(setup: Setup, *, first: bool) -> float:
 def logits_of(setup: Setup) -> float:
     """Return the logits of a micro batch on one rank."""
     divided = setup.tp if setup.loss_parallel else 1
-    return tokens_of(setup) * setup.model.vocab / divided
+    return setup.rank_tokens * setup.model.vocab / divided
 
 
 def bytes_per_logit(setup: Setup) -> float:
@@ -195,7 +186,7 @@ def bytes_per_logit(setup: Setup) -> float:
     if setup.loss is Loss.FUSED and setup.library is Library.MEGATRON:
         # --cross-entropy-loss-fusion joins only the loss (fused_cross_entropy.py): logits as they
         # come, their softmax in fp32, and the gradient.
-        return 4.0 + 2 * _width(setup)
+        return 4.0 + 2 * setup.element_bytes
     if setup.loss is Loss.FUSED:
         return 0.0
     eager = _eager_loss(setup)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterkit.estimate.machines.gpus import Gpu
-from clusterkit.estimate.memory.activations import kept_per_token, tokens_of
+from clusterkit.estimate.memory.activations import kept_per_token
 from clusterkit.estimate.memory.stage import SUB_GROUP, stages
 from clusterkit.estimate.memory.states import bytes_of, frozen_bytes, shares_of
 from clusterkit.estimate.setup import Library, Offload, Optimizer, Setup
@@ -42,7 +42,7 @@ def host_bytes(setup: Setup) -> float:
     states += _pinned(setup) * _ranks(setup)
     if setup.offload_activations:
         stage = stages(setup)[0]
-        states += kept_per_token(setup) * stage.held.blocks * tokens_of(setup) * _ranks(setup)
+        states += kept_per_token(setup) * stage.held.blocks * setup.rank_tokens * _ranks(setup)
     return states
 
 

@@ -12,7 +12,6 @@ from clusterkit.estimate.memory.activations import (
     in_flight,
     kept_per_token,
     logits_of,
-    tokens_of,
     working_per_token,
 )
 from clusterkit.estimate.memory.states import (
@@ -207,7 +206,7 @@ def activations(stage: Stage) -> Iterator[Term]:
     blocks = float(stage.held.blocks)
     if setup.offload_activations:
         blocks = min(blocks, _OFFLOADED_BLOCKS)
-    each, tokens = kept_per_token(setup), tokens_of(setup)
+    each, tokens = kept_per_token(setup), setup.rank_tokens
     yield _term(
         "activations",
         each * blocks * tokens * waiting,
@@ -221,7 +220,7 @@ def activations(stage: Stage) -> Iterator[Term]:
 
 def working(stage: Stage) -> Iterator[Term]:
     """Yield what the backward pass of one block needs beyond what was kept."""
-    each, tokens = working_per_token(stage.setup), tokens_of(stage.setup)
+    each, tokens = working_per_token(stage.setup), stage.setup.rank_tokens
     yield _term(
         "one block in its backward pass", each * tokens, f"{each:.6g} B a token x {tokens:g} tokens"
     )
@@ -234,11 +233,11 @@ def logits(stage: Stage) -> Iterator[Term]:
         return
     count, each = logits_of(setup), bytes_per_logit(setup)
     if not each:
-        pieces = 6.0 * tokens_of(setup) * setup.model.hidden
+        pieces = 6.0 * setup.rank_tokens * setup.model.hidden
         yield _term(
             "pieces of the logits",
             pieces,
-            f"6 B x s b h = {tokens_of(setup):g} x {setup.model.hidden}",
+            f"6 B x s b h = {setup.rank_tokens:g} x {setup.model.hidden}",
         )
         return
     yield _term(LOGITS, each * count, f"{each:g} B x s b V = {_short(count)} (loss: {setup.loss})")

@@ -17,14 +17,11 @@ from clusterkit.estimate.machines.interconnects import Fabric, Group, group_of
 from clusterkit.estimate.results import Transfer
 from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Precision, Setup, Sharding
 from clusterkit.estimate.speed.wire import (
-    activation_bytes,
     domain_of,
     fabric_of,
     gradient_wire_bytes,
-    layers_per_rank,
     micro_batch_bytes,
     params_per_rank,
-    wire_bytes,
 )
 
 
@@ -52,7 +49,7 @@ def _tensor_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
     group = group_of(setup.tp, 1, domain_of(setup))
     size = micro_batch_bytes(setup)
     again = 2 if setup.checkpointing is Checkpointing.FULL else 0
-    count = (4 + again) * layers_per_rank(setup) * setup.accumulation
+    count = (4 + again) * setup.stage_layers * setup.accumulation
     engine = setup.library is Library.MEGATRON and setup.precision is Precision.FP8
     what = "gather and reduce-scatter" if setup.sequence_parallel else "all-reduce"
     yield Transfer(
@@ -73,8 +70,8 @@ def _context_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
         return
     model, group = setup.model, group_of(setup.cp, setup.tp, domain_of(setup))
     kv = 2 * model.kv_heads * model.head_dim / min(setup.tp, model.kv_heads)
-    size = setup.micro_batch * setup.seq * kv * activation_bytes(setup)
-    count = 3 * layers_per_rank(setup) * setup.accumulation
+    size = setup.micro_batch * setup.seq * kv * setup.element_bytes
+    count = 3 * setup.stage_layers * setup.accumulation
     yield Transfer(
         name="pass keys and values around",
         group="context",
@@ -94,7 +91,7 @@ def _expert_parallel(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
     size = micro_batch_bytes(setup) / setup.tp * model.active_experts
     sparse = 1 - min(model.dense_layers, model.layers) / model.layers
     again = 2 if setup.checkpointing is Checkpointing.FULL else 0
-    count = (4 + again) * layers_per_rank(setup) * sparse * setup.accumulation
+    count = (4 + again) * setup.stage_layers * sparse * setup.accumulation
     yield Transfer(
         name="send tokens to experts and back",
         group="expert",
@@ -126,7 +123,7 @@ def _pipeline(setup: Setup, fabric: Fabric) -> Iterator[Transfer]:
 
 
 def _often(setup: Setup) -> str:
-    layers = layers_per_rank(setup)
+    layers = setup.stage_layers
     return f"for each of {layers:.0f} layers and {setup.accumulation} micro batches"
 
 
@@ -228,11 +225,11 @@ class _Ranks:
 
     def gathered(self, when: str, *, times: int, hidden: bool) -> Transfer:
         """Return the gathering of parameters, `when` they are needed."""
-        size = params_per_rank(self.setup) * wire_bytes(self.setup)
+        size = params_per_rank(self.setup) * self.setup.element_bytes
         return self._one_way(
             f"gather parameters ({when})",
             size=size,
-            pieces=self._pieces(size, wire_bytes(self.setup)),
+            pieces=self._pieces(size, self.setup.element_bytes),
             times=times,
             hidden=hidden,
             formula=f"(N-1)/N P w, N = {self._shards}, {self._figures('w')}",
@@ -265,7 +262,7 @@ class _Ranks:
 
     def _figures(self, letter: str) -> str:
         """Return the parameters of a rank and their bytes: `w` of a weight, `g` of a gradient."""
-        each = wire_bytes(self.setup) if letter == "w" else gradient_wire_bytes(self.setup)
+        each = self.setup.element_bytes if letter == "w" else gradient_wire_bytes(self.setup)
         return f"P = {params_per_rank(self.setup):.3e}, {letter} = {each}"
 
     @property

@@ -17,9 +17,7 @@ from clusterkit.estimate.setup import Library, Loss, Offload, Precision, Setup
 from clusterkit.estimate.speed.flops import Work, active_ffn, recomputed, work_of
 from clusterkit.estimate.speed.wire import (
     gradient_wire_bytes,
-    layers_per_rank,
     owned_params,
-    wire_bytes,
 )
 
 _FED_GBS = 3350 / 989
@@ -70,8 +68,8 @@ class Compute:
 
 def compute_of(setup: Setup) -> Compute:
     """Return how long a GPU of the slowest pipeline stage computes."""
-    layers = layers_per_rank(setup)
-    tokens = setup.micro_batch * setup.seq / setup.cp
+    layers = setup.stage_layers
+    tokens = setup.rank_tokens
     work = work_of(setup)
     block = tokens * (_products_s(setup, work) + _attention_s(setup, work) + _traffic_s(setup))
     block += _weights_s(setup, work)
@@ -163,8 +161,7 @@ def _traffic_s(setup: Setup) -> float:
     divided += (5 if model.gated else 3) * active_ffn(model)
     elements = (width + divided / setup.tp) * (3 + recomputed(setup).elementwise)
     fused = setup.compiled or setup.library is Library.MEGATRON
-    each = 4 if setup.precision is Precision.FP32 else 2
-    return elements * each * (_FUSED if fused else 1) / _memory(setup.gpu)
+    return elements * setup.element_bytes * (_FUSED if fused else 1) / _memory(setup.gpu)
 
 
 def _weights_s(setup: Setup, work: Work) -> float:
@@ -217,14 +214,14 @@ def offload_s(setup: Setup) -> float:
     each = 2 if setup.precision is Precision.PURE_BF16 else 4
     seconds = 0.0
     if setup.offload_optimizer is not Offload.NONE:
-        seconds += held * (gradient_wire_bytes(setup) + wire_bytes(setup)) / pcie
+        seconds += held * (gradient_wire_bytes(setup) + setup.element_bytes) / pcie
         seconds += on_node * _ADAM_TENSORS * each / (_HOST_ADAM_GBS * 1e9)
     if setup.offload_params is not Offload.NONE:
-        seconds += 2 * setup.accumulation * held * wire_bytes(setup) / pcie
+        seconds += 2 * setup.accumulation * held * setup.element_bytes / pcie
     if setup.offload_optimizer is Offload.NVME:
         state = on_node * _STATE_TENSORS * each
         seconds += state / (_NVME_READ_GBS * 1e9) + state / (_NVME_WRITE_GBS * 1e9)
     if setup.offload_params is Offload.NVME:
-        weights = on_node * wire_bytes(setup)
+        weights = on_node * setup.element_bytes
         seconds += 2 * setup.accumulation * weights / (_NVME_READ_GBS * 1e9)
     return seconds

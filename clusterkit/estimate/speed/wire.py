@@ -40,16 +40,6 @@ def owned_params(setup: Setup) -> float:
     return max(held.kept_trained(share) for held in stages_of(setup))
 
 
-def layers_per_rank(setup: Setup) -> float:
-    """Return how many blocks a pipeline stage has; the largest one where they do not divide."""
-    return float(-(-setup.model.layers // setup.pp))
-
-
-def wire_bytes(setup: Setup) -> int:
-    """Return the bytes of a parameter that is gathered."""
-    return 4 if setup.precision is Precision.FP32 else 2
-
-
 def gradient_wire_bytes(setup: Setup) -> int:
     """Return the bytes of a gradient that is reduced, as the library sends it by itself.
 
@@ -64,12 +54,6 @@ def gradient_wire_bytes(setup: Setup) -> int:
     return 4 if setup.library in FSDP else round(bytes_of(setup).gradients)
 
 
-def activation_bytes(setup: Setup) -> int:
-    """Return the bytes of an element of an activation."""
-    return 4 if setup.precision is Precision.FP32 else 2
-
-
 def micro_batch_bytes(setup: Setup) -> float:
     """Return the bytes between two blocks, of one micro batch on one context-parallel rank."""
-    tokens = setup.micro_batch * setup.seq / setup.cp
-    return tokens * setup.model.hidden * activation_bytes(setup)
+    return setup.rank_tokens * setup.model.hidden * setup.element_bytes
