@@ -52,36 +52,23 @@ def read_manifest(image: str) -> Manifest:
 def bill_of_materials(tag: str, present: Present, inside: Manifest) -> Mapping[str, Any]:
     """Return the packages of an image as CycloneDX 1.5 (cyclonedx.org/docs/1.5/json)."""
     distribution = inside.system.split()[0].lower()
-    components = [
-        *(
-            _component(name, version, f"pkg:pypi/{normal_name(name)}@{quote(version)}")
-            for name, version in inside.python_packages.items()
-        ),
-        *(
-            _component(name, version, f"pkg:deb/{distribution}/{name}@{quote(version)}")
-            for name, version in inside.debian_packages.items()
-        ),
+    found = [
+        (name, version, f"pkg:pypi/{normal_name(name)}@{quote(version)}")
+        for name, version in inside.python_packages.items()
     ]
+    found += [
+        (name, version, f"pkg:deb/{distribution}/{name}@{quote(version)}")
+        for name, version in inside.debian_packages.items()
+    ]
+    tool = {"type": "application", "name": "clusterkit", "version": __version__}
+    image = {"type": "container", "name": tag, "bom-ref": tag, "version": present.id}
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": {
-            "tools": {
-                "components": [
-                    {"type": "application", "name": "clusterkit", "version": __version__}
-                ]
-            },
-            "component": {
-                "type": "container",
-                "name": tag,
-                "bom-ref": tag,
-                "version": present.id,
-            },
-        },
-        "components": components,
+        "metadata": {"tools": {"components": [tool]}, "component": image},
+        "components": [
+            {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
+            for name, version, purl in found
+        ],
     }
-
-
-def _component(name: str, version: str, purl: str) -> Mapping[str, str]:
-    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}

@@ -15,7 +15,9 @@ from clusterkit.estimate.speed.step_time import bill_of
 if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer, Candidate
     from clusterkit.estimate.request import Request
-    from clusterkit.estimate.results import Memory
+    from clusterkit.estimate.results import Memory, Speed
+
+_BAR = 30
 
 
 def headline(request: Request) -> Sequence[str]:
@@ -165,13 +167,6 @@ def cautions(one: Candidate) -> Sequence[str]:
         first, *rest = paragraph(text, first="warning: ", indent=9)
         lines += [first.replace("warning:", console.coloured("warning:", "yellow"), 1), *rest]
     return lines
-
-
-if TYPE_CHECKING:
-    from clusterkit.estimate.advice.recommend import Answer, Candidate
-    from clusterkit.estimate.results import Memory, Speed
-
-_BAR = 30
 
 
 def explanation(one: Candidate) -> Sequence[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clusterkit.cli.estimate.flags import takes_options
 from clusterkit.cli.frame import console
+from clusterkit.cli.frame.flags import JsonFlag, option, with_flags
 from clusterkit.core.errors import UserError
 from clusterkit.estimate.query.options import EstimateOptions
 
@@ -17,12 +20,6 @@ if TYPE_CHECKING:
     from clusterkit.estimate.advice.recommend import Answer
 
 EXIT_FINDINGS = 1
-
-
-def _option(panel: str, text: str, *names: str, metavar: str | None = None) -> Any:
-    return typer.Option(
-        *names, help=text, rich_help_panel=panel, metavar=metavar, show_default=False
-    )
 
 
 _SHOW, _FILES = "What to show", "Measurements"
@@ -35,17 +32,37 @@ _LEARN = "Learn from a measured step (for --cluster)."
 _SCORE = "Compare with a table of published figures."
 
 
+def takes_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give `verb`, which takes `EstimateOptions` first, a parameter for each of them instead."""
+    return with_flags(verb, list(_parameters()), lambda said: EstimateOptions(**said))
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    kinds = {"int": int | None, "float": float | None, "bool": bool}
+    for field in dataclasses.fields(EstimateOptions):
+        said = field.metadata
+        flags = " ".join(said["flags"]) or f"--{field.name.replace('_', '-')}"
+        shown = option(flags, said["help"], said["metavar"], rich_help_panel=said["panel"])
+        kind = kinds.get(str(field.type).partition(" ")[0], str | None)
+        yield inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=Annotated[kind, shown],
+        )
+
+
 @takes_options
 def estimate(
     options: EstimateOptions,
     folder: Annotated[Path | None, _DIR] = None,
-    plot: Annotated[Path | None, _option(_SHOW, _PLOT, "--plot", metavar="FILE")] = None,
-    launch: Annotated[bool, _option(_SHOW, _LAUNCH, "--launch")] = False,
+    plot: Annotated[Path | None, option("--plot", _PLOT, "FILE", rich_help_panel=_SHOW)] = None,
+    launch: Annotated[bool, option("--launch", _LAUNCH, rich_help_panel=_SHOW)] = False,
     calibrate: Annotated[
-        Path | None, _option(_FILES, _LEARN, "--calibrate", metavar="FILE")
+        Path | None, option("--calibrate", _LEARN, "FILE", rich_help_panel=_FILES)
     ] = None,
-    score: Annotated[Path | None, _option(_FILES, _SCORE, "--score", metavar="FILE")] = None,
-    json: Annotated[bool, _option("Options", "Print one JSON document.", "--json")] = False,
+    score: Annotated[Path | None, option("--score", _SCORE, "FILE", rich_help_panel=_FILES)] = None,
+    json: JsonFlag = False,
 ) -> None:
     """Tell which strategy fits a model on some GPUs, how fast it trains, and why.
 

@@ -12,9 +12,9 @@ from clusterkit.estimate.factors import Calibration
 from clusterkit.estimate.machines.interconnects import Fabric, group_of
 from clusterkit.estimate.memory.phases import memory_of
 from clusterkit.estimate.setup import Setup
+from clusterkit.estimate.speed.communication import domain_of, fabric_of
 from clusterkit.estimate.speed.compute import compute_of
 from clusterkit.estimate.speed.step_time import speed_of, utilisation_of
-from clusterkit.estimate.speed.wire import domain_of, fabric_of
 
 LEAST_MESSAGE = 1 << 20
 """Bytes below which an all-reduce measures latency, not bandwidth."""

@@ -236,3 +236,32 @@ def frozen_width(setup: Setup) -> float:
 def on_gpu(where: Offload) -> bool:
     """Tell whether something stays on the GPU."""
     return where is Offload.NONE
+
+
+def params_per_rank(setup: Setup) -> float:
+    """Return the parameters that a rank would hold, did data-parallel ranks not shard them.
+
+    Those of the fullest pipeline stage, for which the others wait; with adapters, those that are
+    trained: nothing else is exchanged.
+    """
+    return max(held.trained for held in stages_of(setup))
+
+
+def owned_params(setup: Setup) -> float:
+    """Return the trained parameters whose optimizer states a rank keeps, and which it steps."""
+    share = shares_of(setup).optimizer
+    return max(held.kept_trained(share) for held in stages_of(setup))
+
+
+def gradient_wire_bytes(setup: Setup) -> int:
+    """Return the bytes of a gradient that is reduced, as the library sends it by itself.
+
+    FSDP reduces in fp32 (`reduce_dtype`, as `--launch` writes it), DeepSpeed in the 16 bits that it
+    multiplies in (`communication_data_type`; `comm_dtype` under torch's autocast). DDP and Megatron
+    send gradients as they are kept: in fp32 beside fp32 parameters, or as Megatron's main ones.
+    """
+    if setup.fp32_gradients or setup.precision is Precision.FP32:
+        return 4
+    if setup.library is Library.DEEPSPEED:
+        return 2
+    return 4 if setup.library in FSDP else round(bytes_of(setup).gradients)

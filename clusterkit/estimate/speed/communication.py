@@ -13,16 +13,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.machines.interconnects import Fabric, Group, group_of
+from clusterkit.estimate.machines.interconnects import (
+    Fabric,
+    Group,
+    fast_domain,
+    group_of,
+    network_of,
+)
+from clusterkit.estimate.memory.states import gradient_wire_bytes, params_per_rank
 from clusterkit.estimate.results import Transfer
 from clusterkit.estimate.setup import FSDP, Checkpointing, Library, Precision, Setup, Sharding
-from clusterkit.estimate.speed.wire import (
-    domain_of,
-    fabric_of,
-    gradient_wire_bytes,
-    micro_batch_bytes,
-    params_per_rank,
-)
+
+
+def fabric_of(setup: Setup, calibration: Calibration | None = None) -> Fabric:
+    """Return the links that a setup runs over; the usual network where it names none."""
+    measured = calibration or Calibration()
+    return Fabric(
+        gpu=setup.gpu,
+        gpus_per_node=domain_of(setup),
+        network=network_of(setup.gpu, setup.interconnect),
+        intra_scale=measured.intra_busbw_scale,
+        inter_scale=measured.inter_busbw_scale,
+    )
+
+
+def domain_of(setup: Setup) -> int:
+    """Return how many GPUs share the fast links: those of a node, or of a rack with NVLink."""
+    return fast_domain(setup.gpu, setup.gpus_per_node, setup.gpus)
+
+
+def micro_batch_bytes(setup: Setup) -> float:
+    """Return the bytes between two blocks, of one micro batch on one context-parallel rank."""
+    return setup.rank_tokens * setup.model.hidden * setup.element_bytes
 
 
 def transfers_of(setup: Setup, *, calibration: Calibration | None = None) -> tuple[Transfer, ...]:

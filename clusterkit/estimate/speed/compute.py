@@ -12,13 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clusterkit.estimate.machines.gpus import Gpu
-from clusterkit.estimate.memory.states import NF4_BYTES
+from clusterkit.estimate.memory.states import NF4_BYTES, gradient_wire_bytes, owned_params
 from clusterkit.estimate.setup import Library, Loss, Offload, Precision, Setup
 from clusterkit.estimate.speed.flops import Work, active_ffn, recomputed, work_of
-from clusterkit.estimate.speed.wire import (
-    gradient_wire_bytes,
-    owned_params,
-)
 
 _FED_GBS = 3350 / 989
 """Bandwidth of an H100 for each TFLOP/s of its peak. An H200 has the same units and 1.43 times it;

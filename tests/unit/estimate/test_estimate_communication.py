@@ -18,6 +18,7 @@ from clusterkit.estimate.machines.interconnects import (
     interconnect_named,
     network_of,
 )
+from clusterkit.estimate.memory.states import owned_params, params_per_rank
 from clusterkit.estimate.models.named import model_named
 from clusterkit.estimate.setup import (
     Adapter,
@@ -30,7 +31,6 @@ from clusterkit.estimate.setup import (
 )
 from clusterkit.estimate.shapes import ModelShape
 from clusterkit.estimate.speed.communication import transfers_of
-from clusterkit.estimate.speed.wire import owned_params, params_per_rank
 
 MIB = 1 << 20
 
