@@ -110,7 +110,7 @@ def test_a_node_with_a_cpu_limit_is_named(own_lab: Lab) -> None:
     assert stragglers(one) == []
     assert stragglers(three) == ["n2"]
     (cause,) = (one for one in three["causes"] if one["kind"] == "straggler")
-    assert "CPU limit of 0.08 processors is used up" in " ".join(cause["evidence"])
+    assert "CPU limit of 0.08 CPUs is used up" in " ".join(cause["evidence"])
     for row in (one, two, three):
         each = row["throughput"] / (row["size"] * one["throughput"])
         assert row["efficiency"] == pytest.approx(each, abs=1e-3)
