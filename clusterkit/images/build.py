@@ -31,6 +31,10 @@ _KEPT_LINES = 400
 _SHOWN_LINES = 30
 _PUSH_S = 7200.0
 
+_HINTS = tuple(
+    (re.compile(row["said"], re.IGNORECASE), row["hint"])
+    for row in read_table(Path(__file__).with_name("build_errors.tsv"))
+)
 _METADATA = re.compile(r"\[(\S+ )?internal\] load metadata for (?P<image>\S+)")
 
 
@@ -243,10 +247,8 @@ def explain_failure(name: str, progress: Progress, code: int) -> RemoteError:
 
 
 def _hint(said: str) -> str | None:
-    for known in read_table(Path(__file__).with_name("build_errors.tsv")):
-        if re.search(known["said"], said, re.IGNORECASE):
-            return known["hint"]
-    return docker_trouble(said).hint
+    known = (hint for pattern, hint in _HINTS if pattern.search(said))
+    return next(known, None) or docker_trouble(said).hint
 
 
 def _indent(text: str) -> str:

@@ -27,7 +27,7 @@ TABLES = {
     "bench/accuracy/units.py": ("_FORMS",),
     "clusterkit/core/docker_errors.py": (),
     "clusterkit/executors/slurm/refusals.py": (),
-    "clusterkit/images/build.py": ("_KNOWN",),
+    "clusterkit/images/build.py": (),
     "templates/frameworks/mpi/mpi_launch.py": ("SAYS",),
 }
 """Files that search for what stands in a table: names of those that hold texts and no patterns."""

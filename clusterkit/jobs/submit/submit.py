@@ -58,17 +58,21 @@ class ProgramRequest(JobRequest):
     program: Mapping[str, str]
     """Name and text of each file; the script is the one that `script` of the job is called."""
 
-    def plan(self, *, also_exclude: tuple[str, ...] = ()) -> LaunchPlan:
-        """Return the plan, with the program on board.
+    def plans(
+        self, sweep: Sweep | None = None, *, also_exclude: tuple[str, ...] = ()
+    ) -> tuple[LaunchPlan, ...]:
+        """Return the plans, with the program on board.
 
         Raises:
             UserError: as for any job.
         """
-        plan = JobRequest.plan(self, also_exclude=also_exclude)
-        return replace(
-            plan,
-            command=self._carrying(plan.command, plan.script),
-            one_host_command=self._carrying(plan.one_host_command, plan.script),
+        return tuple(
+            replace(
+                plan,
+                command=self._carrying(plan.command, plan.script),
+                one_host_command=self._carrying(plan.one_host_command, plan.script),
+            )
+            for plan in JobRequest.plans(self, sweep, also_exclude=also_exclude)
         )
 
     def _carrying(self, command: NodeCommand, script: str) -> NodeCommand:

@@ -120,7 +120,7 @@ def test_what_is_shown_is_what_is_collected() -> None:
     assert {name for name in asked if name.startswith("DCGM_")} == fields
     ours = set(re.findall(r"`(clusterkit_\w+)`", (ROOT / "docs/how-to/metrics.md").read_text()))
     assert {name for name in asked if name.startswith("clusterkit_")} <= ours
-    written = (ROOT / "clusterkit/observe/prometheus").glob("[jn]*.*")
+    written = (ROOT / "clusterkit/observe").glob("[mp]*.*")
     assert ours == {
         name for path in written for name in re.findall(r"\b(clusterkit_\w+)", path.read_text())
     }
