@@ -15,11 +15,17 @@ from clusterkit.core.errors import Problem, choices_hint, did_you_mean
 Model = TypeVar("Model", bound=BaseModel)
 
 _CHOICES = frozenset({"enum", "literal_error"})
-_BOUNDS = {"greater_than_equal": ("least", "ge"), "less_than_equal": ("most", "le")}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "less_than_equal": ("at most", "le"),
+    "greater_than": ("more than", "gt"),
+    "less_than": ("less than", "lt"),
+}
 _MAPPING = ("a mapping (key: value)", None)
 _LIST = ("a list", "write [first, second]")
 _WANTED: dict[str, tuple[str, str | None]] = {
     "int_": ("a whole number", None),
+    "finite_number": ("a number", None),
     "bool_": ("true or false", None),
     "string_type": ("a text", 'quote it, or write "" for an empty one'),
     "model_type": _MAPPING,
@@ -80,7 +86,7 @@ def complaint(detail: ErrorDetails, name: str) -> tuple[str, str | None]:
         return f"{name} cannot be {shown(value)}", _one_of(value, str(context["expected"]))
     if kind in _BOUNDS:
         word, bound = _BOUNDS[kind]
-        return f"{name} must be at {word} {context[bound]}, not {value}", None
+        return f"{name} must be {word} {context[bound]}, not {value}", None
     for prefix, (wanted, hint) in _WANTED.items():
         if kind.startswith(prefix):
             return f"{name} must be {wanted}, not {shown(value)}", hint

@@ -1,4 +1,4 @@
-"""Hand a plan over to where it runs: this machine, or Slurm; each by way of submitit.
+"""Hand a plan over to where it runs: this machine, Slurm, or machines over ssh.
 
 Importing this package imports neither submitit nor a scheduler's code; `executor_for` does.
 """

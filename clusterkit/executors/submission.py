@@ -142,6 +142,7 @@ def submit_plan(
         RefusalError: the job was refused.
         UnconfirmedError: nobody can tell whether it was accepted; `clusterkit status` will.
     """
+    noted = False
     try:
         executor = executor_for(plan.cluster.kind)
         _require_secrets(plan, secrets)
@@ -151,6 +152,7 @@ def submit_plan(
             job_id = executor.queue(plan, run, dependencies, hidden=frozenset(secrets))
             files.create_text(run.queued, "")
         submission = _prepare(plan, rendered, run, secrets, command_line, dependencies)
+        noted = True
         for name, document in (documents or {}).items():
             content = {"schema": runfolder.SCHEMA, **files.plain(document)}
             files.write_json(run.path / name, content, mode=files.PRIVATE)
@@ -164,7 +166,7 @@ def submit_plan(
         _keep_refusal(run, submission, error)
         raise
     except BaseException as error:
-        if not submit_journal.is_handed_over(run):
+        if not (noted and submit_journal.is_handed_over(run)):
             files.remove_tree(run.path)  # nothing was started; half a run would only confuse
         elif not isinstance(error, UnconfirmedError):  # which has noted what was said
             why = str(error) or "interrupted"

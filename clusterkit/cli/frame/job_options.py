@@ -98,5 +98,11 @@ def flag_behind(plan: LaunchPlan) -> str | None:
     if behind:
         with suppress(OSError):
             text = Path(plan.workdir, plan.script).read_text(encoding="utf-8", errors="replace")
-    unnamed = (w for w in behind if w[2:] not in text and w[2:].replace("-", "_") not in text)
-    return next(unnamed, None)
+    return next((word for word in behind if not _takes(text, word)), None)
+
+
+def _takes(script: str, flag: str) -> bool:
+    """Tell whether a script names a flag, or a field that a parser makes it of."""
+    name = flag[2:].replace("-", "_")
+    forms = (flag, f"--{name}", f"{name}:", f"{name}=", f"{name} =", f"'{name}'", f'"{name}"')
+    return any(form in script for form in forms)

@@ -131,9 +131,9 @@ def hand_over(run: RunFolder) -> None:
 
 
 def is_handed_over(run: RunFolder) -> bool:
-    """Tell whether the job may have been accepted; also where the note cannot be read."""
+    """Tell whether the job may have been accepted; also where the note has gone or is damaged."""
     noted = read(run)
-    return noted.at is not None if noted is not None else run.handing.exists()
+    return noted is None or noted.at is not None
 
 
 def give_up(run: RunFolder, answer: str) -> None:

@@ -211,8 +211,10 @@ def assign_ranks(hosts: Iterable[Host], processes: int | None = None) -> tuple[R
             hint="ask for fewer processes, or add hosts",
         )
     local_sizes: dict[str, int] = {}
+    left = size
     for host, slots in capacity.items():
-        local_sizes[host] = min(slots, size - sum(local_sizes.values()))
+        local_sizes[host] = min(slots, left)
+        left -= local_sizes[host]
     cross_sizes = Counter(local for count in local_sizes.values() for local in range(count))
     places = [(host, local) for host, count in local_sizes.items() for local in range(count)]
     cross_ranks: Counter[int] = Counter()

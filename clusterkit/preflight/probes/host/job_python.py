@@ -12,61 +12,6 @@ from clusterkit.images.packages import framework_called, package_of
 from clusterkit.preflight.probes.net.pairs import read_pairs, text_of
 from clusterkit.transport.probe import PreflightJob, Probe, Unparsed
 
-# Runs under any Python, so that an old one is named and does not end in a syntax error. Importing
-# torch takes seconds; its version.py and the metadata of packages say the same.
-_PROGRAM = r"""
-import os, re, sys
-def say(key, value):
-    sys.stdout.write("%s=%s\n" % (key, " ".join(str(value).split())))
-say("executable", sys.executable)
-say("version", ".".join(map(str, sys.version_info[:3])))
-try:
-    say("noexec", int(bool(os.statvfs(sys.prefix).f_flag & os.ST_NOEXEC)))
-except Exception:
-    say("noexec", 0)
-try:
-    from importlib.util import find_spec
-except ImportError:
-    find_spec = None
-try:
-    from importlib.metadata import version
-except ImportError:
-    version = None
-def found(name, wanted):
-    try:
-        return version(name)
-    except Exception:
-        pass
-    try:  # it may be installed by another name, such as a build for processors
-        return wanted and find_spec(name.replace("-", "_")).origin and "unknown"
-    except Exception:
-        return None
-for name in ("@OURS@", "clusterkit", "submitit", "torch", "deepspeed", "horovod", "accelerate",
-             "nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13"):
-    if name not in sys.argv and found(name, False):
-        say("package " + name, found(name, False))
-for name in sys.argv[1:]:
-    if found(name, True):
-        say("package " + name, found(name, True))
-if find_spec:
-    try:
-        where = os.path.join(os.path.dirname(find_spec("torch").origin), "version.py")
-        with open(where) as file:
-            text = file.read()
-        for key, name in (("torch", "__version__"), ("cuda", "cuda"), ("hip", "hip")):
-            found = re.search(r"(?m)^%s[ \t]*(?::[^=\n]*)?=[ \t]*['\"](.*?)['\"]" % name, text)
-            say("built " + key, found.group(1) if found else "")
-    except Exception:
-        pass
-say("whole", 1)
-"""
-
-_SNIPPET = """
-python=@PYTHON@
-command -v "$python" >/dev/null || { echo absent=1; echo end; exit 0; }
-"$python" -c @PROGRAM@ @PACKAGE@ && echo end
-"""
-
 _HANDED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 """Variables of the job that decide which interpreter it gets, and whether that starts."""
 
