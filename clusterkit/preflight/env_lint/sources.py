@@ -39,7 +39,7 @@ _SHELL_SIGN = re.compile(
 _EXPRESSION = re.compile(
     r"\$?\{\{(?:[^{}\n]|\{[^{}\n]*\})*\}\}"  # no line end: a shell has {{ and }} of its own
     r"|\{\{-?\s?/\*[^*]*\*/\s?-?\}\}|\{%[-+]?\s[^{}]{0,2000}?%\}|\{#-?\s[^#]*#\}"
-    r"|<%(?:[^%<\n]|%(?!>)|<(?!%))*+%>"
+    r"|<%[^%<\n]*+(?:(?:%(?!>)|<(?!%))[^%<\n]*+)*%>"
 )
 _HIDDEN = "\ue000"
 """A private character of Unicode: YAML allows it, and no value has it."""

@@ -174,4 +174,5 @@ def test_tables_name_what_there_is() -> None:
 def test_every_refusal_has_its_text_and_every_text_its_refusal() -> None:
     source = Path(refusals.__file__).read_text(encoding="utf-8")
     said = {row["id"] for row in read_table(TABLES.parent / "refusals.tsv")}
-    assert set(re.findall(r'_problem\("([a-z0-9-]+)"', source)) == said
+    raised = re.findall(r'(?:_problem\(|^ {8})"([a-z0-9-]+)"[,:]', source, re.MULTILINE)
+    assert set(raised) == said
