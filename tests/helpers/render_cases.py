@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from clusterkit.core.data import peers_program
 from clusterkit.core.model import (
     ClusterKind,
     ClusterSpec,
@@ -18,14 +17,6 @@ from clusterkit.core.model import (
 )
 from clusterkit.launch.options import JobSpec
 from clusterkit.launch.plan import make_plan
-
-PEERS_PROGRAM = peers_program()["clusterkit_peers.py"].rstrip("\n")
-
-
-def as_reviewed(text: str) -> str:
-    """Return a rendered file without the module that is reviewed where it stands."""
-    return text.replace(PEERS_PROGRAM, "(clusterkit/core/peers.py)")
-
 
 WORKDIR = "/home/ada/my project"
 

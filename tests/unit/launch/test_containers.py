@@ -14,9 +14,10 @@ import yaml
 
 from clusterkit.core.data import data_dir
 from clusterkit.core.errors import UserError
-from clusterkit.core.model import ContainerPlan, ContainerRuntime
+from clusterkit.core.model import ContainerPlan, ContainerRuntime, LaunchPlan
 from clusterkit.launch.plan import make_plan
 from clusterkit.launch.render import render
+from tests.helpers.embedded import as_reviewed, golden_of
 from tests.helpers.paths import ROOT, TESTS
 from tests.helpers.render_cases import LOCAL, PLAIN, RACK, WORKDIR, cluster, job
 
@@ -24,16 +25,15 @@ GOLDEN = TESTS / "golden" / "compose-hosts"
 COMPOSE = {"image": "team/torch:2", "container": ContainerRuntime.COMPOSE}
 
 
-def test_compose_files_of_hosts_are_as_reviewed() -> None:
+def plan_of_compose() -> LaunchPlan:
     wanted = job(**COMPOSE, env={"A": "b $c"}, secrets=("WANDB_API_KEY",), mounts=("/d:/data:ro",))
-    files = render(make_plan(wanted, RACK, workdir=WORKDIR), only=("compose",))
-    if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
-        GOLDEN.mkdir(parents=True, exist_ok=True)
-        for file in files:
-            (GOLDEN / file.name).write_text(file.text)
-    assert {file.name: file.text for file in files} == {
-        path.name: path.read_text() for path in GOLDEN.iterdir()
-    }
+    return make_plan(wanted, RACK, workdir=WORKDIR)
+
+
+def test_compose_files_of_hosts_are_as_reviewed() -> None:
+    files = render(plan_of_compose(), only=("compose",))
+    reviewed = as_reviewed({file.name: file.text for file in files})
+    assert reviewed == golden_of(GOLDEN, reviewed)
     assert {file.name for file in files} == {
         "compose-n3.yaml",
         "compose-n1.yaml",
@@ -47,8 +47,10 @@ def test_compose_files_of_hosts_are_as_reviewed() -> None:
     assert service["environment"]["WANDB_API_KEY"] is None
 
 
-def test_shell_texts_of_containers_are_clean() -> None:
-    texts = [*(ROOT / "templates/scripts/container").glob("*.sh"), GOLDEN / "compose-node.sh"]
+def test_shell_texts_of_containers_are_clean(tmp_path: Path) -> None:
+    node = next(file for file in render(plan_of_compose()) if file.name == "compose-node.sh")
+    (tmp_path / node.name).write_text(node.text)
+    texts = [*(ROOT / "templates/scripts/container").glob("*.sh"), tmp_path / node.name]
     checked = subprocess.run(["shellcheck", *texts], capture_output=True, text=True, check=False)
     assert checked.stdout == ""
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
-from clusterkit.launch.render import render
+from clusterkit.launch.render import render, write_files
+from tests.helpers.embedded import (
+    TABLE,
+    as_reviewed,
+    changes,
+    golden_of,
+    hashes,
+    named,
+    programs,
+    without_here_documents,
+)
 from tests.helpers.paths import TESTS
-from tests.helpers.render_cases import CASES, as_reviewed, plan
+from tests.helpers.render_cases import CASES, plan
 
 ON_SLURM = [case for case, (_, cluster) in CASES.items() if cluster.kind == "slurm"]
 GOLDEN = TESTS / "golden" / "render"
@@ -20,15 +30,34 @@ GOLDEN = TESTS / "golden" / "render"
 
 @pytest.mark.parametrize("case", CASES)
 def test_rendered_files_are_as_reviewed(case: str) -> None:
-    folder = GOLDEN / case
-    rendered = {file.name: as_reviewed(file.text) for file in render(plan(case))}
+    rendered = as_reviewed({file.name: file.text for file in render(plan(case))})
+    assert rendered == golden_of(GOLDEN / case, rendered)
+
+
+def test_embedded_programs_are_as_reviewed() -> None:
+    golden = [*GOLDEN.glob("*/*"), *GOLDEN.parent.glob("compose-hosts/*")]
+    now = hashes(named(path.read_text(encoding="utf-8") for path in golden))
     if os.environ.get("CLUSTERKIT_GOLDEN") == "write":
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        for name, text in rendered.items():
-            (folder / name).write_text(text, encoding="utf-8")
-    on_disk = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
-    assert rendered == on_disk
+        TABLE.write_text(now, encoding="utf-8")
+    assert changes(TABLE.read_text(encoding="utf-8"), now) == []
+
+
+def test_a_changed_program_is_named_with_the_way_to_renew_it() -> None:
+    table = TABLE.read_text(encoding="utf-8")
+    name = "templates/frameworks/ray/ray_launch.py"
+    (line,) = changes(table.replace(hashes({name})[:64], "0" * 64), table)
+    assert line == f"{name} is changed: if that was meant, make golden"
+    (line,) = changes(table.replace(hashes({name}), ""), table)
+    assert line.startswith(f"{name} is new:")
+
+
+def test_only_what_is_word_for_word_a_program_is_taken_for_it() -> None:
+    program = programs()["templates/frameworks/ray/ray_launch.py"]
+    for text in (program.replace("GATHER_S = 10", "GATHER_S = 11"), program.rstrip("\n")[:-1]):
+        assert as_reviewed({"node.sh": f"a\n{text}\nb\n"}) == {"node.sh": f"a\n{text}\nb\n"}
+    longer = as_reviewed({"node.sh": f"a\n{program}more()\nb\n"})
+    mark = "# <embedded: templates/frameworks/ray/ray_launch.py>"
+    assert longer == {"node.sh": f"a\n{mark}\nmore()\nb\n"}
 
 
 def test_another_process_renders_the_same_bytes() -> None:
@@ -52,11 +81,17 @@ def test_another_process_renders_the_same_bytes() -> None:
     assert len(digests) == 1
 
 
-def test_rendered_scripts_are_clean_for_bash_and_shellcheck() -> None:
-    scripts = [*GOLDEN.glob("*/*.sh"), *GOLDEN.glob("*/*.sbatch")]
+def test_rendered_scripts_are_clean_for_bash_and_shellcheck(tmp_path: Path) -> None:
+    scripts = {
+        path: path.read_text(encoding="utf-8")
+        for case in CASES
+        for path in write_files(render(plan(case)), tmp_path / case)
+        if path.suffix in {".sh", ".sbatch"}
+    }
     assert len(scripts) == 2 * len(CASES) + len(ON_SLURM)
-    for script in scripts:
+    for script, text in scripts.items():
         subprocess.run(["bash", "-n", script], check=True)
+        script.write_text(without_here_documents(text), encoding="utf-8")
     checked = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False)
     assert checked.stdout == ""
     assert checked.returncode == 0
