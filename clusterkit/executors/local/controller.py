@@ -12,11 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterkit.core import files, peers, processes
+from clusterkit.core import files, processes
 from clusterkit.core.encoding import require_utf8
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import JobState
@@ -31,14 +31,13 @@ from clusterkit.executors.run.submit_journal import ProcessId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLayout:
+class LocalLayout(Allocation):
     """The nodes of one local job."""
 
-    allocation: Allocation
     devices: tuple[tuple[str, ...], ...] | None
     """GPUs of each node; None where every node sees what this machine shows."""
-    time_limit_s: float | None
     port: HeldPort
+    """The same in all attempts."""
 
     @classmethod
     def from_plan(cls, job_id: str, plan: Mapping[str, Any], *, tasks: int) -> LocalLayout:
@@ -50,36 +49,24 @@ class LocalLayout:
         count = int(plan["nodes"])
         slots = tuple(int(number) for number in plan["slots"][:count])
         low, high = (int(port) for port in plan["cluster"]["port_range"])
-        port = hold_port(low, high, seed=job_id)
         return cls(
-            allocation=Allocation(
-                job_id=job_id,
-                names=tuple(plan["node_names"][:count]) or tuple(f"node-{k}" for k in range(count)),
-                slots=slots,
-                tasks=tasks,
-                head=address_of(0),
-                port=port.number,
-                token=peers.new_token(),
-            ),
+            job_id=job_id,
+            names=tuple(plan["node_names"][:count]) or tuple(f"node-{k}" for k in range(count)),
+            slots=slots,
+            tasks=tasks,
             devices=split_devices(visible_gpus(), slots),
             time_limit_s=plan["time_limit_s"],
-            port=port,
+            port=hold_port(low, high, seed=job_id),
         )
-
-    def next(self) -> LocalLayout:
-        """Return the layout of the next attempt, which has the same port."""
-        attempt = self.allocation.attempt + 1
-        allocation = replace(self.allocation, attempt=attempt, token=peers.new_token())
-        return replace(self, allocation=allocation)
 
     def environment(self, rank: int) -> dict[str, str]:
         """Return the variables of one node."""
-        nodes = self.allocation
+        head, port = address_of(0), self.port.number
         environment = {
-            **nodes.variables(rank, executor="local"),
+            **self.variables(rank, executor="local", head=head, port=port),
             "CK_NODE_ADDR": address_of(rank),
         }
-        if self.devices is not None and nodes.tasks == len(nodes.names):
+        if self.devices is not None and self.tasks == len(self.names):
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices[rank])
         return environment
 
@@ -117,11 +104,11 @@ def main(arguments: list[str]) -> int:
         {
             "schema": runfolder.SCHEMA,
             **files.plain(ProcessId.own()),
-            "port": layout.allocation.port,
+            "port": layout.port.number,
         },
     )
     while True:
-        attempt = layout.allocation.attempt
+        attempt = layout.attempt
         supervisor = Supervisor(
             run, marker=run.marker(), time_limit_s=layout.time_limit_s, attempt=attempt
         )
@@ -130,18 +117,18 @@ def main(arguments: list[str]) -> int:
         restarts = node_results.restarts(run, submission, end["state"], attempt)
         if not restarts or runfolder.is_cancelled(run):
             break
-        layout = layout.next()
+        layout = layout.restarted(attempt + 1)
     files.write_json(run.ended, end)
     return 0
 
 
 def _starts(run: RunFolder, layout: LocalLayout) -> Iterator[Start]:
     inherited = scrubbed_environment()
-    for rank in range(layout.allocation.tasks):
+    for rank in range(layout.tasks):
         yield Start(
             argv=(sys.executable, "-P", "-u", "-m", "clusterkit.executors.node", str(run.path)),
             environment={**inherited, **layout.environment(rank)},
-            log=run.submitit / f"{layout.allocation.job_id}_{rank}_log.out",
+            log=run.submitit / f"{layout.job_id}_{rank}_log.out",
         )
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Self
 
 from clusterkit.core import peers
+from clusterkit.core.bounds import Attempt, Matching, NodeName, Rank
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import Runtime
 
@@ -22,21 +24,27 @@ _GPU_DEVICE = re.compile(r"nvidia\d+")
 class Allocation:
     """The nodes of one attempt at a job, in rank order."""
 
-    job_id: str
-    attempt: int = 0
+    job_id: Annotated[str, Matching("[A-Za-z0-9._-]{1,80}")]
+    attempt: Attempt = 0
     """How often the job was restarted before this start."""
-    names: tuple[str, ...]
-    slots: tuple[int, ...]
-    tasks: int
+    names: tuple[NodeName, ...]
+    slots: tuple[Rank, ...]
+    """Slots the job has on each node."""
+    tasks: Rank
     """How many nodes get a worker: all, or the first alone where it reaches the others."""
-    head: str
-    """Address of the first node."""
-    port: int
-    token: str
+    token: str = field(default_factory=peers.new_token)
     """By which nodes know who is of this attempt."""
+    time_limit_s: int | None = None
 
-    def variables(self, rank: int, *, executor: str) -> dict[str, str]:
-        """Return the variables of one node: ours (`model.Runtime`), and submitit's."""
+    def restarted(self, attempt: int) -> Self:
+        """Return the same nodes for another attempt, to which the token of this one is unknown."""
+        return replace(self, attempt=attempt, token=peers.new_token())
+
+    def variables(self, rank: int, *, executor: str, head: str, port: int) -> dict[str, str]:
+        """Return the variables of one node: ours (`model.Runtime`), and submitit's.
+
+        `head` is the address of the first node, `port` the first port of the job.
+        """
         submitit = f"SUBMITIT_{executor.upper()}"
         return {
             Runtime.JOB_ID.name: self.job_id,
@@ -46,8 +54,8 @@ class Allocation:
             Runtime.NODE_NAME.name: self.names[rank],
             Runtime.NODES.name: " ".join(self.names),
             Runtime.SLOTS.name: " ".join(str(number) for number in self.slots),
-            Runtime.HEAD_ADDR.name: self.head,
-            Runtime.PORT.name: str(self.port),
+            Runtime.HEAD_ADDR.name: head,
+            Runtime.PORT.name: str(port),
             peers.VARIABLE: self.token,
             "SUBMITIT_EXECUTOR": executor,
             f"{submitit}_JOB_ID": self.job_id,

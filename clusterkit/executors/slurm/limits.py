@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from clusterkit.config.units import parse_time_limit
 from clusterkit.core.commands import run_command
 from clusterkit.core.errors import Problem, UserError
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import LaunchPlan
 from clusterkit.launch.validate import fewer_nodes, nodes_in_words
 
-_DAYS = re.compile(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?")
 _GPU = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 
 
@@ -159,11 +160,10 @@ def _load(name: str) -> Partition | None:
 
 
 def _seconds(text: str) -> int | None:
-    match = _DAYS.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    """Return a time limit in seconds; None for no limit, and for what is none."""
+    with suppress(ValueError):
+        return parse_time_limit(text)
+    return None
 
 
 def _clock(seconds: int) -> str:

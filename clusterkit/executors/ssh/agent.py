@@ -30,7 +30,7 @@ from clusterkit.core.ownership import require_own
 from clusterkit.core.version import __version__
 from clusterkit.executors.base import REQUEUED, scrubbed_environment
 from clusterkit.executors.node.coordinator import join
-from clusterkit.executors.node.identity import Allocation, visible_gpus
+from clusterkit.executors.node.identity import visible_gpus
 from clusterkit.executors.node.partition import PeerState
 from clusterkit.executors.node.peers import is_told_to_end
 from clusterkit.executors.node.supervisor import BLOCKED, Start, Supervisor
@@ -308,20 +308,12 @@ class _NodeAgent:
 
     def _start(self) -> Start:
         layout = self.layout
-        nodes = Allocation(
-            job_id=layout.job_id,
-            attempt=layout.attempt,
-            names=layout.names,
-            slots=layout.slots,
-            tasks=layout.tasks,
-            head=layout.names[0],
-            port=self.connection.port or layout.ports[0],  # known once all are there
-            token=layout.token,
-        )
+        port = self.connection.port or layout.ports[0]  # known once all are there
+        head = layout.names[0]
         environment = {
             **scrubbed_environment(),
             **layout.environment,
-            **nodes.variables(self.rank, executor="ssh"),
+            **layout.variables(self.rank, executor="ssh", head=head, port=port),
         }
         if not layout.ours:
             environment[processes.MARKER] = self.marker

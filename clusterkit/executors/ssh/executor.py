@@ -7,7 +7,6 @@ does elsewhere; the run folder tells what it did, and ssh whether it still lives
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Collection, Mapping
 
 from clusterkit.core import files
@@ -88,7 +87,7 @@ class SshExecutor(Executor):
         from clusterkit.executors.ssh import ask  # noqa: PLC0415
 
         layout, _ = ask.on_available_nodes(run, read_layout(run))
-        layout = dataclasses.replace(layout, token=secrets.token_hex(16))
+        layout = layout.restarted(layout.attempt)
         try:
             # A client that dies from there on leaves a job of which nobody can tell, and not one
             # that is started twice.
@@ -153,8 +152,7 @@ class SshExecutor(Executor):
                 return
             without = node_results.left_out(run)
             layout, _ = ask.on_available_nodes(run, read_layout(run), without=without)
-            layout = dataclasses.replace(layout, attempt=attempt + 1, token=secrets.token_hex(16))
-            start.start(run, layout)
+            start.start(run, layout.restarted(attempt + 1))
 
     def cancel(self, run: RunFolder, submission: Submission) -> None:
         """Tell the node agents to end."""

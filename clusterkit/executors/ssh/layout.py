@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 from clusterkit.core import files
-from clusterkit.core.bounds import Attempt, Matching, NodeName, Rank, Within
+from clusterkit.core.bounds import NodeName, Rank, Within
 from clusterkit.core.errors import UserError
 from clusterkit.core.model import ClusterSpec, SyncPlan
 from clusterkit.core.ports import groups
 from clusterkit.core.records import record_of
 from clusterkit.core.version import __version__
+from clusterkit.executors.node.identity import Allocation
 from clusterkit.executors.node.peers import PeerGroup
 from clusterkit.executors.run.runfolder import RunFolder
 
@@ -45,27 +46,17 @@ _Port = Annotated[int, Within(1, 65_535)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SshLayout:
+class SshLayout(Allocation):
     """The nodes of one attempt at a job, in rank order."""
 
-    job_id: Annotated[str, Matching("[A-Za-z0-9._-]{1,80}")]
-    attempt: Attempt = 0
-    """How often the job was restarted before this start."""
-    names: tuple[NodeName, ...]
     spares: tuple[NodeName, ...] = ()
     """Nodes that may take the place of others: together with `names` always the same."""
-    slots: tuple[Rank, ...]
-    """Slots the job has on each node."""
     offered: tuple[int | None, ...]
     """Slots there are on each node; None where only the node knows."""
-    tasks: Rank
-    """How many nodes get a worker: all, or the first alone where it reaches the others."""
     least: Rank | None = None
     """How many nodes are enough for the job to go on; None where all are needed."""
     ports: tuple[_Port, _Port]
     """The port range of the cluster, both ends included."""
-    token: str
-    time_limit_s: int | None = None
     command: tuple[str, ...]
     """What the node agent of each node starts."""
     ours: bool = True

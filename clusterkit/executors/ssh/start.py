@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Mapping, Set
 from contextlib import suppress
@@ -46,7 +45,6 @@ def layout_of(plan: LaunchPlan, run: RunFolder, *, later: bool = False) -> SshLa
         tasks=1 if plan.command.once else len(names),
         least=plan.nodes if plan.max_nodes is not None else None,
         ports=plan.cluster.port_range,
-        token=secrets.token_hex(16),
         time_limit_s=plan.time_limit_s,
         command=(sys.executable, "-P", "-u", "-m", "clusterkit.executors.node", str(run.path)),
         logs=str(run.submitit),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
@@ -77,20 +78,17 @@ def read_agents(run: RunFolder) -> tuple[NodeAgent, ...]:
     for name in runfolder.listed(run.agents):
         match = AGENT.fullmatch(name)
         about = files.read_json(run.agents / name, own=True) if match else None
-        agent = record_of(AgentFile, about)
-        if match is None or agent is None or (known is not None and agent.node not in known):
+        if match is None or about is None:
             continue
         last = files.read_json(run.ends / name, own=True) if name in ended else None
         end = record_of(EndFile, last)
-        of_this = end is not None and end.attempt == agent.attempt  # else of the attempt before
-        found.append(
-            NodeAgent(
-                **{f.name: getattr(agent, f.name) for f in dataclasses.fields(agent)},
-                rank=int(match["rank"]),
-                ended_as=end.state if end is not None and of_this else None,
-                exit_code=end.exit_code if end is not None and of_this else None,
-            )
-        )
+        if end is not None and end.attempt == about.get("attempt"):  # else of the attempt before
+            how: dict[str, Any] = {"ended_as": end.state, "exit_code": end.exit_code}
+        else:
+            how = {"ended_as": None, "exit_code": None}
+        agent = record_of(NodeAgent, {**about, **how, "rank": int(match["rank"])})
+        if agent is not None and (known is None or agent.node in known):
+            found.append(agent)
     return tuple(sorted(found, key=lambda agent: agent.rank))
 
 

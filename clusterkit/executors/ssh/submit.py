@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -118,7 +117,6 @@ def _layout(
         offered=offered_by(cluster, names),
         tasks=len(names),
         ports=cluster.port_range,
-        token=secrets.token_hex(16),
         time_limit_s=None if minutes is None else int(minutes * 60),
         command=(sys.executable, "-u", "-m", _FUNCTION, str(folder.absolute())),
         ours=False,
