@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -49,17 +49,11 @@ def states_of_own(runs: Mapping[RunFolder, Submission]) -> dict[RunFolder, Sched
     go to a scheduler, or a node, as if we had said it.
     """
     found: dict[RunFolder, SchedulerState | str] = {}
-    ours: dict[RunFolder, Submission] = {}
-    for run, submission in runs.items():
-        foreign = run.foreign
-        if foreign is None:
-            ours[run] = submission
-        else:
-            found[run] = only_read(run, foreign)
-    for kind in {submission.kind for submission in ours.values()}:
-        of_kind = {run: s for run, s in ours.items() if s.kind is kind}
+    found |= {run: only_read(run, why) for run in runs if (why := run.foreign) is not None}
+    ours = {run: submission for run, submission in runs.items() if run not in found}
+    for executor, of_kind in _by_executor(ours):
         try:
-            found |= executor_for(kind).states(of_kind)
+            found |= executor.states(of_kind)
         except (RemoteError, UserError) as error:
             found |= dict.fromkeys(of_kind, _why(error))
     return found
@@ -75,9 +69,7 @@ def with_job_ids(
     """
     found, silent = dict(runs), dict[RunFolder, str]()
     lost = {run: s for run, s in runs.items() if s.job_id is None and run.foreign is None}
-    for kind in {submission.kind for submission in lost.values()}:
-        of_kind = {run: s for run, s in lost.items() if s.kind is kind}
-        executor = executor_for(kind)
+    for executor, of_kind in _by_executor(lost):
         answers: Mapping[RunFolder, str | RemoteError | UserError]
         try:
             answers = executor.find_lost(of_kind)
@@ -92,6 +84,14 @@ def with_job_ids(
                 runfolder.write_submission(run, found[run])
             _end_if_cancelled(executor, run, found[run])
     return found, silent
+
+
+def _by_executor(
+    runs: Mapping[RunFolder, Submission],
+) -> Iterator[tuple[Executor, dict[RunFolder, Submission]]]:
+    """Yield each executor that these jobs have, with its jobs."""
+    for kind in {submission.kind for submission in runs.values()}:
+        yield executor_for(kind), {run: s for run, s in runs.items() if s.kind is kind}
 
 
 def _why(error: RemoteError | UserError) -> str:

@@ -98,7 +98,7 @@ NUMBERED = st.sampled_from(["0", "1", "\u0663", "\u00b2", "9" * 5000 + "x", "9" 
 
 def layout() -> SshLayout:
     return SshLayout(
-        job_id="ssh-abcdef", names=NAMES, slots=(1,) * 3, offered=(1,) * 3, tasks=3,
+        job_id="ssh-abcdef", names=NAMES, slots=(1,) * 3, tasks=3,
         ports=(20000, 29999), token="t", command=("python",), logs="/",
         cluster=ClusterSpec(
             name="farm", kind=ClusterKind.SSH, hosts=tuple(Host(name=name) for name in NAMES),

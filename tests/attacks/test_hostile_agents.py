@@ -109,7 +109,6 @@ def site(folder: Path, lies: Mapping[str, str], stack: ExitStack, *, alive: str)
         job_id="ssh-abcdef",
         names=names,
         slots=(1,) * len(names),
-        offered=(1,) * len(names),
         tasks=len(names),
         ports=(20000, 29999),
         token="t",

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from clusterkit.core import files
 from clusterkit.core.bounds import ExitCode, NodeName, Within
+from clusterkit.core.model import NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import record_of, text_of
 from clusterkit.core.text.escapes import ESCAPES
@@ -26,18 +27,6 @@ from clusterkit.executors.run.runfolder import RunFolder
 VARIABLE = "CK_FAILURE"
 _MESSAGE = 1000
 """Characters of an exception's text that are kept."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How the command of a node ended; the fields of `NodeResult` that say so."""
-
-    exit_code: int
-    reason: str | None = None
-    rank: int | None = None
-    message: str | None = None
-    ended_before: str | None = None
-    tail: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +81,7 @@ def _ended_before(run: RunFolder, attempt: int) -> str | None:
     return f"rank {told.rank} on {told.node}" if told is not None else None
 
 
-def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Ending:
+def explain(run: RunFolder, me: Identity, ended: NodeResult, *, since: int) -> NodeResult:
     """Add to how the command ended which rank it was, and its words from byte `since` of the log.
 
     A launcher has exit codes of its own: that of the rank counts. Where the first rank to fail is
@@ -103,11 +92,12 @@ def explain(run: RunFolder, me: Identity, ended: Ending, *, since: int) -> Endin
     first = read_rank_failure(run, me.attempt)
     log = run.log(me.rank)
     if first is not None and first.node != me.name and not _goes_on_without(run):
-        return Ending(exit_code=first.exit_code, reason="peer")
+        return dataclasses.replace(ended, exit_code=first.exit_code, reason="peer")
     if first is None or first.node != me.name:
         words = last_words(log, since=since)
         return dataclasses.replace(ended, tail=bounded((*words, *explain_missing(run, me, words))))
-    return Ending(
+    return dataclasses.replace(
+        ended,
         exit_code=first.exit_code,
         rank=first.rank,
         message=first.message,

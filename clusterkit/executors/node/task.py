@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from clusterkit.core.hosts import hostlist
 from clusterkit.core.model import NodeResult, Runtime
 from clusterkit.core.records import texts_of
 from clusterkit.executors.node.coordinator import in_touch
-from clusterkit.executors.node.failure import VARIABLE, Ending, explain
+from clusterkit.executors.node.failure import VARIABLE, explain
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED, sweep
 from clusterkit.executors.node.watch import Timeouts, Watch, blocked, may_requeue, requeue
@@ -58,21 +58,22 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()
         unfit = None if run.cancelled.exists() else why_unhealthy(run, me)
-        ending = _run_command(run, me, timeouts) if unfit is None else Ending(exit_code=UNHEALTHY)
-    result = NodeResult(
-        node_rank=me.rank,
-        node=me.name,
-        exit_code=ending.exit_code,
-        started_at=started_at,
+        result = NodeResult(
+            node_rank=me.rank,
+            node=me.name,
+            exit_code=UNHEALTHY,
+            started_at=started_at,
+            ended_at=started_at,
+            unfit=unfit,
+        )
+        if unfit is None:
+            result = _run_command(run, me, timeouts, result)
+    ended_by_others = result.reason in node_results.TOLD_TO_END
+    result = replace(
+        result,
         ended_at=time.time(),
-        reason=ending.reason,
-        unfit=unfit,
-        lost=_why_lost(ending, agent),
-        rank=ending.rank,
-        message=ending.message,
-        ended_before=ending.ended_before,
-        tail=ending.tail,
-        among=hostlist.fold(me.among) if ending.reason in node_results.TOLD_TO_END else None,
+        lost=_why_lost(result, agent),
+        among=hostlist.fold(me.among) if ended_by_others else None,
     )
     submission = runfolder.read_submission(run)
     least = submission.least if submission is not None else None
@@ -87,7 +88,7 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         raise SystemExit(result.exit_code) from error
     if unfit is not None and may_requeue(submission, me):
         requeue(run, me, f"{me.name} is not fit")
-    if result.reason in node_results.TOLD_TO_END:
+    if ended_by_others:
         _linger(run, timeouts.linger_s)
     return result
 
@@ -98,7 +99,7 @@ def say(words: str) -> None:
         os.write(2, f"{words}\n".encode(errors="replace"))
 
 
-def _why_lost(ending: Ending, agent: int) -> str | None:
+def _why_lost(ending: NodeResult, agent: int) -> str | None:
     """Tell a command that was killed because the process `node agent` was, which kept this node.
 
     A watchdog of that process kills everything that is left of the job, but not the worker.
@@ -120,10 +121,13 @@ def _await_the_cause(run: RunFolder, me: Identity) -> None:
         time.sleep(0.5)
 
 
-def _run_command(run: RunFolder, me: Identity, timeouts: Timeouts) -> Ending:
+def _run_command(
+    run: RunFolder, me: Identity, timeouts: Timeouts, result: NodeResult
+) -> NodeResult:
+    """Run the command of this node to its end; return `result` with how it ended."""
     if run.cancelled.exists():
         # Cancelled before anyone knew the id of the job, and so by this file alone.
-        return Ending(exit_code=128 + signal.SIGTERM, reason="cancelled")
+        return replace(result, exit_code=128 + signal.SIGTERM, reason="cancelled")
     marker = run.marker(me.rank)
     since = reading.size_of(run.log(me.rank))
     with processes.guarded(marker):
@@ -132,7 +136,7 @@ def _run_command(run: RunFolder, me: Identity, timeouts: Timeouts) -> Ending:
             pid = _start(run, me, marker)
             watch = Watch(timeouts=timeouts, run=run, me=me, pid=pid, spared=spared)
             exit_code, reason = watch.until_end()
-    return explain(run, me, Ending(exit_code=exit_code, reason=reason), since=since)
+    return explain(run, me, replace(result, exit_code=exit_code, reason=reason), since=since)
 
 
 def _linger(run: RunFolder, seconds: float) -> None:

@@ -43,8 +43,8 @@ from clusterkit.executors.ssh.layout import (
     HEARTBEAT_EVERY_S,
     LAYOUT,
     SshLayout,
-    offered_by,
     read_layout,
+    slots_of,
 )
 from clusterkit.executors.ssh.slots import Held, Kind, SlotsBusy
 
@@ -132,7 +132,7 @@ class OtherReleaseError(RemoteError):
 def _take(run: RunFolder, layout: SshLayout, node: str, wanted: int) -> Held:
     if layout.version != __version__:
         raise OtherReleaseError(f"clusterkit {__version__} is there, and {layout.version} here")
-    (known,) = offered_by(layout.cluster, (node,))
+    known = slots_of(layout.cluster, node)
     return slots.take(wanted, known or max(len(visible_gpus()), wanted), job=run.run_id, node=node)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
@@ -51,8 +51,6 @@ class SshLayout(Allocation):
 
     spares: tuple[NodeName, ...] = ()
     """Nodes that may take the place of others: together with `names` always the same."""
-    offered: tuple[int | None, ...]
-    """Slots there are on each node; None where only the node knows."""
     least: Rank | None = None
     """How many nodes are enough for the job to go on; None where all are needed."""
     ports: tuple[_Port, _Port]
@@ -126,14 +124,13 @@ class SshLayout(Allocation):
             self,
             names=names,
             spares=tuple(name for name in (*self.names, *self.spares) if name not in names),
-            offered=offered_by(self.cluster, names),
         )
 
 
-def offered_by(cluster: ClusterSpec, names: Iterable[str]) -> tuple[int | None, ...]:
-    """Return the slots there are on each of these nodes; None where only the node knows."""
+def slots_of(cluster: ClusterSpec, node: str) -> int | None:
+    """Return the slots that a node has; None where only the node knows."""
     known = {host.name: host.slots for host in cluster.hosts}
-    return tuple(known.get(name) or cluster.gpus_per_node for name in names)
+    return known.get(node) or cluster.gpus_per_node
 
 
 def write_layout(run: RunFolder, layout: SshLayout) -> None:
@@ -165,4 +162,4 @@ def read_layout(run: RunFolder) -> SshLayout:
 def _fits(layout: SshLayout) -> bool:
     """Tell whether what stands there for each node is there for each."""
     nodes = len(layout.names)
-    return nodes == len(layout.slots) == len(layout.offered) and layout.tasks <= nodes
+    return nodes == len(layout.slots) and layout.tasks <= nodes

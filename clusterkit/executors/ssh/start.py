@@ -21,7 +21,7 @@ from clusterkit.executors.ssh.ask import (
     ask_nodes,
     refused,
 )
-from clusterkit.executors.ssh.layout import SshLayout, offered_by, write_layout
+from clusterkit.executors.ssh.layout import SshLayout, write_layout
 from clusterkit.executors.ssh.slots import SlotsBusy
 from clusterkit.executors.ssh.states import job_id_of, order_to_end, read_agents
 from clusterkit.transport.ssh.session import Nonsense
@@ -41,7 +41,6 @@ def layout_of(plan: LaunchPlan, run: RunFolder, *, later: bool = False) -> SshLa
         names=names,
         spares=plan.spare_names,
         slots=plan.slots[: len(names)],
-        offered=offered_by(plan.cluster, names),
         tasks=1 if plan.command.once else len(names),
         least=plan.nodes if plan.max_nodes is not None else None,
         ports=plan.cluster.port_range,

@@ -22,7 +22,7 @@ from clusterkit.executors.run import runfolder
 from clusterkit.executors.run.runfolder import RunFolder, Submission
 from clusterkit.executors.ssh import start
 from clusterkit.executors.ssh.ask import NodesBusy
-from clusterkit.executors.ssh.layout import SshLayout, offered_by
+from clusterkit.executors.ssh.layout import SshLayout
 from clusterkit.executors.ssh.states import job_id_of
 from clusterkit.executors.submitit_job import RUNS, RunJob
 
@@ -114,7 +114,6 @@ def _layout(
         job_id=job_id_of(run),
         names=names,
         slots=(slots,) * len(names),
-        offered=offered_by(cluster, names),
         tasks=len(names),
         ports=cluster.port_range,
         time_limit_s=None if minutes is None else int(minutes * 60),

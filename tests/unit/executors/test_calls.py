@@ -48,7 +48,6 @@ def layout(tmp_path: Path) -> SshLayout:
         job_id=f"ssh-{tmp_path.name}",
         names=NAMES,
         slots=(1, 1, 1),
-        offered=(1, 1, 1),
         tasks=3,
         ports=next_range(),
         token=TOKEN,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from clusterkit.executors.node import Identity
 from clusterkit.executors.node.failure import (
     LINES,
     SIZE,
-    Ending,
     RankFailure,
     explain,
     last_words,
@@ -46,6 +46,10 @@ DEEPSPEED = """\
 [2026-11-21 10:00:01,123] [INFO] [launch.py:335:sigkill_handler] Killing subprocess 73
 [2026-11-21 10:00:01,456] [ERROR] [launch.py:341:sigkill_handler] ['sh'] exits with return code = 7
 """
+
+
+def ending(**how: Any) -> NodeResult:
+    return NodeResult(node_rank=0, node="n1", started_at=0.0, ended_at=0.0, **how)
 
 
 def ranked(text: str, rank: int) -> str:
@@ -146,12 +150,12 @@ def me(rank: int = 0, attempt: int = 0) -> Identity:
 def test_the_rank_gives_the_exit_code_and_the_other_nodes_are_no_cause(run: RunFolder) -> None:
     word = {"node": "node-0", "rank": 3, "local_rank": 1, "exit_code": 137, "message": None}
     files.write_json(run.rank_failure(0), word)
-    own = explain(run, me(0), Ending(exit_code=1), since=0)
-    assert own == Ending(exit_code=137, rank=3, tail=("step 7",))
-    other = explain(run, me(1), Ending(exit_code=1), since=0)
-    assert other == Ending(exit_code=137, reason="peer")
-    later = explain(run, me(0, attempt=1), Ending(exit_code=1), since=0)
-    assert later == Ending(exit_code=1, tail=("step 7",))
+    own = explain(run, me(0), ending(exit_code=1), since=0)
+    assert own == ending(exit_code=137, rank=3, tail=("step 7",))
+    other = explain(run, me(1), ending(exit_code=1), since=0)
+    assert other == ending(exit_code=137, reason="peer")
+    later = explain(run, me(0, attempt=1), ending(exit_code=1), since=0)
+    assert later == ending(exit_code=1, tail=("step 7",))
 
 
 @pytest.mark.parametrize(
@@ -170,15 +174,15 @@ def test_a_rank_that_ended_well_before_it_is_named(
     files.write_json(failure.with_name(f"{failure.name}.ended"), ended)
     moment = failure.stat().st_mtime + after_s
     os.utime(failure.with_name(f"{failure.name}.ended"), (moment, moment))
-    assert explain(run, me(0), Ending(exit_code=1), since=0).ended_before == before
+    assert explain(run, me(0), ending(exit_code=1), since=0).ended_before == before
 
 
 @pytest.mark.parametrize("reason", ["cancelled", "timeout", "peer", "terminated"])
 def test_ranks_that_were_ended_by_others_are_not_blamed(run: RunFolder, reason: str) -> None:
     files.write_json(run.rank_failure(0), {"node": "node-0", "rank": 3, "exit_code": 143})
-    ended = Ending(exit_code=143, reason=reason)
+    ended = ending(exit_code=143, reason=reason)
     assert explain(run, me(), ended, since=0) == ended
-    assert explain(run, me(), Ending(exit_code=0), since=0) == Ending(exit_code=0)
+    assert explain(run, me(), ending(exit_code=0), since=0) == ending(exit_code=0)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_ranks_that_were_ended_by_others_are_not_blamed(run: RunFolder, reason: 
 def test_a_torn_word_is_none(run: RunFolder, text: str) -> None:
     run.rank_failure(0).write_text(text)
     assert read_rank_failure(run, 0) is None
-    assert explain(run, me(), Ending(exit_code=1), since=0).exit_code == 1
+    assert explain(run, me(), ending(exit_code=1), since=0).exit_code == 1
 
 
 def test_blame_names_the_rank_where_it_is_known() -> None:

@@ -111,7 +111,6 @@ def layout(*, attempt: int = 0) -> SshLayout:
         attempt=attempt,
         names=("n1", "n2", "n3"),
         slots=(1, 1, 1),
-        offered=(1, 1, 1),
         tasks=3,
         ports=(20000, 29999),
         token="t",
