@@ -179,14 +179,14 @@ class SrunTransport:
                 hint="where Slurm's commands are missing, ask by ssh: --via ssh",
             ) from error
         seconds = time.monotonic() - began
-        said = _of_srun(ended)
-        answers = reader.by_node(nodes, said)
+        messages = _of_srun(ended)
+        answers = reader.by_node(nodes, messages)
         if not answers:
-            raise_if_no_node_is_to_blame("srun", said)
+            raise_if_no_node_is_to_blame("srun", messages)
         return {
             node: answers[node].reply(node, seconds)
             if node in answers
-            else _refused(node, *_silence(said, ended, node, limit_s), seconds)
+            else _refused(node, *_silence(messages, ended, node, limit_s), seconds)
             for node in nodes
         }
 
@@ -221,14 +221,14 @@ def _refused(node: str, problem: ReachProblem, why: str, seconds: float = 0.0) -
 
 
 def _of_srun(ended: Ended) -> str:
-    """Return what srun itself said, without what tasks wrote to standard error."""
+    """Return the messages of srun itself, without what tasks wrote to standard error."""
     lines = ended.stderr.decode(errors="replace").split("\n")
     return "\n".join(line.strip() for line in lines if not _OF_A_TASK.match(line))
 
 
-def _silence(said: str, ended: Ended, node: str, limit_s: float) -> tuple[ReachProblem, str]:
-    """Return what srun said of a node, else of all of them, else what is known."""
-    lines = said.splitlines()
+def _silence(messages: str, ended: Ended, node: str, limit_s: float) -> tuple[ReachProblem, str]:
+    """Return what srun says of a node, else of all of them, else what is known."""
+    lines = messages.splitlines()
     errors = [line.partition("error: ")[2] for line in lines if line.startswith("srun: error: ")]
     about = [line for line in errors if re.search(rf"\b{re.escape(node)}\b", line)]
     why = first_line("\n".join(about or errors))
@@ -298,8 +298,8 @@ class StepReader:
                 self._tasks[task].feed(at, match[2])
         return True
 
-    def by_node(self, nodes: Sequence[str], said: str) -> dict[str, _Task]:
-        """Return the tasks that answered, by node, as srun has `said` where it started them.
+    def by_node(self, nodes: Sequence[str], messages: str) -> dict[str, _Task]:
+        """Return the tasks that answered, by node, as the `messages` of srun have it.
 
         A Slurm that does not say so leaves only what they call themselves; of a name that two
         of them claim, neither is believed.
@@ -310,7 +310,7 @@ class StepReader:
             k: answer for k, one in enumerate(self._tasks) if (answer := one.reader.answer())
         }
         known: dict[int, str] = {}
-        for node, number in _LAUNCHED.findall(said):
+        for node, number in _LAUNCHED.findall(messages):
             known.setdefault(int(number), node)
         if not known:
             claims = Counter(answer.host for answer in answers.values())

@@ -111,15 +111,11 @@ def load_config(options: SshOptions) -> Any:
 def resolve(name: str, options: SshOptions, config: Any) -> Target:
     """Decide how the node `name` is reached."""
     host = options.hosts.get(name, Host(name=name))
-    said = config.lookup(name)
-    return _target(
-        name,
-        said,
-        options,
-        user=host.user or options.user or said.get("user"),
-        port=host.port or options.port or int(said.get("port", _DEFAULT_PORT)),
-        jumps=_jumps(name, said, options.jump_host or said.get("proxyjump")),
-    )
+    found = {**config.lookup(name)}
+    found["user"] = host.user or options.user or found.get("user")
+    found["port"] = host.port or options.port or found.get("port")
+    jumps = _jumps(name, found, options.jump_host or found.get("proxyjump"))
+    return _target(name, found, options, jumps)
 
 
 def resolve_jump(jump: str, options: SshOptions, config: Any, *, before: tuple[str, ...]) -> Target:
@@ -132,59 +128,44 @@ def resolve_jump(jump: str, options: SshOptions, config: Any, *, before: tuple[s
     match = re.fullmatch(r"\[([^]]+)\](?::(\d+))?|([^:]+)(?::(\d+))?", place)
     if match is None:
         raise UserError(f"no jump host: {jump!r}", hint="a jump host is [USER@]HOST[:PORT]")
-    name, port = match[1] or match[3], match[2] or match[4]
+    name = match[1] or match[3]
     check_names([name])
-    said = config.lookup(name)
-    own = (
-        ()
-        if before or name in (said.get("proxyjump") or "")
-        else _jumps(name, said, said.get("proxyjump"))
-    )
-    return _target(
-        name,
-        said,
-        options,
-        user=user or said.get("user"),
-        port=int(port or said.get("port", _DEFAULT_PORT)),
-        jumps=before or own,
-    )
+    found = {**config.lookup(name)}
+    found["user"] = user or found.get("user")
+    found["port"] = match[2] or match[4] or found.get("port")
+    jumps = found.get("proxyjump") or ""
+    own = () if name in jumps else _jumps(name, found, jumps)
+    return _target(name, found, options, before or own)
 
 
 def _target(
-    name: str,
-    said: Mapping[str, Any],
-    options: SshOptions,
-    *,
-    user: str | None,
-    port: int,
-    jumps: tuple[str, ...],
+    name: str, found: Mapping[str, Any], options: SshOptions, jumps: tuple[str, ...]
 ) -> Target:
-    users = _files(said.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"))
+    users = _files(found.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"))
     system = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
-    command = said.get("proxycommand")
     return Target(
         name=name,
-        address=said["hostname"],
-        user=user,
-        port=port,
+        address=found["hostname"],
+        user=found["user"],
+        port=int(found["port"] or _DEFAULT_PORT),
         connect_timeout_s=options.connect_timeout_s
-        or float(said.get("connecttimeout") or _CONNECT_TIMEOUT_S),
-        key_name=(said.get("hostkeyalias") or said["hostname"]).lower(),
+        or float(found.get("connecttimeout") or _CONNECT_TIMEOUT_S),
+        key_name=(found.get("hostkeyalias") or found["hostname"]).lower(),
         user_known_hosts=users,
-        known_hosts=users + _files(said.get("globalknownhostsfile", system)),
-        hash_names=said.get("hashknownhosts", "no").lower() == "yes",
+        known_hosts=users + _files(found.get("globalknownhostsfile", system)),
+        hash_names=found.get("hashknownhosts", "no").lower() == "yes",
         jumps=jumps,
-        proxy_command=None if jumps or options.jump_host else command,
+        proxy_command=None if jumps or options.jump_host else found.get("proxycommand"),
     )
 
 
-def _jumps(name: str, said: Mapping[str, Any], jumps: str | None) -> tuple[str, ...]:
+def _jumps(name: str, found: Mapping[str, Any], jumps: str | None) -> tuple[str, ...]:
     """Return the hosts between here and `name`; a jump host is not reached through itself."""
     if not jumps or jumps.lower() == "none":
         return ()
     hops = tuple(hop.strip() for hop in jumps.split(","))[:_DEEPEST]
     places = {hop.rpartition("@")[2].partition(":")[0] for hop in hops}
-    return () if {name, said["hostname"]} & places else hops
+    return () if {name, found["hostname"]} & places else hops
 
 
 def _files(names: str) -> tuple[Path, ...]:

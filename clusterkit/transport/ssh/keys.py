@@ -46,15 +46,17 @@ class Keys:
 
     def strategy(self, *, ssh_config: Mapping[str, Any], username: str, **_: Any) -> Login:
         """Return how to log in to one host, in the shape that fabric and paramiko ask for."""
-        return Login(user=username, keys=self, said=ssh_config)
+        return Login(user=username, keys=self, ssh_config=ssh_config)
 
-    def order(self, said: Mapping[str, Any]) -> Iterator[Any]:
+    def order(self, ssh_config: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the keys for a host in the order of trying, each once.
 
         Servers hang up after a few keys (MaxAuthTries, 6), so what was asked for comes first.
         """
-        named = [Path(name).expanduser() for name in (*self._first, *said.get("identityfile", ()))]
-        only = said.get("identitiesonly", "no").lower() == "yes"
+        named = [
+            Path(name).expanduser() for name in (*self._first, *ssh_config.get("identityfile", ()))
+        ]
+        only = ssh_config.get("identitiesonly", "no").lower() == "yes"
         if named:
             sources: Sequence[Any] = (*self._files(named), *self._agent(named if only else None))
         else:
@@ -115,7 +117,7 @@ class Login:
 
     user: str
     keys: Keys
-    said: Mapping[str, Any]
+    ssh_config: Mapping[str, Any]
 
     def authenticate(self, transport: Any) -> None:
         """Try one key after the other.
@@ -124,7 +126,7 @@ class Login:
             LoginRefused: none of them was accepted.
         """
         tried = 0
-        for key in self.keys.order(self.said):
+        for key in self.keys.order(self.ssh_config):
             tried += 1
             try:
                 more = transport.auth_publickey(self.user, key)

@@ -26,6 +26,8 @@ from clusterkit.transport.sync.manifest import MIB
 from clusterkit.transport.sync.wheel import WHEEL_NAME
 
 OLDEST_PYTHON = (3, 11)
+_OLDEST = ".".join(map(str, OLDEST_PYTHON))
+_NO_PYTHON = f"install Python {_OLDEST} or later there, or name it: --python /PATH/TO/PYTHON"
 _ROOM_MIB = 150
 """What an environment with our own dependencies needs, and some room for pip to work in."""
 _UNPACKED = 4
@@ -71,17 +73,14 @@ def prepare_nodes(
     Raises:
         UserError: ssh's configuration cannot be read, or a wheel has changed meanwhile.
     """
-
-    def work(session: Session) -> Prepared:
-        return _prepare(session, ingredients)
-
-    answers = on_nodes(SshOptions.of(cluster), nodes, work)
+    options = SshOptions.of(cluster)
+    answers = on_nodes(options, nodes, lambda session: _prepare(session, ingredients))
     return tuple(
         Prepared(
             node=node,
             readiness=Readiness.FAILED,
             detail=cut(answer.message, _LONGEST),
-            hint=answer.hint,
+            hint=_NO_PYTHON if isinstance(answer, NoPython) else answer.hint,
         )
         if isinstance(answer, RemoteError)
         else answer
@@ -90,7 +89,7 @@ def prepare_nodes(
 
 
 def _prepare(session: Session, wanted: Ingredients) -> Prepared:
-    helper = _helper(session, wanted.python)
+    helper = Helper(session, wanted.python)
     stamp_file = f"{wanted.venv}/clusterkit-stamp.json"
     config = f"{wanted.venv}/pyvenv.cfg"
     seen = helper.ask(
@@ -101,11 +100,10 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
         lock=True,
         trusted=[f"{wanted.venv}{_INPUTS}"],
     )
-    version = _require_python(session.node, seen, wanted)
+    version = _require_python(seen, wanted)
     if seen["full"] and seen["missing"]:
         raise RemoteError(
             f"{seen['place']} is no virtual environment, and not empty",
-            node=session.node,
             hint="set `venv:` of the cluster to a folder that is not there yet",
         )
     stamp = wanted.stamp(seen["python"])
@@ -113,7 +111,7 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
     python = f"{wanted.venv}/bin/python"
     if made.get("stamp") == stamp and _proven(helper, python) == __version__:
         return Prepared(node=session.node, readiness=Readiness.UP_TO_DATE, detail=version)
-    _require_room(session.node, seen, wanted)
+    _require_room(seen, wanted)
     other = made.get("python") not in {None, version}  # one that we have made, for another Python
     _run(helper, [wanted.python, "-m", "venv", *(("--clear",) if other else ()), wanted.venv])
     about = {"python": version, "clusterkit": __version__}
@@ -126,44 +124,28 @@ def _prepare(session: Session, wanted: Ingredients) -> Prepared:
             f"clusterkit {there} is there, and {__version__} here"
             if there
             else "clusterkit cannot be imported there",
-            node=session.node,
             hint="remove the environment there and try again: rm -r " + quote_path(wanted.venv),
         )
     helper.ask("write", path=stamp_file, text=json.dumps({**about, "stamp": stamp}))
     return Prepared(node=session.node, readiness=Readiness.READY, detail=version)
 
 
-def _helper(session: Session, python: str) -> Helper:
-    try:
-        return Helper(session, python)
-    except NoPython as error:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
-        raise RemoteError(
-            error.message,
-            node=session.node,
-            hint=f"install Python {oldest} or later there, or name it: --python /PATH/TO/PYTHON",
-        ) from error
-
-
-def _require_python(node: str, seen: dict[str, Any], wanted: Ingredients) -> str:
+def _require_python(seen: dict[str, Any], wanted: Ingredients) -> str:
     version = ".".join(str(whole(str(number), most=999)) for number in seen["python"][:3])
     if tuple(seen["python"][:2]) < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
         raise RemoteError(
-            f"{wanted.python} is Python {version}, and {oldest} or later is needed",
-            node=node,
-            hint=f"name another one of that node: --python python{oldest}",
+            f"{wanted.python} is Python {version}, and {_OLDEST} or later is needed",
+            hint=f"name another one of that node: --python python{_OLDEST}",
         )
     return f"Python {version}"
 
 
-def _require_room(node: str, seen: dict[str, Any], wanted: Ingredients) -> None:
+def _require_room(seen: dict[str, Any], wanted: Ingredients) -> None:
     needed = _ROOM_MIB + wanted.files.size * (1 + _UNPACKED) // MIB
     free = seen["free"] // MIB
     if free < needed:
         raise RemoteError(
             f"{free} MiB are free at {seen['place']}, and about {needed} MiB are needed",
-            node=node,
             hint="free some space there, or set `venv:` of the cluster to another disk",
         )
 
@@ -213,27 +195,27 @@ def _proven(helper: Helper, python: str) -> str:
 def _run(helper: Helper, argv: Sequence[str], *, index: bool = False) -> None:
     done = helper.ask("run", argv=list(argv), env={"PYTHONNOUSERSITE": "1"})
     if done["code"]:
-        said = str(done["said"])
-        raise RemoteError(_reason(said, argv), node=helper.node, hint=_hint(said, index=index))
+        output = str(done["said"])
+        raise RemoteError(_reason(output, argv), node=helper.node, hint=_hint(output, index=index))
 
 
-def _reason(said: str, argv: Sequence[str]) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _reason(output: str, argv: Sequence[str]) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
     return (errors or lines or [f"{' '.join(argv)} has failed"])[-1]
 
 
-def _hint(said: str, *, index: bool) -> str | None:
-    """Return what to do about what pip has `said`; it has looked in its `index`, or not."""
-    if "ensurepip" in said:
+def _hint(output: str, *, index: bool) -> str | None:
+    """Return what to do about the `output` of pip; it has looked in its `index`, or not."""
+    if "ensurepip" in output:
         return "Python lacks its venv module there: apt install python3-venv, or another --python"
-    if f"(constraint) {FOREIGN}" in said:
+    if f"(constraint) {FOREIGN}" in output:
         return f"a requirement asks for {FOREIGN}, which on the index is somebody else's project"
-    if "DO NOT MATCH THE HASHES" in said:
+    if "DO NOT MATCH THE HASHES" in output:
         return "its index has other files than those that were locked: bring wheels: --wheels DIR"
-    if "No matching distribution" in said or "Could not find a version" in said:
+    if "No matching distribution" in output or "Could not find a version" in output:
         more = "" if index else ", or let pip look in its index: --index"
         return f"give a wheel of it: --wheels DIR{more}"
-    if "No space left" in said:
+    if "No space left" in output:
         return "free some space there, or set `venv:` of the cluster to another disk"
     return None
