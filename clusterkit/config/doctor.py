@@ -76,7 +76,6 @@ class Machine:
         return tuple(dict.fromkeys(python for python in named if python))
 
 
-Examination = Callable[[Machine], Iterator[Item]]
 OK, WARN, MISSING, FAIL = Condition
 
 
@@ -305,7 +304,7 @@ def run_dirs(machine: Machine) -> Iterator[Item]:
 
 def examine(machine: Machine) -> Iterator[Item]:
     """Yield every item, in the order in which a person would ask."""
-    examinations: tuple[Examination, ...] = (
+    examinations: tuple[Callable[[Machine], Iterator[Item]], ...] = (
         *(configuration, python, packages, training_pythons, torch_stores),
         *(gpus, slurm, ssh, containers, ports, run_dirs),
     )

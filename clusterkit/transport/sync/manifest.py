@@ -17,7 +17,6 @@ from clusterkit.core.errors import UserError
 
 MIB = 1 << 20
 _ALWAYS_OUT = frozenset({".git"})
-_CHUNK = 1 << 20
 _SHOWN = 5
 _MOSTLY = 0.8
 """A folder is shown by its largest part where that is so much of it."""
@@ -138,12 +137,9 @@ def _entry(name: str, path: Path) -> Entry | None:
 def _hashed(path: Path, entry: Entry | None) -> Entry | None:
     if entry is None or entry.link is not None:
         return entry
-    seen, size = hashlib.sha256(), 0
     try:
         with path.open("rb") as stream:
-            while data := stream.read(_CHUNK):
-                seen.update(data)
-                size += len(data)
+            seen, size = hashlib.file_digest(stream, "sha256"), stream.tell()
     except FileNotFoundError:
         return None
     except OSError as error:

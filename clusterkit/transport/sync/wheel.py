@@ -30,15 +30,20 @@ def pack_wheel() -> bytes:
     Raises:
         UserError: it runs from a checkout that is not installed, so nothing says what it requires.
     """
+    members = [*_members()]
+    lines = []
+    for name, data, _ in members:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{name},sha256={digest},{len(data)}\n")
+    record = "".join((*lines, f"{_INFO}/RECORD,,\n"))
+    members.append((f"{_INFO}/RECORD", record.encode(), False))
     packed = io.BytesIO()
-    record = []
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data, executable in _members():
-            _add(archive, name, data, executable=executable)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record.append(f"{name},sha256={digest},{len(data)}")
-        record += [f"{_INFO}/RECORD,,", ""]
-        _add(archive, f"{_INFO}/RECORD", "\n".join(record).encode(), executable=False)
+        for name, data, executable in members:
+            member = zipfile.ZipInfo(name, _EPOCH)
+            member.external_attr = (0o100755 if executable else 0o100644) << 16
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, data)
     return packed.getvalue()
 
 
@@ -69,10 +74,3 @@ def _files(folder: Path, there: str, *, without: str = "") -> Iterator[tuple[str
         if parts[0] == without or "__pycache__" in parts or not path.is_file():
             continue
         yield "/".join((there, *parts)), path.read_bytes(), bool(path.stat().st_mode & 0o100)
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes, *, executable: bool) -> None:
-    member = zipfile.ZipInfo(name, _EPOCH)
-    member.external_attr = (0o100755 if executable else 0o100644) << 16
-    member.compress_type = zipfile.ZIP_DEFLATED
-    archive.writestr(member, data)
