@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_args import exit_code_of
 from clusterkit.cli.frame.job_options import DryRunFlag, takes_job_options
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS, error_document
@@ -27,70 +26,22 @@ _JOB = (
     *("cluster", "nodes", "gpus_per_node", "time", "name", "env", "secret", "exclude", "set"),
     *("image", "container", "mount", "preflight", "exclude_unfit", "force"),
 )
-_FROM_HELP = (
-    "Read what all_reduce_perf printed, or collectives.json of a run, instead; - for stdin."
-)
-
-
-_option = partial(option, rich_help_panel="Measurement")
 
 
 @takes_job_options(*_JOB)
+@explained
 def allreduce(
     options: Mapping[str, Any],
-    ops: Annotated[
-        str,
-        _option(
-            "--ops",
-            "all-reduce (unless said), all-gather, reduce-scatter; with commas, or all.",
-            "LIST",
-        ),
-    ] = "all-reduce",
-    sizes: Annotated[
-        str | None,
-        _option(
-            "--sizes",
-            "Message sizes, doubling: 1M:1G unless said; with gloo, 1M:64M.",
-            "FIRST:LAST",
-        ),
-    ] = None,
-    iterations: Annotated[
-        int,
-        _option("--iters", "Timed collectives of a size, at most: 20.", "N"),
-    ] = 20,
-    seconds: Annotated[
-        int,
-        _option("--seconds", "How long to measure, at most: 60.", "S"),
-    ] = 60,
-    backend: Annotated[
-        str,
-        _option("--backend", "auto: nccl where the nodes have GPUs, else gloo.", "auto|nccl|gloo"),
-    ] = "auto",
-    by: Annotated[
-        str,
-        _option(
-            "--by",
-            "auto: nccl-tests where they are on PATH and one node has all ranks.",
-            "auto|torch|nccl-tests",
-        ),
-    ] = "auto",
-    from_: Annotated[str | None, _option("--from", _FROM_HELP, "FILE|-")] = None,
-    interconnect: Annotated[
-        str | None,
-        _option(
-            "--interconnect",
-            "What joins the nodes, to compare with (clusterkit explain interconnects).",
-            "NAME",
-        ),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        _option("--gpu", "The GPU, where FILE does not say it.", "NAME"),
-    ] = None,
-    save: Annotated[
-        bool,
-        _option("--save", "Let `estimate` start from what was measured, on --cluster."),
-    ] = False,
+    ops: str = "all-reduce",
+    sizes: str | None = None,
+    iterations: int = 20,
+    seconds: int = 60,
+    backend: str = "auto",
+    by: str = "auto",
+    from_: str | None = None,
+    interconnect: str | None = None,
+    gpu: str | None = None,
+    save: bool = False,
     dry_run: DryRunFlag = False,
     json: JsonFlag = False,
 ) -> None:
@@ -101,13 +52,18 @@ def allreduce(
 
     Exit code 1 if a result was wrong or the job failed.
     """
-    from clusterkit.cli.bench.job import Wanted, run_job
+    from clusterkit.cli.bench.job import arguments_of, run_job
+    from clusterkit.estimate.machines.gpus import gpu_named
+    from clusterkit.estimate.machines.interconnects import interconnect_named
     from clusterkit.observe.bench.allreduce.answer import answer
 
-    wanted = Wanted.of(
+    arguments = arguments_of(
         ops=ops, sizes=sizes, iterations=iterations, seconds=seconds, backend=backend, by=by
     )
-    _check_names(interconnect, gpu)
+    if interconnect is not None:
+        interconnect_named(interconnect)
+    if gpu is not None:
+        gpu_named(gpu)
     if save and backend == "gloo":
         raise UserError("--save: estimates are of GPUs and nccl", hint="leave out one of the two")
     cluster = options.get("cluster")
@@ -119,7 +75,7 @@ def allreduce(
     if from_ is not None:
         result = _read(from_, options)
     else:
-        job, measured = run_job(options, wanted, dry_run=dry_run, as_json=json)
+        job, measured = run_job(options, arguments, dry_run=dry_run, as_json=json)
         if measured is None:
             raise typer.Exit(_show_failure(job, as_json=json))
         result = measured
@@ -132,16 +88,6 @@ def allreduce(
     wrong = EXIT_FINDINGS if result.correct is False or result.error is not None else 0
     code = exit_code_of(job) if job is not None else 0
     raise typer.Exit(code or wrong or (EXIT_COULD_NOT if refused is not None else 0))
-
-
-def _check_names(interconnect: str | None, gpu: str | None) -> None:
-    from clusterkit.estimate.machines.gpus import gpu_named
-    from clusterkit.estimate.machines.interconnects import interconnect_named
-
-    if interconnect is not None:
-        interconnect_named(interconnect)
-    if gpu is not None:
-        gpu_named(gpu)
 
 
 def _read(source: str, options: Mapping[str, Any]) -> Result:
@@ -179,7 +125,7 @@ def _keep(found: Answer, cluster: str | None) -> tuple[Path | None, UserError | 
 
     try:
         place = calibration_file(cluster or LOCAL, os.environ)
-        save_calibration(place, learned(found.result, found.place, before=load_calibration(place)))
+        save_calibration(place, learned(found.result, found.fabric, before=load_calibration(place)))
     except UserError as error:
         return None, error  # what was measured is to be shown all the same
     return place, None

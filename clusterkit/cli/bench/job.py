@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -29,7 +28,6 @@ from clusterkit.jobs.watch import cancel
 from clusterkit.jobs.watch import wait as wait_for
 from clusterkit.observe.bench.allreduce.document import FILE, read_document
 from clusterkit.observe.bench.allreduce.result import (
-    Operation,
     Result,
     parse_operations,
     parse_sizes,
@@ -51,63 +49,39 @@ _LATE_S = 30.0
 """How long the result of a job that succeeded may take to be seen here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be measured, and for how long."""
+def arguments_of(
+    *, ops: str, sizes: str | None, iterations: int, seconds: int, backend: str, by: str
+) -> dict[str, Any]:
+    """Return what the program is asked to measure, and for how long; sizes in bytes per backend.
 
-    ops: tuple[Operation, ...]
-    sizes: tuple[int, ...]
-    """In bytes; empty for the usual ones of the backend, which the nodes choose."""
-    iterations: int
-    seconds: int
-    backend: str
-    by: str
-
-    @classmethod
-    def of(
-        cls, *, ops: str, sizes: str | None, iterations: int, seconds: int, backend: str, by: str
-    ) -> Wanted:
-        """Return what the flags ask for.
-
-        Raises:
-            UserError: one of them makes no sense.
-        """
-        for flag, word, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
-            if word not in known:
-                raise UserError(f"--{flag} {word}: unknown", hint=choices_hint(word, known))
-        for flag, number, least, most in (
-            ("iters", iterations, 2, 100_000),
-            ("seconds", seconds, 1, 86_400),
-        ):
-            if not least <= number <= most:
-                nearest = least if number < least else most
-                raise UserError(
-                    f"--{flag} {number}: from {least} to {most:,}", hint=f"--{flag} {nearest}"
-                )
-        if by == "nccl-tests" and backend == "gloo":
-            raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
-        return cls(
-            ops=parse_operations(ops),
-            sizes=parse_sizes(sizes) if sizes is not None else (),
-            iterations=iterations,
-            seconds=seconds,
-            backend=backend,
-            by=by,
-        )
-
-    def argument(self) -> str:
-        """Return the one argument of the program."""
-        usual = {name: parse_sizes(text) for name, text in _USUAL_SIZES.items()}
-        return json.dumps(
-            {
-                "ops": [op.value for op in self.ops],
-                "sizes": dict.fromkeys(usual, self.sizes) if self.sizes else usual,
-                "iterations": self.iterations,
-                "seconds": self.seconds,
-                "backend": self.backend,
-                "by": self.by,
-            }
-        )
+    Raises:
+        UserError: one of the flags makes no sense.
+    """
+    for flag, word, known in (("backend", backend, _BACKENDS), ("by", by, _BY)):
+        if word not in known:
+            raise UserError(f"--{flag} {word}: unknown", hint=choices_hint(word, known))
+    for flag, number, least, most in (
+        ("iters", iterations, 2, 100_000),
+        ("seconds", seconds, 1, 86_400),
+    ):
+        if not least <= number <= most:
+            nearest = least if number < least else most
+            raise UserError(
+                f"--{flag} {number}: from {least} to {most:,}", hint=f"--{flag} {nearest}"
+            )
+    if by == "nccl-tests" and backend == "gloo":
+        raise UserError("--by nccl-tests measures nccl, and not gloo", hint="leave one out")
+    return {
+        "ops": [op.value for op in parse_operations(ops)],
+        "sizes": {
+            name: parse_sizes(usual if sizes is None else sizes)
+            for name, usual in _USUAL_SIZES.items()
+        },
+        "iterations": iterations,
+        "seconds": seconds,
+        "backend": backend,
+        "by": by,
+    }
 
 
 def tell(job: Job) -> None:
@@ -118,7 +92,7 @@ def tell(job: Job) -> None:
 
 
 def run_job(
-    options: Mapping[str, Any], wanted: Wanted, *, dry_run: bool, as_json: bool
+    options: Mapping[str, Any], arguments: Mapping[str, Any], *, dry_run: bool, as_json: bool
 ) -> tuple[Job, Result | None]:
     """Submit the job, wait for its end, and return what it measured, perhaps only a part of it.
 
@@ -130,7 +104,7 @@ def run_job(
     from clusterkit.jobs.submit.submit import ended_with_client, prepare, start_foreground
     from clusterkit.launch.render import summary
 
-    prepared = prepare(_request(options, wanted))
+    prepared = prepare(_request(options, arguments))
     _check_slots(prepared.plan)
     if dry_run:
         show_plan(prepared.plan, as_json=as_json)
@@ -183,20 +157,21 @@ def _kept(job: Job) -> dict[str, Any] | None:
         time.sleep(0.5)
 
 
-def _request(options: Mapping[str, Any], wanted: Wanted) -> ProgramRequest:
+def _request(options: Mapping[str, Any], arguments: Mapping[str, Any]) -> ProgramRequest:
     from clusterkit.jobs.submit.submit import ProgramRequest
 
-    words = {
+    seconds = arguments["seconds"] * len(arguments["ops"]) + _AROUND_S
+    flags = {
         "name": "bench-allreduce",
-        "time": str(math.ceil((wanted.seconds * len(wanted.ops) + _AROUND_S) / 60)),
+        "time": str(math.ceil(seconds / 60)),
         **options,
         "framework": "torchrun",
         "script": str(_FOLDER / _SCRIPT),
-        "args": [wanted.argument()],
+        "args": [json.dumps(arguments)],
     }
     program = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in _PROGRAM}
     return ProgramRequest(
-        verb="bench allreduce", flags=words, file=None, warn=console.warn, program=program
+        verb="bench allreduce", flags=flags, file=None, warn=console.warn, program=program
     )
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.job_options import request_of, takes_job_options, warn_of_script
 from clusterkit.cli.frame.main import (
     EXIT_COULD_NOT,
@@ -26,15 +25,12 @@ if TYPE_CHECKING:
     from clusterkit.estimate.machines.interconnects import Network
     from clusterkit.executors.run.runfolder import RunFolder
     from clusterkit.observe.bench.scaling.measure import MeasureOptions
-    from clusterkit.observe.bench.scaling.rates import Bounds
     from clusterkit.observe.bench.scaling.result import Cause, Ladder, Row, Scaling, SizedJob
 
     Causes = Mapping[int, tuple[Cause, ...]]
 
 _STEPS = 100
 _SECONDS = 60
-_WARMUP = 10
-_PATIENCE_S = 600
 
 _NOT_FOR_ONE_RUN = frozenset(
     {"after", "array", "at_once", "elements", "processes", "requeue", "spares"}
@@ -42,62 +38,20 @@ _NOT_FOR_ONE_RUN = frozenset(
 _JOB = tuple(name for name in job_options() if name not in _NOT_FOR_ONE_RUN)
 
 
-_option = partial(option, rich_help_panel="Measurement")
-
-
 @takes_job_options(*_JOB)
+@explained
 def scaling(
     options: Mapping[str, Any],
-    at: Annotated[
-        str | None,
-        _option("--at", "Sizes to run at, unless 1, 2, 4 ... up to that of the job.", "1,2,4"),
-    ] = None,
-    by: Annotated[
-        str | None,
-        _option("--by", "What sizes count; slots for a job of one node.", "nodes|slots"),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        _option("--steps", f"End each run after so many steps ({_STEPS}).", "N", min=1),
-    ] = None,
-    seconds: Annotated[
-        int | None,
-        _option("--seconds", f"End each run after that time ({_SECONDS}).", "S", min=1),
-    ] = None,
-    warmup: Annotated[
-        int,
-        _option("--warmup", f"Steps that do not count at first ({_WARMUP}).", "N", min=0),
-    ] = _WARMUP,
-    patience: Annotated[
-        int,
-        _option(
-            "--patience", f"Give up a run that is silent for so long ({_PATIENCE_S}).", "S", min=1
-        ),
-    ] = _PATIENCE_S,
-    global_batch: Annotated[
-        bool,
-        option(
-            "--global-batch",
-            "One batch is divided among all slots; for scripts that tell steps alone.",
-            rich_help_panel="Measurement",
-        ),
-    ] = False,
-    interconnect: Annotated[
-        str | None,
-        _option(
-            "--interconnect",
-            "What joins the nodes, to compare their traffic with (as for estimate).",
-            "NAME",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        option("--plot", "Draw it into this file (png, svg, pdf).", "FILE"),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        option("--html", "Write it as one page, with what the nodes did.", "FILE"),
-    ] = None,
+    at: str | None = None,
+    by: str | None = None,
+    steps: int | None = None,
+    seconds: int | None = None,
+    warmup: int = 10,
+    patience: int = 600,
+    global_batch: bool = False,
+    interconnect: str | None = None,
+    plot: Path | None = None,
+    html: Path | None = None,
     json: JsonFlag = False,
 ) -> None:
     """Run a script on more and more nodes, and tell how well it scales.
@@ -112,6 +66,7 @@ def scaling(
     from clusterkit.estimate.machines.interconnects import interconnect_named
     from clusterkit.observe.bench.scaling.causes import causes_of
     from clusterkit.observe.bench.scaling.measure import MeasureOptions
+    from clusterkit.observe.bench.scaling.rates import Bounds
     from clusterkit.observe.bench.scaling.result import ladder
 
     _check_places(plot, html)
@@ -119,8 +74,10 @@ def scaling(
     request = request_of(options, verb="bench scaling")
     jobs = ladder(request, by=by, at=at)
     warn_of_script(jobs.plan)
+    if steps is None and seconds is None:
+        steps, seconds = _STEPS, _SECONDS
     measuring = MeasureOptions(
-        bounds=_bounds(steps, seconds, warmup),
+        bounds=Bounds(warmup=warmup, steps=steps, seconds=seconds),
         timeout_s=patience,
         global_batch=global_batch,
         command_line=tuple(sys.argv),
@@ -133,14 +90,6 @@ def scaling(
     if troubles:
         raise typer.Exit(EXIT_COULD_NOT)
     raise typer.Exit(EXIT_INTERRUPTED if interrupted else _exit_code(found, causes))
-
-
-def _bounds(steps: int | None, seconds: int | None, warmup: int) -> Bounds:
-    from clusterkit.observe.bench.scaling.rates import Bounds
-
-    if steps is None and seconds is None:
-        steps, seconds = _STEPS, _SECONDS
-    return Bounds(warmup=warmup, steps=steps, seconds=seconds)
 
 
 def _check_places(plot: Path | None, html: Path | None) -> None:
@@ -162,14 +111,17 @@ def _run(
     from clusterkit.cli.jobs.submit_output import listening
     from clusterkit.core.errors import ClusterkitError
     from clusterkit.observe.bench.scaling.measure import measure
-    from clusterkit.observe.bench.scaling.result import Scaling
+    from clusterkit.observe.bench.scaling.result import Scaling, in_words
+
+    def started(job: SizedJob, run: RunFolder) -> None:
+        console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
 
     rows: list[Row] = []
     trouble: ClusterkitError | None = None
     interrupted = False
     try:
         with listening() as listener:
-            for row in measure(jobs, measuring, listener=listener, started=_started(jobs)):
+            for row in measure(jobs, measuring, listener=listener, started=started):
                 rows.append(row)
                 _progress(jobs, row)
     except KeyboardInterrupt:
@@ -190,15 +142,6 @@ def _run(
         node_bytes_per_s=network.node_gbs(max(plan.slots)) * 1e9 if network else None,
     )
     return found, trouble, interrupted
-
-
-def _started(jobs: Ladder) -> Callable[[SizedJob, RunFolder], None]:
-    def started(job: SizedJob, run: RunFolder) -> None:
-        from clusterkit.observe.bench.scaling.result import in_words
-
-        console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
-
-    return started
 
 
 def _progress(jobs: Ladder, row: Row) -> None:

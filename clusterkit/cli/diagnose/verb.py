@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import JsonFlag, option
+from clusterkit.cli.frame.flags import JsonFlag, explained
 from clusterkit.cli.frame.main import EXIT_COULD_NOT, EXIT_FINDINGS
 from clusterkit.core.errors import UserError, did_you_mean
 from clusterkit.core.hosts.hostlist import fold_set
@@ -28,29 +28,13 @@ if TYPE_CHECKING:
     from clusterkit.observe.diagnose.verdict import Diagnosis, Finding
 
 
+@explained
 def diagnose(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A job, as for `clusterkit status`; or log files, folders of them, - for stdin.",
-            metavar="JOB|FILE...",
-            show_default=False,
-        ),
-    ] = None,
-    stacks: Annotated[
-        bool,
-        option("--stacks", "Show where the ranks of a running job stand (py-spy), folded."),
-    ] = False,
-    rules: Annotated[
-        list[Path] | None,
-        option("--rules", "Read the rules of this folder, too; repeat it for more.", "DIR"),
-    ] = None,
-    list_rules: Annotated[
-        bool, option("--list-rules", "List what is looked for, and exit.")
-    ] = False,
-    verbose: Annotated[
-        bool, option("--verbose -v", "Show the evidence of everything found.")
-    ] = False,
+    words: list[str] | None = None,
+    stacks: bool = False,
+    rules: list[Path] | None = None,
+    list_rules: bool = False,
+    verbose: bool = False,
     json: JsonFlag = False,
 ) -> None:
     """Say why a job failed: what happened, on which node and rank, and what to do.
@@ -69,8 +53,6 @@ def diagnose(
         raise UserError("diagnose what?", hint="clusterkit diagnose latest, or name log files")
     run = _run_of(words)
     if stacks:
-        from clusterkit.cli.diagnose.verb import show_stacks
-
         if run is None:
             raise UserError("--stacks looks at a running job", hint="clusterkit status lists them")
         raise typer.Exit(show_stacks(run, as_json=json))

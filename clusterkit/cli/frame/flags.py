@@ -81,6 +81,7 @@ def _shown(parameter: inspect.Parameter, row: Mapping[str, str]) -> inspect.Para
     more["show_default"] = True if row["default"] == "yes" else row["default"] or False
     if row["flags"]:
         more |= {"rich_help_panel": row["panel"] or None, "envvar": row["variable"] or None}
+        more["min"] = int(row["min"]) if row.get("min") else None
         shown = typer.Option(*row["flags"].split(), **more)
     else:
         shown = typer.Argument(**more)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clusterkit.cli.frame import console
-from clusterkit.cli.frame.flags import cluster_option, hosts_option, option
+from clusterkit.cli.frame.flags import cluster_option, explained, hosts_option
 from clusterkit.cli.frame.job_args import JobOrNone, exit_code_of, note_owner, run_named, said
 from clusterkit.cli.frame.main import EXIT_FINDINGS, EXIT_INTERRUPTED
 from clusterkit.core.errors import UserError
@@ -21,45 +23,27 @@ if TYPE_CHECKING:
     from clusterkit.observe.top.targets import Subject
     from clusterkit.observe.top.watch import Watcher
 
+    Show = Callable[[Snapshot], None]
+
 _EVERY_S = 2.0
 _STEPS_EVERY_S = 5.0
 """Slurm keeps a record of each step, and a job may have only so many (40,000 by default)."""
 _LEAST_S, _MOST_S = 0.5, 86_400.0
 
 
+@explained
 def top(
     job: JobOrNone = None,
     cluster: Annotated[
         str | None, cluster_option("Without JOB: the nodes of this cluster, or local.")
     ] = None,
     hosts: Annotated[str | None, hosts_option("These hosts, as n[1-4].")] = None,
-    via: Annotated[
-        str | None,
-        option("--via", "ssh, srun or local; else what fits the cluster.", "HOW"),
-    ] = None,
-    interval: Annotated[
-        float | None,
-        typer.Option(
-            "--interval",
-            "-i",
-            help="Seconds from one look to the next.",
-            metavar="S",
-            show_default="2; through srun 5",
-        ),
-    ] = None,
-    once: Annotated[bool, option("--once", "Look once, print it, and leave.")] = False,
-    verbose: Annotated[
-        bool, option("--verbose -v", "Show every GPU, link and process, too.")
-    ] = False,
-    prometheus: Annotated[
-        Path | None,
-        option(
-            "--prometheus",
-            "Write metrics at each look, for node exporter's textfile collector.",
-            "FILE",
-        ),
-    ] = None,
-    json: Annotated[bool, option("--json", "Look once, and print one JSON document.")] = False,
+    via: str | None = None,
+    interval: float | None = None,
+    once: bool = False,
+    verbose: bool = False,
+    prometheus: Path | None = None,
+    json: bool = False,
 ) -> None:
     """Show what nodes are doing: GPUs, CPUs, memory, network, and how fast a job trains.
 
@@ -115,7 +99,6 @@ def _cluster(name: str | None, hosts: str | None, via: str | None) -> Subject:
 
 
 def _look_once(watcher: Watcher, prometheus: Path | None, *, as_json: bool, verbose: bool) -> int:
-    from clusterkit.cli.top.screen import say
     from clusterkit.core.findings import Verdict
     from clusterkit.observe.top.snapshot import document_of, warnings_of
 
@@ -133,7 +116,6 @@ def _look_on(
     watcher: Watcher, subject: Subject, every_s: float, prometheus: Path | None, *, verbose: bool
 ) -> int:
     """Look until the job ends, or Ctrl-C; return the exit code of the verb."""
-    from clusterkit.cli.top.screen import plain, say, screen
     from clusterkit.jobs.state.load import load_job
 
     last: Snapshot | None = None
@@ -161,3 +143,56 @@ def _write(path: Path | None, snapshot: Snapshot) -> None:
 
     if path is not None:
         write_nodes(path, snapshot)
+
+
+def say(snapshot: Snapshot, *, verbose: bool) -> None:
+    """Print a snapshot, all of it."""
+    from clusterkit.observe.top.table import lines_of
+
+    width = shutil.get_terminal_size().columns
+    for line in lines_of(snapshot, width=width, verbose=verbose):
+        if line.style in {"bold", "dim", ""}:
+            text = getattr(console, line.style)(line.text) if line.style else line.text
+            console.say(text)
+        else:
+            console.say(console.coloured(line.text, line.style))
+
+
+@contextmanager
+def plain(*, verbose: bool) -> Iterator[Show]:
+    """Print snapshot after snapshot, an empty line between them."""
+    first = True
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal first
+        if not first:
+            console.say()
+        first = False
+        say(snapshot, verbose=verbose)
+        sys.stdout.flush()
+
+    yield show
+
+
+@contextmanager
+def screen(*, verbose: bool) -> Iterator[Show]:
+    """Draw each snapshot over the one before, on a screen that is gone afterwards."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from clusterkit.core.text.escapes import harmless
+    from clusterkit.observe.top.table import lines_of
+
+    terminal = Console(highlight=False)
+    with Live(console=terminal, screen=True, auto_refresh=False) as live:
+        live.update(Text("asking the nodes", style="dim"), refresh=True)
+
+        def show(snapshot: Snapshot) -> None:
+            width, height = terminal.size
+            lines = lines_of(snapshot, width=width, height=height, verbose=verbose)
+            texts = ((harmless(line.text), line.style) for line in lines[:height])
+            drawn = (Text(text, style=style, no_wrap=True) for text, style in texts)
+            live.update(Group(*drawn), refresh=True)
+
+        yield show

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,10 +235,7 @@ def _gpu_rows(sample: NodeSample) -> list[dict[str, Any]]:
         "index", "name", "busy_percent", "memory_used_mib", "memory_mib", "temperature_c",
         "power_w", "power_limit_w", "clock_mhz", "clock_max_mhz", "clock_reasons",
     )  # fmt: skip
-    return [
-        {**{name: getattr(gpu, name) for name in names}, "slowdown": held.get(gpu.index)}
-        for gpu in sample.gpus
-    ]
+    return [{**_picked(gpu, names), "slowdown": held.get(gpu.index)} for gpu in sample.gpus]
 
 
 def _process_rows(snapshot: Snapshot, node: NodeNow) -> list[dict[str, Any]]:
@@ -246,19 +243,18 @@ def _process_rows(snapshot: Snapshot, node: NodeNow) -> list[dict[str, Any]]:
     names = (
         "pid", "run", "node_rank", "rank", "command", "state", "threads", "memory_bytes",
     )  # fmt: skip
-    return [
-        {**{name: getattr(one, name) for name in names}, "cpu_percent": _rounded(used.get(one.pid))}
-        for one in snapshot.processes_of(node)
-    ]
+    found = snapshot.processes_of(node)
+    return [{**_picked(one, names), "cpu_percent": _rounded(used.get(one.pid))} for one in found]
 
 
 def _link_rows(links: tuple[Traffic, ...]) -> list[dict[str, Any]]:
-    names = ("received_bytes_per_s", "sent_bytes_per_s", "errors_per_s")
-    return [
-        {"name": link.name, **{name: _rounded(getattr(link, name)) for name in names}}
-        for link in links
-    ]
+    names = ("name", "received_bytes_per_s", "sent_bytes_per_s", "errors_per_s")
+    return [{key: _rounded(value) for key, value in _picked(one, names).items()} for one in links]
 
 
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 2)
+def _picked(value: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 2) if isinstance(value, float) else value

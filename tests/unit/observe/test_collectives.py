@@ -442,14 +442,14 @@ def test_the_table_says_less_than_the_user_who_knows_more() -> None:
 
 def test_what_is_saved_makes_the_estimate_what_was_measured() -> None:
     found = answer(oci(), interconnect=None, gpu=None)
-    assert found.place is not None
+    assert found.fabric is not None
     before = Calibration(intra_busbw_scale=0.9, utilisation_scale=1.1, gpu="H100-SXM5-80GB")
-    calibration = learned(found.result, found.place, before=before)
+    calibration = learned(found.result, found.fabric, before=before)
     share = found.assumptions[Operation.ALL_REDUCE].share
     assert calibration.inter_busbw_scale == pytest.approx(share, rel=1e-6)
     assert (calibration.intra_busbw_scale, calibration.utilisation_scale) == (0.9, 1.1)
     assert calibration.gpu == "H100-SXM5-80GB"
-    other = learned(found.result, found.place, before=Calibration(gpu="other", reserved_ratio=2.0))
+    other = learned(found.result, found.fabric, before=Calibration(gpu="other", reserved_ratio=2.0))
     assert other.reserved_ratio is None
 
 
@@ -465,10 +465,10 @@ def test_what_is_saved_makes_the_estimate_what_was_measured() -> None:
 def test_what_says_nothing_of_estimates_is_not_saved(result: Any, why: str) -> None:
     found = answer(result(), interconnect=None, gpu=None)
     with pytest.raises(UserError, match=why):
-        learned(found.result, found.place, before=None)
+        learned(found.result, found.fabric, before=None)
 
 
 def test_a_network_that_it_cannot_have_been_is_not_saved() -> None:
     found = answer(oci(), interconnect="ethernet-10", gpu=None)
     with pytest.raises(UserError, match="--interconnect"):
-        learned(found.result, found.place, before=None)
+        learned(found.result, found.fabric, before=None)

@@ -11,10 +11,9 @@ from clusterkit.core.errors import UserError
 from clusterkit.estimate.calibration.calibrate import LEAST_MESSAGE, with_bandwidth
 from clusterkit.estimate.calibration.measurement import AllReduce
 from clusterkit.estimate.factors import Calibration
-from clusterkit.estimate.machines.gpus import Gpu, gpu_named
+from clusterkit.estimate.machines.gpus import gpu_named
 from clusterkit.estimate.machines.interconnects import (
     Fabric,
-    Group,
     fast_domain,
     group_of,
     interconnect_named,
@@ -41,47 +40,28 @@ class Assumption:
     """The links: `NVLink of H100-SXM`, `infiniband-ndr`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The hardware that was measured, as the estimate knows it."""
-
-    gpu: Gpu
-    fabric: Fabric
-    domain: int
-    """How many GPUs share the fast links."""
-    group: Group
-
-
-def place_of(result: Result, interconnect: str | None, gpu: str | None = None) -> Place | None:
-    """Return where a result was measured; None where too little is known of it.
+def fabric_of(result: Result, interconnect: str | None, gpu: str | None = None) -> Fabric | None:
+    """Return the links that were measured; None where too little is known of them.
 
     Raises:
         UserError: `interconnect` or `gpu` names nothing that is known.
     """
-    known = _gpu(result, gpu)
-    if known is None or result.ranks is None or result.ranks < 2 or result.per_node is None:
+    known = gpu_named(gpu) if gpu is not None else None
+    with suppress(UserError):  # one that the estimate does not know, or several
+        known = gpu_named(result.device or "")
+    if known is None or result.device == "cpu":
         return None
-    network = network_of(known, interconnect)
-    domain = fast_domain(known, result.per_node, result.ranks)
-    return Place(
+    if result.ranks is None or result.ranks < 2 or result.per_node is None:
+        return None
+    return Fabric(
         gpu=known,
-        fabric=Fabric(gpu=known, gpus_per_node=domain, network=network),
-        domain=domain,
-        group=group_of(result.ranks, 1, domain),
+        gpus_per_node=fast_domain(known, result.per_node, result.ranks),
+        network=network_of(known, interconnect),
     )
 
 
-def _gpu(result: Result, said: str | None) -> Gpu | None:
-    """Return the GPU that a result names, or else the one that the user has said."""
-    if result.device == "cpu":
-        return None
-    with suppress(UserError):  # one that the estimate does not know, or several
-        return gpu_named(result.device or "")
-    return gpu_named(said) if said is not None else None
-
-
 def assumed(
-    result: Result, measured: Measured, place: Place | None, interconnect: str | None
+    result: Result, measured: Measured, fabric: Fabric | None, interconnect: str | None
 ) -> Assumption | None:
     """Return what the estimate assumes of the links for a message; None where it knows nothing.
 
@@ -90,15 +70,13 @@ def assumed(
     """
     if measured.op not in MEASURED or result.perhaps:
         return None
-    if place is not None:
-        collective = (
-            place.fabric.all_reduce_s
-            if measured.op is Operation.ALL_REDUCE
-            else place.fabric.all_gather_s
-        )
-        usual = collective(measured.bytes, place.group)
-        within = place.group.nodes == 1
-        over = f"the links in a node of {place.gpu.name}" if within else place.fabric.network.name
+    if fabric is not None and result.ranks is not None:
+        group = group_of(result.ranks, 1, fabric.gpus_per_node)
+        reduces = measured.op is Operation.ALL_REDUCE
+        collective = fabric.all_reduce_s if reduces else fabric.all_gather_s
+        usual = collective(measured.bytes, group)
+        within = group.nodes == 1
+        over = f"the links in a node of {fabric.gpu.name}" if within else fabric.network.name
         busbw = measured.busbw * measured.seconds / usual
     elif interconnect is not None and result.backend == "gloo" and (result.node_count or 0) > 1:
         network = interconnect_named(interconnect)
@@ -109,24 +87,13 @@ def assumed(
     return Assumption(op=measured.op, bytes=measured.bytes, busbw=busbw, share=share, over=over)
 
 
-def published(result: Result, place: Place | None) -> Published | None:
-    """Return what others have published for the same hardware; None where nothing is known."""
-    if result.device is None or result.node_count is None or result.per_node is None:
-        return None
-    return published_for(
-        result.device,
-        nodes=result.node_count,
-        per_node=result.per_node,
-        network=place.fabric.network.name if place is not None else None,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What was measured, and what it is compared with."""
 
     result: Result
-    place: Place | None
+    fabric: Fabric | None
+    """The links that it went over, as the estimate knows them."""
     assumptions: Mapping[Operation, Assumption]
     """Of the largest message of each collective."""
     published: Published | None
@@ -148,13 +115,21 @@ def answer(result: Result, *, interconnect: str | None, gpu: str | None) -> Answ
     Raises:
         UserError: `interconnect` or `gpu` names nothing that is known.
     """
-    place = place_of(result, interconnect, gpu)
+    fabric = fabric_of(result, interconnect, gpu)
     found = {
         op: assumption
         for op in result.operations
-        if (assumption := assumed(result, result.large(op), place, interconnect)) is not None
+        if (assumption := assumed(result, result.large(op), fabric, interconnect)) is not None
     }
-    return Answer(result=result, place=place, assumptions=found, published=published(result, place))
+    known = None
+    if result.device is not None and result.node_count is not None and result.per_node is not None:
+        known = published_for(
+            result.device,
+            nodes=result.node_count,
+            per_node=result.per_node,
+            network=fabric.network.name if fabric is not None else None,
+        )
+    return Answer(result=result, fabric=fabric, assumptions=found, published=known)
 
 
 def document(found: Answer) -> dict[str, Any]:
@@ -212,7 +187,7 @@ def empty_document() -> dict[str, Any]:
         correct=None,
         complete=False,
     )
-    told = document(Answer(result=nothing, place=None, assumptions={}, published=None))
+    told = document(Answer(result=nothing, fabric=None, assumptions={}, published=None))
     return {**told, "source": None, "backend": None}
 
 
@@ -230,7 +205,7 @@ def _row(one: Measured) -> dict[str, Any]:
     }
 
 
-def learned(result: Result, place: Place | None, *, before: Calibration | None) -> Calibration:
+def learned(result: Result, fabric: Fabric | None, *, before: Calibration | None) -> Calibration:
     """Return `before` with the bandwidth of the largest all-reduce that was measured.
 
     Raises:
@@ -246,7 +221,7 @@ def learned(result: Result, place: Place | None, *, before: Calibration | None) 
             f"--save: estimates are of GPUs, and this ran over {result.backend}",
             hint="measure on nodes with GPUs, or leave --save out",
         )
-    if place is None or result.ranks is None:
+    if fabric is None or result.ranks is None:
         raise UserError(
             "--save: the result does not say on which GPUs it was measured, or on how many nodes",
             hint="say it: --gpu h100 --nodes 2 --gpus-per-node 8",
@@ -260,7 +235,7 @@ def learned(result: Result, place: Place | None, *, before: Calibration | None) 
             "--save: no all-reduce of 1 MiB or more was measured",
             hint="--ops all-reduce --sizes 1M:1G",
         )
-    known = (before or Calibration()).on(place.gpu.name)
-    found = with_bandwidth(known, rows, place.fabric, place.domain, naming=_NAMING)
-    subject = known.subject or f"all-reduces, {result.ranks} x {place.gpu.name}"
-    return replace(found, gpu=place.gpu.name, subject=subject)
+    known = (before or Calibration()).on(fabric.gpu.name)
+    found = with_bandwidth(known, rows, fabric, fabric.gpus_per_node, naming=_NAMING)
+    subject = known.subject or f"all-reduces, {result.ranks} x {fabric.gpu.name}"
+    return replace(found, gpu=fabric.gpu.name, subject=subject)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from clusterkit.core.errors import ClusterkitError
 from clusterkit.core.model import JobState, LaunchPlan
@@ -61,15 +62,6 @@ class _Look:
     """Since the last line that tells its throughput."""
     skip: int = 0
     """Lines that were printed until the microbenchmark was done, which takes CPUs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trouble:
-    """Why a run has no rate, and what to do; empty texts where it has one."""
-
-    problem: str = ""
-    hint: str = ""
-    failed: bool = False
 
 
 def measure(
@@ -169,53 +161,52 @@ def _row(sized: SizedJob, run: RunFolder, look: _Look, options: MeasureOptions) 
     if not seen.readings:  # the run was short
         seen = counted(readings, warmup)
     found = rates(seen, slots=plan.processes, global_batch=options.global_batch)
-    trouble = _trouble(look, seen, run, options, measured=bool(found))
+    mistake = _mistake(look, seen, run, options, measured=bool(found))
     return Row(
         size=sized.size,
         slots=plan.processes,
         job_id=look.job.submission.job_id,
         run_dir=str(run.path),
         state=status.state.value,
-        rates={} if trouble.problem else found,
+        rates={} if mistake else found,
         steps=seen.steps,
         step_s=seen.step_s,
         evidence=look.evidence,
-        problem=trouble.problem,
-        hint=trouble.hint,
-        failed=trouble.failed,
+        **mistake,
     )
 
 
-def _trouble(
+def _mistake(
     look: _Look, seen: Counted, run: RunFolder, options: MeasureOptions, *, measured: bool
-) -> _Trouble:
+) -> dict[str, Any]:
+    """Return why a run has no rate, and what to do, as fields of `Row`; nothing where it has."""
     status, logs = look.job.status, f"its output: {run.logs}"
     ended_badly = look.over and status.state is not JobState.SUCCEEDED and not measured
     if status.state not in _WELL or ended_badly:
         name = look.job.submission.job_id or run.key
-        return _Trouble(
-            problem=_how_it_failed(look.job),
-            hint=f"clusterkit diagnose {name}",
-            failed=status.state.final,
-        )
+        return {
+            "problem": _how_it_failed(look.job),
+            "hint": f"clusterkit diagnose {name}",
+            "failed": status.state.final,
+        }
     cut_off = look.over and status.state in _CUT_OFF
     if look.log.readings and (look.given_up or (cut_off and stalled(seen, look.silent_s))):
-        return _Trouble(
-            problem=f"it was silent for {look.silent_s:.0f} s after {_last_told(look)}",
-            hint="where its ranks stand is told while it hangs: clusterkit diagnose --stacks JOB\n"
+        return {
+            "problem": f"it was silent for {look.silent_s:.0f} s after {_last_told(look)}",
+            "hint": "where its ranks stand while it hangs: clusterkit diagnose --stacks JOB\n"
             f"if it prints that seldom, --patience SECONDS waits for longer\n{logs}",
-            failed=True,
-        )
+            "failed": True,
+        }
     if measured:
-        return _Trouble()
+        return {}
     if not look.log.readings:
         line = f"print one such as `{LINE}`, or `tokens/s N`, of the whole job"
         longer = "; --patience SECONDS waits for longer" if look.given_up else ""
-        return _Trouble(problem=_SILENT, hint=f"{line}{longer}\n{logs}")
-    return _Trouble(
-        problem=f"no throughput line came after the warm-up of {options.bounds.warmup} steps",
-        hint=f"a smaller --warmup, or a run that is longer\n{logs}",
-    )
+        return {"problem": _SILENT, "hint": f"{line}{longer}\n{logs}"}
+    return {
+        "problem": f"no throughput line came after the warm-up of {options.bounds.warmup} steps",
+        "hint": f"a smaller --warmup, or a run that is longer\n{logs}",
+    }
 
 
 def _last_told(look: _Look) -> str:
