@@ -18,7 +18,7 @@ from clusterkit.jobs.watch import Watch
 
 _CHUNK = 1 << 18
 _FARTHEST = 1 << 30
-"""Bytes before the end of a log in which its last lines are looked for."""
+"""Bytes before the end of a log in which its last lines are looked for, unless said."""
 _LONGEST_LINE = 1 << 16
 """Longer lines are handed out in pieces: a progress bar may never end its line."""
 _LOG = re.compile(r"node-([0-9]{1,5})\.log")
@@ -31,11 +31,13 @@ _IDLE_S = 1.0
 class LogReader:
     """Read a file that grows; start again where it was cut off or replaced."""
 
-    def __init__(self, path: Path, *, prefix: str = "", tail: int | None = None) -> None:
-        """Read `path` from its beginning, or from its last `tail` lines on."""
+    def __init__(
+        self, path: Path, *, prefix: str = "", tail: int | None = None, within: int = _FARTHEST
+    ) -> None:
+        """Read `path` from its beginning, or from its last `tail` lines (`within` bytes) on."""
         self.path = path
         self.prefix = prefix
-        self._position = tail_position(path, tail) if tail is not None else 0
+        self._position = tail_position(path, tail, within) if tail is not None else 0
         self._inode: int | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
@@ -166,14 +168,14 @@ def ranks_of(run: RunFolder, node: int | None = None) -> list[int]:
     return [node]
 
 
-def tail_position(path: Path, lines: int) -> int:
+def tail_position(path: Path, lines: int, within: int = _FARTHEST) -> int:
     """Return where the last `lines` lines of a file begin, reading it from its end."""
     try:
         with os.fdopen(open_regular(path), "rb") as stream:
             position = end = stream.seek(0, os.SEEK_END)
             if lines == 0:
                 return end
-            wanted, least = lines, max(0, end - _FARTHEST)
+            wanted, least = lines, max(0, end - within)
             while position > least:
                 start = max(0, position - _CHUNK)
                 stream.seek(start)

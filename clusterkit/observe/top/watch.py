@@ -1,20 +1,16 @@
-"""Ask the nodes again and again; one that does not answer holds up nobody but itself."""
+"""Look at nodes and at a job again and again; a node that does not answer holds up only itself."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import re
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from clusterkit.core import files
 from clusterkit.core.errors import ClusterkitError
-from clusterkit.core.reading import open_regular
 from clusterkit.core.records import count_of
 from clusterkit.executors.run.runfolder import RunFolder
 from clusterkit.jobs.document import name_of
@@ -178,32 +174,7 @@ _TAIL_BYTES = 1 << 20
 """They may be longer than that: a progress bar may never end its line."""
 _PIECES = 16
 """Of what a log has got since, the last are looked at; one has about 256 KiB at most."""
-_REST_OF_LINE = re.compile(rb"[^\r\n]*")
 _HISTORY = 40
-
-
-class LastLines(LogReader):
-    """Read a log that grows from its last lines on, without reading what stands before them."""
-
-    def __init__(self, path: Path) -> None:
-        """Read `path` from `_TAIL` lines or `_TAIL_BYTES` before its end, whichever is less."""
-        super().__init__(path)
-        self._position = _last_lines(path)
-
-
-def _last_lines(path: Path) -> int:
-    try:
-        with os.fdopen(open_regular(path), "rb") as stream:
-            end = stream.seek(0, os.SEEK_END)
-            start = stream.seek(max(0, end - _TAIL_BYTES))
-            read = stream.read(end - start)
-    except OSError:
-        return 0
-    lines = read.split(b"\n")
-    if len(lines) > _TAIL + 1:
-        return start + len(read) - len(b"\n".join(lines[-_TAIL - 1 :]))
-    torn = _REST_OF_LINE.match(read) if start else None
-    return start + (torn.end() if torn is not None else 0)
 
 
 class Training:
@@ -229,7 +200,7 @@ class Training:
         run = job.run
         for rank in ranks_of(run):
             if rank not in self._readers:
-                self._readers[rank] = LastLines(run.log(rank))
+                self._readers[rank] = LogReader(run.log(rank), tail=_TAIL, within=_TAIL_BYTES)
             found = latest(self._readers[rank])
             if found is not None:
                 self._told[rank] = found

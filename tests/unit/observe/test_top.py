@@ -29,7 +29,7 @@ from clusterkit.observe.throughput import Throughput
 from clusterkit.observe.top.snapshot import JobNow, NodeNow, Snapshot, document_of, warnings_of
 from clusterkit.observe.top.table import bars, lines_of, short
 from clusterkit.observe.top.targets import Part, Subject, of_cluster, of_job
-from clusterkit.observe.top.watch import LastLines, Training, Watcher, latest
+from clusterkit.observe.top.watch import Training, Watcher, latest
 from clusterkit.observe.vitals.sample import NodeSample, rates
 from clusterkit.preflight.request import PreflightOptions
 from clusterkit.transport.base import Reply
@@ -281,7 +281,7 @@ def test_a_log_without_line_ends_is_read_in_bounded_memory(tmp_path: Path, ends:
     log.write_text(bar * 400_000)
     more = bar * 100_000
     tracemalloc.start()
-    reader = LastLines(log)
+    reader = LogReader(log, tail=200, within=1 << 20)
     first = latest(reader)
     with log.open("a") as stream:
         stream.write(more)
@@ -291,20 +291,6 @@ def test_a_log_without_line_ends_is_read_in_bounded_memory(tmp_path: Path, ends:
     assert peak < log.stat().st_size / 2
     if ends:
         assert first == Throughput(rate=9.1, unit="steps", step=10)
-
-
-def test_the_last_lines_are_whole_ones(tmp_path: Path) -> None:
-    log = tmp_path / "node-0.log"
-    for end in ("", "\n"):
-        log.write_text("".join(f"line {k}\n" for k in range(300)) + f"last{end}")
-        reader = LastLines(log)
-        told = "".join((*reader.pieces(), *reader.rest()))
-        assert told.splitlines()[0] == ("line 100" if not end else "line 101")
-        assert told.splitlines()[-1] == "last"
-    log.write_text("x" * (1 << 20) + "\rsamples/s 7 é\r")
-    reader = LastLines(log)
-    assert [*reader.pieces(), *reader.rest()] == ["\rsamples/s 7 é\r"]
-    assert list(LastLines(tmp_path / "none.log").pieces()) == []
 
 
 class Fake:
