@@ -227,7 +227,7 @@ def scaling_lines(found: Scaling, causes: Mapping[int, tuple[Cause, ...]]) -> It
         said = causes.get(row.size.count, ())
         if row.problem or said:
             yield ""
-            yield from _remarks(found, row, said)
+            yield from _warnings(found, row, said)
     yield from _footnotes(found)
 
 
@@ -251,7 +251,7 @@ def _cells(found: Scaling, row: Row) -> tuple[str, ...]:
     return (*map(figure, (rate.per_s, rate.low, rate.high)), took, in_percent(efficiency))
 
 
-def _remarks(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[str]:
+def _warnings(found: Scaling, row: Row, causes: tuple[Cause, ...]) -> Iterator[str]:
     efficiency = found.efficiency(row)
     share = "" if efficiency is None else f", {in_percent(efficiency)}"
     yield console.bold(f"{in_words(found.by, row.size.count)}{share}")

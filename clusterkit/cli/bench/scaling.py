@@ -82,12 +82,12 @@ def scaling(
         global_batch=global_batch,
         command_line=tuple(sys.argv),
     )
-    found, trouble, interrupted = _run(jobs, measuring, network)
+    found, failure, interrupted = _run(jobs, measuring, network)
     causes = {row.size.count: causes_of(found, row) for row in found.rows}
-    troubles = _tell(found, causes, trouble, plot=plot, html=html, as_json=json)
-    for one in troubles:
+    failures = _tell(found, causes, failure, plot=plot, html=html, as_json=json)
+    for one in failures:
         console.error(str(one))
-    if troubles:
+    if failures:
         raise typer.Exit(EXIT_COULD_NOT)
     raise typer.Exit(EXIT_INTERRUPTED if interrupted else _exit_code(found, causes))
 
@@ -117,7 +117,7 @@ def _run(
         console.note(f"{in_words(jobs.by, job.size.count)}: {run.path}")
 
     rows: list[Row] = []
-    trouble: ClusterkitError | None = None
+    failure: ClusterkitError | None = None
     interrupted = False
     try:
         with listening() as listener:
@@ -128,7 +128,7 @@ def _run(
         interrupted = True
         console.note("\ninterrupted; the job that ran has been cancelled")
     except ClusterkitError as error:
-        trouble = error
+        failure = error
     plan = jobs.plan
     found = Scaling(
         script=plan.script,
@@ -141,7 +141,7 @@ def _run(
         interconnect=network.name if network else None,
         node_bytes_per_s=network.node_gbs(max(plan.slots)) * 1e9 if network else None,
     )
-    return found, trouble, interrupted
+    return found, failure, interrupted
 
 
 def _progress(jobs: Ladder, row: Row) -> None:
@@ -156,30 +156,30 @@ def _progress(jobs: Ladder, row: Row) -> None:
 def _tell(
     found: Scaling,
     causes: Causes,
-    trouble: ClusterkitError | None,
+    failure: ClusterkitError | None,
     *,
     plot: Path | None,
     html: Path | None,
     as_json: bool,
 ) -> list[ClusterkitError]:
-    """Print what was measured and write the files; return what went wrong, `trouble` first.
+    """Print what was measured and write the files; return what went wrong, `failure` first.
 
     What was measured is printed whatever comes of the files.
     """
     from clusterkit.cli.bench.report import scaling_lines
     from clusterkit.observe.bench.scaling.result import document
 
-    troubles = [trouble] if trouble is not None else []
+    failures = [failure] if failure is not None else []
     if not as_json:
         for line in scaling_lines(found, causes) if found.rows else ():
             console.say(line)
-        return [*troubles, *_write(found, causes, plot=plot, html=html)]
+        return [*failures, *_write(found, causes, plot=plot, html=html)]
     try:
-        troubles += _write(found, causes, plot=plot, html=html)
+        failures += _write(found, causes, plot=plot, html=html)
     finally:
-        error = {"error": error_document(troubles[0])} if troubles else {}
+        error = {"error": error_document(failures[0])} if failures else {}
         console.json_document({**document(found, causes), **error})
-    return troubles
+    return failures
 
 
 def _write(

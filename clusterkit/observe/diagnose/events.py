@@ -54,7 +54,7 @@ class Source:
     """Whether it is the output of a scheduler or a worker, and not of the training."""
 
 
-def weigh(
+def events_of(
     rules: Mapping[str, Rule],
     found: Sequence[tuple[Source, Scanned]],
     facts: Iterable[Fact] = (),

@@ -9,7 +9,7 @@ from pathlib import Path
 from clusterkit.core.hosts import hostlist
 from clusterkit.core.text.listing import some_of
 from clusterkit.launch.array.spec import fold_numbers
-from clusterkit.observe.diagnose.events import Fact, Source, weigh
+from clusterkit.observe.diagnose.events import Fact, Source, events_of
 from clusterkit.observe.diagnose.evidence import Root, lines_after, lines_before, root_at
 from clusterkit.observe.diagnose.hits import Hit, Scanned
 from clusterkit.observe.diagnose.order import Event, Place, ranked, root_of
@@ -104,7 +104,7 @@ def diagnose(
     scanned = scan_all(rules, [source.path for source in sources], known.processes)
     found = list(zip(sources, scanned, strict=True))
     by_name = {rule.id: rule for rule in rules}
-    events = weigh(by_name, found, known.facts, folder=known.folder)
+    events = events_of(by_name, found, known.facts, folder=known.folder)
     if known.succeeded:
         events = tuple(event for event in events if event.rule.silent)
     elif not known.failed:

@@ -176,17 +176,7 @@ def document(found: Answer) -> dict[str, Any]:
 
 def empty_document() -> dict[str, Any]:
     """Return what `--json` tells where nothing was measured: all keys of `document`."""
-    nothing = Result(
-        source="",
-        backend="",
-        device=None,
-        ranks=None,
-        nodes=(),
-        node_count=None,
-        measured=(),
-        correct=None,
-        complete=False,
-    )
+    nothing = Result(source="", backend="", complete=False)
     told = document(Answer(result=nothing, fabric=None, assumptions={}, published=None))
     return {**told, "source": None, "backend": None}
 

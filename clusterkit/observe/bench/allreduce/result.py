@@ -179,14 +179,14 @@ class Result:
     """What measured: `torch`, `nccl-tests`."""
     backend: str
     """`nccl` or `gloo`."""
-    device: str | None
+    device: str | None = None
     """The GPU, or `cpu`; None where the run does not say."""
-    ranks: int | None
-    nodes: tuple[str, ...]
+    ranks: int | None = None
+    nodes: tuple[str, ...] = ()
     """In rank order; empty where the run does not list them all."""
-    node_count: int | None
-    measured: tuple[Measured, ...]
-    correct: bool | None
+    node_count: int | None = None
+    measured: tuple[Measured, ...] = ()
+    correct: bool | None = None
     """Whether all results were right; None where nobody looked, or the end is missing."""
     wrong: tuple[Wrong, ...] = ()
     suspects: tuple[str, ...] = ()
