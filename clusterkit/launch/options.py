@@ -73,6 +73,8 @@ class JobOptions:
         "Ranks in all, where fewer than the slots.", "6")] = None
     time: Annotated[str | None, Option("TIME", "Time limit, as Slurm's.",
         "4:00:00", "TimeLimit", short="-t")] = None
+    notice: Annotated[int | None, Option("S", "Seconds before the time limit at which SIGUSR2 "
+        "comes: 90, or a quarter of a short limit.", "300")] = None
     name: Annotated[str | None, Option("NAME", "Name of the job.", "llama-7b")] = None
     env: Annotated[Mapping[str, object], Option("K=V", "Variable for every rank; repeatable.",
         "{NCCL_DEBUG: WARN}", "Environment", short="-e")] = field(default_factory=dict)
@@ -212,6 +214,8 @@ class JobSpec:
     processes: int | None = None
     """Total number of ranks where it is less than all slots; None for one a slot."""
     time: str | None = None
+    notice: int | None = None
+    """Seconds before the time limit at which its processes get SIGUSR2; None for our default."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

@@ -14,9 +14,11 @@ from clusterkit.core.model import ClusterSpec, GpuRequest
 from clusterkit.core.text.escapes import NOT_IN_A_LINE
 from clusterkit.launch.options import JobSpec
 
-SIGNAL_AHEAD_S = 90
+NOTICE_S = 90
 """How long before the time limit USR2 is sent, so that a script can write a checkpoint; a quarter
 of a limit that is short."""
+_NOTICE_BELOW_S = 65536
+"""sbatch(1) reads no more than 65535 seconds in `--signal`."""
 
 _TABLE = tuple(read_table(Path(__file__).with_name("sbatch_options.tsv")))
 OURS = frozenset(row["option"] for row in _TABLE if row["written"])
@@ -34,7 +36,8 @@ def sbatch_directives(
     any other job one task a node.
 
     Raises:
-        UserError: a directive of the site or of the user cannot be one.
+        UserError: a directive of the site or of the user cannot be one, or the notice is longer
+            than the time limit.
     """
     least = job.nodes + job.spares
     nodes = f"{least}-{job.max_nodes}" if job.max_nodes else str(least)
@@ -55,7 +58,7 @@ def sbatch_directives(
                 "exclude": hostlist.fold(job.exclude),
             }
         ),
-        "signal": f"USR2@{_signal_ahead_s(job.time or cluster.time)}",
+        "signal": f"USR2@{_notice_s(job, cluster)}",
         "requeue" if job.requeue else "no-requeue": None,
         **({"no-kill": None} if job.max_nodes else {}),
         "open-mode": "append",
@@ -78,9 +81,20 @@ def notice_of(directives: Mapping[str, str | None]) -> int:
     return int(match[1]) if match else 0
 
 
-def _signal_ahead_s(time: str | None) -> int:
-    limit_s = parse_time_limit(time) if time else None
-    return SIGNAL_AHEAD_S if limit_s is None else max(1, min(SIGNAL_AHEAD_S, limit_s // 4))
+def _notice_s(job: JobSpec, cluster: ClusterSpec) -> int:
+    limit = job.time or cluster.time
+    limit_s = parse_time_limit(limit) if limit else None
+    if job.notice is None:
+        return NOTICE_S if limit_s is None else max(1, min(NOTICE_S, limit_s // 4))
+    below_s = min(limit_s or _NOTICE_BELOW_S, _NOTICE_BELOW_S)
+    if not 0 < job.notice < below_s:
+        until = f"the time limit of {limit}" if below_s == limit_s else f"{below_s} seconds"
+        raise UserError(
+            f"--notice {job.notice}: must be at least 1 and less than {until}",
+            hint="give seconds, such as --notice 300",
+            key="notice",
+        )
+    return job.notice
 
 
 def _tasks_directive(

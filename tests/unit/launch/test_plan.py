@@ -18,7 +18,7 @@ from clusterkit.core.model import (
 from clusterkit.launch import frameworks
 from clusterkit.launch.frameworks.base import Framework, LaunchInputs
 from clusterkit.launch.plan import make_plan
-from clusterkit.launch.sbatch_options import OURS
+from clusterkit.launch.sbatch_options import OURS, notice_of
 from tests.helpers.render_cases import LOCAL, PLAIN, RACK, SLURM, WORKDIR, cluster, job
 
 
@@ -57,6 +57,9 @@ def refused(*words: str, **values: Any) -> UserError:
         ({"container": ContainerRuntime.DOCKER}, ("needs an image",)),
         ({"requeue": -1}, ("--requeue -1",)),
         ({"time": "soon"}, ("--time", "soon")),
+        ({"notice": 0}, ("--notice 0", "at least 1")),
+        ({"notice": 120, "time": "2"}, ("--notice 120", "less than the time limit of 2")),
+        ({"notice": 70000, "time": "2-0"}, ("--notice 70000", "less than 65536 seconds")),
         ({"deepspeed_preset": "zero2"}, ("--ds-preset zero2 is for deepspeed",)),
         ({"framework": "deepspeed", "deepspeed_preset": "zero4"}, ("'zero4'", "did you mean")),
         ({"sbatch_options": {"Mail_User": "x"}}, ("no sbatch option",)),
@@ -176,6 +179,21 @@ def test_site_directives_and_the_last_word_of_the_user() -> None:
     assert made["exclusive"] is None
     assert made["mem"] == "1G"
     assert "signal" not in made
+
+
+@pytest.mark.parametrize(
+    ("given", "signal"),
+    [
+        ({}, "USR2@90"),
+        ({"time": "2"}, "USR2@30"),
+        ({"notice": 300}, "USR2@300"),
+        ({"notice": 100, "time": "2"}, "USR2@100"),
+    ],
+)
+def test_the_notice_of_the_time_limit(given: dict[str, Any], signal: str) -> None:
+    made = plan(base=PLAIN, **given).directives["signal"]
+    assert made == signal
+    assert notice_of({"signal": made}) == int(signal.partition("@")[2])
 
 
 @pytest.mark.parametrize(
