@@ -234,12 +234,16 @@ def _busbw(evidence: Evidence) -> Results:
 
 
 def _rates(evidence: Evidence, probe: Probe[AllReduceFacts]) -> dict[Pair, float]:
-    """Return the bus bandwidth of the pairs of one pass, by the first of the two names."""
+    """Return the bus bandwidth of the pairs of one pass, by the first of the two names.
+
+    A peer that took no part is a name that some node made up.
+    """
+    known = facts_of(evidence, allreduce.PROBE).keys()
     return {
         (node, exercise.peer): exercise.bus_bytes_per_s
         for node, facts in facts_of(evidence, probe).items()
         for exercise in facts.exercises
-        if exercise.bus_bytes_per_s is not None and node < exercise.peer
+        if exercise.bus_bytes_per_s is not None and node < exercise.peer in known
     }
 
 

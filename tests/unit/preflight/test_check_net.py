@@ -298,6 +298,13 @@ def test_a_slow_all_reduce_is_named(
     assert found == {**dict.fromkeys(NODES, PASS), **expected}
 
 
+def test_a_partner_that_a_node_made_up_gets_no_verdict() -> None:
+    said = allreduces((("a", "b", GOOD), ("c", "d", GOOD)))
+    lie = f"pair 0 zz {SLOW}\nend\n"
+    said["a"] = {"net-allreduce": str(said["a"]["net-allreduce"]).replace("end\n", lie)}
+    assert verdicts(named("net-busbw"), said) == dict.fromkeys(NODES, PASS)
+
+
 def test_published_figures_only_warn() -> None:
     gpu = "ok 1073741824 0.010000 NVIDIA_H100_80GB_HBM3"
     said = {
