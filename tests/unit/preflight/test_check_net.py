@@ -302,7 +302,7 @@ def test_a_partner_that_a_node_made_up_gets_no_verdict() -> None:
     said = allreduces((("a", "b", GOOD), ("c", "d", GOOD)))
     lie = f"pair 0 zz {SLOW}\nend\n"
     said["a"] = {"net-allreduce": str(said["a"]["net-allreduce"]).replace("end\n", lie)}
-    assert verdicts(named("net-busbw"), said) == dict.fromkeys(NODES, PASS)
+    assert verdicts(named("net-busbw"), said) == dict.fromkeys("abcd", PASS)
 
 
 def test_published_figures_only_warn() -> None:
