@@ -241,6 +241,8 @@ FAILURES = {
         "for _ in range(3 - hvd.rank()):\n    hvd.allreduce(torch.ones(3))\n",
     ),
 }  # fmt: skip
+LIVE = ("killed-rank", "version", "shared-memory", "time-limit", "hang", "shapes")
+"""Those that fail anew with each run of the tests; of the others there are recordings."""
 
 
 @contextmanager

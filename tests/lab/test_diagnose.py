@@ -1,14 +1,13 @@
 """Jobs on the practice cluster that fail for real: `diagnose` names cause, node and rank of each.
 
-All are submitted before the first is looked at, so that they run side by side.
+All are submitted before the first is looked at, so that they run side by side. Recordings of many
+more are read in tests/unit/observe/test_diagnose_recorded.py, which says what is tested where.
 """
 
 from __future__ import annotations
 
 import json
-import random
-import re
-import shutil
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,27 +16,13 @@ from typing import Any
 import pytest
 
 from clusterkit.executors.run.runfolder import RunFolder
-from clusterkit.jobs.state.load import load_job
-from clusterkit.observe.diagnose.facts import known_of
-from clusterkit.observe.diagnose.rules import own_rules
-from clusterkit.observe.diagnose.verdict import Known, diagnose
 from tests.helpers.desk import Desk
-from tests.helpers.lab_failures import FAILURES, sick_host
+from tests.helpers.failure_records import record
+from tests.helpers.lab_failures import FAILURES, LIVE, sick_host
 from tests.lab.lab import Lab
 from tests.unit.executors.test_worker import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
-
-NOISE = (
-    "2026-11-22 14:00:00,000 INFO worker.py:1852 -- Connected.",
-    "/env/lib/python3.11/site-packages/x.py:12: UserWarning: the default will change",
-    (
-        "[W1122 14:00:00.105 socket.cpp:464] [c10d] The hostname of the client socket cannot be"
-        " retrieved. err=-3"
-    ),
-    "\x1b[33mval loss 2.31 errors 0\x1b[0m",
-    " 10%|#         | 1/10 [00:01<00:09]\r 20%|##        | 2/10 [00:02<00:08]",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +41,18 @@ class Failed:
 def failed(lab: Lab) -> dict[str, Failed]:
     """Let all the jobs fail, and cancel one more."""
     desk = Desk.of(lab, "diagnose")
+    writes = os.environ.get("CLUSTERKIT_GOLDEN") == "write"
+    names = tuple(FAILURES) if writes else LIVE
     with sick_host(desk), ThreadPoolExecutor(4) as pool:
         cancelled = submit(desk, desk.write("sleep.py", "import time\ntime.sleep(300)\n"))
-        started = list(pool.map(lambda name: submitted(desk, name), FAILURES))
+        started = list(pool.map(lambda name: submitted(desk, name), names))
         desk.clusterkit("cancel", cancelled["job_id"])
         ended = list(pool.map(lambda job: diagnosed(desk, job), (*started, cancelled)))
-    return dict(zip((*FAILURES, "cancel"), ended, strict=True))
+    told = dict(zip((*names, "cancel"), ended, strict=True))
+    if writes:
+        for name, job in told.items():
+            record(name, Path(job.job["run_dir"]))
+    return told
 
 
 def submitted(desk: Desk, name: str) -> dict[str, Any]:
@@ -85,7 +76,7 @@ def diagnosed(desk: Desk, job: dict[str, Any]) -> Failed:
     return told
 
 
-@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("name", LIVE)
 def test_the_cause_its_node_and_its_rank_are_named(name: str, failed: dict[str, Failed]) -> None:
     failure, told = FAILURES[name], failed[name]
     cause = told.found["cause"]
@@ -110,45 +101,3 @@ def test_of_a_preempted_job_it_is_said_that_it_was(lab: Lab) -> None:
     lab.run("head", urgent, cwd=desk.folder, check=True)
     told = diagnosed(desk, job)
     assert (told.job["state"], told.found["cause"]["rule"]) == ("preempted", "preempted"), told
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_in_any_order_and_with_noise_the_answer_is_the_same(
-    seed: int, failed: dict[str, Failed], tmp_path: Path
-) -> None:
-    chance = random.Random(seed)
-    for name, told in failed.items():
-        run = Path(told.job["run_dir"])
-        plain = answer(RunFolder(run), chance)
-        copy = tmp_path / run.name
-        shutil.copytree(run, copy, ignore=shutil.ignore_patterns("*.pkl"))
-        for log in (copy / "logs").glob("*.log"):
-            log.write_text(shuffled(log.read_text(errors="replace"), chance))
-        assert answer(RunFolder(copy), chance) == plain, name
-
-
-def answer(run: RunFolder, chance: random.Random) -> tuple[str, str | None, int | None]:
-    """Return rule, node and rank of the cause, with the files read in any order."""
-    told, found, _ = known_of(load_job(run))
-    sources = chance.sample(found, len(found))
-    known = Known(folder=run.path, facts=told.facts, first=told.first)
-    cause = diagnose(own_rules(), sources, known).cause
-    assert cause is not None
-    return cause.rule, cause.node, cause.rank
-
-
-def shuffled(text: str, chance: random.Random) -> str:
-    """Mix what different ranks say in another way, and other programs' lines between it.
-
-    What one of them says keeps its order.
-    """
-    of_rank: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        rank = re.match(r"\[rank\d+\]:|", line)[0]  # type: ignore[index]
-        of_rank.setdefault(rank, []).append(line)
-    speakers = [rank for rank, lines in of_rank.items() for _ in lines]
-    chance.shuffle(speakers)
-    mixed = []
-    for speaker in speakers:
-        mixed += [*chance.choices(NOISE, k=chance.randrange(3)), of_rank[speaker].pop(0)]
-    return "".join(f"{line}\n" for line in mixed)
