@@ -36,6 +36,8 @@ _BLOCK = 4096
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
 _HINTS = {
     errno.ENOSPC: "the disk is full: free some space, or set `run_dir` to another disk",
     errno.EDQUOT: "your quota is used up: remove old runs, or set `run_dir` to another disk",
@@ -97,7 +99,8 @@ def refuses_data(folder: Path) -> str | None:
         disk = os.statvfs(folder)
     except OSError as error:
         return error.strerror
-    no_blocks = disk.f_blocks and disk.f_bavail * disk.f_frsize < _BLOCK
+    free = disk.f_bavail if os.geteuid() else disk.f_bfree  # some are kept for root
+    no_blocks = disk.f_blocks and free * disk.f_frsize < _BLOCK
     no_names = disk.f_files and not disk.f_favail
     if disk.f_flag & os.ST_RDONLY:
         code = errno.EROFS
@@ -108,6 +111,14 @@ def refuses_data(folder: Path) -> str | None:
     else:
         return None
     return os.strerror(code)
+
+
+def why_no_room(error: UserError) -> str | None:
+    """Return what the system says where `error` is of a disk that takes no more; else None."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno not in _NO_ROOM:
+        return None
+    return os.strerror(cause.errno)
 
 
 def write_new(path: Path, text: str, *, mode: int | None = None) -> None:

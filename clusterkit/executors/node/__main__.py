@@ -12,11 +12,12 @@ import os
 import pickle
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from clusterkit.core import files, ownership, permissions
 from clusterkit.core.encoding import require_utf8
-from clusterkit.core.errors import ClusterkitError
+from clusterkit.core.errors import ClusterkitError, UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.executors.node.identity import Identity
 from clusterkit.executors.node.supervisor import BLOCKED
@@ -94,7 +95,8 @@ def _adopt_job_id(run: RunFolder, job_id: str) -> None:
     submission = runfolder.read_submission(run)
     if submission is not None and submission.job_id is None:
         document = files.read_json(run.submission) or {}
-        files.write_json(run.submission, {**document, "job_id": job_id})
+        with suppress(UserError):  # a full disk is for what follows to tell
+            files.write_json(run.submission, {**document, "job_id": job_id})
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from clusterkit.core import files
 from clusterkit.core.bounds import ExitCode, NodeName, Within
+from clusterkit.core.errors import UserError
 from clusterkit.core.model import NodeResult
 from clusterkit.core.reading import open_regular
 from clusterkit.core.records import record_of, text_of
@@ -215,8 +217,9 @@ def explain_missing(run: RunFolder, me: Identity, words: Sequence[str]) -> tuple
     found = [match[1] for line in words if (match := _MISSING.search(line))]
     plan = files.read_json(run.plan) if found else None
     lines = _lines(plan, me, found[-1]) if plan is not None else ()
-    for line in lines:
-        files.append_line(run.log(me.rank), line)
+    with suppress(UserError):  # the disk may be full, and the result holds them
+        for line in lines:
+            files.append_line(run.log(me.rank), line)
     return lines
 
 

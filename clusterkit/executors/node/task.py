@@ -57,17 +57,14 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         processes.adopt_orphans()
         sweep(marker)  # what an earlier attempt may have left on this node
         started_at = time.time()
-        unfit = None if run.cancelled.exists() else why_unhealthy(run, me)
         result = NodeResult(
             node_rank=me.rank,
             node=me.name,
             exit_code=UNHEALTHY,
             started_at=started_at,
             ended_at=started_at,
-            unfit=unfit,
         )
-        if unfit is None:
-            result = _run_command(run, me, timeouts, result)
+        result = _result_of(run, me, timeouts, result)
     ended_by_others = result.reason in node_results.TOLD_TO_END
     result = replace(
         result,
@@ -86,10 +83,29 @@ def run_node(run: RunFolder, me: Identity, timeouts: Timeouts) -> NodeResult:
         # The exit code may now be the only thing that can tell how the command ended.
         say(f"clusterkit: {error}")
         raise SystemExit(result.exit_code) from error
-    if unfit is not None and may_requeue(submission, me):
+    if result.unfit is not None and may_requeue(submission, me):
         requeue(run, me, f"{me.name} is not fit")
     if ended_by_others:
         _linger(run, timeouts.linger_s)
+    return result
+
+
+def _result_of(run: RunFolder, me: Identity, timeouts: Timeouts, unfit: NodeResult) -> NodeResult:
+    """Return how the command of this node ended, or why it was not begun."""
+    try:
+        why = None if run.cancelled.exists() else why_unhealthy(run, me)
+        if why is not None:
+            return replace(unfit, unfit=why)
+        result = _run_command(run, me, timeouts, unfit)
+    except UserError as error:
+        unwritten = files.why_no_room(error)
+        if unwritten is None:
+            raise
+        say(f"clusterkit: {error}")
+        never = replace(unfit, exit_code=UNWRITABLE, message=node_results.UNBEGUN)
+        return replace(never, unwritten=unwritten)
+    if result.exit_code and result.reason is None:
+        return replace(result, unwritten=files.refuses_data(run.path))
     return result
 
 
@@ -209,6 +225,8 @@ def _start(run: RunFolder, me: Identity, marker: str) -> int:
 
 UNHEALTHY = 69
 """Exit code of a node that is not fit (EX_UNAVAILABLE of sysexits.h)."""
+UNWRITABLE = 74
+"""Exit code of a node that could not begin, for the disk of the run folder is full (EX_IOERR)."""
 
 
 def why_unhealthy(run: RunFolder, me: Identity) -> str | None:

@@ -31,8 +31,10 @@ TOLD_TO_END = frozenset({"terminated", "preempted"})
 
 _RESULT = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.json")
 _UNWRITTEN = re.compile(r"node-([0-9]{1,5})-attempt-([0-9]{1,7})\.unwritten")
-_BRIEF = re.compile(r"([0-9]{1,3}) ([0-9]{1,5}) ([0-9]{1,4}) ([!-~]{1,255})")
+_BRIEF = re.compile(r"([0-9]{1,3}) ([0-9]{1,5}) ([0-9]{1,4}) ([!-~]{1,255})( unbegun)?")
 """What its link says: exit code, nodes of the attempt, errno, name of the node."""
+UNBEGUN = "could not begin"
+"""Message of a node whose command was not started, for the disk took no more."""
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _MOST_RESULTS = 64 << 20
 """Bytes of all results that are read; of 10,000 nodes, those of two attempts take 40 MiB."""
@@ -88,6 +90,7 @@ def note_unwritten(
     cause = error.__cause__
     number = cause.errno if isinstance(cause, OSError) and cause.errno else errno.EIO
     brief = f"{result.exit_code} {of} {number} {result.node}"
+    brief += " unbegun" * (result.unfit is not None or result.message == UNBEGUN)
     with suppress(UserError):
         files.create_link(_unwritten(run, result.node_rank, attempt), brief)
 
@@ -110,18 +113,27 @@ def _read_brief(path: Path, node_rank: int, attempt: int) -> dict[str, Any] | No
         exit_code=min(int(found[1]), LOST),
         started_at=at,
         ended_at=at,
+        message=UNBEGUN if found[5] else None,
         unwritten=os.strerror(int(found[3])),
     )
     return document_of(result, attempt, int(found[2]))
 
 
 def unwritten_in_words(results: Iterable[NodeResult]) -> str | None:
-    """Return which nodes could not write how they ended, and why; None where all could."""
+    """Return which nodes could not write everything, and why; None where all could."""
     found = [result for result in results if result.unwritten is not None]
     if not found:
         return None
     who = hostlist.fold_set(result.node for result in found)
-    return f"{who} could not write how the command ended, nor all output: {found[0].unwritten}"
+    begun = any(result.message != UNBEGUN for result in found)
+    what = "write all of the output, or how it ended" if begun else "begin, or write anything"
+    return f"{who} could not {what}: {found[0].unwritten}"
+
+
+def unwritten_failure(results: Iterable[NodeResult]) -> str | None:
+    """Return how the first of those failed that could not write everything, if one had begun."""
+    failed = [r for r in results if r.unwritten and r.exit_code and r.message != UNBEGUN]
+    return failure_text(min(failed, key=lambda result: result.ended_at)) if failed else None
 
 
 def replace_result(run: RunFolder, result: NodeResult, *, attempt: int, of: int) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from clusterkit.core import files, processes
 from clusterkit.core.encoding import require_utf8
-from clusterkit.core.errors import ClusterkitError, RemoteError
+from clusterkit.core.errors import ClusterkitError, RemoteError, UserError
 from clusterkit.core.model import JobState, NodeResult
 from clusterkit.core.ownership import require_own
 from clusterkit.core.version import __version__
@@ -292,8 +292,11 @@ class _NodeAgent:
 
     def _write(self, result: NodeResult) -> None:
         attempt, of, least = self.layout.attempt, len(self.layout.names), self.layout.least
-        with _told_if_unwritten():  # the others hear of it
+        try:
             node_results.write_result(self.run, result, attempt=attempt, of=of, least=least)
+        except UserError as error:  # the others hear of it
+            node_results.note_unwritten(self.run, result, error, attempt=attempt, of=of)
+            say(f"clusterkit: {error}")
 
     def _reason(self) -> str | None:
         """Return why the command ended or was never started, where that was not its own doing."""

@@ -24,6 +24,7 @@ from clusterkit.executors.run.submit_journal import Handing
 _MAY_RETURN = frozenset({"PREEMPTED", "NODE_FAIL"})
 """States that Slurm shows for a moment before it starts the same job again."""
 
+_NO_REASON = frozenset({None, "NonZeroExitCode"})
 _TERMINATED = "terminated"
 _BY_CANCEL = frozenset({"cancelled", "peer", *node_results.TOLD_TO_END})
 """How nodes end that are told so one after the other."""
@@ -80,6 +81,8 @@ def judge(evidence: Evidence) -> JobStatus:
     if elastic_job and reason is None and state in {JobState.RUNNING, JobState.SUCCEEDED}:
         reason = attempts.losses(evidence.rounds, evidence.results.nodes)
     unwritten = node_results.unwritten_in_words(evidence.results.nodes)
+    if unwritten and state is JobState.FAILED and reason in _NO_REASON:
+        reason = node_results.unwritten_failure(evidence.results.nodes)
     reason = "; ".join(part for part in (reason, unwritten) if part) or None
     return JobStatus(state=state, exit_code=_exit_code(evidence, state), reason=reason, nodes=names)
 

@@ -230,7 +230,7 @@ def test_a_run_folder_whose_disk_is_full_is_told(
     run = runs.start(f"echo on; sleep 1; [ $CK_NODE_RANK != 0 ] || {fill}; sleep 2; {body}")
     job = wait(run)
     assert (job.status.state.value, job.status.exit_code) == end
-    assert "could not write how the command ended" in (job.status.reason or "")
+    assert "could not write all of the output" in (job.status.reason or "")
     assert "No space left on device" in (job.status.reason or "")
 
 

@@ -163,12 +163,32 @@ def test_where_the_disk_was_full_a_keeper_without_a_word_was_not_killed(run: Run
     found = node_results.read_results(run)
     assert [(r.node, r.exit_code) for r in found.nodes] == [("n1", 0), ("n2", 7)]
     told = node_results.unwritten_in_words(found.nodes)
-    assert told == "n[1-2] could not write how the command ended, nor all output: " + os.strerror(
+    assert told == "n[1-2] could not write all of the output, or how it ended: " + os.strerror(
         errno.EDQUOT
     )
     first, second = agent(0), agent(1)
     gone = {first: Life.GONE, second: Life.GONE}
     assert concluded(run, first, second, lives=gone) == (JobState.FAILED, None)
+
+
+def test_where_the_disk_was_full_before_the_start_nobody_is_said_to_have_exited(
+    run: RunFolder,
+) -> None:
+    full = UserError("cannot write it")
+    full.__cause__ = OSError(errno.ENOSPC, "x")
+    for rank in range(2):
+        brief = NodeResult(
+            node_rank=rank, node=f"n{rank + 1}", exit_code=74, started_at=0.0, ended_at=1.0,
+            message=node_results.UNBEGUN,
+        )  # fmt: skip
+        node_results.note_unwritten(run, brief, full, attempt=0, of=2)
+    found = node_results.read_results(run).nodes
+    assert [(r.exit_code, r.message) for r in found] == [(74, "could not begin")] * 2
+    why = "n[1-2] could not begin, or write anything: No space left on device"
+    assert node_results.unwritten_in_words(found) == why
+    assert node_results.unwritten_failure(found) is None
+    assert files.why_no_room(full) == "No space left on device"
+    assert files.why_no_room(UserError("refused")) is None
 
 
 def test_torn_files_and_ends_of_an_earlier_attempt_are_left_out(run: RunFolder) -> None:
